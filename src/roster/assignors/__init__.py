@@ -1,0 +1,1 @@
+"""The policies as pure functions: one file each, assign(problem) -> Plan."""

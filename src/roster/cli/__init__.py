@@ -1,0 +1,5 @@
+"""The roster command."""
+
+
+def main() -> None:
+    """Entry point of the `roster` script."""

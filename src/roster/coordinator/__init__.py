@@ -1,0 +1,1 @@
+"""The broker's half of the group protocol as a pure state machine."""

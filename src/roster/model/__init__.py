@@ -1,0 +1,5 @@
+"""The vocabulary every room shares: topics, members, Problem, Plan, Move, offsets."""
+
+from roster.model.topics import TopicPartition
+
+__all__ = ["TopicPartition"]

@@ -1,0 +1,1 @@
+"""The assignors as classes for other Kafka clients."""

@@ -1,0 +1,1 @@
+"""The pipeline that makes a Spark application a member of a consumer group."""
