@@ -1,0 +1,121 @@
+"""What can go wrong between a client and a cluster; every message names what was wrong and what to do about it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from roster.model import TopicPartition
+
+
+class ClientError(Exception):
+    """Anything the client room raises; `code` is the broker's error code when a broker said so, else None.
+
+    `retriable` is true when the same call may succeed later without a change of configuration.
+    """
+
+    retriable = False
+
+    def __init__(self, message: str, *, code: int | None = None) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class OptionError(ClientError, ValueError):
+    """An option has a value that cannot work; `option` is its name."""
+
+    def __init__(self, option: str, message: str) -> None:
+        super().__init__(f"option {option}: {message}")
+        self.option = option
+
+
+class UnreachableError(ClientError):
+    """No broker answered at the addresses given."""
+
+    retriable = True
+
+
+class RequestTimeoutError(ClientError):
+    """A broker was reached but the answer did not come in time."""
+
+    retriable = True
+
+
+class UnsupportedError(ClientError):
+    """The broker does not speak a version of the request that this client needs."""
+
+
+class BrokerError(ClientError):
+    """The broker refused a request with an error code that has no class of its own here."""
+
+
+class UnknownTopicError(ClientError):
+    """A topic or partition does not exist; `topics` names them."""
+
+    def __init__(self, message: str, *, topics: Collection[str] = (), code: int | None = None) -> None:
+        super().__init__(message, code=code)
+        self.topics = tuple(topics)
+
+
+class TopicExistsError(ClientError):
+    """The topic to create exists already."""
+
+
+class GroupError(ClientError):
+    """The group refused this member, or the member's group failed; the member is finished after it."""
+
+
+class SessionTimeoutError(GroupError):
+    """session_timeout_ms lies outside the range the broker allows."""
+
+
+class InconsistentProtocolError(GroupError):
+    """The group's members share no assignor with this one, or the group is not a consumer group."""
+
+
+class GroupFullError(GroupError):
+    """The group has as many members as the broker allows."""
+
+
+class FencedInstanceError(GroupError):
+    """Another member with the same group_instance_id took this member's place."""
+
+
+class AuthorizationError(GroupError):
+    """The broker does not allow this client to use the group or a topic."""
+
+
+class AssignmentError(GroupError):
+    """The group's leader could not compute an assignment and said why."""
+
+
+class UnknownGroupError(GroupError):
+    """The group does not exist."""
+
+
+class GroupNotEmptyError(GroupError):
+    """The group still has members, so it cannot be deleted, nor its offsets in use."""
+
+
+class ClosedError(ClientError):
+    """The member or client was closed."""
+
+
+class CommitError(ClientError):
+    """Offsets were not committed; `partitions` names them."""
+
+    def __init__(self, message: str, *, partitions: Collection[TopicPartition] = (), code: int | None = None) -> None:
+        super().__init__(message, code=code)
+        self.partitions = frozenset(partitions)
+
+
+class CommitFenced(CommitError):  # noqa: N818 - the name states the fact the caller must act on
+    """The partitions are not this member's any more: the results of that work must not be published."""
+
+
+class CommitRetriable(CommitError):  # noqa: N818 - as above
+    """The commit did not go through in time, its outcome is unknown; it may be tried again while the partition is owned."""
+
+    retriable = True

@@ -1,0 +1,96 @@
+"""The values the client room hands out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from roster.client.errors import ClientError
+    from roster.model import TopicPartition
+
+
+@dataclass(frozen=True, slots=True)
+class Ownership:
+    """What a member owns at one moment.
+
+    `partitions` may be worked on; `revoking` must be finished, committed and released before `revoke_deadline`
+    (time.monotonic seconds); `lost` were owned until the last change and are gone: commits for them fail. The three are
+    disjoint. `epoch` grows with every change, `generation` is -1 and `member_id` "" outside the group. `error` is set
+    once, when the member cannot go on.
+    """
+
+    generation: int = -1
+    member_id: str = ""
+    partitions: frozenset[TopicPartition] = frozenset()
+    revoking: frozenset[TopicPartition] = frozenset()
+    lost: frozenset[TopicPartition] = frozenset()
+    revoke_deadline: float | None = None
+    epoch: int = 0
+    error: ClientError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MemberEvent:
+    """Something a member did or met, for logs and views.
+
+    `kind` is one of coordinator, joining, joined, leading, assigned, revoking, revoked, lost, rejoin, retry, left, failed.
+    """
+
+    kind: str
+    text: str
+    generation: int = -1
+    member_id: str = ""
+    partitions: frozenset[TopicPartition] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class TopicDescription:
+    """A topic as the cluster's metadata has it; `topic_id` is None on brokers without topic ids."""
+
+    name: str
+    topic_id: bytes | None
+    internal: bool
+    partitions: tuple[PartitionDescription, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionDescription:
+    """One partition: the broker id of its leader (-1: none), its replicas and the in-sync ones."""
+
+    partition: int
+    leader: int
+    replicas: tuple[int, ...]
+    in_sync: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class GroupListing:
+    """A line of the list of groups."""
+
+    group_id: str
+    protocol_type: str
+    state: str
+
+
+@dataclass(frozen=True, slots=True)
+class MemberDescription:
+    """One member of a group, with the partitions its assignment holds."""
+
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    host: str
+    assignment: list[TopicPartition] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupDescription:
+    """A group as its coordinator sees it; `coordinator` is host:port."""
+
+    group_id: str
+    state: str
+    protocol_type: str
+    protocol: str
+    members: list[MemberDescription]
+    coordinator: str
