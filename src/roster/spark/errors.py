@@ -1,0 +1,21 @@
+"""What goes wrong in a pipeline, said once and clearly."""
+
+from __future__ import annotations
+
+
+class PipelineError(Exception):
+    """A pipeline cannot start or go on: names the option or part at fault and what to do about it."""
+
+    def __init__(self, problem: str, *, field: str | None = None, fix: str | None = None) -> None:
+        """`field` is the option's name as the caller wrote it; `fix` is one imperative sentence."""
+        self.problem, self.field, self.fix = problem, field, fix
+        text = f"{field}: {problem}" if field else problem
+        super().__init__(f"{text}. {fix}" if fix else text)
+
+
+class BatchCancelledError(Exception):
+    """The batch in flight was given up before its results were committed; its ranges will be read again."""
+
+
+class SinkFencedError(PipelineError):
+    """Another writer has moved on from where this one stands: its results were dropped, nothing was written."""

@@ -1,0 +1,153 @@
+"""Where batches go: the sink's contract, and the sinks that are at least once."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from confluent_kafka import Producer
+
+from roster.spark.errors import PipelineError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator, Mapping
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from roster.model import TopicPartition
+    from roster.spark.batch import Batch, Owner
+
+
+class Sink:
+    """Takes batches in three steps: `write` does the work, `commit` makes it count, `abort` drops it.
+
+    The methods here are those of an at-least-once sink without a position. A sink is exactly once when `claim` answers
+    where each partition stands in the sink itself and `commit` makes results and new positions visible in one atomic
+    step, raising `SinkFencedError` if any partition no longer stands at its range's start.
+    """
+
+    def open(self, spark: SparkSession, group: str) -> None:
+        """Check what can be checked before the pipeline joins the group; errors are `PipelineError`."""
+
+    def claim(self, partitions: Collection[TopicPartition], owner: Owner) -> Mapping[TopicPartition, int]:
+        """Called when partitions were taken over: the next offset each needs, without those the sink never saw."""
+        return {}
+
+    def write(self, df: DataFrame, batch: Batch) -> Any:
+        """Do the batch's work without making it count, in the batch's job group; the result goes to the other two."""
+        raise NotImplementedError
+
+    def commit(self, staged: Any, batch: Batch) -> None:
+        """Make the work count, or raise `SinkFencedError`."""
+
+    def abort(self, staged: Any, batch: Batch) -> None:
+        """Drop the work: ownership was lost or the deadline came first. `staged` is None if `write` did not end."""
+
+    def close(self) -> None:
+        """The pipeline has ended."""
+
+
+class ForeachBatch(Sink):
+    """Calls a function with each batch's DataFrame; at least once, unless the function stores `batch.ranges` itself."""
+
+    def __init__(self, function: Callable[[DataFrame, Batch], object]) -> None:
+        self._function = function
+
+    def write(self, df: DataFrame, batch: Batch) -> None:
+        """Calls the function."""
+        self._function(df, batch)
+
+
+class ConsoleSink(Sink):
+    """Prints the first rows of each batch."""
+
+    def __init__(self, rows: int = 20, *, truncate: bool | int = True) -> None:
+        self._rows, self._truncate = rows, truncate
+
+    def write(self, df: DataFrame, batch: Batch) -> None:
+        """Prints a heading and the first rows."""
+        print(f"batch {batch.number}, generation {batch.generation}")  # noqa: T201 - printing is this sink's work
+        df.show(self._rows, truncate=self._truncate)
+
+
+class KafkaSink(Sink):
+    """Writes rows to a Kafka topic from the tasks, acks=all, at least once.
+
+    Columns as in Spark's Kafka sink: `value` (string or binary, required), `key` (string or binary), `topic` (string,
+    required unless `topic` is given here), `partition` (int), `headers` (array of struct key, value).
+    `options` are librdkafka producer settings.
+    """
+
+    def __init__(
+        self, bootstrap: str, topic: str | None = None, *, options: Mapping[str, str | int | bool] | None = None
+    ) -> None:
+        if topic is not None and not re.fullmatch(r"[A-Za-z0-9._-]{1,249}", topic):
+            raise PipelineError(
+                f"{topic!r} is not a topic name", field="topic", fix="Use letters, digits, dot, dash and underscore"
+            )
+        self._topic = topic
+        self._settings: dict[str, Any] = {
+            "bootstrap.servers": bootstrap,
+            "linger.ms": 5,
+            "enable.idempotence": True,
+            **(options or {}),
+            "acks": "all",
+        }
+
+    def write(self, df: DataFrame, batch: Batch) -> None:
+        """Sends the rows from the tasks; an unacknowledged row fails the batch."""
+        columns = set(df.columns)
+        if "value" not in columns:
+            raise PipelineError(
+                f"the rows have no column `value` (they have {', '.join(df.columns)})",
+                field="KafkaSink",
+                fix="Name the column to be written `value`",
+            )
+        if self._topic is None and "topic" not in columns:
+            raise PipelineError(
+                "no topic to write to", field="KafkaSink", fix="Pass topic= or add a column `topic` to the rows"
+            )
+        chosen = [c for c in ("key", "value", "topic", "partition", "headers") if c in columns]
+        df.select(*chosen).mapInArrow(Produce(self._settings, self._topic), "sent long").write.format("noop").mode(
+            "overwrite"
+        ).save()
+
+
+class Produce:
+    """The task's side of `KafkaSink`: sends each row, flushes, and fails the task if any row was not acknowledged."""
+
+    def __init__(self, settings: Mapping[str, Any], topic: str | None) -> None:
+        self._settings, self._topic = dict(settings), topic
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Consumes the task's rows; yields one row with the number sent."""
+        failures: list[str] = []
+
+        def delivered(error: Any, message: Any) -> None:
+            if error is not None:
+                failures.append(f"{message.topic()}: {error.str()}")
+
+        producer, sent = Producer(self._settings), 0
+        for batch in batches:
+            for row in batch.to_pylist():
+                arguments: dict[str, Any] = {"value": row["value"], "key": row.get("key"), "on_delivery": delivered}
+                if row.get("partition") is not None:
+                    arguments["partition"] = row["partition"]
+                if row.get("headers"):
+                    arguments["headers"] = [(h["key"], h["value"]) for h in row["headers"]]
+                topic = self._topic if self._topic is not None else row["topic"]
+                while True:
+                    try:
+                        producer.produce(topic, **arguments)
+                        break
+                    except BufferError:
+                        producer.poll(0.1)
+                sent += 1
+            producer.poll(0)
+            if failures:
+                break
+        left = producer.flush()
+        if failures or left:
+            raise RuntimeError(f"{len(failures) + left} of {sent} rows not written: {'; '.join(failures[:3])}")
+        yield pa.RecordBatch.from_pydict({"sent": [sent]})
