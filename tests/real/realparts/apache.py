@@ -1,0 +1,111 @@
+"""One Apache Kafka broker (KRaft, combined mode) on the loopback interface, from the published jars."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import uuid
+from base64 import urlsafe_b64encode
+from pathlib import Path
+from time import monotonic
+
+from realparts import jvm
+from realparts.cluster import Cluster
+
+START_TIMEOUT = 60.0
+
+PROPERTIES = """\
+process.roles=broker,controller
+node.id=1
+controller.quorum.voters=1@127.0.0.1:{controller_port}
+listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller_port}
+advertised.listeners=PLAINTEXT://127.0.0.1:{port}
+controller.listener.names=CONTROLLER
+listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT
+log.dirs={directory}/log
+auto.create.topics.enable=false
+num.network.threads=2
+num.io.threads=4
+log.cleaner.threads=1
+log.cleaner.dedupe.buffer.size=8388608
+offsets.topic.num.partitions=4
+offsets.topic.replication.factor=1
+transaction.state.log.num.partitions=2
+transaction.state.log.replication.factor=1
+transaction.state.log.min.isr=1
+share.coordinator.state.topic.replication.factor=1
+share.coordinator.state.topic.min.isr=1
+group.initial.rebalance.delay.ms={initial_delay_ms}
+group.min.session.timeout.ms=1000
+"""
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports of the loopback interface that nobody used a moment ago."""
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [held.getsockname()[1] for held in sockets]
+    for held in sockets:
+        held.close()
+    return ports
+
+
+class ApacheKafka(Cluster):
+    """A running broker: `bootstrap`, `log_path` for the curious, `stop()` at the end."""
+
+    def __init__(self, directory: Path, initial_delay_ms: int = 150) -> None:
+        self.directory = directory
+        self.log_path = directory / "broker.log"
+        port, controller_port = free_ports(2)
+        settings = directory / "server.properties"
+        settings.write_text(
+            PROPERTIES.format(
+                port=port, controller_port=controller_port, directory=directory, initial_delay_ms=initial_delay_ms
+            )
+        )
+        cluster_id = urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=").replace("-", "A")
+        quiet = ("-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",)
+        formatted = subprocess.run(
+            jvm.java_command("kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", str(settings), options=quiet),
+            capture_output=True,
+            text=True,
+            timeout=START_TIMEOUT,
+            check=False,
+        )
+        if formatted.returncode != 0:
+            raise RuntimeError(f"formatting Kafka's storage failed:\n{formatted.stdout}\n{formatted.stderr}")
+        with self.log_path.open("wb") as log:
+            self.process = subprocess.Popen(
+                jvm.bound_to_parent(
+                    jvm.java_command(
+                        "kafka.Kafka",
+                        str(settings),
+                        heap_mb=512,
+                        options=("-Dorg.slf4j.simpleLogger.defaultLogLevel=info",),
+                    )
+                ),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
+        super().__init__("apache", f"127.0.0.1:{port}")
+        try:
+            self._await_ready()
+        except BaseException:
+            self.stop()
+            raise
+
+    def _await_ready(self) -> None:
+        deadline = monotonic() + START_TIMEOUT
+        while not self.answers(timeout=1.0):
+            if self.process.poll() is not None or monotonic() > deadline:
+                tail = self.log_path.read_text(errors="replace")[-3000:]
+                raise RuntimeError(f"Apache Kafka did not come up (exit {self.process.poll()}):\n{tail}")
+
+    def stop(self) -> None:
+        """End the broker; it is given ten seconds to do so in order."""
+        self.process.terminate()
+        try:
+            self.process.wait(10)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()

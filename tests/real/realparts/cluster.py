@@ -1,0 +1,112 @@
+"""A cluster as a test sees it, Apache's or Roster's: topics, records, and what the coordinator says about a group."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+from collections.abc import Callable, Mapping
+from time import monotonic, sleep
+from typing import Any, TypeVar
+
+from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException, Producer
+from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
+
+Partition = tuple[str, int]
+T = TypeVar("T")
+
+_numbers = itertools.count(1)
+
+
+def unique(stem: str) -> str:
+    """A topic or group name no other test of this or another run uses."""
+    return f"{stem}-{os.getpid():x}-{next(_numbers)}"
+
+
+def wait_until(condition: Callable[[], T], timeout: float = 20.0, saying: Callable[[], object] | str = "") -> T:
+    """Ask until the answer is true, then return it; AssertionError with `saying` once `timeout` seconds are over."""
+    deadline = monotonic() + timeout
+    while not (answer := condition()):
+        if monotonic() > deadline:
+            raise AssertionError(f"still not so after {timeout} s: {saying() if callable(saying) else saying}")
+        sleep(0.03)
+    return answer
+
+
+class Cluster:
+    """Where a broker listens, and the plain questions tests ask of it (through librdkafka's admin client)."""
+
+    def __init__(self, kind: str, bootstrap: str) -> None:
+        self.kind = kind
+        self.bootstrap = bootstrap
+        silent = logging.getLogger("realparts.silent")
+        silent.propagate = False
+        self._config: dict[str, Any] = {"bootstrap.servers": bootstrap, "logger": silent}
+        self._admin: AdminClient | None = None
+
+    @property
+    def admin(self) -> AdminClient:
+        """librdkafka's admin client on this cluster."""
+        if self._admin is None:
+            self._admin = AdminClient(self._config)
+        return self._admin
+
+    def answers(self, timeout: float) -> bool:
+        """Whether a broker tells its metadata."""
+        try:
+            return bool(self.admin.list_topics(timeout=timeout).brokers)
+        except KafkaException:
+            return False
+
+    def create_topic(self, stem: str = "topic", partitions: int = 4, records: int = 0) -> str:
+        """A new topic under a name of its own, with `records` records in each partition."""
+        name = unique(stem)
+        self.admin.create_topics([NewTopic(name, partitions, 1)])[name].result(20)
+        wait_until(
+            lambda: len(self.admin.list_topics(topic=name, timeout=5).topics[name].partitions) == partitions,
+            saying=f"{name} is not in the metadata",
+        )
+        if records:
+            self.produce({(name, partition): records for partition in range(partitions)})
+        return name
+
+    def add_partitions(self, topic: str, total: int) -> None:
+        """Grow a topic to `total` partitions."""
+        self.admin.create_partitions([NewPartitions(topic, total)])[topic].result(20)
+
+    def produce(self, counts: Mapping[Partition, int]) -> None:
+        """Append that many records to each partition and wait until all are acknowledged."""
+        failures: list[object] = []
+
+        def delivered(error: object, _message: object) -> None:
+            if error is not None:
+                failures.append(error)
+
+        producer = Producer({**self._config, "linger.ms": 5, "acks": "all"})
+        for (topic, partition), count in counts.items():
+            for index in range(count):
+                value = f"{topic}-{partition}-{index}"
+                producer.produce(topic, partition=partition, value=value, on_delivery=delivered)
+        assert producer.flush(30) == 0, "records were not acknowledged in time"
+        assert not failures, failures[:3]
+
+    def group(self, group: str) -> Any:
+        """librdkafka's description of a group."""
+        return self.admin.describe_consumer_groups([group])[group].result(20)
+
+    def group_state(self, group: str) -> str:
+        """The group's state in words: STABLE, EMPTY, …"""
+        return str(self.group(group).state.name)
+
+    def owners(self, group: str) -> dict[Partition, list[str]]:
+        """Who owns each partition, by client id, as the coordinator tells it."""
+        owned: dict[Partition, list[str]] = {}
+        for member in self.group(group).members:
+            for part in member.assignment.topic_partitions if member.assignment else ():
+                owned.setdefault((part.topic, part.partition), []).append(member.client_id)
+        return owned
+
+    def committed(self, group: str) -> dict[Partition, int]:
+        """The offsets the group committed."""
+        asked = self.admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)])
+        return {(part.topic, part.partition): part.offset for part in asked[group].result(20).topic_partitions}
