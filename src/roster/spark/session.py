@@ -28,7 +28,7 @@ OLDEST_JAVA = 17
 def session(app_name: str, master: str = "local[*]", **conf: object) -> SparkSession:
     """The driver's Spark session with the settings a pipeline is fastest with; `conf` wins over them.
 
-    Names in `conf` are Spark's with `_` for the dots (`spark_ui_enabled=True`); pass `**{"spark.x.y_z": ...}` for a name
+    Names in `conf` are Spark's with `_` for dots (`spark_ui_enabled=True`); pass `**{"spark.x.y_z": ...}` for a name
     with underscores of its own. Raises `PipelineError` when Java is missing or too old.
     """
     check_java()
