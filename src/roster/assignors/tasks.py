@@ -1,0 +1,398 @@
+"""Stateful and stateless tasks placed on clients by restoration lag.
+
+Source: KIP-429 part II (tasks placed by the gap between a store and its changelog, standbys, deferred revocation) and
+KIP-441 (acceptable recovery lag, warm-up replicas, probing rebalances). Kafka's own assignor wishes for a placement
+without looking at the one there is; here the wish is the balanced placement nearest to it, so what is balanced and
+caught up stays where it is.
+
+Lag is in changelog records. `LATEST` marks the client that runs the active task; a client that does not name a task, or
+names it with any other negative lag, would restore it from the beginning.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from roster.assignors.mincost import Network
+
+LATEST = -2
+"""Lag of a running active task."""
+
+WHOLE_LOG = 1 << 62
+"""Lag of a task whose store would be rebuilt from the beginning."""
+
+
+class TaskId(NamedTuple):
+    """One partition of one sub-topology; written `subtopology_partition`."""
+
+    subtopology: int
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.subtopology}_{self.partition}"
+
+    @classmethod
+    def parse(cls, text: str) -> TaskId:
+        """Read `0_3`; raises ValueError that quotes the text."""
+        subtopology, _, partition = text.partition("_")
+        if not (subtopology.isdecimal() and partition.isdecimal()):
+            raise ValueError(f"task {text!r} is not of the form SUBTOPOLOGY_PARTITION, e.g. 0_3")
+        return cls(int(subtopology), int(partition))
+
+
+@dataclass(frozen=True, slots=True)
+class Client:
+    """A process with its number of stream threads and the lag of each task it runs or has a store of."""
+
+    threads: int = 1
+    lags: Mapping[TaskId, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class TaskProblem:
+    """What is to be placed, and where; `standbys` per stateful task, `max_warmups` over all clients."""
+
+    stateful: Collection[TaskId]
+    stateless: Collection[TaskId]
+    clients: Mapping[str, Client]
+    standbys: int = 0
+    acceptable_lag: int = 10_000
+    max_warmups: int = 2
+
+    def __post_init__(self) -> None:
+        if both := set(self.stateful) & set(self.stateless):
+            raise ValueError(f"task {min(both)} is given as stateful and as stateless")
+        for name, client in self.clients.items():
+            if client.threads < 1:
+                raise ValueError(f"client {name!r} has {client.threads} threads; it needs at least 1")
+        for option in ("standbys", "acceptable_lag", "max_warmups"):
+            if getattr(self, option) < 0:
+                raise ValueError(f"{option} is {getattr(self, option)}; it must not be negative")
+
+
+@dataclass(slots=True)
+class ClientTasks:
+    """What one client is to run, to replicate, and to restore ahead of taking over; each list sorted."""
+
+    active: list[TaskId] = field(default_factory=list)
+    standby: list[TaskId] = field(default_factory=list)
+    warmup: list[TaskId] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class TaskPlan:
+    """The placement, and whether another rebalance is asked for once warm-ups have caught up."""
+
+    clients: dict[str, ClientTasks]
+    followup: bool
+
+
+def assign(problem: TaskProblem) -> TaskPlan:
+    """Place every task; the same plan under any order of tasks and clients."""
+    if not problem.clients:
+        return TaskPlan({}, followup=False)
+    placing = _Placing(problem)
+    placing.wish_for_balance()
+    placing.wish_for_standbys()
+    placing.move_only_to_the_caught_up()
+    placing.fill_up_with_stateless()
+    return placing.plan()
+
+
+class _Placing:
+    """One run of the assignor; clients are indices in name order, tasks are in task order."""
+
+    def __init__(self, problem: TaskProblem) -> None:
+        self.problem = problem
+        self.names = sorted(problem.clients)
+        self.threads = [problem.clients[name].threads for name in self.names]
+        self.stateful = sorted(set(problem.stateful))
+        self.stateless = sorted(set(problem.stateless))
+        self.lags = _lags_by_task(problem, self.names)
+        self.wished: dict[TaskId, int] = {}
+        self.standbys: dict[TaskId, set[int]] = {}
+        self.actives: dict[TaskId, int] = {}
+        self.warmups: dict[TaskId, int] = {}
+        self.followup = False
+
+    def wish_for_balance(self) -> None:
+        """Choose the balanced placement of stateful actives that restores least, then moves least."""
+        runs, nearest = self._running(self.stateful), {task: self._nearest(task) for task in self.stateful}
+        quota, extra, extras = _quotas(len(self.stateful), self.threads, [0] * len(self.names))
+        placed = _cheapest_on_preferred(self.stateful, runs, nearest, quota, extra, extras)
+        self.wished = _deal_rest(self.stateful, placed, quota, extra, extras, self.threads)
+
+    def wish_for_standbys(self) -> None:
+        """Give each stateful task its replicas, first to clients that hold its store, then to the least loaded."""
+        replicas = min(self.problem.standbys, len(self.names) - 1)
+        if not replicas:
+            self.standbys = {task: set() for task in self.stateful}
+            return
+        self.standbys = {
+            task: set(sorted(self._replicas_of(task), key=lambda client: (self.lags[task][client], client))[:replicas])
+            for task in self.stateful
+        }
+        load = Counter(self.wished.values())
+        for holders in self.standbys.values():
+            load.update(holders)
+        queue = [((load[client] + 1) / self.threads[client], client) for client in range(len(self.names))]
+        heapq.heapify(queue)
+        for task in self.stateful:
+            passed_over = []
+            while len(self.standbys[task]) < replicas:
+                cost, client = heapq.heappop(queue)
+                if client != self.wished[task] and client not in self.standbys[task]:
+                    self.standbys[task].add(client)
+                    load[client] += 1
+                    cost = (load[client] + 1) / self.threads[client]
+                passed_over.append((cost, client))
+            for entry in passed_over:
+                heapq.heappush(queue, entry)
+        self._level_standbys(load)
+
+    def _replicas_of(self, task: TaskId) -> list[int]:
+        return [c for c, lag in self.lags[task].items() if lag < WHOLE_LOG and c != self.wished[task]]
+
+    def _level_standbys(self, load: Counter[int]) -> None:
+        """Move replicas one by one as long as that levels the load; a level placement stays as it is."""
+        replicas_on: dict[int, set[TaskId]] = {client: set() for client in range(len(self.names))}
+        for task, holders in self.standbys.items():
+            for client in holders:
+                replicas_on[client].add(task)
+        while self._level_once(replicas_on, load):
+            pass
+
+    def _level_once(self, replicas_on: Mapping[int, set[TaskId]], load: Counter[int]) -> bool:
+        """From the heaviest client on, move what lowers it below where the lightest eligible client then is."""
+        moved = False
+        queue = [((load[client] + 1) / self.threads[client], client) for client in range(len(self.names))]
+        heapq.heapify(queue)
+        for heavy in sorted(replicas_on, key=lambda client: (-load[client] / self.threads[client], client)):
+            for task in sorted(replicas_on[heavy]):
+                if queue[0][0] >= load[heavy] / self.threads[heavy]:
+                    break
+                passed_over = []
+                while queue and queue[0][0] < load[heavy] / self.threads[heavy]:
+                    pressure, light = heapq.heappop(queue)
+                    if light != self.wished[task] and light not in self.standbys[task]:
+                        self.standbys[task] = self.standbys[task] - {heavy} | {light}
+                        replicas_on[heavy].remove(task)
+                        replicas_on[light].add(task)
+                        load[heavy] -= 1
+                        load[light] += 1
+                        moved = True
+                        heapq.heappush(queue, ((load[light] + 1) / self.threads[light], light))
+                        break
+                    passed_over.append((pressure, light))
+                for entry in passed_over:
+                    heapq.heappush(queue, entry)
+        return moved
+
+    def move_only_to_the_caught_up(self) -> None:
+        """Run each active where its store is nearest to the log's end; restore it ahead where it is wished for.
+
+        A replica at the wished owner takes no warm-up from the budget (KIP-441, max.warmup.replicas).
+        """
+        running, load = self._running(self.stateful), Counter[int]()
+        budget = self.problem.max_warmups
+        waiting = []
+        for task in self.stateful:
+            nearest = self._nearest(task)
+            if nearest is None or self.wished[task] in nearest:
+                self.actives[task] = self.wished[task]
+                load[self.wished[task]] += 1
+            else:
+                waiting.append((task, nearest))
+        for task, nearest in waiting:
+            lag = self.lags[task]
+            owner = running.get(task)
+            if owner is None:
+                owner = min(nearest, key=lambda client: (lag[client], load[client] / self.threads[client], client))
+            load[owner] += 1
+            self.actives[task] = owner
+            self.followup = True
+            if owner in self.standbys[task]:
+                self.standbys[task] -= {owner}
+                self.standbys[task] |= {self.wished[task]}
+            elif budget:
+                budget -= 1
+                self.warmups[task] = self.wished[task]
+
+    def fill_up_with_stateless(self) -> None:
+        """Level the active load with stateless tasks; they have no store, so only balance and habit count."""
+        load = Counter(self.actives.values())
+        quota, extra, extras = _quotas(
+            len(self.stateless), self.threads, [load[client] for client in range(len(self.names))]
+        )
+        runs = self._running(self.stateless)
+        nowhere = dict.fromkeys(self.stateless)
+        placed = _cheapest_on_preferred(self.stateless, runs, nowhere, quota, extra, extras)
+        self.actives |= _deal_rest(self.stateless, placed, quota, extra, extras, self.threads)
+
+    def plan(self) -> TaskPlan:
+        clients = {name: ClientTasks() for name in self.names}
+        for task in sorted(self.actives):
+            clients[self.names[self.actives[task]]].active.append(task)
+        for task in self.stateful:
+            for client in sorted(self.standbys[task]):
+                clients[self.names[client]].standby.append(task)
+        for task, client in sorted(self.warmups.items()):
+            clients[self.names[client]].warmup.append(task)
+        return TaskPlan(clients, self.followup)
+
+    def _running(self, tasks: Iterable[TaskId]) -> dict[TaskId, int]:
+        """The client that runs each task; where two say so, neither is believed."""
+        owners = {}
+        for task in tasks:
+            claims = [client for client, lag in self.lags[task].items() if lag == LATEST]
+            if len(claims) == 1:
+                owners[task] = claims[0]
+        return owners
+
+    def _nearest(self, task: TaskId) -> frozenset[int] | None:
+        """The clients within the acceptable lag, else those of the least lag; None when all clients are alike."""
+        lags = self.lags[task]
+        caught_up = frozenset(client for client, lag in lags.items() if lag <= self.problem.acceptable_lag)
+        if not caught_up:
+            least = min(lags.values(), default=WHOLE_LOG)
+            caught_up = frozenset(client for client, lag in lags.items() if lag == least < WHOLE_LOG)
+        everyone = len(caught_up) in {0, len(self.names)} or self.problem.acceptable_lag >= WHOLE_LOG
+        return None if everyone else caught_up
+
+
+def _lags_by_task(problem: TaskProblem, names: Sequence[str]) -> defaultdict[TaskId, dict[int, int]]:
+    """For each task the lag of each client that has a store of it; unknown lags count as the whole log."""
+    lags: defaultdict[TaskId, dict[int, int]] = defaultdict(dict)
+    for client, name in enumerate(names):
+        for task, lag in problem.clients[name].lags.items():
+            lags[task][client] = WHOLE_LOG if lag < LATEST or lag == -1 else min(lag, WHOLE_LOG)
+    return lags
+
+
+def _quotas(tasks: int, threads: Sequence[int], load: Sequence[int]) -> tuple[list[int], set[int], int]:
+    """How many tasks each client gets on top of its load: sure shares, who may get one more, and how many do.
+
+    Tasks go one by one to the client whose load per thread would grow least (D'Hondt's rule, which levels every
+    convex cost), but a client without work comes before any second task. Clients that tie for the last tasks share
+    them: which of them get one is left to stickiness.
+    """
+    quota = [0] * len(threads)
+    queue = [(_pressure(load[client], threads[client]), client) for client in range(len(threads))]
+    heapq.heapify(queue)
+    order = []
+    for _ in range(tasks):
+        pressure, client = heapq.heappop(queue)
+        order.append((pressure, client))
+        quota[client] += 1
+        heapq.heappush(queue, (_pressure(load[client] + quota[client], threads[client]), client))
+    if not order:
+        return quota, set(), 0
+    last = order[-1][0]
+    takers = [client for pressure, client in order if pressure == last]
+    for client in takers:
+        quota[client] -= 1
+    rivals = {client for pressure, client in queue if pressure == last} | set(takers)
+    return quota, rivals, len(takers)
+
+
+def _pressure(load: int, threads: int) -> float:
+    """What one more task would make the load per thread; nothing for a client without work."""
+    return (load + 1) / threads if load else 0.0
+
+
+def _cheapest_on_preferred(
+    tasks: Sequence[TaskId],
+    running: Mapping[TaskId, int],
+    nearest: Mapping[TaskId, frozenset[int] | None],
+    quota: Sequence[int],
+    extra: Collection[int],
+    extras: int,
+) -> dict[TaskId, int]:
+    """Place as many tasks as the quotas allow on clients that hold them, and of those as many as possible unmoved.
+
+    Tasks that are alike in where they run and who holds them flow together, so the cost follows the kinds of tasks.
+    """
+    kinds: defaultdict[tuple[int | None, frozenset[int]], list[TaskId]] = defaultdict(list)
+    for task in tasks:
+        runs_on = running.get(task)
+        holders = nearest[task] or frozenset()
+        if runs_on is not None or holders:
+            kinds[runs_on, holders].append(task)
+    network = Network()
+    clients = [network.node() for _ in quota]
+    spare = network.node()
+    spare_out = network.arc(spare, 1, extras)
+    ways_out = []
+    for client, share in enumerate(quota):
+        sure = network.arc(clients[client], 1, share)
+        more = network.arc(clients[client], spare, 1 if client in extra else 0)
+        ways_out.append([(sure,), (more, spare_out)])
+    flows: list[tuple[list[TaskId], list[tuple[int, int]]]] = []
+    for (runs_on, holders), alike in sorted(kinds.items(), key=lambda kind: kind[1][0]):
+        node = network.node()
+        supply = network.arc(0, node, len(alike))
+        arcs = []
+        if runs_on is not None:
+            stay = network.arc(node, clients[runs_on], len(alike))
+            for way_out in ways_out[runs_on]:
+                network.push(supply, stay, *way_out)
+            arcs.append((stay, runs_on))
+        arcs += [
+            (network.arc(node, clients[client], len(alike), cost=1), client)
+            for client in sorted(holders)
+            if client != runs_on
+        ]
+        flows.append((alike, arcs))
+    network.saturate()
+    placed = {}
+    for alike, arcs in flows:
+        unplaced = iter(alike)
+        for arc, client in arcs:
+            for _ in range(network.flow(arc)):
+                placed[next(unplaced)] = client
+    return placed
+
+
+def _deal_rest(
+    tasks: Sequence[TaskId],
+    placed: Mapping[TaskId, int],
+    quota: Sequence[int],
+    extra: Collection[int],
+    extras: int,
+    threads: Sequence[int],
+) -> dict[TaskId, int]:
+    """Deal what is left to the open places, a sub-topology's tasks to clients with fewest of that sub-topology."""
+    dealt = dict(placed)
+    load = Counter(placed.values())
+    extras -= sum(load[client] > share for client, share in enumerate(quota))
+    rivals = sorted((client for client in extra if load[client] <= quota[client]), key=lambda c: (-threads[c], c))
+    chosen = set(rivals[:extras])
+    places = [share + (client in chosen) - load[client] for client, share in enumerate(quota)]
+    spread: defaultdict[int, Counter[int]] = defaultdict(Counter)
+    for task, client in placed.items():
+        spread[task.subtopology][client] += 1
+    rest: defaultdict[int, list[TaskId]] = defaultdict(list)
+    for task in tasks:
+        if task not in placed:
+            rest[task.subtopology].append(task)
+    for subtopology, waiting in rest.items():
+        kin = spread[subtopology]
+        queue = [
+            (kin[client], _pressure(load[client], threads[client]), client)
+            for client, open_places in enumerate(places)
+            if open_places > 0
+        ]
+        heapq.heapify(queue)
+        for task in waiting:
+            _, _, client = heapq.heappop(queue)
+            dealt[task] = client
+            load[client] += 1
+            kin[client] += 1
+            places[client] -= 1
+            if places[client]:
+                heapq.heappush(queue, (kin[client], _pressure(load[client], threads[client]), client))
+    return dealt

@@ -1,0 +1,351 @@
+"""Tasks by restoration lag: the worked cases HA-*, TM-*, CV-*, and the sentences of KIP-429 part II and KIP-441."""
+
+import itertools
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from roster.assignors.tasks import LATEST, Client, TaskId, TaskPlan, TaskProblem, assign
+
+T9 = [TaskId(subtopology, partition) for subtopology in range(3) for partition in range(3)]
+
+
+def ids(*texts: str) -> list[TaskId]:
+    return [TaskId.parse(text) for text in texts]
+
+
+def lags(**by_task: int) -> dict[TaskId, int]:
+    return {TaskId.parse(task.removeprefix("t")): lag for task, lag in by_task.items()}
+
+
+def solve(stateful, clients, *, stateless=(), standbys=0, acceptable_lag=0, max_warmups=2) -> TaskPlan:
+    plan = assign(TaskProblem(stateful, stateless, clients, standbys, acceptable_lag, max_warmups))
+    check_valid(plan, stateful, stateless, clients, standbys, max_warmups)
+    return plan
+
+
+def check_valid(plan, stateful, stateless, clients, standbys, max_warmups):
+    assert plan.clients.keys() == clients.keys()
+    actives = [task for tasks in plan.clients.values() for task in tasks.active]
+    assert sorted(actives) == sorted([*stateful, *stateless]), "every task has exactly one active"
+    for tasks in plan.clients.values():
+        held = [*tasks.active, *tasks.standby, *tasks.warmup]
+        assert len(held) == len(set(held)), "a client holds a task in one role only"
+        assert not set(tasks.standby + tasks.warmup) & set(stateless), "a stateless task has nothing to replicate"
+    replicas = min(standbys, len(clients) - 1)
+    for task in stateful:
+        assert sum(task in tasks.standby for tasks in plan.clients.values()) == replicas
+    assert sum(len(tasks.warmup) for tasks in plan.clients.values()) <= max_warmups
+
+
+def actives(plan):
+    return {name: [str(task) for task in tasks.active] for name, tasks in plan.clients.items()}
+
+
+def counts(plan):
+    return [len(tasks.active) for tasks in plan.clients.values()]
+
+
+def test_ha_1_nobody_is_caught_up_so_tasks_start_at_once_and_subtopologies_spread():
+    clients = {name: Client(1, dict.fromkeys(T9, 10)) for name in "ABC"}
+    plan = solve(T9, clients)
+    assert actives(plan) == {"A": ["0_0", "1_0", "2_0"], "B": ["0_1", "1_1", "2_1"], "C": ["0_2", "1_2", "2_2"]}
+    assert not plan.followup
+    assert sorted(counts(solve(T9, {name: Client() for name in "AB"}))) == [4, 5]
+
+
+@pytest.mark.parametrize(
+    ("tasks", "threads", "expected"),
+    [(6, (1, 2, 3), [1, 2, 3]), (9, (6, 3), [6, 3]), (2, (1, 1, 1), [1, 1, 0]), (9, (100, 50, 1), [6, 2, 1])],
+)
+def test_ha_2_load_follows_threads_and_nobody_starves(tasks, threads, expected):
+    stateful = T9[:tasks]
+    clients = {f"C{i}": Client(count, dict.fromkeys(stateful, 0)) for i, count in enumerate(threads)}
+    assert counts(solve(stateful, clients)) == expected
+
+
+def test_ha_4_an_unbounded_acceptable_lag_moves_at_once():
+    clients = {"A": Client(1, dict.fromkeys(T9, LATEST)), "B": Client(), "C": Client()}
+    plan = solve(T9, clients, standbys=1, acceptable_lag=(1 << 63) - 1)
+    assert counts(plan) == [3, 3, 3]
+    assert [len(tasks.standby) for tasks in plan.clients.values()] == [3, 3, 3]
+    assert not plan.followup
+
+
+def test_ha_6_better_the_caught_up_client_is_wished_for_so_nothing_warms_up():
+    clients = {"A": Client(1, lags(t0_0=500)), "B": Client(1, lags(t0_0=0, t0_1=LATEST))}
+    plan = solve(ids("0_0"), clients, stateless=ids("0_1"), acceptable_lag=100)
+    assert actives(plan) == {"A": ["0_1"], "B": ["0_0"]}
+    assert not plan.followup
+
+
+def test_ha_7_better_with_nobody_caught_up_the_most_caught_up_client_is_active_at_once():
+    clients = {"A": Client(), "B": Client(1, lags(t0_0=1000)), "C": Client(1, lags(t0_0=500))}
+    plan = solve(ids("0_0"), clients, standbys=1, acceptable_lag=100)
+    assert actives(plan) == {"A": [], "B": [], "C": ["0_0"]}
+    assert plan.clients["B"].standby == ids("0_0")
+    assert not plan.followup
+
+
+def test_ha_8_warm_ups_are_bounded_and_standbys_are_not_counted_as_warm_ups():
+    four = ids("0_0", "0_1", "0_2", "0_3")
+    clients = {"A": Client(1, dict.fromkeys(four, LATEST)), "B": Client()}
+    plan = solve(four, clients, max_warmups=1)
+    assert counts(plan) == [4, 0]
+    assert len(plan.clients["B"].warmup) == 1
+    assert plan.followup
+    plan = solve(four, clients, max_warmups=1, standbys=1)
+    assert counts(plan) == [4, 0]
+    assert plan.clients["B"].standby == four
+    assert plan.clients["B"].warmup == []
+    assert plan.followup
+
+
+def test_ha_9_one_client_has_no_standby_and_runs_what_it_has_not_restored():
+    plan = solve(T9, {"A": Client()}, standbys=1)
+    assert counts(plan) == [9]
+    assert not plan.followup
+
+
+def test_ha_10_stateless_tasks_level_the_active_load():
+    four, three = ids("0_0", "0_1", "0_2", "0_3"), ids("1_0", "1_1", "1_2")
+    clients = {"A": Client(1, dict.fromkeys(four, 0)), "B": Client()}
+    plan = solve(four, clients, stateless=three, standbys=1)
+    assert plan.clients["A"].active == four
+    assert plan.clients["B"].active == three
+    assert plan.clients["B"].standby == four
+    assert plan.followup
+
+
+def test_ha_11_stateless_only():
+    plan = solve([], {name: Client() for name in "ABC"}, stateless=[TaskId(0, p) for p in range(7)])
+    assert sorted(counts(plan)) == [2, 2, 3]
+    assert not plan.followup
+
+
+@pytest.mark.parametrize("split", [("0_0", "0_2"), ("0_0", "0_1")])
+def test_ha_12_better_a_balanced_caught_up_placement_is_left_alone_whatever_it_is(split):
+    four = ids("0_0", "0_1", "0_2", "0_3")
+    mine = ids(*split)
+    others = [task for task in four if task not in mine]
+    clients = {"A": Client(1, dict.fromkeys(mine, LATEST)), "B": Client(1, dict.fromkeys(others, LATEST))}
+    plan = solve(four, clients)
+    assert plan.clients["A"].active == mine
+    assert plan.clients["B"].active == others
+    assert not plan.followup
+
+
+def test_tm_5_a_caught_up_standby_swaps_roles_without_taking_warm_up_budget():
+    task = ids("0_0", "0_1", "0_2")
+    clients = {
+        "A": Client(1, lags(t0_0=0, t0_1=LATEST, t0_2=LATEST)),
+        "B": Client(1, lags(t0_0=10)),
+    }
+    plan = solve(task, clients, standbys=1, max_warmups=0)
+    assert len(plan.clients["A"].active) == 3, "only A is caught up on anything"
+    assert sorted(plan.clients["B"].standby) == task
+    assert plan.followup
+
+
+def test_a_second_runner_of_a_task_is_believed_as_little_as_the_first():
+    clients = {"A": Client(1, lags(t0_0=LATEST)), "B": Client(1, lags(t0_0=LATEST)), "C": Client()}
+    plan = solve(ids("0_0"), clients)
+    assert sum(counts(plan)) == 1
+    assert plan.clients["C"].active == []
+
+
+def test_unknown_lag_sentinels_count_as_the_whole_log():
+    clients = {"A": Client(1, lags(t0_0=-3)), "B": Client(1, lags(t0_0=400))}
+    assert actives(solve(ids("0_0"), clients)) == {"A": [], "B": ["0_0"]}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"stateless": ids("0_0")}, "stateful and as stateless"),
+        ({"clients": {"A": Client(0)}}, "at least 1"),
+        ({"standbys": -1}, "standbys is -1"),
+        ({"max_warmups": -2}, "max_warmups is -2"),
+    ],
+)
+def test_bad_input_is_one_clear_error(change, message):
+    fields = {"stateful": ids("0_0"), "stateless": [], "clients": {"A": Client()}} | change
+    with pytest.raises(ValueError, match=message):
+        TaskProblem(**fields)
+
+
+def test_a_task_id_is_read_as_it_is_written():
+    assert TaskId.parse(str(TaskId(3, 14))) == TaskId(3, 14)
+    with pytest.raises(ValueError, match="SUBTOPOLOGY_PARTITION"):
+        TaskId.parse("x-1")
+
+
+class Cluster:
+    """Assigns, lets every client catch up on what it was given, and repeats until nothing is asked for."""
+
+    def __init__(self, stateful, stateless, standbys, max_warmups, max_lag=150_000):
+        self.options = {"standbys": standbys, "max_warmups": max_warmups, "acceptable_lag": 100}
+        self.stateful, self.stateless, self.max_lag = stateful, stateless, max_lag
+        self.stores: dict[str, dict[TaskId, int]] = {}
+        self.plan: TaskPlan | None = None
+
+    def add(self, name):
+        self.stores.setdefault(name, {})
+
+    def drop(self, name):
+        del self.stores[name]
+
+    def settle(self, limit):
+        for rounds in range(1, limit + 1):
+            self.plan = solve(
+                self.stateful,
+                {name: Client(1, store) for name, store in self.stores.items()},
+                stateless=self.stateless,
+                **self.options,
+            )
+            for name, tasks in self.plan.clients.items():
+                held = dict.fromkeys(tasks.standby + tasks.warmup, 0) | dict.fromkeys(tasks.active, LATEST)
+                self.stores[name] = held
+            if not self.plan.followup:
+                return rounds
+        raise AssertionError("the placement does not come to rest")
+
+    def owners(self):
+        return {task: name for name, tasks in self.plan.clients.items() for task in tasks.active}
+
+    def moved(self, before):
+        now = self.owners()
+        return sum(now[task] != before[task] for task in self.stateful)
+
+
+def stateful_tasks(count):
+    return [TaskId(0, partition) for partition in range(count)]
+
+
+def test_cv_1_scaling_from_one_to_two_moves_the_optimum():
+    cluster = Cluster(stateful_tasks(11), [TaskId(1, p) for p in range(7)], standbys=0, max_warmups=2)
+    cluster.add("A")
+    assert cluster.settle(1) == 1
+    before = cluster.owners()
+    cluster.add("B")
+    assert cluster.settle(6) <= 4
+    assert cluster.moved(before) == 5
+
+
+def test_cv_3_better_two_to_three_clients_moves_four_of_twelve():
+    cluster = Cluster(stateful_tasks(12), [], standbys=0, max_warmups=2)
+    for name in "AB":
+        cluster.add(name)
+    cluster.settle(1)
+    before = cluster.owners()
+    cluster.add("C")
+    cluster.settle(5)
+    assert cluster.moved(before) == 4
+
+
+def test_better_dropping_one_of_seven_clients_moves_two_of_thirteen():
+    cluster = Cluster(stateful_tasks(13), [], standbys=0, max_warmups=2)
+    for name in "ABCDEFG":
+        cluster.add(name)
+    cluster.settle(1)
+    before = cluster.owners()
+    cluster.drop(before[TaskId(0, 0)])
+    assert cluster.settle(1) == 1
+    assert cluster.moved(before) == 2
+
+
+@given(seed=st.integers(0, 2**32))
+@settings(max_examples=60)
+def test_cv_4_random_clusters_come_to_rest_with_all_replicas_and_no_warm_ups(seed):
+    chance = random.Random(seed)
+    stateful, stateless = stateful_tasks(chance.randint(1, 10)), [TaskId(1, p) for p in range(chance.randint(1, 10))]
+    names = [f"C{i}" for i in range(chance.randint(1, 10))]
+    standbys = chance.randint(0, len(names))
+    cluster = Cluster(stateful, stateless, standbys, chance.randint(1, len(stateful)))
+    for name in names:
+        cluster.add(name)
+    cluster.settle(1)
+    limit = 2 * (len(stateful) + len(stateful) * standbys)
+    for event in range(chance.randint(1, 10)):
+        if chance.random() < 0.5 and len(cluster.stores) > 1:
+            for name in chance.sample(sorted(cluster.stores), chance.randint(1, len(cluster.stores) - 1)):
+                cluster.drop(name)
+        else:
+            for new in range(chance.randint(1, 3)):
+                cluster.add(f"N{event}-{new}")
+        cluster.settle(limit)
+        assert not any(tasks.warmup for tasks in cluster.plan.clients.values())
+        loads = [sum(task in set(stateful) for task in t.active) for t in cluster.plan.clients.values()]
+        assert max(loads) - min(loads) <= 1
+        before = cluster.plan
+        assert cluster.settle(1) == 1
+        assert cluster.plan == before, "what is balanced and caught up is left alone"
+
+
+@st.composite
+def problems(draw):
+    stateful = stateful_tasks(draw(st.integers(1, 5)))
+    names = [f"C{i}" for i in range(draw(st.integers(1, 3)))]
+    lag = st.sampled_from([LATEST, 0, 50, 5_000, 6_000, -3])
+    store = st.dictionaries(st.sampled_from(stateful), lag)
+    return stateful, {name: Client(draw(st.integers(1, 3)), draw(store)) for name in names}
+
+
+@given(problems(), st.randoms(use_true_random=False))
+def test_the_plan_is_the_same_under_any_order(problem, chance):
+    stateful, clients = problem
+    shuffled, order = list(clients), list(stateful)
+    chance.shuffle(shuffled)
+    chance.shuffle(order)
+    assert assign(TaskProblem(stateful, [], clients)).clients == (
+        assign(TaskProblem(order, [], {name: clients[name] for name in shuffled})).clients
+    )
+
+
+@given(problems())
+def test_an_active_moves_only_to_a_caught_up_owner(problem):
+    stateful, clients = problem
+    plan = solve(stateful, clients, acceptable_lag=100)
+    for name, tasks in plan.clients.items():
+        for task in tasks.active:
+            known = [client.lags[task] for client in clients.values() if client.lags.get(task, -3) >= LATEST]
+            if known and min(known) <= 100:
+                assert LATEST <= clients[name].lags.get(task, -3) <= 100
+
+
+@given(problems())
+@settings(max_examples=40)
+def test_the_wish_restores_and_moves_as_little_as_any_balanced_placement(problem):
+    stateful, clients = problem
+    names = sorted(clients)
+    plan = solve(stateful, clients, acceptable_lag=100, max_warmups=99)
+    wished = {task: name for name, tasks in plan.clients.items() for task in tasks.active}
+    wished |= {task: name for name, tasks in plan.clients.items() for task in tasks.warmup}
+
+    def restores_and_moves(owners):
+        restored = moved = 0
+        for task, name in owners.items():
+            near = {c: clients[c].lags.get(task, -3) for c in names}
+            caught_up = {c for c, lag in near.items() if LATEST <= lag <= 100}
+            known = {c: lag for c, lag in near.items() if lag >= LATEST}
+            best = caught_up or {c for c, lag in known.items() if lag == min(known.values())}
+            running = [c for c, lag in near.items() if lag == LATEST]
+            restored += bool(best) and len(best) < len(names) and name not in best
+            moved += len(running) == 1 and name != running[0]
+        return restored, moved
+
+    def cost(owners):
+        pressure = []
+        for name in names:
+            load = sum(owner == name for owner in owners.values())
+            pressure += [0.0 if k == 1 else k / clients[name].threads for k in range(1, load + 1)]
+        return sum(pressure)
+
+    candidates = [dict(zip(stateful, choice, strict=True)) for choice in itertools.product(names, repeat=len(stateful))]
+    least = min(map(cost, candidates))
+    balanced = [owners for owners in candidates if cost(owners) <= least + 1e-9]
+    assert cost(wished) <= least + 1e-9
+    assert restores_and_moves(wished)[0] == min(map(restores_and_moves, balanced))[0]
+    assert restores_and_moves(wished) == min(map(restores_and_moves, balanced))
