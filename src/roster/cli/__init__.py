@@ -1,5 +1,12 @@
-"""The roster command."""
+"""The `roster` command: every other room, from the shell. Modules load when their command runs: `--help` is fast."""
+
+import sys
+
+__all__ = ["main"]
 
 
 def main() -> None:
     """Entry point of the `roster` script."""
+    from roster.cli.root import run  # noqa: PLC0415  keeps `import roster.cli` free of click
+
+    sys.exit(run(sys.argv[1:]))

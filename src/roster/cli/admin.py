@@ -1,0 +1,46 @@
+"""The shell's connection to a cluster: roster.client.Admin with its errors said as the shell says them."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING
+
+from roster.cli.errors import Failure, UserError, one_line
+from roster.client import (
+    Admin,
+    ClientError,
+    GroupNotEmptyError,
+    OptionError,
+    TopicExistsError,
+    UnknownGroupError,
+    UnknownTopicError,
+    UnreachableError,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+REQUEST_TIMEOUT_MS = 10_000
+_CALLERS_MISTAKES = (OptionError, TopicExistsError, UnknownTopicError, UnknownGroupError, GroupNotEmptyError)
+
+
+@contextlib.contextmanager
+def admin(bootstrap: str) -> Iterator[Admin]:
+    """An Admin for the length of a command.
+
+    Raises:
+        UserError: what the command asked for cannot be (no such topic or group, it is there already, it has members).
+        Failure: the cluster did not answer or refused.
+
+    """
+    try:
+        with Admin(bootstrap, client_id="roster-cli", request_timeout_ms=REQUEST_TIMEOUT_MS) as connection:
+            yield connection
+    except _CALLERS_MISTAKES as error:
+        raise UserError(one_line(error)) from error
+    except UnreachableError as error:
+        raise Failure(
+            f"--bootstrap: {one_line(error)}; start a broker with `roster broker` or name another address"
+        ) from error
+    except ClientError as error:
+        raise Failure(one_line(error)) from error

@@ -1,0 +1,152 @@
+"""`roster load`: a file into a topic."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from rich import progress
+from rich.console import Console
+
+from roster.cli.admin import admin
+from roster.cli.errors import Failure, UserError
+from roster.cli.options import bootstrap_option, columns_of
+from roster.cli.readers import open_source
+from roster.cli.sending import Tally, connect, send
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_JSON_EVERY_S = 0.5
+_PLAIN_EVERY_S = 5.0
+
+
+@click.command()
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--topic", "-t", required=True, help="Topic to send to.")
+@click.option("--key", metavar="COLUMN[,COLUMN…]", help="Columns that make the record key; without it, no key.")
+@click.option("--rate", type=click.FloatRange(min=0, min_open=True), help="Records a second; without it, all it can.")
+@click.option("--partitions", type=click.IntRange(min=1), help="Create the topic with this many if it is not there.")
+@click.option("--format", "form", type=click.Choice(["csv", "jsonl", "parquet"]), help="When the name does not tell.")
+@click.option("--null", "nulls", metavar="TEXT", multiple=True, help="CSV text that means null, as the empty one does.")
+@click.option("--skip-bad-rows", is_flag=True, help="Leave rows out that cannot be read instead of refusing the file.")
+@click.option("--json", "as_json", is_flag=True, help="Progress and result as JSON lines.")
+@bootstrap_option
+def load(
+    file: Path,
+    topic: str,
+    key: str | None,
+    rate: float | None,
+    partitions: int | None,
+    form: str | None,
+    nulls: tuple[str, ...],
+    skip_bad_rows: bool,
+    as_json: bool,
+    bootstrap: str,
+) -> None:
+    """Send each row of FILE to a topic as one JSON record.
+
+    CSV (with a header), JSON lines or Parquet; plain, .gz, or alone in a .zip. The whole file is checked before the
+    first record is sent. The producer is idempotent: a broker that goes away and comes back makes no doubles.
+    """
+    columns = columns_of(key, "--key") if key is not None else ()
+    source = open_source(file, columns, form, skip_bad=skip_bad_rows, nulls=nulls)
+    checked = source.check()
+    producer, topics = connect(bootstrap)
+    _ensure_topic(bootstrap, topic, topics.get(topic), partitions)
+
+    tally = Tally()
+    with _Reporter(topic, checked.rows, as_json) as report:
+        try:
+            send(producer, topic, source.batches(), rate, tally, report)
+        except KeyboardInterrupt:
+            producer.purge()
+            click.echo(f"roster: interrupted: {tally.acknowledged} of {checked.rows} acknowledged", err=True)
+            raise
+    _conclude(topic, tally, checked.bad, as_json)
+
+
+def _ensure_topic(bootstrap: str, topic: str, there: int | None, wanted: int | None) -> None:
+    if there is None and wanted is None:
+        raise UserError(f"--topic: no topic {topic!r} at {bootstrap}; pass --partitions N to create it")
+    if there is None and wanted is not None:
+        with admin(bootstrap) as connection:
+            connection.create_topic(topic, wanted)
+    elif wanted is not None and there != wanted:
+        raise UserError(f"--partitions: topic {topic!r} has {there}, not {wanted}; leave the option out")
+
+
+def _conclude(topic: str, tally: Tally, bad: int, as_json: bool) -> None:
+    seconds = max(tally.seconds, 1e-9)
+    if as_json:
+        click.echo(json.dumps({**_figures(tally), "bad_rows": bad, "done": True}))
+    else:
+        skipped = f", {bad} bad rows left out" if bad else ""
+        click.echo(
+            f"{topic}: {tally.acknowledged} records acknowledged in {seconds:.1f} s "
+            f"({tally.acknowledged / seconds:,.0f} records/s), {tally.failed} failed{skipped}"
+        )
+    if tally.failed:
+        reasons = "; ".join(f"{count} x {reason}" for reason, count in tally.failures.most_common(3))
+        raise Failure(f"{tally.failed} of {tally.sent} records were not delivered: {reasons}")
+
+
+def _figures(tally: Tally) -> dict[str, Any]:
+    return {
+        "sent": tally.sent,
+        "acknowledged": tally.acknowledged,
+        "failed": tally.failed,
+        "seconds": round(tally.seconds, 3),
+    }
+
+
+class _Reporter:
+    """Says how far the load is: a bar on a terminal, else a line now and then on stderr, JSON lines on stdout."""
+
+    def __init__(self, topic: str, total: int, as_json: bool) -> None:
+        self.topic, self.total = topic, total
+        self.every = _JSON_EVERY_S if as_json else _PLAIN_EVERY_S
+        self.next = time.monotonic() + self.every
+        self.bar: Any = None
+        self.say: Callable[[Tally], None] = self._json if as_json else self._plain
+        if not as_json and sys.stderr.isatty():
+            self.say, self.every, self.next = self._advance, 0.1, 0.0
+
+    def __enter__(self) -> _Reporter:
+        if self.say == self._advance:
+            self.bar = progress.Progress(
+                progress.TextColumn("{task.description}"),
+                progress.BarColumn(),
+                progress.MofNCompleteColumn(),
+                progress.TextColumn("{task.fields[rate]:,.0f}/s"),
+                progress.TimeRemainingColumn(),
+                console=Console(stderr=True),
+            )
+            self.bar.add_task(self.topic, total=self.total, rate=0.0)
+            self.bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.bar is not None:
+            self.bar.stop()
+
+    def __call__(self, tally: Tally) -> None:
+        now = time.monotonic()
+        if now >= self.next:
+            self.next = now + self.every
+            self.say(tally)
+
+    def _json(self, tally: Tally) -> None:
+        click.echo(json.dumps(_figures(tally)))
+        sys.stdout.flush()
+
+    def _plain(self, tally: Tally) -> None:
+        click.echo(f"{self.topic}: {tally.acknowledged} of {self.total} acknowledged, {tally.failed} failed", err=True)
+
+    def _advance(self, tally: Tally) -> None:
+        task = self.bar.task_ids[0]
+        self.bar.update(task, completed=tally.acknowledged, rate=tally.acknowledged / max(tally.seconds, 1e-9))

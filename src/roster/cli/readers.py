@@ -1,0 +1,356 @@
+"""Files as records: CSV (with a header), JSON lines and Parquet, plain, gzipped or alone in a zip, in constant memory.
+
+A source is read twice: `check` looks at every row before anything is sent, so that a bad row in the middle does not
+leave half a file in the topic, and learns the row count and which CSV columns are numbers; `batches` then yields them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import gzip
+import io
+import json
+import zipfile
+import zlib
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, Protocol, cast
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv as pacsv
+import pyarrow.parquet as pq
+
+from roster.cli.encode import JSON_NUMBER, json_keys, json_rows
+from roster.cli.errors import UserError, one_line
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+FORMATS = {
+    ".csv": "csv",
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".json": "jsonl",
+    ".parquet": "parquet",
+    ".pq": "parquet",
+}
+BLOCK_BYTES = 4 << 20
+BATCH_ROWS = 8192
+_BOOLEAN = r"^(true|false)$"
+
+
+@dataclass(frozen=True, slots=True)
+class Records:
+    """A batch of records ready to send; keys and values are UTF-8 and of equal length."""
+
+    keys: list[bytes | None]
+    values: list[bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """What a look at every row found: how many are good, how many bad ones are left out."""
+
+    rows: int
+    bad: int
+
+
+class Source(Protocol):
+    """A file of records. `check` must come before `batches`."""
+
+    def check(self) -> Checked:
+        """Look at every row; a bad one is a UserError that names its line, unless bad rows are skipped."""
+
+    def batches(self) -> Iterator[Records]:
+        """The records in file order."""
+
+
+def open_source(
+    path: Path, key: tuple[str, ...], form: str | None = None, *, skip_bad: bool = False, nulls: tuple[str, ...] = ()
+) -> Source:
+    """The source for a file, by `form` or by its name (`.csv`, `.jsonl`, `.parquet`, followed by `.gz` or `.zip`).
+
+    Args:
+        path: the file.
+        key: columns whose text becomes the record key; () sends records without a key.
+        form: "csv", "jsonl" or "parquet".
+        skip_bad: leave rows out that cannot be read instead of refusing the file.
+        nulls: CSV texts that mean null besides the empty one, such as "NA".
+
+    Raises:
+        UserError: no such file, not a known format, an archive that does not hold exactly one file.
+
+    """
+    if not path.is_file():
+        raise UserError(
+            f"FILE: {path} is {'a directory' if path.is_dir() else 'not there'}; give a CSV, JSON lines or Parquet file"
+        )
+    form = form or format_of(path)
+    if form == "parquet":
+        if path.suffix in (".gz", ".zip"):
+            raise UserError(f"FILE: {path} is packed Parquet; unpack it first, Parquet compresses its own columns")
+        return ParquetSource(path, key)
+    if form == "csv":
+        return CsvSource(path, key, skip_bad, nulls)
+    return JsonLinesSource(path, key, skip_bad)
+
+
+def format_of(path: Path) -> str:
+    """The format a file's name promises."""
+    inner = Path(_member_of(path)) if path.suffix == ".zip" else path.with_suffix("") if path.suffix == ".gz" else path
+    form = FORMATS.get(inner.suffix.lower())
+    if form is None:
+        raise UserError(f"FILE: cannot tell the format of {path} by its name; add --format csv, jsonl or parquet")
+    return form
+
+
+def _member_of(path: Path) -> str:
+    try:
+        with zipfile.ZipFile(path) as archive:
+            names = [name for name in archive.namelist() if not name.endswith("/") and not name.startswith("__MACOSX/")]
+    except zipfile.BadZipFile as error:
+        raise UserError(f"FILE: {path} is not a zip archive ({one_line(error)})") from error
+    if len(names) != 1:
+        raise UserError(f"FILE: {path} holds {len(names)} files; expected exactly one")
+    return names[0]
+
+
+@contextlib.contextmanager
+def unpacked(path: Path) -> Iterator[IO[bytes]]:
+    """The file's bytes as a stream, without its .gz or .zip."""
+    try:
+        if path.suffix == ".zip":
+            with zipfile.ZipFile(path) as archive, archive.open(_member_of(path)) as stream:
+                yield stream
+        elif path.suffix == ".gz":
+            with gzip.open(path) as stream:
+                yield cast("IO[bytes]", stream)
+        else:
+            with path.open("rb") as stream:
+                yield stream
+    except (EOFError, gzip.BadGzipFile, zipfile.BadZipFile, zlib.error) as error:
+        raise UserError(f"FILE: {path} is damaged or cut short ({one_line(error)})") from error
+
+
+def require_columns(key: tuple[str, ...], names: list[str], path: Path) -> None:
+    """Complain about key columns the file does not have and about names it has twice."""
+    doubled = sorted({name for name in names if names.count(name) > 1})
+    if doubled:
+        raise UserError(f"FILE: {path} has the column {', '.join(doubled)} more than once; rename one")
+    missing = [name for name in key if name not in names]
+    if missing:
+        raise UserError(f"--key: no column {', '.join(missing)} in {path}; it has {', '.join(names)}")
+
+
+def _as_bytes(strings: pa.Array) -> list[Any]:
+    result: list[Any] = strings.cast(pa.binary()).to_pylist()
+    return result
+
+
+@dataclass
+class CsvSource:
+    """CSV with a header. A column is numbers (or booleans) when every value of it is, otherwise text."""
+
+    path: Path
+    key: tuple[str, ...]
+    skip_bad: bool = False
+    nulls: tuple[str, ...] = ()
+    raw: frozenset[str] | None = field(default=None, init=False)
+
+    def check(self) -> Checked:
+        """See Source."""
+        rows, first_bad, bad = 0, None, 0
+        patterns: dict[str, str | None] = {}
+        for batch, bad_rows in self._read():
+            rows += batch.num_rows
+            first_bad = first_bad or next(iter(bad_rows), None)
+            bad = len(bad_rows)
+            if first_bad is not None and not self.skip_bad:
+                raise UserError(self._describe(first_bad))
+            for name, column in zip(batch.schema.names, batch.columns, strict=True):
+                _narrow(patterns, name, column)
+        self.raw = frozenset(name for name, pattern in patterns.items() if pattern is not None)
+        return Checked(rows, bad)
+
+    def batches(self) -> Iterator[Records]:
+        """See Source."""
+        raw = self.raw or frozenset()
+        for batch, _ in self._read():
+            keys = (
+                _as_bytes(json_keys([batch.column(name) for name in self.key])) if self.key else [None] * batch.num_rows
+            )
+            yield Records(keys, _as_bytes(json_rows(batch, raw)))
+
+    def _read(self) -> Iterator[tuple[pa.RecordBatch, list[pacsv.InvalidRow]]]:
+        names = self._header()
+        bad: list[pacsv.InvalidRow] = []
+
+        def skip(row: pacsv.InvalidRow) -> str:
+            bad.append(row)
+            return "skip"
+
+        with unpacked(self.path) as stream:
+            try:
+                reader = pacsv.open_csv(
+                    stream,
+                    read_options=pacsv.ReadOptions(use_threads=False, block_size=BLOCK_BYTES),
+                    parse_options=pacsv.ParseOptions(invalid_row_handler=skip, newlines_in_values=True),
+                    convert_options=pacsv.ConvertOptions(
+                        column_types=dict.fromkeys(names, pa.string()),
+                        strings_can_be_null=True,
+                        quoted_strings_can_be_null=False,
+                        null_values=["", *self.nulls],
+                    ),
+                )
+                for batch in reader:
+                    yield batch, bad
+                if bad:  # found behind the last good row, or there is no good row
+                    yield pa.RecordBatch.from_pylist([], schema=reader.schema), bad
+            except pa.ArrowInvalid as error:
+                raise UserError(f"FILE: {self.path}: {one_line(error)}") from error
+
+    def _header(self) -> list[str]:
+        with unpacked(self.path) as stream:
+            text = io.TextIOWrapper(stream, encoding="utf-8-sig", newline="")
+            try:
+                names = next(csv.reader(text), [])
+            except (UnicodeDecodeError, csv.Error) as error:
+                raise UserError(f"FILE: {self.path} line 1: {one_line(error)}; expected a UTF-8 header line") from error
+        if not names:
+            raise UserError(f"FILE: {self.path} is empty; expected a CSV header line")
+        require_columns(self.key, names, self.path)
+        return names
+
+    def _describe(self, row: pacsv.InvalidRow) -> str:
+        """The first bad row by its line in the file, which pyarrow does not count when values span lines."""
+        with unpacked(self.path) as stream:
+            reader = csv.reader(io.TextIOWrapper(stream, encoding="utf-8-sig", errors="replace", newline=""))
+            start = 1
+            for fields in reader:
+                if fields and len(fields) != row.expected_columns:
+                    break
+                start = reader.line_num + 1
+        return (
+            f"FILE: {self.path} line {start}: {row.actual_columns} columns, expected {row.expected_columns}: "
+            f"{row.text[:80]!r}; correct the line or pass --skip-bad-rows"
+        )
+
+
+def _narrow(patterns: dict[str, str | None], name: str, column: pa.Array) -> None:
+    """Keep the pattern every value so far matches: a JSON number, a boolean, or none (then it is text)."""
+    values = column.drop_null()
+    if not len(values):
+        return
+    candidates = [patterns[name]] if name in patterns else [JSON_NUMBER, _BOOLEAN]
+    patterns[name] = next(
+        (p for p in candidates if p is not None and pc.all(pc.match_substring_regex(values, p)).as_py()), None
+    )
+
+
+@dataclass
+class JsonLinesSource:
+    """One JSON object a line; values are sent as the bytes of their line."""
+
+    path: Path
+    key: tuple[str, ...]
+    skip_bad: bool = False
+
+    def check(self) -> Checked:
+        """See Source."""
+        rows = bad = 0
+        for number, line in self._lines():
+            try:
+                self._parse(number, line)
+                rows += 1
+            except UserError:
+                if not self.skip_bad:
+                    raise
+                bad += 1
+        return Checked(rows, bad)
+
+    def batches(self) -> Iterator[Records]:
+        """See Source."""
+        keys: list[bytes | None] = []
+        values: list[bytes] = []
+        for number, line in self._lines():
+            try:
+                keys.append(self._key(self._parse(number, line)))
+            except UserError:
+                if not self.skip_bad:
+                    raise
+                continue
+            values.append(line)
+            if len(values) == BATCH_ROWS:
+                yield Records(keys, values)
+                keys, values = [], []
+        if values:
+            yield Records(keys, values)
+
+    def _lines(self) -> Iterator[tuple[int, bytes]]:
+        with unpacked(self.path) as stream:
+            for number, line in enumerate(stream, 1):
+                stripped = line.strip() if number > 1 else line.removeprefix(b"\xef\xbb\xbf").strip()
+                if stripped:
+                    yield number, stripped
+
+    def _parse(self, number: int, line: bytes) -> dict[str, Any]:
+        hint = "correct the line or pass --skip-bad-rows"
+        try:
+            value = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise UserError(f"FILE: {self.path} line {number}: not JSON ({one_line(error)}); {hint}") from error
+        if not isinstance(value, dict):
+            raise UserError(f"FILE: {self.path} line {number}: expected a JSON object, got {line[:40]!r}; {hint}")
+        missing = [name for name in self.key if name not in value]
+        if missing:
+            raise UserError(
+                f"--key: no field {', '.join(missing)} in {self.path} line {number}; it has {', '.join(value)}"
+            )
+        return value
+
+    def _key(self, value: dict[str, Any]) -> bytes | None:
+        if not self.key:
+            return None
+        texts = [_text(value[name]) for name in self.key]
+        if len(texts) == 1:
+            return None if texts[0] is None else texts[0].encode()
+        return json.dumps(texts, ensure_ascii=False).encode()
+
+
+def _text(value: object) -> str | None:
+    return value if value is None or isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+@dataclass
+class ParquetSource:
+    """Parquet; its schema says what each column is."""
+
+    path: Path
+    key: tuple[str, ...]
+
+    def check(self) -> Checked:
+        """See Source."""
+        with self._open() as file:
+            require_columns(self.key, file.schema_arrow.names, self.path)
+            return Checked(file.metadata.num_rows, 0)
+
+    def batches(self) -> Iterator[Records]:
+        """See Source."""
+        with self._open() as file:
+            for batch in file.iter_batches(batch_size=BATCH_ROWS):
+                keys = (
+                    _as_bytes(json_keys([batch.column(name) for name in self.key]))
+                    if self.key
+                    else [None] * batch.num_rows
+                )
+                yield Records(keys, _as_bytes(json_rows(batch)))
+
+    @contextlib.contextmanager
+    def _open(self) -> Iterator[pq.ParquetFile]:
+        try:
+            with pq.ParquetFile(self.path) as file:
+                yield file
+        except pa.ArrowException as error:
+            raise UserError(f"FILE: {self.path} is not readable as Parquet ({one_line(error)})") from error

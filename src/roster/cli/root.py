@@ -1,0 +1,79 @@
+"""The top of the command tree: names and one-line descriptions here, everything else imported on use."""
+
+from __future__ import annotations
+
+import importlib
+import signal
+import sys
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from roster import __version__
+from roster.cli.errors import FAILED, INTERRUPTED, USAGE, one_line
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+# name -> (module, attribute, what `roster --help` says)
+COMMANDS = {
+    "broker": ("roster.cli.broker", "broker", "Run the embedded broker: one process, durable."),
+    "topics": ("roster.cli.topics", "topics", "List, create, describe, grow and delete topics."),
+    "groups": ("roster.cli.groups", "groups", "List and describe consumer groups, their members, offsets and lag."),
+    "load": ("roster.cli.load", "load", "Send a CSV, JSON lines or Parquet file to a topic."),
+    "demo": ("roster.cli.demo.command", "demo", "Two PySpark applications share a topic; things die; nothing is lost."),
+}
+
+
+class LazyGroup(click.Group):
+    """A group whose commands are imported when they run, not when the list of them is shown."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """The names, in the order a newcomer needs them."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import and return one command, None when there is none of that name."""
+        if cmd_name not in COMMANDS:
+            return None
+        module, attribute, _ = COMMANDS[cmd_name]
+        command: click.Command = getattr(importlib.import_module(module), attribute)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the list from the table above."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, _, text) in COMMANDS.items()])
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
+@click.version_option(__version__, prog_name="roster")
+def roster() -> None:
+    """A PySpark application as an ordinary member of a Kafka consumer group."""
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run one command line; the exit code, with every foreseen error said in one line on stderr."""
+    # An ignored SIGINT is inherited by jobs that a shell started in the background; Ctrl-C must still end us cleanly.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        result: Any = roster.main(args=list(arguments), prog_name="roster", standalone_mode=False)
+        sys.stdout.flush()
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.format_message(), err=True)
+        return USAGE
+    except click.UsageError as error:
+        where = error.ctx.command_path if error.ctx is not None else "roster"
+        return _complain(f"{one_line(error).rstrip('.')} (see `{where} --help`)", error.exit_code)
+    except click.ClickException as error:
+        return _complain(one_line(error), error.exit_code)
+    except (click.Abort, KeyboardInterrupt):
+        return INTERRUPTED
+    except OSError as error:
+        return _complain(one_line(error), FAILED)
+    return result if isinstance(result, int) else 0
+
+
+def _complain(message: str, code: int) -> int:
+    click.echo(f"roster: error: {message}", err=True)
+    return code

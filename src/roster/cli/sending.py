@@ -1,0 +1,144 @@
+"""Records to a topic at a rate: an idempotent producer, every delivery report counted, failures by reason."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from confluent_kafka import KafkaException, Producer
+
+from roster.cli.errors import Failure, one_line
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from roster.cli.readers import Records
+
+DELIVERY_TIMEOUT_S = 300
+_SLICE_S = 0.02
+_QUIET = logging.getLogger("roster.load")
+_QUIET.addHandler(logging.NullHandler())
+_QUIET.propagate = False
+
+
+@dataclass(slots=True)
+class Tally:
+    """How far a load is: records handed over, acknowledged by the broker, and failed by reason."""
+
+    sent: int = 0
+    acknowledged: int = 0
+    failures: Counter[str] = field(default_factory=Counter)
+    started: float = field(default_factory=time.monotonic)
+
+    @property
+    def failed(self) -> int:
+        """Records that will not arrive."""
+        return self.failures.total()
+
+    @property
+    def seconds(self) -> float:
+        """Since the start."""
+        return time.monotonic() - self.started
+
+
+def connect(bootstrap: str, timeout_s: float = 5.0) -> tuple[Producer, dict[str, int]]:
+    """A producer, and the partition count of each topic there is.
+
+    Raises:
+        Failure: no broker answered in time.
+
+    """
+    producer = Producer(
+        {
+            "bootstrap.servers": bootstrap,
+            "client.id": "roster-load",
+            "enable.idempotence": True,
+            "acks": "all",
+            "compression.type": "lz4",
+            "linger.ms": 20,
+            "message.timeout.ms": DELIVERY_TIMEOUT_S * 1000,
+            "queue.buffering.max.kbytes": 64 * 1024,
+            "reconnect.backoff.max.ms": 1000,
+            "topic.metadata.refresh.fast.interval.ms": 100,
+        },
+        logger=_QUIET,
+    )
+    try:
+        topics = producer.list_topics(timeout=timeout_s).topics
+    except KafkaException as error:
+        raise Failure(
+            f"--bootstrap: no broker answered at {bootstrap} within {timeout_s:g} s ({error.args[0].str()}); "
+            "start one with `roster broker` or name another"
+        ) from error
+    return producer, {name: len(topic.partitions) for name, topic in topics.items()}
+
+
+def send(
+    producer: Producer,
+    topic: str,
+    batches: Iterable[Records],
+    rate: float | None,
+    tally: Tally,
+    on_progress: Callable[[Tally], None],
+) -> None:
+    """Send every record, at most `rate` a second, and wait until each is acknowledged or has failed.
+
+    A broker that is away is waited for, up to DELIVERY_TIMEOUT_S a record. `on_progress` is called some ten times a
+    second or more.
+
+    Raises:
+        Failure: the producer is beyond repair (its sequence was refused); nothing more can be sent.
+
+    """
+
+    def delivered(error: Any, _message: object) -> None:
+        if error is None:
+            tally.acknowledged += 1
+        else:
+            tally.failures[error.str()] += 1
+            if error.fatal():
+                raise Failure(f"the broker refused the producer for good: {error.str()}")
+
+    slice_size = max(1, int(rate * _SLICE_S)) if rate else 2000
+    for records in batches:
+        for start in range(0, len(records.values), slice_size):
+            stop = start + slice_size
+            for key, value in zip(records.keys[start:stop], records.values[start:stop], strict=True):
+                _produce(producer, topic, key, value, delivered, tally, on_progress)
+            producer.poll(0)
+            on_progress(tally)
+            _wait_for_turn(producer, rate, tally, on_progress)
+    while producer.flush(0.1):
+        on_progress(tally)
+
+
+def _produce(
+    producer: Producer,
+    topic: str,
+    key: bytes | None,
+    value: bytes,
+    delivered: Callable[[Any, object], None],
+    tally: Tally,
+    on_progress: Callable[[Tally], None],
+) -> None:
+    tally.sent += 1
+    while True:
+        try:
+            producer.produce(topic, value=value, key=key, on_delivery=delivered)
+        except BufferError:
+            producer.poll(0.1)
+            on_progress(tally)
+        except KafkaException as error:
+            tally.failures[one_line(error)] += 1
+            return
+        else:
+            return
+
+
+def _wait_for_turn(producer: Producer, rate: float | None, tally: Tally, on_progress: Callable[[Tally], None]) -> None:
+    while rate and (ahead := tally.sent / rate - tally.seconds) > 0:
+        producer.poll(min(ahead, 0.1))
+        on_progress(tally)

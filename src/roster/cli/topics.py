@@ -1,0 +1,115 @@
+"""`roster topics`: what is on a cluster, and the few things one does to it."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from roster.cli.admin import admin
+from roster.cli.errors import UserError
+from roster.cli.options import bootstrap_option, json_option
+from roster.cli.output import print_json, print_table
+from roster.model import TopicPartition
+
+
+@click.group()
+def topics() -> None:
+    """List, create, describe, grow and delete the topics of any Kafka-compatible cluster."""
+
+
+@topics.command("list")
+@click.option("--internal", is_flag=True, help="Show the cluster's own topics too.")
+@json_option
+@bootstrap_option
+def list_(internal: bool, as_json: bool, bootstrap: str) -> None:
+    """Every topic, its partitions, and the offsets it holds."""
+    with admin(bootstrap) as cluster:
+        counts = cluster.list_topics(internal=internal)
+        partitions = [TopicPartition(name, number) for name, count in counts.items() for number in range(count)]
+        begins, ends = cluster.beginning_offsets(partitions), cluster.end_offsets(partitions)
+    held = dict.fromkeys(counts, 0)
+    for partition in partitions:
+        held[partition.topic] += ends[partition] - begins[partition]
+    if as_json:
+        print_json([{"topic": name, "partitions": counts[name], "offsets": held[name]} for name in sorted(counts)])
+    else:
+        rows = [(name, counts[name], held[name]) for name in sorted(counts)]
+        print_table(("topic", "partitions", "offsets"), rows, "no topics")
+
+
+@topics.command()
+@click.argument("name")
+@click.option("--partitions", "-p", type=click.IntRange(min=1), default=1, show_default=True)
+@click.option("--replication", type=click.IntRange(min=1), help="Copies of each partition; default: the cluster's.")
+@click.option("--config", "configs", metavar="NAME=VALUE", multiple=True, help="A setting of the topic.")
+@bootstrap_option
+def create(name: str, partitions: int, replication: int | None, configs: tuple[str, ...], bootstrap: str) -> None:
+    """Create the topic NAME."""
+    for setting in configs:
+        if not setting.partition("=")[0] or "=" not in setting:
+            raise UserError(f"--config: {setting!r} is not NAME=VALUE")
+    pairs = dict(setting.split("=", 1) for setting in configs)
+    with admin(bootstrap) as cluster:
+        cluster.create_topic(name, partitions, replication=replication or -1, configs=pairs or None)
+    click.echo(f"created {name} with {partitions} partitions")
+
+
+@topics.command()
+@click.argument("name")
+@json_option
+@bootstrap_option
+def describe(name: str, as_json: bool, bootstrap: str) -> None:
+    """The partitions of the topic NAME: leader, replicas, first and next offset."""
+    with admin(bootstrap) as cluster:
+        topic = cluster.describe_topic(name)
+        partitions = [TopicPartition(name, each.partition) for each in topic.partitions]
+        begins, ends = cluster.beginning_offsets(partitions), cluster.end_offsets(partitions)
+    rows = [
+        {
+            "partition": each.partition,
+            "leader": each.leader,
+            "replicas": list(each.replicas),
+            "in_sync": list(each.in_sync),
+            "begin": begins[TopicPartition(name, each.partition)],
+            "end": ends[TopicPartition(name, each.partition)],
+        }
+        for each in sorted(topic.partitions, key=lambda each: each.partition)
+    ]
+    if as_json:
+        print_json({"topic": name, "internal": topic.internal, "partitions": rows})
+        return
+    columns = ("partition", "leader", "replicas", "in_sync", "begin", "end")
+    shown = [[_listed(row[column]) for column in columns] for row in rows]
+    print_table(("partition", "leader", "replicas", "in sync", "begin", "end"), shown, f"{name} has no partitions")
+
+
+def _listed(value: object) -> object:
+    return ",".join(map(str, value)) if isinstance(value, list) else value
+
+
+@topics.command()
+@click.argument("name")
+@click.argument("total", type=click.IntRange(min=1))
+@bootstrap_option
+def grow(name: str, total: int, bootstrap: str) -> None:
+    """Let the topic NAME have TOTAL partitions, more than it has now."""
+    with admin(bootstrap) as cluster:
+        before = len(cluster.describe_topic(name).partitions)
+        if total <= before:
+            raise UserError(f"TOTAL: {name} has {before} partitions already; a topic can only grow")
+        cluster.create_partitions(name, total)
+    click.echo(f"{name}: {before} -> {total} partitions")
+
+
+@topics.command()
+@click.argument("name")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@bootstrap_option
+def delete(name: str, yes: bool, bootstrap: str) -> None:
+    """Delete the topic NAME and its records; asks first on a terminal."""
+    if not yes and sys.stdin.isatty():
+        click.confirm(f"Delete topic {name} and all its records?", abort=True)
+    with admin(bootstrap) as cluster:
+        cluster.delete_topic(name)
+    click.echo(f"deleted {name}")
