@@ -1,0 +1,87 @@
+"""`encode` and `decode`: each message class compiles, once a version, to straight-line Python.
+
+The compiler walks the table and writes the source of two functions, `write(message, out)` and `read(data, pos, end)`.
+Neighbouring fields of constant size, classic length prefixes included, share one `struct` call. Reading compares every
+length and count with the bytes that remain before it takes or allocates anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+
+from roster.wire.compile_read import reader_source
+from roster.wire.compile_write import writer_source
+from roster.wire.errors import WireError
+from roster.wire.explain import explain
+
+if TYPE_CHECKING:
+    from roster.wire.table import Message, Struct
+    from roster.wire.varint import Buffer
+
+M = TypeVar("M", bound="Message | Struct")
+
+Writer: TypeAlias = Callable[[Any, list[bytes]], None]
+Reader: TypeAlias = "Callable[[Buffer, int, int], tuple[Any, int]]"
+
+_writers: dict[type, dict[int, Writer]] = {}
+_readers: dict[type, dict[int, Reader]] = {}
+
+
+def encode(message: Message | Struct, version: int) -> bytes:
+    """Return the body of `message` in `version`.
+
+    Raises WireError for a version the message has not got, a value out of its field's range, and a field that is not
+    at its default but absent from this version (unless the table calls it ignorable).
+    """
+    out: list[bytes] = []
+    write_into(out, message, version)
+    return b"".join(out)
+
+
+def write_into(out: list[bytes], message: Message | Struct, version: int) -> None:
+    """Append the pieces of `encode(message, version)` to `out`; large values are appended as they are, not copied."""
+    cls = type(message)
+    try:
+        write = _writers[cls][version]
+    except KeyError:
+        write = _compile(cls, version, writer_source, _writers)
+    try:
+        write(message, out.append)  # type: ignore[arg-type]
+    except WireError:
+        raise
+    except Exception as error:
+        raise WireError(explain(message, version, error)) from error
+
+
+def decode(cls: type[M], version: int, data: Buffer) -> M:
+    """Read one message that takes up `data` exactly; anything else is a WireError naming the field."""
+    message, end = decode_from(cls, version, data, 0)
+    if end != len(data):
+        raise WireError(f"{cls.__table__.name} v{version}: {len(data) - end} bytes behind the end of the message")
+    return message
+
+
+def decode_from(cls: type[M], version: int, data: Buffer, pos: int) -> tuple[M, int]:
+    """Read one message at `pos`; return it and the position behind it."""
+    try:
+        read = _readers[cls][version]
+    except KeyError:
+        read = _compile(cls, version, reader_source, _readers)  # type: ignore[arg-type]
+    return read(data, pos, len(data))
+
+
+def _compile(
+    cls: type[Message] | type[Struct],
+    version: int,
+    source_of: Callable[[type[Message] | type[Struct], int], tuple[str, dict[str, Any]]],
+    compiled: dict[type, dict[int, Any]],
+) -> Any:
+    table = cls.__table__
+    if version not in table.versions:
+        raise WireError(f"{table.name}: no version {version} (versions {table.versions})")
+    source, namespace = source_of(cls, version)
+    exec(compile(source, f"<{table.name} v{version}>", "exec"), namespace)  # noqa: S102 (our own tables only)
+    function = namespace["compiled"]
+    compiled.setdefault(cls, {})[version] = function
+    return function

@@ -1,0 +1,295 @@
+"""Source of the function that reads one version of one message."""
+
+from __future__ import annotations
+
+from struct import Struct as Packing
+from struct import unpack_from
+from typing import TYPE_CHECKING, Any
+
+from roster.wire.errors import WireError
+from roster.wire.fields import FIXED, LATEST, Field
+from roster.wire.source import Source
+from roster.wire.varint import read_uvarint
+
+if TYPE_CHECKING:
+    from roster.wire.table import Message, Struct, Table
+    from roster.wire.varint import Buffer
+
+
+def reader_source(cls: type[Message] | type[Struct], version: int) -> tuple[str, dict[str, Any]]:
+    """Return the source of `compiled(data, pos, end) -> (message, position behind it)` and the globals it needs."""
+    return _ReadCompiler(cls, version).compile()
+
+
+def minimum_size(field: Field, version: int, flexible: bool) -> int:
+    """The fewest bytes a present, untagged field can take in this version."""
+    if field.kind in FIXED:
+        return FIXED[field.kind][1]
+    if field.kind == "struct":
+        if version in field.nullable:
+            return 1
+        return structure_minimum(_table(field), version, flexible)
+    if flexible:
+        return 1
+    return 2 if field.kind == "string" else 4
+
+
+def structure_minimum(table: Table, version: int, flexible: bool) -> int:
+    """The fewest bytes a structure can take: its fields, and one for the tagged ones."""
+    fields = (f for _, f in table.fields if version in f.versions and version not in f.tagged)
+    return sum(minimum_size(f, version, flexible) for f in fields) + flexible
+
+
+def _table(field: Field) -> Table:
+    table: Table = field.nested.__table__  # type: ignore[attr-defined]
+    return table
+
+
+class _ReadCompiler:
+    def __init__(self, cls: type[Message] | type[Struct], version: int) -> None:
+        table = cls.__table__
+        self.cls = cls
+        self.version = version
+        self.flexible = version in table.flexible
+        self.prefix = f"{table.name} v{version}: "
+        self.out = Source(
+            WireError=WireError,
+            unpack_from=unpack_from,
+            read_uvarint=read_uvarint,
+            cut_short=cut_short,
+            bad_length=bad_length,
+            bad_count=bad_count,
+            bad_text=bad_text,
+            bad_presence=bad_presence,
+            skip_tags=skip_tags,
+        )
+        self.run: list[tuple[str, str, str]] = []
+        """Fields of constant size not read yet: (format, variable, path)."""
+
+    def compile(self) -> tuple[str, dict[str, Any]]:
+        out = self.out
+        with out.block("def compiled(data, pos, end):"):
+            built = self.structure(self.cls, "", "end")
+            out.line(f"return {built}, pos")
+        return out.text(), out.namespace
+
+    def structure(self, cls: type, path: str, end: str) -> str:
+        """Read the fields of a structure into variables; return the expression that builds it from them."""
+        table: Table = cls.__table__  # type: ignore[attr-defined]
+        arguments = []
+        tagged = []
+        for name, field in table.fields:
+            if self.version not in field.versions:
+                continue
+            variable = self.out.variable(name)
+            arguments.append(f"{name}={variable}")
+            if self.version in field.tagged:
+                tagged.append((field, variable, path + name))
+            else:
+                self.value(field, variable, path + name, end)
+        self.flush(end)
+        if self.flexible:
+            self.tags(tagged, path, end)
+        return f"{self.out.constant(cls.__name__, cls)}({', '.join(arguments)})"
+
+    def value(self, field: Field, variable: str, path: str, end: str) -> None:
+        if field.kind in FIXED:
+            self.run.append((FIXED[field.kind][0], variable, path))
+        elif field.kind == "struct":
+            self.nested(field, variable, path, end)
+        elif field.kind == "array":
+            self.array(field, variable, path, end)
+        else:
+            self.sized(field, variable, path, end)
+
+    def sized(self, field: Field, variable: str, path: str, end: str) -> None:
+        """Strings, bytes and records: a length, then that many bytes."""
+        out = self.out
+        size = self.length(field, path, end)
+        where = repr(self.prefix + path)
+        bound = f" and {size} <= {LATEST}" if field.kind == "string" and self.flexible else ""
+        with out.block(f"if 0 <= {size} <= {end} - pos{bound}:"):
+            if field.kind == "string":
+                with out.block("try:"):
+                    out.line(f"{variable} = str(data[pos:pos + {size}], 'utf-8')")
+                with out.block("except UnicodeDecodeError as error:"):
+                    out.line(f"raise bad_text({where}, error) from error")
+            else:
+                wrap = "memoryview(data)" if field.kind == "records" else "data"
+                taken = f"{wrap}[pos:pos + {size}]"
+                out.line(f"{variable} = {taken if field.kind == 'records' else f'bytes({taken})'}")
+            out.line(f"pos += {size}")
+        self.null(field, variable, size)
+        with out.block("else:"):
+            out.line(f"raise bad_length({where}, {size}, {end} - pos)")
+
+    def array(self, field: Field, variable: str, path: str, end: str) -> None:
+        out = self.out
+        element = field.item
+        count = self.length(field, path, end)
+        where = repr(self.prefix + path)
+        least = minimum_size(element, self.version, self.flexible)
+        if least < 1:
+            raise TypeError(f"{self.prefix}{path}: elements without bytes cannot be counted against bytes")
+        with out.block(f"if 0 <= {count} <= ({end} - pos) // {least}:"):
+            if element.kind in FIXED and element.kind not in ("bool", "uuid"):
+                code, size = FIXED[element.kind]
+                out.line(f"{variable} = list(unpack_from(f'>{{{count}}}{code}', data, pos))")
+                out.line(f"pos += {count} * {size}")
+            else:
+                add = out.variable("add")
+                out.line(f"{variable} = []")
+                out.line(f"{add} = {variable}.append")
+                with out.block(f"for _ in range({count}):"):
+                    if element.kind == "struct":
+                        built = self.structure(element.nested, path + "[].", end)
+                        out.line(f"{add}({built})")
+                    else:
+                        item = out.variable("item")
+                        self.value(element, item, path + "[]", end)
+                        self.flush(end)
+                        out.line(f"{add}({item})")
+        self.null(field, variable, count)
+        with out.block("else:"):
+            out.line(f"raise bad_count({where}, {count}, {end} - pos, {least})")
+
+    def null(self, field: Field, variable: str, size: str) -> None:
+        if self.version in field.nullable:
+            with self.out.block(f"elif {size} == -1:"):
+                self.out.line(f"{variable} = None")
+
+    def nested(self, field: Field, variable: str, path: str, end: str) -> None:
+        out = self.out
+        cls = field.nested
+        if self.version not in field.nullable:
+            built = self.structure(cls, path + ".", end)
+            out.line(f"{variable} = {built}")
+            return
+        presence = out.variable("presence")
+        self.run.append(("b", presence, path))
+        self.flush(end)
+        with out.block(f"if {presence} == 1:"):
+            built = self.structure(cls, path + ".", end)
+            out.line(f"{variable} = {built}")
+        with out.block(f"elif {presence} == -1:"):
+            out.line(f"{variable} = None")
+        with out.block("else:"):
+            out.line(f"raise bad_presence({(self.prefix + path)!r}, {presence})")
+
+    def length(self, field: Field, path: str, end: str) -> str:
+        """Read a length or count; return the variable that holds it, -1 for null in either encoding."""
+        size = self.out.variable("n")
+        if self.flexible:
+            self.flush(end)
+            self.uvarint(size, path, end)
+            self.out.line(f"{size} -= 1")
+        else:
+            self.run.append(("h" if field.kind == "string" else "i", size, path))
+            self.flush(end)
+        return size
+
+    def uvarint(self, variable: str, path: str, end: str) -> None:
+        out = self.out
+        with out.block(f"if pos < {end} and ({variable} := data[pos]) < 128:"):
+            out.line("pos += 1")
+        with out.block("else:"):
+            out.line(f"{variable}, pos = read_uvarint(data, pos, {end}, {(self.prefix + path)!r})")
+
+    def tags(self, tagged: list[tuple[Field, str, str]], path: str, end: str) -> None:
+        """Read the tagged fields: known ones into their variables, others skipped; absent ones get their default."""
+        out = self.out
+        for field, variable, _ in tagged:
+            out.line(f"{variable} = {out.default(field)}")
+        where = repr(f"{self.prefix}{path}tagged fields")
+        with out.block(f"if pos < {end} and data[pos] == 0:"):
+            out.line("pos += 1")
+        with out.block("else:"):
+            if not tagged:
+                out.line(f"pos = skip_tags(data, pos, {end}, {where})")
+                return
+            count, last, tag, size, stop = (out.variable(v) for v in ("count", "last", "tag", "size", "stop"))
+            out.line(f"{count}, pos = read_uvarint(data, pos, {end}, {where})")
+            with out.block(f"if {count} > ({end} - pos) // 2:"):
+                out.line(f"raise bad_count({where}, {count}, {end} - pos, 2)")
+            out.line(f"{last} = -1")
+            with out.block(f"for _ in range({count}):"):
+                out.line(f"{tag}, pos = read_uvarint(data, pos, {end}, {where})")
+                out.line(f"{size}, pos = read_uvarint(data, pos, {end}, {where})")
+                with out.block(f"if {tag} <= {last}:"):
+                    out.line(f"raise WireError({where} f': tag {{{tag}}} after {{{last}}}')")
+                with out.block(f"if {size} > {end} - pos:"):
+                    out.line(f"raise bad_length({where}, {size}, {end} - pos)")
+                out.line(f"{last} = {tag}")
+                out.line(f"{stop} = pos + {size}")
+                keyword = "if"
+                for field, variable, field_path in tagged:
+                    with out.block(f"{keyword} {tag} == {field.tag}:"):
+                        self.value(field, variable, field_path, stop)
+                        self.flush(stop)
+                        with out.block(f"if pos != {stop}:"):
+                            behind = f"f': {{{stop} - pos}} bytes behind the end of the field'"
+                            out.line(f"raise WireError({(self.prefix + field_path)!r} {behind})")
+                    keyword = "elif"
+                with out.block("else:"):
+                    out.line(f"pos = {stop}")
+
+    def flush(self, end: str) -> None:
+        """Read the pending fields of constant size with one call."""
+        if not self.run:
+            return
+        out = self.out
+        packing = Packing(">" + "".join(code for code, _, _ in self.run))
+        sizes = tuple((self.prefix + path, Packing(">" + code).size) for code, _, path in self.run)
+        with out.block(f"if {end} - pos < {packing.size}:"):
+            out.line(f"raise cut_short({out.constant('sizes', sizes)}, {end} - pos)")
+        unpack = out.constant("unpack", packing.unpack_from)
+        out.line(f"{', '.join(variable for _, variable, _ in self.run)}, = {unpack}(data, pos)")
+        out.line(f"pos += {packing.size}")
+        self.run.clear()
+
+
+def cut_short(sizes: tuple[tuple[str, int], ...], left: int) -> WireError:
+    """The bytes end inside a run of fields of constant size: name the field they end in."""
+    for where, size in sizes:
+        if left < size:
+            return WireError(f"{where}: needs {size} bytes, {left} are left")
+        left -= size
+    raise AssertionError("a run that fits was reported as cut short")
+
+
+def bad_length(where: str, size: int, left: int) -> WireError:
+    """A length that is negative, null where null is not allowed, or more than the bytes left."""
+    return WireError(f"{where}: length {size} with {left} bytes left")
+
+
+def bad_count(where: str, count: int, left: int, least: int) -> WireError:
+    """A count of elements that cannot fit in the bytes left."""
+    return WireError(f"{where}: {count} elements of at least {least} bytes with {left} bytes left")
+
+
+def bad_text(where: str, error: UnicodeDecodeError) -> WireError:
+    """Text that is not UTF-8."""
+    return WireError(f"{where}: not UTF-8 ({error.reason} at byte {error.start})")
+
+
+def bad_presence(where: str, presence: int) -> WireError:
+    """The byte before a nullable structure is neither "there" nor "null"."""
+    return WireError(f"{where}: presence byte {presence} is neither 1 nor -1")
+
+
+def skip_tags(data: Buffer, pos: int, end: int, where: str) -> int:
+    """Pass over a section of tagged fields none of which is known; return the position behind it."""
+    count, pos = read_uvarint(data, pos, end, where)
+    if count > (end - pos) // 2:
+        raise bad_count(where, count, end - pos, 2)
+    last = -1
+    for _ in range(count):
+        tag, pos = read_uvarint(data, pos, end, where)
+        size, pos = read_uvarint(data, pos, end, where)
+        if tag <= last:
+            raise WireError(f"{where}: tag {tag} after {last}")
+        if size > end - pos:
+            raise bad_length(where, size, end - pos)
+        last = tag
+        pos += size
+    return pos

@@ -1,0 +1,72 @@
+"""Why a message could not be written: finds the field after the compiled writer gave up."""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING
+
+from roster.wire.fields import FIXED, LATEST, Field
+
+if TYPE_CHECKING:
+    from roster.wire.table import Message, Struct, Table
+
+
+def explain(message: Message | Struct, version: int, error: Exception) -> str:
+    """Name the first field whose value the version cannot carry."""
+    table = message.__table__
+    problem = _structure(table, message, version, "")
+    return f"{table.name} v{version}: {problem or f'cannot be written ({error})'}"
+
+
+def _structure(table: Table, value: object, version: int, path: str) -> str | None:
+    for name, field in table.fields:
+        if version in field.versions:
+            problem = _value(field, getattr(value, name, None), version, path + name)
+            if problem:
+                return problem
+    return None
+
+
+def _value(field: Field, value: object, version: int, path: str) -> str | None:
+    if value is None:
+        return None if version in field.nullable else f"{path}: None in a field that cannot be null"
+    if field.kind in FIXED:
+        try:
+            struct.pack(">" + FIXED[field.kind][0], value)
+        except struct.error as error:
+            return f"{path}: {value!r} is no {field.kind} ({error})"
+        if field.kind == "uuid" and len(value) != 16:  # type: ignore[arg-type]
+            return f"{path}: {value!r} is not 16 bytes"
+    elif field.kind == "string":
+        return _text(value, path)
+    elif field.kind in ("bytes", "records"):
+        if not isinstance(value, bytes | bytearray | memoryview):
+            return f"{path}: {type(value).__name__} instead of bytes"
+    elif field.kind == "struct":
+        table: Table | None = getattr(value, "__table__", None)
+        if table is None or not isinstance(value, field.struct or object):
+            return f"{path}: {value!r} is no {field.kind}"
+        return _structure(table, value, version, path + ".")
+    elif field.element is not None:
+        return _items(field.element, value, version, path)
+    return None
+
+
+def _items(element: Field, value: object, version: int, path: str) -> str | None:
+    if not isinstance(value, list | tuple):
+        return f"{path}: {type(value).__name__} instead of a list"
+    for index, item in enumerate(value):
+        problem = _value(element, item, version, f"{path}[{index}]")
+        if problem:
+            return problem
+    return None
+
+
+def _text(value: object, path: str) -> str | None:
+    if not isinstance(value, str):
+        return f"{path}: {type(value).__name__} instead of text"
+    try:
+        size = len(value.encode())
+    except UnicodeEncodeError as error:
+        return f"{path}: {value!r} has no UTF-8 form ({error.reason})"
+    return f"{path}: {size} bytes of text, at most {LATEST} fit" if size > LATEST else None

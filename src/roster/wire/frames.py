@@ -1,0 +1,196 @@
+"""Requests and responses with their headers, as they travel: a 4-byte size, a header, a body.
+
+Header versions: a request has header v2 when its body is flexible, else v1; a response v1 when flexible, else v0. The
+ApiVersions response has header v0 always, so that a client that guessed too high a version can read it (KIP-511).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from struct import Struct as Packing
+from types import MappingProxyType
+from typing import TYPE_CHECKING, TypeVar, cast
+
+from roster.wire import messages
+from roster.wire.api import ApiKey
+from roster.wire.codec import decode_from, write_into
+from roster.wire.compile_read import skip_tags
+from roster.wire.errors import ErrorCode, WireError
+from roster.wire.fields import Versions
+from roster.wire.messages import ApiVersionsResponse
+from roster.wire.table import Message
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from roster.wire.varint import Buffer
+
+M = TypeVar("M", bound=Message)
+
+_SIZE = Packing(">i")
+_REQUEST = Packing(">hhih")
+_CORRELATION = Packing(">i")
+
+_REQUESTS: dict[int, type[Message]] = {}
+_RESPONSES: dict[int, type[Message]] = {}
+for _name in messages.__all__:
+    _class: type[Message] = getattr(messages, _name)
+    (_REQUESTS if _name.endswith("Request") else _RESPONSES)[cast("int", _class.__table__.key)] = _class
+
+API_VERSIONS: Mapping[ApiKey, Versions] = MappingProxyType(
+    {ApiKey(key): cls.__table__.versions for key, cls in sorted(_REQUESTS.items())}
+)
+"""The versions Roster can read and write of each request and its response."""
+
+LOWEST_ADVERTISED_PRODUCE = 0
+"""Produce 0-2 are not spoken, but librdkafka takes their absence for a broker that cannot compress (KIP-896)."""
+
+
+@dataclass(frozen=True, slots=True)
+class RequestHeader:
+    """The head of a request; `api_key` and `api_version` as sent, known or not."""
+
+    api_key: int
+    api_version: int
+    correlation_id: int
+    client_id: str | None
+
+
+class UnsupportedVersion(WireError):  # noqa: N818 (named after the error code)
+    """A request whose api key or version Roster does not speak; `header` is what can be read of it."""
+
+    def __init__(self, header: RequestHeader) -> None:
+        super().__init__(f"request header: no api key {header.api_key} version {header.api_version}")
+        self.header = header
+
+
+def request_class(key: int) -> type[Message]:
+    """Return the class of requests with this api key; WireError if there is none."""
+    return _look_up(_REQUESTS, key)
+
+
+def response_class(key: int) -> type[Message]:
+    """Return the class of responses to this api key; WireError if there is none."""
+    return _look_up(_RESPONSES, key)
+
+
+def _look_up(classes: dict[int, type[Message]], key: int) -> type[Message]:
+    try:
+        return classes[key]
+    except KeyError:
+        raise WireError(f"no api key {key}") from None
+
+
+def encode_request(message: Message, version: int, correlation_id: int, client_id: str | None) -> bytes:
+    """Return the whole frame, size included."""
+    table = message.__table__
+    if table.key is None:
+        raise WireError(f"{table.name}: not a request")
+    try:
+        client = b"" if client_id is None else client_id.encode()
+        size = -1 if client_id is None else len(client)
+        pieces = [b"", _REQUEST.pack(table.key, version, correlation_id, size), client]
+    except Exception as error:
+        raise WireError(f"request header: {error}") from error
+    if version in table.flexible:
+        pieces.append(b"\0")
+    return _framed(pieces, message, version)
+
+
+def decode_request(frame: Buffer) -> tuple[RequestHeader, Message]:
+    """Read a frame without its size. Raises UnsupportedVersion once the header is readable, else WireError."""
+    header, pos = decode_request_header(frame)
+    cls = _REQUESTS.get(header.api_key)
+    if cls is None or header.api_version not in cls.__table__.versions:
+        raise UnsupportedVersion(header)
+    if header.api_version in cls.__table__.flexible:
+        pos = skip_tags(frame, pos, len(frame), "request header: tagged fields")
+    message, end = decode_from(cls, header.api_version, frame, pos)
+    _all_read(cls, header.api_version, end, frame)
+    return header, message
+
+
+def decode_request_header(frame: Buffer) -> tuple[RequestHeader, int]:
+    """Read the fields that every header version has; return them and the position behind them."""
+    if len(frame) < _REQUEST.size:
+        raise WireError(f"request header: needs {_REQUEST.size} bytes, there are {len(frame)}")
+    key, version, correlation_id, size = _REQUEST.unpack_from(frame)
+    pos = _REQUEST.size
+    if size == -1:
+        return RequestHeader(key, version, correlation_id, None), pos
+    if not 0 <= size <= len(frame) - pos:
+        raise WireError(f"request header: client_id: length {size} with {len(frame) - pos} bytes left")
+    try:
+        client_id = str(frame[pos : pos + size], "utf-8")
+    except UnicodeDecodeError as error:
+        raise WireError(f"request header: client_id: not UTF-8 ({error.reason})") from error
+    return RequestHeader(key, version, correlation_id, client_id), pos + size
+
+
+def encode_response(message: Message, version: int, correlation_id: int) -> bytes:
+    """Return the whole frame, size included."""
+    try:
+        pieces = [b"", _CORRELATION.pack(correlation_id)]
+    except Exception as error:
+        raise WireError(f"response header: correlation id: {error}") from error
+    if _flexible_response_header(type(message), version):
+        pieces.append(b"\0")
+    return _framed(pieces, message, version)
+
+
+def decode_response(cls: type[M], version: int, frame: Buffer) -> tuple[int, M]:
+    """Read a frame without its size; return the correlation id and the message.
+
+    An ApiVersions response may come back in v0 whatever was asked: so a broker says that it does not know the version.
+    """
+    if len(frame) < _CORRELATION.size:
+        raise WireError(f"response header: needs {_CORRELATION.size} bytes, there are {len(frame)}")
+    (correlation_id,) = _CORRELATION.unpack_from(frame)
+    pos = _CORRELATION.size
+    if _flexible_response_header(cls, version):
+        pos = skip_tags(frame, pos, len(frame), "response header: tagged fields")
+    if issubclass(cls, ApiVersionsResponse) and frame[pos : pos + 2] == _UNSUPPORTED:
+        version = 0
+    message, end = decode_from(cls, version, frame, pos)
+    _all_read(cls, version, end, frame)
+    return correlation_id, message
+
+
+_UNSUPPORTED = Packing(">h").pack(ErrorCode.UNSUPPORTED_VERSION)
+
+
+def unsupported_api_versions() -> ApiVersionsResponse:
+    """The answer, sent in v0, to an ApiVersions request of a version that is not spoken: it names those that are."""
+    spoken = API_VERSIONS[ApiKey.API_VERSIONS]
+    entry = ApiVersionsResponse.ApiVersion(api_key=ApiKey.API_VERSIONS, min_version=spoken.low, max_version=spoken.high)
+    return ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=[entry])
+
+
+def advertised(spoken: Mapping[ApiKey, Versions] = API_VERSIONS) -> list[ApiVersionsResponse.ApiVersion]:
+    """The `api_keys` of an ApiVersions response for a broker that serves `spoken`."""
+    return [
+        ApiVersionsResponse.ApiVersion(
+            api_key=key,
+            min_version=LOWEST_ADVERTISED_PRODUCE if key == ApiKey.PRODUCE else versions.low,
+            max_version=versions.high,
+        )
+        for key, versions in spoken.items()
+    ]
+
+
+def _flexible_response_header(cls: type[Message], version: int) -> bool:
+    return version in cls.__table__.flexible and not issubclass(cls, ApiVersionsResponse)
+
+
+def _framed(pieces: list[bytes], message: Message, version: int) -> bytes:
+    write_into(pieces, message, version)
+    size = sum(map(len, pieces))
+    if size > 0x7FFFFFFF:
+        raise WireError(f"{message.__table__.name} v{version}: a frame of {size} bytes")
+    pieces[0] = _SIZE.pack(size)
+    return b"".join(pieces)
+
+
+def _all_read(cls: type[Message], version: int, end: int, frame: Buffer) -> None:
+    if end != len(frame):
+        raise WireError(f"{cls.__table__.name} v{version}: {len(frame) - end} bytes behind the end of the message")

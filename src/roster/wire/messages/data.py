@@ -1,0 +1,320 @@
+"""Records in and out, and where they are."""
+
+from __future__ import annotations
+
+from roster.wire.api import ApiKey
+from roster.wire.fields import array, int8, int16, int32, int64, record_set, string, struct, uuid
+from roster.wire.table import Message, Struct
+
+
+class ProduceRequest(Message, key=ApiKey.PRODUCE, versions="3-13", flexible="9+"):
+    """Append record batches. `acks`: 0 none (and no response), 1 leader, -1 all in sync."""
+
+    class Topic(Struct):
+        """One topic, from v13 by id."""
+
+        class Partition(Struct):
+            """The batches for one partition."""
+
+            index: int = int32()
+            records: bytes | memoryview | None = record_set(nullable="0+")
+
+        name: str = string("0-12", ignorable=True)
+        topic_id: bytes = uuid("13+", ignorable=True)
+        partition_data: list[Partition] = array(Partition)
+
+    Partition = Topic.Partition
+
+    transactional_id: str | None = string(nullable="0+", default=None)
+    acks: int = int16()
+    timeout_ms: int = int32()
+    topic_data: list[Topic] = array(Topic)
+
+
+class ProduceResponse(Message, key=ApiKey.PRODUCE, versions="3-13", flexible="9+"):
+    """Where the records went."""
+
+    class Topic(Struct):
+        """One topic, from v13 by id."""
+
+        class Partition(Struct):
+            """The first offset given to the batch; `log_append_time_ms` -1 if records keep the producer's time."""
+
+            class RecordError(Struct):
+                """One record that was refused (KIP-467)."""
+
+                batch_index: int = int32()
+                batch_index_error_message: str | None = string(nullable="0+", default=None)
+
+            class Leader(Struct):
+                """The current leader, when the error is NOT_LEADER_OR_FOLLOWER (KIP-951)."""
+
+                leader_id: int = int32(default=-1)
+                leader_epoch: int = int32(default=-1)
+
+            index: int = int32()
+            error_code: int = int16()
+            base_offset: int = int64()
+            log_append_time_ms: int = int64(default=-1, ignorable=True)
+            log_start_offset: int = int64("5+", default=-1, ignorable=True)
+            record_errors: list[RecordError] = array(RecordError, "8+", ignorable=True)
+            error_message: str | None = string("8+", nullable="8+", default=None, ignorable=True)
+            current_leader: Leader = struct(Leader, "10+", tag=0)
+
+        name: str = string("0-12", ignorable=True)
+        topic_id: bytes = uuid("13+", ignorable=True)
+        partition_responses: list[Partition] = array(Partition)
+
+    class Node(Struct):
+        """Where a current leader listens."""
+
+        node_id: int = int32()
+        host: str = string()
+        port: int = int32()
+        rack: str | None = string(nullable="0+", default=None)
+
+    Partition = Topic.Partition
+    RecordError = Topic.Partition.RecordError
+    Leader = Topic.Partition.Leader
+
+    responses: list[Topic] = array(Topic)
+    throttle_time_ms: int = int32(ignorable=True)
+    node_endpoints: list[Node] = array(Node, "10+", tag=0)
+
+
+class InitProducerIdRequest(Message, key=ApiKey.INIT_PRODUCER_ID, versions="0-5", flexible="2+"):
+    """Ask for a producer id; a null transactional id asks for idempotence only (KIP-98, KIP-360)."""
+
+    transactional_id: str | None = string(nullable="0+", default=None)
+    transaction_timeout_ms: int = int32()
+    producer_id: int = int64("3+", default=-1)
+    producer_epoch: int = int16("3+", default=-1)
+
+
+class InitProducerIdResponse(Message, key=ApiKey.INIT_PRODUCER_ID, versions="0-5", flexible="2+"):
+    """The producer id and its epoch."""
+
+    throttle_time_ms: int = int32(ignorable=True)
+    error_code: int = int16()
+    producer_id: int = int64(default=-1)
+    producer_epoch: int = int16()
+
+
+class FetchRequest(Message, key=ApiKey.FETCH, versions="4-18", flexible="12+"):
+    """Read batches from offsets on, waiting up to `max_wait_ms` for `min_bytes`. Session epoch -1: no fetch session
+    (KIP-227).
+    """
+
+    class ReplicaState(Struct):
+        """Who asks, when it is a replica (KIP-903); -1 is a consumer."""
+
+        replica_id: int = int32(default=-1)
+        replica_epoch: int = int64(default=-1)
+
+    class Topic(Struct):
+        """One topic, from v13 by id."""
+
+        class Partition(Struct):
+            """Where to read from, and how much at most."""
+
+            partition: int = int32()
+            current_leader_epoch: int = int32("9+", default=-1, ignorable=True)
+            fetch_offset: int = int64()
+            last_fetched_epoch: int = int32("12+", default=-1)
+            log_start_offset: int = int64("5+", default=-1, ignorable=True)
+            partition_max_bytes: int = int32()
+            replica_directory_id: bytes = uuid("17+", ignorable=True, tag=0)
+            high_watermark: int = int64("18+", default=2**63 - 1, ignorable=True, tag=1)
+
+        topic: str = string("0-12", ignorable=True)
+        topic_id: bytes = uuid("13+", ignorable=True)
+        partitions: list[Partition] = array(Partition)
+
+    class ForgottenTopic(Struct):
+        """Partitions to take out of the fetch session."""
+
+        topic: str = string("7-12", ignorable=True)
+        topic_id: bytes = uuid("13+", ignorable=True)
+        partitions: list[int] = array(int32())
+
+    Partition = Topic.Partition
+
+    cluster_id: str | None = string("12+", nullable="12+", default=None, ignorable=True, tag=0)
+    replica_id: int = int32("0-14", default=-1)
+    replica_state: ReplicaState = struct(ReplicaState, "15+", tag=1)
+    max_wait_ms: int = int32()
+    min_bytes: int = int32()
+    max_bytes: int = int32(default=2**31 - 1, ignorable=True)
+    isolation_level: int = int8(ignorable=True)
+    session_id: int = int32("7+", ignorable=True)
+    session_epoch: int = int32("7+", default=-1, ignorable=True)
+    topics: list[Topic] = array(Topic)
+    forgotten_topics_data: list[ForgottenTopic] = array(ForgottenTopic, "7+")
+    rack_id: str = string("11+", ignorable=True)
+
+
+class FetchResponse(Message, key=ApiKey.FETCH, versions="4-18", flexible="12+"):
+    """Batches per partition."""
+
+    class Topic(Struct):
+        """One topic, from v13 by id."""
+
+        class Partition(Struct):
+            """Batches of one partition; the last one may be cut off, and the first may start before the offset
+            asked for.
+            """
+
+            class EpochEndOffset(Struct):
+                """Where the log diverges from what the fetcher has (KIP-595)."""
+
+                epoch: int = int32(default=-1)
+                end_offset: int = int64(default=-1)
+
+            class Leader(Struct):
+                """The current leader, when the one asked is not it."""
+
+                leader_id: int = int32(default=-1)
+                leader_epoch: int = int32(default=-1)
+
+            class SnapshotId(Struct):
+                """The snapshot to fetch instead (KIP-630)."""
+
+                end_offset: int = int64(default=-1)
+                epoch: int = int32(default=-1)
+
+            class AbortedTransaction(Struct):
+                """Records of this producer from this offset on were aborted."""
+
+                producer_id: int = int64()
+                first_offset: int = int64()
+
+            partition_index: int = int32()
+            error_code: int = int16()
+            high_watermark: int = int64()
+            last_stable_offset: int = int64(default=-1, ignorable=True)
+            log_start_offset: int = int64("5+", default=-1, ignorable=True)
+            diverging_epoch: EpochEndOffset = struct(EpochEndOffset, "12+", tag=0)
+            current_leader: Leader = struct(Leader, "12+", tag=1)
+            snapshot_id: SnapshotId = struct(SnapshotId, "12+", tag=2)
+            aborted_transactions: list[AbortedTransaction] | None = array(
+                AbortedTransaction, nullable="0+", ignorable=True
+            )
+            preferred_read_replica: int = int32("11+", default=-1)
+            records: bytes | memoryview | None = record_set(nullable="0+")
+
+        topic: str = string("0-12", ignorable=True)
+        topic_id: bytes = uuid("13+", ignorable=True)
+        partitions: list[Partition] = array(Partition)
+
+    class Node(Struct):
+        """Where a current leader listens (KIP-951)."""
+
+        node_id: int = int32()
+        host: str = string()
+        port: int = int32()
+        rack: str | None = string(nullable="0+", default=None)
+
+    Partition = Topic.Partition
+    EpochEndOffset = Topic.Partition.EpochEndOffset
+    Leader = Topic.Partition.Leader
+    SnapshotId = Topic.Partition.SnapshotId
+    AbortedTransaction = Topic.Partition.AbortedTransaction
+
+    throttle_time_ms: int = int32(ignorable=True)
+    error_code: int = int16("7+", ignorable=True)
+    session_id: int = int32("7+")
+    responses: list[Topic] = array(Topic)
+    node_endpoints: list[Node] = array(Node, "16+", tag=0)
+
+
+class ListOffsetsRequest(Message, key=ApiKey.LIST_OFFSETS, versions="1-10", flexible="6+"):
+    """Offsets by time. Replica id -1 is a consumer."""
+
+    class Topic(Struct):
+        """The partitions of one topic."""
+
+        class Partition(Struct):
+            """Timestamp in ms, or -1 latest, -2 earliest, -3 that of the largest timestamp."""
+
+            partition_index: int = int32()
+            current_leader_epoch: int = int32("4+", default=-1, ignorable=True)
+            timestamp: int = int64()
+
+        name: str = string()
+        partitions: list[Partition] = array(Partition)
+
+    Partition = Topic.Partition
+
+    replica_id: int = int32()
+    isolation_level: int = int8("2+")
+    topics: list[Topic] = array(Topic)
+    timeout_ms: int = int32("10+", ignorable=True)
+
+
+class ListOffsetsResponse(Message, key=ApiKey.LIST_OFFSETS, versions="1-10", flexible="6+"):
+    """One offset per partition."""
+
+    class Topic(Struct):
+        """The partitions of one topic."""
+
+        class Partition(Struct):
+            """The first offset at or after the timestamp, -1 if there is none."""
+
+            partition_index: int = int32()
+            error_code: int = int16()
+            timestamp: int = int64(default=-1)
+            offset: int = int64(default=-1)
+            leader_epoch: int = int32("4+", default=-1)
+
+        name: str = string()
+        partitions: list[Partition] = array(Partition)
+
+    Partition = Topic.Partition
+
+    throttle_time_ms: int = int32("2+", ignorable=True)
+    topics: list[Topic] = array(Topic)
+
+
+class OffsetForLeaderEpochRequest(Message, key=ApiKey.OFFSET_FOR_LEADER_EPOCH, versions="2-4", flexible="4+"):
+    """Where did this leader epoch end? (KIP-101, KIP-320) Replica id -1 is a consumer."""
+
+    class Topic(Struct):
+        """The partitions of one topic."""
+
+        class Partition(Struct):
+            """The epoch asked about, and the one the client believes current."""
+
+            partition: int = int32()
+            current_leader_epoch: int = int32(default=-1, ignorable=True)
+            leader_epoch: int = int32()
+
+        topic: str = string()
+        partitions: list[Partition] = array(Partition)
+
+    Partition = Topic.Partition
+
+    replica_id: int = int32("3+", default=-2, ignorable=True)
+    topics: list[Topic] = array(Topic)
+
+
+class OffsetForLeaderEpochResponse(Message, key=ApiKey.OFFSET_FOR_LEADER_EPOCH, versions="2-4", flexible="4+"):
+    """One end offset per partition."""
+
+    class Topic(Struct):
+        """The partitions of one topic."""
+
+        class Partition(Struct):
+            """The largest epoch not above the one asked for and where it ends, -1 if unknown."""
+
+            error_code: int = int16()
+            partition: int = int32()
+            leader_epoch: int = int32(default=-1, ignorable=True)
+            end_offset: int = int64(default=-1)
+
+        topic: str = string()
+        partitions: list[Partition] = array(Partition)
+
+    Partition = Topic.Partition
+
+    throttle_time_ms: int = int32(ignorable=True)
+    topics: list[Topic] = array(Topic)

@@ -1,0 +1,87 @@
+"""Listing, describing and deleting groups."""
+
+from __future__ import annotations
+
+from roster.wire.api import ApiKey
+from roster.wire.fields import array, boolean, bytes_, int16, int32, string
+from roster.wire.table import Message, Struct
+
+
+class ListGroupsRequest(Message, key=ApiKey.LIST_GROUPS, versions="0-5", flexible="3+"):
+    """List groups; empty filters let every state and type through."""
+
+    states_filter: list[str] = array(string(), "4+")
+    types_filter: list[str] = array(string(), "5+")
+
+
+class ListGroupsResponse(Message, key=ApiKey.LIST_GROUPS, versions="0-5", flexible="3+"):
+    """The groups this broker coordinates."""
+
+    class Group(Struct):
+        """One group at a glance."""
+
+        group_id: str = string()
+        protocol_type: str = string()
+        group_state: str = string("4+", ignorable=True)
+        group_type: str = string("5+", ignorable=True)
+
+    throttle_time_ms: int = int32("1+", ignorable=True)
+    error_code: int = int16()
+    groups: list[Group] = array(Group)
+
+
+class DescribeGroupsRequest(Message, key=ApiKey.DESCRIBE_GROUPS, versions="0-6", flexible="5+"):
+    """Describe classic groups."""
+
+    groups: list[str] = array(string())
+    include_authorized_operations: bool = boolean("3+")
+
+
+class DescribeGroupsResponse(Message, key=ApiKey.DESCRIBE_GROUPS, versions="0-6", flexible="5+"):
+    """One description per group asked for."""
+
+    class Group(Struct):
+        """State, protocol and members of one group; `protocol_data` is the protocol's name."""
+
+        class Member(Struct):
+            """A member with what it subscribed to and what it was given, both as the clients encoded them."""
+
+            member_id: str = string()
+            group_instance_id: str | None = string("4+", nullable="4+", default=None, ignorable=True)
+            client_id: str = string()
+            client_host: str = string()
+            member_metadata: bytes = bytes_()
+            member_assignment: bytes = bytes_()
+
+        error_code: int = int16()
+        error_message: str | None = string("6+", nullable="6+", default=None)
+        group_id: str = string()
+        group_state: str = string()
+        protocol_type: str = string()
+        protocol_data: str = string()
+        members: list[Member] = array(Member)
+        authorized_operations: int = int32("3+", default=-(2**31))
+
+    Member = Group.Member
+
+    throttle_time_ms: int = int32("1+", ignorable=True)
+    groups: list[Group] = array(Group)
+
+
+class DeleteGroupsRequest(Message, key=ApiKey.DELETE_GROUPS, versions="0-2", flexible="2+"):
+    """Delete empty groups."""
+
+    groups_names: list[str] = array(string())
+
+
+class DeleteGroupsResponse(Message, key=ApiKey.DELETE_GROUPS, versions="0-2", flexible="2+"):
+    """One result per group."""
+
+    class Result(Struct):
+        """The outcome for one group."""
+
+        group_id: str = string()
+        error_code: int = int16()
+
+    throttle_time_ms: int = int32()
+    results: list[Result] = array(Result)

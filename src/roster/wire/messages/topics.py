@@ -1,0 +1,227 @@
+"""Creating, changing and deleting topics; configurations."""
+
+from __future__ import annotations
+
+from roster.wire.api import ApiKey
+from roster.wire.fields import array, boolean, int8, int16, int32, string, uuid
+from roster.wire.table import Message, Struct
+
+
+class CreateTopicsRequest(Message, key=ApiKey.CREATE_TOPICS, versions="2-7", flexible="5+"):
+    """Create topics."""
+
+    class Topic(Struct):
+        """A topic to create; -1 for partitions or replication takes the broker's default."""
+
+        class Assignment(Struct):
+            """Replicas of one partition, when placed by hand."""
+
+            partition_index: int = int32()
+            broker_ids: list[int] = array(int32())
+
+        class Config(Struct):
+            """A setting of the topic."""
+
+            name: str = string()
+            value: str | None = string(nullable="0+", default=None)
+
+        name: str = string()
+        num_partitions: int = int32()
+        replication_factor: int = int16()
+        assignments: list[Assignment] = array(Assignment)
+        configs: list[Config] = array(Config)
+
+    Assignment = Topic.Assignment
+    Config = Topic.Config
+
+    topics: list[Topic] = array(Topic)
+    timeout_ms: int = int32(default=60000)
+    validate_only: bool = boolean()
+
+
+class CreateTopicsResponse(Message, key=ApiKey.CREATE_TOPICS, versions="2-7", flexible="5+"):
+    """One result per topic."""
+
+    class Topic(Struct):
+        """The new topic, or the error for it."""
+
+        class Config(Struct):
+            """A setting the new topic has."""
+
+            name: str = string()
+            value: str | None = string(nullable="0+", default=None)
+            read_only: bool = boolean()
+            config_source: int = int8(default=-1, ignorable=True)
+            is_sensitive: bool = boolean()
+
+        name: str = string()
+        topic_id: bytes = uuid("7+", ignorable=True)
+        error_code: int = int16()
+        error_message: str | None = string(nullable="0+", default=None, ignorable=True)
+        topic_config_error_code: int = int16("5+", ignorable=True, tag=0)
+        num_partitions: int = int32("5+", default=-1, ignorable=True)
+        replication_factor: int = int16("5+", default=-1, ignorable=True)
+        configs: list[Config] | None = array(Config, "5+", nullable="5+", ignorable=True)
+
+    Config = Topic.Config
+
+    throttle_time_ms: int = int32(ignorable=True)
+    topics: list[Topic] = array(Topic)
+
+
+class DeleteTopicsRequest(Message, key=ApiKey.DELETE_TOPICS, versions="1-6", flexible="4+"):
+    """Delete topics: up to v5 by name in `topic_names`, from v6 by name or id in `topics`."""
+
+    class Topic(Struct):
+        """A topic by name, or by id with name None."""
+
+        name: str | None = string(nullable="0+", default=None)
+        topic_id: bytes = uuid()
+
+    topics: list[Topic] = array(Topic, "6+")
+    topic_names: list[str] = array(string(), "0-5", ignorable=True)
+    timeout_ms: int = int32()
+
+
+class DeleteTopicsResponse(Message, key=ApiKey.DELETE_TOPICS, versions="1-6", flexible="4+"):
+    """One result per topic."""
+
+    class Topic(Struct):
+        """The outcome for one topic."""
+
+        name: str | None = string(nullable="6+")
+        topic_id: bytes = uuid("6+", ignorable=True)
+        error_code: int = int16()
+        error_message: str | None = string("5+", nullable="5+", default=None, ignorable=True)
+
+    throttle_time_ms: int = int32(ignorable=True)
+    responses: list[Topic] = array(Topic)
+
+
+class CreatePartitionsRequest(Message, key=ApiKey.CREATE_PARTITIONS, versions="0-3", flexible="2+"):
+    """Give topics more partitions."""
+
+    class Topic(Struct):
+        """The new total `count`; `assignments` None lets the broker place them."""
+
+        class Assignment(Struct):
+            """Replicas of one new partition."""
+
+            broker_ids: list[int] = array(int32())
+
+        name: str = string()
+        count: int = int32()
+        assignments: list[Assignment] | None = array(Assignment, nullable="0+", default=None)
+
+    Assignment = Topic.Assignment
+
+    topics: list[Topic] = array(Topic)
+    timeout_ms: int = int32()
+    validate_only: bool = boolean()
+
+
+class CreatePartitionsResponse(Message, key=ApiKey.CREATE_PARTITIONS, versions="0-3", flexible="2+"):
+    """One result per topic."""
+
+    class Result(Struct):
+        """The outcome for one topic."""
+
+        name: str = string()
+        error_code: int = int16()
+        error_message: str | None = string(nullable="0+", default=None)
+
+    throttle_time_ms: int = int32()
+    results: list[Result] = array(Result)
+
+
+class DescribeConfigsRequest(Message, key=ApiKey.DESCRIBE_CONFIGS, versions="1-4", flexible="4+"):
+    """Ask for settings."""
+
+    class Resource(Struct):
+        """Whose: type 2 is a topic, 4 a broker; `configuration_keys` None asks for all."""
+
+        resource_type: int = int8()
+        resource_name: str = string()
+        configuration_keys: list[str] | None = array(string(), nullable="0+", default=None)
+
+    resources: list[Resource] = array(Resource)
+    include_synonyms: bool = boolean()
+    include_documentation: bool = boolean("3+")
+
+
+class DescribeConfigsResponse(Message, key=ApiKey.DESCRIBE_CONFIGS, versions="1-4", flexible="4+"):
+    """One result per resource."""
+
+    class Result(Struct):
+        """The settings of one resource."""
+
+        class Config(Struct):
+            """One setting; source 1 topic, 4 static broker, 5 default; type 1 boolean, 2 string, 3 int, 5 long, 7
+            list.
+            """
+
+            class Synonym(Struct):
+                """Another place the value could come from."""
+
+                name: str = string()
+                value: str | None = string(nullable="0+", default=None)
+                source: int = int8()
+
+            name: str = string()
+            value: str | None = string(nullable="0+", default=None)
+            read_only: bool = boolean()
+            config_source: int = int8(default=-1, ignorable=True)
+            is_sensitive: bool = boolean()
+            synonyms: list[Synonym] = array(Synonym, ignorable=True)
+            config_type: int = int8("3+", ignorable=True)
+            documentation: str | None = string("3+", nullable="0+", default=None, ignorable=True)
+
+        error_code: int = int16()
+        error_message: str | None = string(nullable="0+", default=None)
+        resource_type: int = int8()
+        resource_name: str = string()
+        configs: list[Config] = array(Config)
+
+    Config = Result.Config
+    Synonym = Result.Config.Synonym
+
+    throttle_time_ms: int = int32()
+    results: list[Result] = array(Result)
+
+
+class IncrementalAlterConfigsRequest(Message, key=ApiKey.INCREMENTAL_ALTER_CONFIGS, versions="0-1", flexible="1+"):
+    """Change settings one by one (KIP-339)."""
+
+    class Resource(Struct):
+        """Whose settings."""
+
+        class Config(Struct):
+            """Operation 0 sets, 1 deletes, 2 appends, 3 subtracts."""
+
+            name: str = string()
+            config_operation: int = int8()
+            value: str | None = string(nullable="0+", default=None)
+
+        resource_type: int = int8()
+        resource_name: str = string()
+        configs: list[Config] = array(Config)
+
+    Config = Resource.Config
+
+    resources: list[Resource] = array(Resource)
+    validate_only: bool = boolean()
+
+
+class IncrementalAlterConfigsResponse(Message, key=ApiKey.INCREMENTAL_ALTER_CONFIGS, versions="0-1", flexible="1+"):
+    """One result per resource."""
+
+    class Resource(Struct):
+        """The outcome for one resource."""
+
+        error_code: int = int16()
+        error_message: str | None = string(nullable="0+", default=None)
+        resource_type: int = int8()
+        resource_name: str = string()
+
+    throttle_time_ms: int = int32()
+    responses: list[Resource] = array(Resource)

@@ -1,0 +1,62 @@
+"""A piece of Python source under construction, with the globals it will run with."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from roster.wire.fields import Field
+
+
+class Source:
+    """Lines at a current indentation; variables and constants get names of their own."""
+
+    def __init__(self, **namespace: Any) -> None:
+        self.namespace: dict[str, Any] = namespace
+        self._lines: list[str] = []
+        self._depth = 0
+        self._names = 0
+
+    def line(self, text: str) -> None:
+        """Add a line at the current indentation."""
+        self._lines.append("    " * self._depth + text)
+
+    @contextmanager
+    def block(self, head: str) -> Iterator[None]:
+        """Add `head` and indent what follows; an empty block gets a `pass`."""
+        self.line(head)
+        self._depth += 1
+        before = len(self._lines)
+        yield
+        if len(self._lines) == before:
+            self.line("pass")
+        self._depth -= 1
+
+    def variable(self, stem: str) -> str:
+        """A fresh name."""
+        self._names += 1
+        return f"{stem}_{self._names}"
+
+    def constant(self, stem: str, value: object) -> str:
+        """A global that holds `value`; the same object gets the same name."""
+        for name, known in self.namespace.items():
+            if known is value:
+                return name
+        name = self.variable(stem)
+        self.namespace[name] = value
+        return name
+
+    def default(self, field: Field) -> str:
+        """An expression for a fresh default value of `field`."""
+        if field.kind == "array" and field.default == ():
+            return "[]"
+        if field.kind == "struct" and field.default == ():
+            return f"{self.constant('Nested', field.struct)}()"
+        return repr(field.default)
+
+    def text(self) -> str:
+        """The whole source."""
+        return "\n".join(self._lines) + "\n"

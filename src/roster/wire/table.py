@@ -1,0 +1,78 @@
+"""`Message` and `Struct`: classes whose body is a table of fields.
+
+A class body of `name: type = kind(...)` rows becomes a mutable, slotted, keyword-only dataclass whose fields all have
+defaults, plus the rows themselves as `__table__` for the codec. Structures are nested where they occur, and the message
+has a short name for each: `FetchResponse.Partition` is `FetchResponse.Topic.Partition` (annotations need the long one).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any, ClassVar, cast, dataclass_transform
+
+from roster.wire.fields import LATEST, NEVER, Field, Versions
+
+if TYPE_CHECKING:
+    from roster.wire.api import ApiKey
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Table:
+    """What the codec knows of a class: rows in wire order, versions it exists in, versions in the flexible encoding."""
+
+    name: str
+    fields: tuple[tuple[str, Field], ...]
+    key: ApiKey | None
+    versions: Versions
+    flexible: Versions
+
+
+@dataclass_transform(kw_only_default=True)
+class TableType(type):
+    """Turns a class body of `Field` rows into a dataclass with slots."""
+
+    def __new__(
+        mcls,
+        name: str,
+        bases: tuple[type, ...],
+        namespace: dict[str, Any],
+        *,
+        key: ApiKey | None = None,
+        versions: str | None = None,
+        flexible: str = "none",
+    ) -> TableType:
+        """Build the class; `versions` defaults to every version (structures live in those of their message)."""
+        if "__slots__" in namespace:  # dataclass() builds the slotted class through here once more
+            return super().__new__(mcls, name, bases, namespace)
+        rows = tuple((field, row) for field, row in namespace.items() if isinstance(row, Field))
+        for field, row in rows:
+            namespace[field] = _default(row)
+        namespace["__table__"] = Table(
+            namespace["__qualname__"],
+            rows,
+            key,
+            Versions(0, LATEST) if versions is None else Versions.parse(versions),
+            NEVER if flexible == "none" else Versions.parse(flexible),
+        )
+        cls = super().__new__(mcls, name, bases, namespace)
+        return cast("TableType", dataclasses.dataclass(slots=True, kw_only=True)(cls))
+
+
+def _default(row: Field) -> Any:
+    if row.default == () and row.kind == "array":
+        return dataclasses.field(default_factory=list)
+    if row.default == () and row.kind == "struct":
+        return dataclasses.field(default_factory=cast("type", row.struct))
+    return dataclasses.field(default=row.default)
+
+
+class Struct(metaclass=TableType):
+    """A structure inside a message; it has the versions and the encoding of the message around it."""
+
+    __table__: ClassVar[Table]
+
+
+class Message(metaclass=TableType):
+    """A whole request, response or record, encoded by `roster.wire.encode` in one of its versions."""
+
+    __table__: ClassVar[Table]
