@@ -1,0 +1,125 @@
+"""A member's options and what can be wrong with them."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from roster.assignors import ASSIGNORS, RebalanceProtocol
+
+if TYPE_CHECKING:
+    from roster.member.events import Selection
+
+
+MAX_NAME = 249
+LEGAL_TOPIC = re.compile(r"[a-zA-Z0-9._-]+")
+
+
+class ConfigError(ValueError):
+    """An option has a value that cannot work; `option` is its name."""
+
+    def __init__(self, option: str, message: str) -> None:
+        super().__init__(message)
+        self.option = option
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemberConfig:
+    """The options of a member; times in ms. Raises ConfigError naming the option."""
+
+    group: str
+    selection: Selection
+    assignors: tuple[str, ...] = ("cooperative-sticky",)
+    session_timeout_ms: int = 45_000
+    heartbeat_interval_ms: int = 3_000
+    rebalance_timeout_ms: int = 300_000
+    request_timeout_ms: int = 30_000
+    metadata_max_age_ms: int = 300_000
+    retry_backoff_ms: int = 100
+    retry_backoff_max_ms: int = 1_000
+    group_instance_id: str | None = None
+    rack_id: str | None = None
+
+    def __post_init__(self) -> None:
+        if not self.group:
+            raise ConfigError("group", "must not be empty: give the name the group's members share")
+        check_selection(self.selection)
+        mode_of(self.assignors)
+        for option in (
+            "session_timeout_ms",
+            "heartbeat_interval_ms",
+            "rebalance_timeout_ms",
+            "request_timeout_ms",
+            "metadata_max_age_ms",
+            "retry_backoff_ms",
+            "retry_backoff_max_ms",
+        ):
+            value = getattr(self, option)
+            if isinstance(value, bool) or not isinstance(value, int) or not 0 < value < 2**31:
+                raise ConfigError(option, f"must be a whole number of milliseconds from 1 to 2^31 - 1, not {value!r}")
+        if self.heartbeat_interval_ms >= self.session_timeout_ms:
+            raise ConfigError(
+                "heartbeat_interval_ms",
+                f"must be less than session_timeout_ms ({self.session_timeout_ms}), usually a third of it or less,"
+                f" not {self.heartbeat_interval_ms}",
+            )
+        if self.group_instance_id is not None:
+            _check_instance_id(self.group_instance_id)
+
+    @property
+    def mode(self) -> RebalanceProtocol:
+        """The highest rebalance protocol that every configured assignor supports."""
+        return mode_of(self.assignors)
+
+    @property
+    def join_timeout_ms(self) -> int:
+        """How long a JoinGroup may be parked: a whole rebalance, and a little for the way."""
+        return max(self.request_timeout_ms, self.rebalance_timeout_ms + 5_000)
+
+    @property
+    def heartbeat_timeout_ms(self) -> int:
+        """After which an unanswered heartbeat is given up: early enough to try elsewhere within the session."""
+        return min(self.request_timeout_ms, max(self.heartbeat_interval_ms, self.session_timeout_ms // 3))
+
+    @property
+    def revocation_ms(self) -> int:
+        """The time to finish revoked work: the rebalance timeout less what it takes to hear of one and to join."""
+        return max(self.rebalance_timeout_ms - 2 * self.heartbeat_interval_ms, self.rebalance_timeout_ms // 2)
+
+
+def mode_of(assignors: tuple[str, ...]) -> RebalanceProtocol:
+    """The highest protocol common to all assignors; ConfigError when the list cannot work."""
+    if not assignors:
+        raise ConfigError("assignors", f"must name at least one of {', '.join(sorted(ASSIGNORS))}")
+    for name in assignors:
+        if name not in ASSIGNORS:
+            raise ConfigError("assignors", f"there is no assignor {name!r}; known are {', '.join(sorted(ASSIGNORS))}")
+    if len(set(assignors)) != len(assignors):
+        raise ConfigError("assignors", f"names an assignor twice: {', '.join(assignors)}")
+    common = frozenset.intersection(*(frozenset(ASSIGNORS[name].supported_protocols) for name in assignors))
+    if not common:
+        raise ConfigError("assignors", f"{', '.join(assignors)} share no rebalance mode; use them in separate groups")
+    return max(common)
+
+
+def check_selection(selection: Selection) -> None:
+    """Refuse an empty selection and names no topic can have."""
+    if isinstance(selection, re.Pattern):
+        return
+    if not selection:
+        raise ConfigError("topics", "must name at least one topic, or be a compiled pattern")
+    for topic in sorted(selection):
+        if not LEGAL_TOPIC.fullmatch(topic) or len(topic) > MAX_NAME or topic in (".", ".."):
+            raise ConfigError(
+                "topics",
+                f"{topic!r} is not a topic name (1 to {MAX_NAME} letters, digits, '.', '_' or '-');"
+                " for a pattern give a compiled regular expression",
+            )
+
+
+def _check_instance_id(instance_id: str) -> None:
+    if not LEGAL_TOPIC.fullmatch(instance_id) or len(instance_id) > MAX_NAME or instance_id in (".", ".."):
+        raise ConfigError(
+            "group_instance_id", f"{instance_id!r} must be 1 to {MAX_NAME} letters, digits, '.', '_' or '-'"
+        )

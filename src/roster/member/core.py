@@ -1,0 +1,777 @@
+"""The client's half of the classic group protocol, pure: `Member.step(event, now) -> effects`.
+
+A step first lets the event change the member's state (`transitions.TRANSITIONS` has every state change, `matrix` what
+each error means), then `_advance` starts whatever the state allows and needs: discovery, revocation, joining, commits.
+So nothing has to be remembered about why an action waits; the next step looks again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+from roster.assignors import RebalanceProtocol
+from roster.member import matrix
+from roster.member.backoff import Chance, backoff_ms
+from roster.member.commits import Commit, CommitQueue, commit_request, split_errors
+from roster.member.config import MemberConfig, check_selection
+from roster.member.events import (
+    Assign,
+    Assigned,
+    AssignFailed,
+    CancelTimer,
+    Channel,
+    Closed,
+    CommitDone,
+    CommitRequested,
+    Disconnect,
+    Effect,
+    Event,
+    Failure,
+    FailureKind,
+    Node,
+    Publish,
+    Released,
+    Report,
+    RequestFailed,
+    Responded,
+    SelectionChanged,
+    Send,
+    SetTimer,
+    Started,
+    Stopped,
+    TimerExpired,
+    TimerName,
+)
+from roster.member.failures import commit_fenced, commit_refused, fatal_answer
+from roster.member.holdings import Holdings
+from roster.member.matrix import Action, error_code
+from roster.member.subscription import (
+    LeaderFailure,
+    decode_assignment,
+    failure_assignment,
+    subscription_bytes,
+    topics_of,
+)
+from roster.member.transitions import OVER, TRANSITIONS, State, Trigger
+from roster.member.watch import TopicWatch
+from roster.model import TopicPartition
+from roster.wire import ErrorCode, Message, WireError
+from roster.wire.messages import (
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+    HeartbeatRequest,
+    HeartbeatResponse,
+    JoinGroupRequest,
+    JoinGroupResponse,
+    LeaveGroupRequest,
+    LeaveGroupResponse,
+    MetadataResponse,
+    OffsetCommitResponse,
+    SyncGroupRequest,
+    SyncGroupResponse,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+PROTOCOL_TYPE = "consumer"
+NO_GENERATION = -1
+MAX_REASON = 255
+IMMEDIATE_ATTEMPTS = 5
+"""Joins that follow each other at once; after that even errors that ask for an immediate retry pause."""
+
+Identity: TypeAlias = tuple[int, str]
+"""Generation and member id."""
+
+HEARTBEAT: TimerName = ("heartbeat",)
+REVOKE: TimerName = ("revoke",)
+JOIN: TimerName = ("join",)
+DISCOVER: TimerName = ("discover",)
+METADATA: TimerName = ("metadata",)
+COMMIT: TimerName = ("commit",)
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """What an answer must be matched with: the request, who this member was then, and where it went."""
+
+    request: str
+    identity: Identity
+    to: Node | None
+
+
+class Member:
+    """A member of a consumer group. Not thread-safe; time and chance come in, everything else goes out as effects."""
+
+    def __init__(self, config: MemberConfig, chance: Chance) -> None:
+        self.config = config
+        self.state = State.UNJOINED
+        self.generation = NO_GENERATION
+        self.member_id = ""
+        self.coordinator: Node | None = None
+        self.leader = False
+        self.protocol: str | None = None
+        self.holdings = Holdings()
+        self.failure: Failure | None = None
+        self._chance = chance
+        self._watch = TopicWatch(config.selection)
+        self._commits = CommitQueue()
+        self._now = 0
+        self._out: list[Effect] = []
+        self._published = Publish(epoch=0)
+        self._next_id = 1
+        self._sent: dict[int, Sent] = {}
+        self._assigning: int | None = None
+        self._group: dict[str, tuple[bytes, str | None]] = {}
+        """While leading: each member's subscription and instance id."""
+        self._rejoin: str | None = None
+        """Why to join again; None when there is no reason to."""
+        self._joined_topics: frozenset[str] = frozenset()
+        self._last_assignment: tuple[int, frozenset[TopicPartition]] = (NO_GENERATION, frozenset())
+        self._failures = 0
+        self._lookups = 0
+        self._refreshes = 0
+        self._waiting: set[TimerName] = set()
+        """Pauses that are running: the action named must wait for its timer."""
+
+    # The one entry.
+
+    def step(self, event: Event, now: int) -> tuple[Effect, ...]:
+        """Take in one event at `now` (ms, monotonic); returns the effects in the order they are to be carried out."""
+        self._now = now
+        self._out = []
+        if self.state is State.LEFT:
+            self._after_leaving(event)
+        elif self.state is State.FAILED:
+            self._after_failing(event)
+        else:
+            self._take(event)
+            self._advance()
+        self._publish()
+        return tuple(self._out)
+
+    def _take(self, event: Event) -> None:
+        match event:
+            case Started():
+                self._rejoin = "the member starts"
+            case Responded(number, message):
+                self._answered(number, message)
+            case RequestFailed(number, reason, unsupported):
+                self._unanswered(number, reason, unsupported)
+            case TimerExpired(name):
+                self._timer(name)
+            case Assigned(number, assignments):
+                self._assigned(number, assignments)
+            case AssignFailed(number, reason):
+                if number == self._assigning:
+                    self._report("retry", f"the assignment failed, the group will be told: {reason}")
+                    self._assigned(number, dict.fromkeys(self._group, failure_assignment(reason)))
+            case Released(partitions):
+                self.holdings.release(partitions)
+                self._end_revocation()
+            case SelectionChanged(selection):
+                check_selection(selection)
+                self._watch.select(selection)
+                if self._watch.topics is None:
+                    self._refresh_metadata()
+                self._check_topics()
+            case CommitRequested(token, offsets, epoch):
+                self._commit_requested(Commit(token, offsets, epoch))
+            case Closed(leave, reason):
+                self._close(leave, reason)
+
+    def _move(self, trigger: Trigger) -> None:
+        self.state = TRANSITIONS[self.state, trigger]
+
+    # What the state allows and needs.
+
+    def _advance(self) -> None:
+        if self.state in OVER:
+            return
+        if self.coordinator is None:
+            self._discover()
+        if self._rejoin is not None and self.state in (State.UNJOINED, State.STABLE):
+            self._approach_join()
+        self._send_commit()
+
+    def _discover(self) -> None:
+        if DISCOVER in self._waiting or self._in_flight("find"):
+            return
+        request = FindCoordinatorRequest(key_type=0, coordinator_keys=[self.config.group])
+        self._send("find", request, self.config.request_timeout_ms)
+
+    def _approach_join(self) -> None:
+        """Give up what must be given up before joining, learn the topics, then join."""
+        if self.holdings.revoking:
+            return
+        surplus = self._revoke_before_join()
+        if surplus:
+            self._revoke(surplus)
+            return
+        if self._watch.topics is None:
+            self._refresh_metadata()
+            return
+        if self.coordinator is not None and JOIN not in self._waiting:
+            self._join(self.coordinator)
+
+    def _revoke_before_join(self) -> frozenset[TopicPartition]:
+        if self.config.mode is RebalanceProtocol.EAGER:
+            return self.holdings.owned
+        topics = self._watch.topics
+        if topics is None:
+            return frozenset()
+        return frozenset(p for p in self.holdings.owned if p.topic not in topics)
+
+    def _revoke(self, partitions: frozenset[TopicPartition]) -> None:
+        deadline = self._now + self.config.revocation_ms
+        self.holdings.revoke(partitions, deadline)
+        self._set(REVOKE, deadline)
+        self._report("revoking", "to be finished, committed and released", partitions)
+
+    def _end_revocation(self) -> None:
+        if not self.holdings.revoking:
+            self._out.append(CancelTimer(REVOKE))
+
+    def _join(self, coordinator: Node) -> None:
+        topics = self._watch.topics or frozenset()
+        self._joined_topics = topics
+        reason = (self._rejoin or "")[:MAX_REASON]
+        self._rejoin = None
+        self._move(Trigger.JOIN_SENT)
+        self._out.append(CancelTimer(HEARTBEAT))
+        self._report("joining", reason)
+        config = self.config
+        request = JoinGroupRequest(
+            group_id=config.group,
+            session_timeout_ms=config.session_timeout_ms,
+            rebalance_timeout_ms=config.rebalance_timeout_ms,
+            member_id=self.member_id,
+            group_instance_id=config.group_instance_id,
+            protocol_type=PROTOCOL_TYPE,
+            protocols=[
+                JoinGroupRequest.Protocol(name=name, metadata=self._subscription(name, topics))
+                for name in config.assignors
+            ],
+            reason=reason,
+        )
+        self._send("join", request, config.join_timeout_ms, coordinator, Channel.PARKED)
+
+    def _subscription(self, assignor: str, topics: frozenset[str]) -> bytes:
+        return subscription_bytes(
+            assignor,
+            topics=topics,
+            owned=self.holdings.owned,
+            generation=self.generation,
+            rack=self.config.rack_id,
+            last_assignment=self._last_assignment,
+        )
+
+    # Answers.
+
+    def _answered(self, number: int, message: Message) -> None:
+        sent = self._sent.pop(number, None)
+        if sent is None:
+            return
+        match message:
+            case FindCoordinatorResponse():
+                self._found(message)
+            case MetadataResponse():
+                self._metadata(message)
+            case JoinGroupResponse():
+                self._joined(message, sent)
+            case SyncGroupResponse():
+                self._synced(message, sent)
+            case HeartbeatResponse():
+                self._heartbeat_answered(message, sent)
+            case OffsetCommitResponse():
+                self._commit_answered(message, sent)
+
+    def _unanswered(self, number: int, reason: str, unsupported: bool) -> None:
+        sent = self._sent.pop(number, None)
+        if sent is None:
+            return
+        if unsupported:
+            self._fail(Failure(FailureKind.UNSUPPORTED, reason, ErrorCode.UNSUPPORTED_VERSION))
+        elif sent.request == "find":
+            self._pause_lookup(reason)
+        elif sent.request == "metadata":
+            self._refreshes = self._pause(METADATA, self._refreshes, reason)
+        else:
+            if sent.request == "commit" and self._commits:
+                self._commits.first.obstacle = reason
+            if sent.to == self.coordinator:
+                self._coordinator_lost(reason)
+
+    def _found(self, response: FindCoordinatorResponse) -> None:
+        if not response.coordinators:
+            self._pause_lookup("the broker named no coordinator")
+            return
+        found = response.coordinators[0]
+        code = error_code(found.error_code)
+        match matrix.FIND_COORDINATOR.get(code, Action.FATAL):
+            case Action.ACCEPT:
+                self._lookups = 0
+                self.coordinator = Node(found.node_id, found.host, found.port)
+                self._report("coordinator", f"the group's coordinator is broker {found.node_id} at {self.coordinator}")
+                if self._beating():
+                    self._heartbeat()
+            case Action.BACK_OFF:
+                self._pause_lookup(f"{code.name}: {found.error_message or 'no coordinator yet'}")
+            case _:
+                self._fail(fatal_answer("FindCoordinator", code, self.config))
+
+    def _pause_lookup(self, reason: str) -> None:
+        self._lookups = self._pause(DISCOVER, self._lookups, reason)
+
+    def _coordinator_lost(self, reason: str) -> None:
+        """Look for the coordinator again; an attempt to join is over, but generation, member id and partitions stay."""
+        if self.coordinator is None:
+            return
+        self._report("coordinator", f"the coordinator at {self.coordinator} is lost: {reason}")
+        self._out.append(Disconnect(self.coordinator))
+        self._sent = {n: s for n, s in self._sent.items() if s.to != self.coordinator}
+        self.coordinator = None
+        self._out.append(CancelTimer(HEARTBEAT))
+        if self.state in (State.PREPARING_REBALANCE, State.COMPLETING_REBALANCE):
+            self._attempt_failed("the coordinator was lost", pause=True)
+
+    # Joining.
+
+    def _joined(self, response: JoinGroupResponse, sent: Sent) -> None:
+        code = error_code(response.error_code)
+        action = matrix.JOIN_GROUP.get(code, Action.FATAL)
+        if action is Action.TAKE_MEMBER_ID:
+            self.member_id = response.member_id
+            self._attempt_failed(f"need to re-join with the given member-id: {response.member_id}", pause=False)
+        elif action is not Action.ACCEPT:
+            self._attempt_refused("JoinGroup", code, action, sent)
+        elif response.protocol_type not in (None, PROTOCOL_TYPE) or response.protocol_name not in self.config.assignors:
+            self._fail(fatal_answer("JoinGroup", ErrorCode.INCONSISTENT_GROUP_PROTOCOL, self.config))
+        else:
+            self._move(Trigger.JOIN_ACCEPTED)
+            self.generation, self.member_id = response.generation_id, response.member_id
+            self.protocol = response.protocol_name
+            self.leader = response.leader == response.member_id
+            self._set_heartbeat()
+            self._report("joined", f"generation {self.generation}, assignor {self.protocol}")
+            if self.leader:
+                self._lead(response)
+            else:
+                self._watch.follow()
+                self._sync({})
+
+    def _lead(self, response: JoinGroupResponse) -> None:
+        self._group = {m.member_id: (m.metadata, m.group_instance_id) for m in response.members}
+        self._watch.lead(frozenset().union(*(topics_of(metadata) for metadata, _ in self._group.values())))
+        if response.skip_assignment:
+            self._watch.adopt()
+            self._sync({})
+        else:
+            self._report("leading", f"assigning for {len(self._group)} members")
+        self._sent = {n: s for n, s in self._sent.items() if s.request != "metadata"}  # it asked for other topics
+        self._waiting.discard(METADATA)
+        self._refresh_metadata()
+
+    def _start_assignment(self) -> None:
+        self._assigning = self._number()
+        self._out.append(
+            Assign(
+                self._assigning,
+                self.protocol or "",
+                {member: metadata for member, (metadata, _) in self._group.items()},
+                self._watch.assigned(),
+                {member: instance for member, (_, instance) in self._group.items()},
+                self._watch.racks(),
+                self.generation,
+            )
+        )
+
+    def _assigned(self, number: int, assignments: Mapping[str, bytes]) -> None:
+        if number == self._assigning:
+            self._assigning = None
+            self._sync(assignments)
+
+    def _sync(self, assignments: Mapping[str, bytes]) -> None:
+        self._group = {}
+        request = SyncGroupRequest(
+            group_id=self.config.group,
+            generation_id=self.generation,
+            member_id=self.member_id,
+            group_instance_id=self.config.group_instance_id,
+            protocol_type=PROTOCOL_TYPE,
+            protocol_name=self.protocol,
+            assignments=[
+                SyncGroupRequest.Assignment(member_id=member, assignment=assignment)
+                for member, assignment in sorted(assignments.items())
+            ],
+        )
+        self._send("sync", request, self.config.join_timeout_ms, self.coordinator, Channel.PARKED)
+
+    def _synced(self, response: SyncGroupResponse, sent: Sent) -> None:
+        code = error_code(response.error_code)
+        action = matrix.SYNC_GROUP.get(code, Action.FATAL)
+        if action is not Action.ACCEPT:
+            self._attempt_refused("SyncGroup", code, action, sent)
+            return
+        if response.protocol_type not in (None, PROTOCOL_TYPE) or response.protocol_name not in (None, self.protocol):
+            self._fail(fatal_answer("SyncGroup", ErrorCode.INCONSISTENT_GROUP_PROTOCOL, self.config))
+            return
+        try:
+            assigned = decode_assignment(response.assignment)
+        except LeaderFailure as failure:
+            self._fail(Failure(FailureKind.ASSIGNMENT, f"the group's leader could not assign partitions: {failure}"))
+            return
+        except WireError as error:
+            text = f"the group's leader sent an assignment that cannot be read: {error}"
+            self._fail(Failure(FailureKind.ASSIGNMENT, text))
+            return
+        self._move(Trigger.SYNC_ACCEPTED)
+        self._failures = 0
+        self._install(assigned)
+
+    def _install(self, assigned: frozenset[TopicPartition]) -> None:
+        topics = frozenset(p.topic for p in assigned)
+        if not self._watch.accepts(topics):
+            self._request_rejoin("received assignment does not match the current subscription")
+            return
+        if self._watch.topics is not None and topics - self._watch.topics:
+            self._watch.topics |= topics
+            self._joined_topics |= topics
+        self._last_assignment = (self.generation, assigned)
+        revoked = self.holdings.owned - assigned
+        added = self.holdings.assign(assigned | revoked)
+        self._report("assigned", f"{len(assigned)} partitions, {len(added)} of them new", assigned)
+        if revoked:
+            self._revoke(revoked)
+            self._request_rejoin("need to revoke partitions and re-join")
+        self._check_topics()
+        if self._watch.needed:
+            self._set(METADATA, self._now + self.config.metadata_max_age_ms)
+
+    def _attempt_refused(self, api: str, code: ErrorCode, action: Action, sent: Sent) -> None:
+        """JoinGroup or SyncGroup was answered with an error."""
+        reason = f"rebalance failed due to {code.name}"
+        match action:
+            case Action.RETRY:
+                self._attempt_failed(reason, pause=False)
+            case Action.BACK_OFF:
+                self._attempt_failed(reason, pause=True)
+            case Action.REDISCOVER:
+                self._coordinator_lost(code.name)
+            case Action.RESET_MEMBER | Action.RESET_GENERATION:
+                if sent.identity == (self.generation, self.member_id):
+                    self._reset(f"encountered {code.name} from {api} response", action)
+                else:
+                    self._attempt_failed(reason, pause=False)
+            case _:
+                self._fail(fatal_answer(api, code, self.config))
+
+    def _attempt_failed(self, reason: str, *, pause: bool) -> None:
+        self._move(Trigger.ATTEMPT_FAILED)
+        self._drop_attempt()
+        self._request_rejoin(reason)
+        self._pause_join(reason, pause=pause)
+        if self._beating():
+            self._set_heartbeat()
+
+    def _pause_join(self, reason: str, *, pause: bool) -> None:
+        if pause or self._failures >= IMMEDIATE_ATTEMPTS:
+            self._failures = self._pause(JOIN, self._failures, reason)
+        else:
+            self._failures += 1
+
+    def _drop_attempt(self) -> None:
+        """Forget what a join or sync is still waiting for; answers that come after all are ignored."""
+        self._assigning = None
+        self._group = {}
+        self._sent = {n: s for n, s in self._sent.items() if s.request not in ("join", "sync")}
+
+    def _reset(self, reason: str, action: Action) -> None:
+        """The coordinator does not know this member in this generation: what it held is lost."""
+        self._move(Trigger.RESET)
+        self._drop_attempt()
+        self.generation = NO_GENERATION
+        if action is Action.RESET_MEMBER:
+            self.member_id = ""
+        self.leader = False
+        self._watch.follow()
+        self._last_assignment = (NO_GENERATION, frozenset())
+        self._out.append(CancelTimer(HEARTBEAT))
+        self._lose(self.holdings.held, reason)
+        self._request_rejoin(reason)
+        self._pause_join(reason, pause=False)
+
+    def _lose(self, partitions: frozenset[TopicPartition], reason: str) -> None:
+        if partitions:
+            self._report("lost", reason, partitions)
+        self.holdings.lose(partitions)
+        self._end_revocation()
+
+    def _request_rejoin(self, reason: str) -> None:
+        if self._rejoin is None:
+            self._report("rejoin", reason)
+        self._rejoin = reason
+
+    # Staying in the group.
+
+    def _beating(self) -> bool:
+        """Whether the coordinator expects heartbeats: in a generation, and no JoinGroup is on its way."""
+        return self.generation != NO_GENERATION and self.state is not State.PREPARING_REBALANCE
+
+    def _set_heartbeat(self) -> None:
+        self._set(HEARTBEAT, self._now + self.config.heartbeat_interval_ms)
+
+    def _heartbeat(self) -> None:
+        self._set_heartbeat()
+        if self.coordinator is None or self._in_flight("heartbeat"):
+            return
+        request = HeartbeatRequest(
+            group_id=self.config.group,
+            generation_id=self.generation,
+            member_id=self.member_id,
+            group_instance_id=self.config.group_instance_id,
+        )
+        self._send("heartbeat", request, self.config.heartbeat_timeout_ms, self.coordinator)
+
+    def _heartbeat_answered(self, response: HeartbeatResponse, sent: Sent) -> None:
+        code = error_code(response.error_code)
+        match matrix.HEARTBEAT.get(code, Action.FATAL):
+            case Action.REJOIN:
+                if self.state is State.STABLE and self._rejoin is None:
+                    self._request_rejoin("group is already rebalancing")
+            case Action.REDISCOVER:
+                self._coordinator_lost(code.name)
+            case (Action.RESET_MEMBER | Action.RESET_GENERATION) as action:
+                if sent.identity == (self.generation, self.member_id) and self._beating():
+                    self._reset(f"encountered {code.name} from Heartbeat response", action)
+            case Action.FATAL:
+                self._fail(fatal_answer("Heartbeat", code, self.config))
+
+    # Metadata.
+
+    def _refresh_metadata(self) -> None:
+        if METADATA in self._waiting or self._in_flight("metadata"):
+            return
+        self._send("metadata", self._watch.request(), self.config.request_timeout_ms)
+
+    def _metadata(self, response: MetadataResponse) -> None:
+        self._refreshes = 0
+        self._watch.update(response)
+        if self._watch.needed:
+            self._set(METADATA, self._now + self.config.metadata_max_age_ms)
+        if self.state is State.COMPLETING_REBALANCE and self._group and self._assigning is None:
+            self._start_assignment()
+        self._check_topics()
+
+    def _check_topics(self) -> None:
+        """Join again when the assignment was made from metadata, or with a subscription, that is out of date."""
+        topics, change = self._watch.topics, self._watch.change()
+        if self.state is not State.STABLE or self._rejoin is not None:
+            return
+        if change is not None:
+            self._request_rejoin(f"cached metadata has changed ({change})")
+        elif topics is not None and topics != self._joined_topics:
+            before, after = ", ".join(sorted(self._joined_topics)), ", ".join(sorted(topics))
+            self._request_rejoin(f"subscription has changed from [{before}] to [{after}]")
+
+    # Commits.
+
+    def _commit_requested(self, commit: Commit) -> None:
+        self._commits.add(commit)
+        self._set(("commit", commit.token), self._now + self.config.request_timeout_ms)
+
+    def _send_commit(self) -> None:
+        """Send the first commit if nothing stands in its way; fail those whose partitions were lost meanwhile."""
+        while self._commits and not self._in_flight("commit"):
+            commit = self._commits.first
+            fenced = self.holdings.fenced(commit.offsets, commit.epoch)
+            if fenced:
+                self._commit_done(commit.token, commit_fenced(fenced))
+                continue
+            if self.coordinator is None or self.state is State.COMPLETING_REBALANCE or COMMIT in self._waiting:
+                return
+            config = self.config
+            request = commit_request(commit, config.group, self.generation, self.member_id, config.group_instance_id)
+            self._send("commit", request, config.request_timeout_ms, self.coordinator)
+
+    def _commit_answered(self, response: OffsetCommitResponse, sent: Sent) -> None:
+        code, own = split_errors(response)
+        match matrix.COMMIT.get(code, Action.FATAL):
+            case Action.REJOIN:
+                if self.state is State.STABLE and self._rejoin is None:
+                    self._request_rejoin("offset commit failed since group is already rebalancing")
+                self._commit_delayed(code)
+            case Action.BACK_OFF:
+                self._commit_delayed(code)
+            case Action.REDISCOVER:
+                self._commit_delayed(code)
+                if sent.to == self.coordinator:
+                    self._coordinator_lost(code.name)
+            case (Action.RESET_MEMBER | Action.RESET_GENERATION) as action:
+                if sent.identity == (self.generation, self.member_id) and self.state is State.STABLE:
+                    self._reset(f"encountered {code.name} from OffsetCommit response", action)
+                else:
+                    self._commit_delayed(code)
+            case Action.FATAL:
+                self._fail(fatal_answer("OffsetCommit", code, self.config))
+            case _ if self._commits:
+                self._commit_done(self._commits.first.token, commit_refused(own) if own else None)
+
+    def _commit_delayed(self, code: ErrorCode) -> None:
+        if self._commits:
+            commit = self._commits.first
+            commit.obstacle = code.name
+            commit.attempts = self._pause(COMMIT, commit.attempts, f"commit: {code.name}")
+
+    def _commit_done(self, token: int, failure: Failure | None) -> None:
+        if self._commits.remove(token) is not None:
+            self._out.append(CancelTimer(("commit", token)))
+            self._out.append(CommitDone(token, failure))
+
+    def _commit_expired(self, token: int) -> None:
+        if token not in self._commits.tokens():
+            return
+        if self._commits.first.token == token:
+            self._sent = {n: s for n, s in self._sent.items() if s.request != "commit"}
+        commit = self._commits.remove(token)
+        if commit is not None:
+            seconds = self.config.request_timeout_ms / 1000
+            text = f"the commit did not go through within {seconds:g} s ({commit.obstacle}); its outcome may be unknown"
+            failure = Failure(FailureKind.RETRIABLE, text, partitions=frozenset(commit.offsets))
+            self._out.append(CommitDone(token, failure))
+
+    # Timers.
+
+    def _timer(self, name: TimerName) -> None:
+        self._waiting.discard(name)
+        if name == HEARTBEAT:
+            if self._beating():
+                self._heartbeat()
+        elif name == METADATA:
+            awaited = self.state is State.COMPLETING_REBALANCE and bool(self._group) and self._assigning is None
+            if self._watch.needed or awaited:
+                self._refresh_metadata()
+        elif name == REVOKE:
+            self._lose(self.holdings.revoking, "not released before the revoke deadline")
+        elif len(name) == 2 and isinstance(name[1], int):
+            self._commit_expired(name[1])
+
+    def _set(self, name: TimerName, deadline: int) -> None:
+        self._waiting.discard(name)
+        self._out.append(SetTimer(name, deadline))
+
+    def _pause(self, name: TimerName, attempts: int, reason: str) -> int:
+        """Hold back the action `name` for a while that grows with `attempts`; returns the new number of attempts."""
+        pause = backoff_ms(attempts, self.config.retry_backoff_ms, self.config.retry_backoff_max_ms, self._chance)
+        self._set(name, self._now + pause)
+        self._waiting.add(name)
+        self._report("retry", f"{name[0]}: again in {pause} ms, {reason}")
+        return attempts + 1
+
+    # The end.
+
+    def _fail(self, failure: Failure) -> None:
+        """Give up for good: everything held is lost, and a dynamic member leaves so that the group can go on."""
+        self._move(Trigger.FATAL)
+        self.failure = failure
+        self._report("failed", failure.message)
+        fenced = failure.kind is FailureKind.FENCED_INSTANCE
+        self._end(failure, None if fenced else f"the member failed: {failure.kind.value}")
+
+    def _close(self, leave: bool, reason: str) -> None:
+        self._move(Trigger.CLOSE)
+        self._report("left", reason)
+        self._end(Failure(FailureKind.CLOSED, "the member was closed"), reason if leave else None)
+        if not self._in_flight("leave"):
+            self._out.append(Stopped())
+
+    def _end(self, failure: Failure, leave_reason: str | None) -> None:
+        for token in self._commits.tokens():
+            self._commit_done(token, failure)
+        for name in (HEARTBEAT, REVOKE, JOIN, DISCOVER, METADATA, COMMIT):
+            self._out.append(CancelTimer(name))
+        self._waiting.clear()
+        self._sent.clear()
+        self._rejoin = None
+        self._assigning = None
+        self.holdings.lose(self.holdings.held)
+        dynamic = self.config.group_instance_id is None
+        if leave_reason is not None and dynamic and self.member_id and self.coordinator is not None:
+            gone = LeaveGroupRequest.Member(member_id=self.member_id, reason=leave_reason[:MAX_REASON])
+            request = LeaveGroupRequest(group_id=self.config.group, members=[gone])
+            self._send("leave", request, self.config.request_timeout_ms, self.coordinator)
+        self.generation = NO_GENERATION
+        self.member_id = ""
+
+    def _after_failing(self, event: Event) -> None:
+        match event:
+            case Responded(number) | RequestFailed(number):
+                self._sent.pop(number, None)
+            case CommitRequested(token):
+                self._out.append(CommitDone(token, self.failure))
+            case Closed():
+                self._move(Trigger.CLOSE)
+                if not self._in_flight("leave"):
+                    self._out.append(Stopped())
+
+    def _after_leaving(self, event: Event) -> None:
+        match event:
+            case Responded(number, LeaveGroupResponse()) | RequestFailed(number):
+                if self._sent.pop(number, None) is not None:
+                    self._out.append(Stopped())
+            case CommitRequested(token):
+                closed = Failure(FailureKind.CLOSED, "the member was closed")
+                self._out.append(CommitDone(token, self.failure or closed))
+
+    # Small change.
+
+    def _number(self) -> int:
+        number = self._next_id
+        self._next_id += 1
+        return number
+
+    def _in_flight(self, request: str) -> bool:
+        return any(sent.request == request for sent in self._sent.values())
+
+    def _send(
+        self,
+        request: str,
+        message: Message,
+        timeout_ms: int,
+        to: Node | None = None,
+        channel: Channel = Channel.PROMPT,
+    ) -> None:
+        number = self._number()
+        self._sent[number] = Sent(request, (self.generation, self.member_id), to)
+        self._out.append(Send(number, message, timeout_ms, to, channel))
+
+    def _report(self, kind: str, text: str, partitions: frozenset[TopicPartition] = frozenset()) -> None:
+        self._out.append(Report(kind, text, self.generation, self.member_id, partitions))
+
+    def _publish(self) -> None:
+        """Tell of a change; the epoch counts the changes told."""
+        held = self.holdings
+        snapshot = Publish(
+            held.epoch,
+            self.generation,
+            self.member_id,
+            held.owned,
+            held.revoking,
+            held.lost,
+            held.deadline,
+            self.failure,
+        )
+        if snapshot != self._published:
+            held.epoch += 1
+            self._published = Publish(
+                held.epoch,
+                self.generation,
+                self.member_id,
+                held.owned,
+                held.revoking,
+                held.lost,
+                held.deadline,
+                self.failure,
+            )
+            self._out.append(self._published)

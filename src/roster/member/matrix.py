@@ -1,0 +1,106 @@
+"""What each error code of each answer means to a member, as tables.
+
+The rows follow the behaviour of Kafka's Java client (reference: AbstractCoordinator, ConsumerCoordinator); a code that
+is not listed is fatal.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from roster.member.events import FailureKind
+from roster.wire import ErrorCode as E
+
+
+class Action(Enum):
+    """What to do about an answer."""
+
+    ACCEPT = "accept"
+    TAKE_MEMBER_ID = "keep the member id given and join again at once"
+    RETRY = "join again at once, as the same member"
+    BACK_OFF = "try again after a pause"
+    REDISCOVER = "look for the coordinator, then try again after a pause"
+    RESET_MEMBER = "drop generation and member id, then join again"
+    RESET_GENERATION = "drop the generation, keep the member id, then join again"
+    REJOIN = "join again, as the same member, when stable"
+    FATAL = "give up"
+
+
+FIND_COORDINATOR = {
+    E.NONE: Action.ACCEPT,
+    E.COORDINATOR_NOT_AVAILABLE: Action.BACK_OFF,
+    E.COORDINATOR_LOAD_IN_PROGRESS: Action.BACK_OFF,
+    E.REQUEST_TIMED_OUT: Action.BACK_OFF,
+}
+
+JOIN_GROUP = {
+    E.NONE: Action.ACCEPT,
+    E.MEMBER_ID_REQUIRED: Action.TAKE_MEMBER_ID,
+    E.REBALANCE_IN_PROGRESS: Action.RETRY,
+    E.UNKNOWN_MEMBER_ID: Action.RESET_MEMBER,
+    E.ILLEGAL_GENERATION: Action.RESET_GENERATION,
+    E.COORDINATOR_LOAD_IN_PROGRESS: Action.BACK_OFF,
+    E.REQUEST_TIMED_OUT: Action.BACK_OFF,
+    E.COORDINATOR_NOT_AVAILABLE: Action.REDISCOVER,
+    E.NOT_COORDINATOR: Action.REDISCOVER,
+}
+
+SYNC_GROUP = {
+    E.NONE: Action.ACCEPT,
+    E.REBALANCE_IN_PROGRESS: Action.RETRY,
+    E.UNKNOWN_MEMBER_ID: Action.RESET_MEMBER,
+    E.ILLEGAL_GENERATION: Action.RESET_GENERATION,
+    E.COORDINATOR_LOAD_IN_PROGRESS: Action.BACK_OFF,
+    E.REQUEST_TIMED_OUT: Action.BACK_OFF,
+    E.COORDINATOR_NOT_AVAILABLE: Action.REDISCOVER,
+    E.NOT_COORDINATOR: Action.REDISCOVER,
+}
+
+HEARTBEAT = {
+    E.NONE: Action.ACCEPT,
+    E.REBALANCE_IN_PROGRESS: Action.REJOIN,
+    E.UNKNOWN_MEMBER_ID: Action.RESET_MEMBER,
+    E.ILLEGAL_GENERATION: Action.RESET_GENERATION,
+    E.COORDINATOR_LOAD_IN_PROGRESS: Action.BACK_OFF,
+    E.REQUEST_TIMED_OUT: Action.BACK_OFF,
+    E.COORDINATOR_NOT_AVAILABLE: Action.REDISCOVER,
+    E.NOT_COORDINATOR: Action.REDISCOVER,
+}
+
+COMMIT = {
+    E.NONE: Action.ACCEPT,
+    E.REBALANCE_IN_PROGRESS: Action.REJOIN,
+    E.UNKNOWN_MEMBER_ID: Action.RESET_MEMBER,
+    E.ILLEGAL_GENERATION: Action.RESET_GENERATION,
+    E.COORDINATOR_LOAD_IN_PROGRESS: Action.BACK_OFF,
+    E.REQUEST_TIMED_OUT: Action.REDISCOVER,
+    E.COORDINATOR_NOT_AVAILABLE: Action.REDISCOVER,
+    E.NOT_COORDINATOR: Action.REDISCOVER,
+}
+"""For an error that concerns the group; `COMMIT_FAILURES` has those that concern only the offsets sent."""
+
+COMMIT_FAILURES = {
+    E.UNKNOWN_TOPIC_OR_PARTITION: FailureKind.UNKNOWN_TOPIC,
+    E.UNKNOWN_TOPIC_ID: FailureKind.UNKNOWN_TOPIC,
+    E.OFFSET_METADATA_TOO_LARGE: FailureKind.METADATA_TOO_LARGE,
+    E.INVALID_COMMIT_OFFSET_SIZE: FailureKind.METADATA_TOO_LARGE,
+    E.TOPIC_AUTHORIZATION_FAILED: FailureKind.AUTHORIZATION,
+}
+
+FATAL_KINDS = {
+    E.INVALID_SESSION_TIMEOUT: FailureKind.SESSION_TIMEOUT,
+    E.INCONSISTENT_GROUP_PROTOCOL: FailureKind.PROTOCOL,
+    E.GROUP_MAX_SIZE_REACHED: FailureKind.GROUP_FULL,
+    E.FENCED_INSTANCE_ID: FailureKind.FENCED_INSTANCE,
+    E.GROUP_AUTHORIZATION_FAILED: FailureKind.AUTHORIZATION,
+    E.INVALID_GROUP_ID: FailureKind.GROUP_ID,
+    E.UNSUPPORTED_VERSION: FailureKind.UNSUPPORTED,
+}
+
+
+def error_code(value: int) -> E:
+    """The named code; one this client does not know becomes UNKNOWN_SERVER_ERROR."""
+    try:
+        return E(value)
+    except ValueError:
+        return E.UNKNOWN_SERVER_ERROR

@@ -1,0 +1,97 @@
+"""What a member tells the leader and what it reads of the leader's answer, in the consumer protocol's bytes.
+
+User data by assignor (reference: StickyAssignor, CooperativeStickyAssignor):
+
+    sticky               V1: [topic string, [int32]] of the last assignment, int32 generation it was given in
+    cooperative-sticky   int32 generation, -1 before the first
+    others, and sticky before its first assignment: null
+
+When a leader of Roster cannot compute an assignment it sends every member an empty one whose user data is
+`FAILURE_MAGIC` followed by the reason in UTF-8: SyncGroup has no error field. Other clients see an empty assignment.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from roster.wire import WireError
+from roster.wire.columns import NO_GENERATION, encode_cooperative_user_data, encode_sticky_user_data
+from roster.wire.consumer_protocol import (
+    Assignment,
+    Subscription,
+    by_topic,
+    decode_subscription,
+    encode_assignment,
+    encode_subscription,
+    flat,
+)
+from roster.wire.consumer_protocol import decode_assignment as read_assignment
+
+if TYPE_CHECKING:
+    from roster.model import TopicPartition
+
+FAILURE_MAGIC = b"\xffroster-assignment-failure\x00"
+"""Starts with a byte no UTF-8 text, and no sane count, starts with."""
+MAX_FAILURE_BYTES = 4096
+
+
+class LeaderFailure(Exception):  # noqa: N818 - it is the leader's failure, told to this member
+    """The leader could not compute an assignment; the text is its reason."""
+
+
+def subscription_bytes(
+    assignor: str,
+    *,
+    topics: frozenset[str],
+    owned: frozenset[TopicPartition],
+    generation: int,
+    rack: str | None,
+    last_assignment: tuple[int, frozenset[TopicPartition]],
+) -> bytes:
+    """The subscription for one assignor, in version 3.
+
+    `last_assignment` is the generation and the partitions of the newest assignment, (-1, none) when it does not count
+    any more.
+    """
+    given_in, given = last_assignment
+    user_data = None
+    if assignor == "sticky" and given_in != NO_GENERATION:
+        user_data = encode_sticky_user_data(
+            {entry.topic: entry.partitions for entry in by_topic(sorted(given))}, given_in
+        )
+    elif assignor == "cooperative-sticky":
+        user_data = encode_cooperative_user_data(generation)
+    return encode_subscription(
+        Subscription(
+            topics=sorted(topics),
+            user_data=user_data,
+            owned_partitions=by_topic(owned),
+            generation_id=generation,
+            rack_id=rack,
+        )
+    )
+
+
+def topics_of(subscription: bytes) -> frozenset[str]:
+    """The topics a member subscribes to; none when its bytes cannot be read."""
+    try:
+        return frozenset(decode_subscription(subscription).topics)
+    except WireError:
+        return frozenset()
+
+
+def decode_assignment(data: bytes) -> frozenset[TopicPartition]:
+    """The partitions assigned; empty bytes mean none. Raises LeaderFailure or WireError."""
+    if not data:
+        return frozenset()
+    assignment = read_assignment(data)
+    user_data = assignment.user_data
+    if user_data is not None and user_data.startswith(FAILURE_MAGIC):
+        raise LeaderFailure(user_data[len(FAILURE_MAGIC) :].decode(errors="replace"))
+    return frozenset(flat(assignment.assigned_partitions))
+
+
+def failure_assignment(reason: str) -> bytes:
+    """An empty assignment that tells Roster's members why there is none."""
+    text = reason.encode(errors="replace")[:MAX_FAILURE_BYTES].decode(errors="ignore")
+    return encode_assignment(Assignment(assigned_partitions=[], user_data=FAILURE_MAGIC + text.encode()))
