@@ -45,7 +45,9 @@ def read_varlong(data: Buffer, pos: int, end: int, where: str) -> tuple[int, int
 
 
 def encode_varint(n: int) -> bytes:
-    """Write `n` (32 or 64 bits, signed) as a zig-zag varint."""
+    """Write `n` (32 or 64 bits, signed) as a zig-zag varint; ValueError beyond that."""
+    if not -(1 << 63) <= n < 1 << 63:
+        raise ValueError(f"{n} is beyond 64 bits")
     return encode_uvarint(n << 1 if n >= 0 else (-n << 1) - 1)
 
 

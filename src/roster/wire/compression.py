@@ -1,0 +1,135 @@
+"""The compressions a record batch can have, undone within a limit of size.
+
+Snappy comes raw (librdkafka) or in the chunked framing of Java's snappy stream; LZ4 is the frame format. Compressed
+bytes come from strangers, so what they expand to is bounded before or while it is allocated.
+"""
+
+from __future__ import annotations
+
+import zlib
+from enum import IntEnum
+from struct import Struct as Packing
+
+import pyarrow as pa
+
+from roster.wire.errors import WireError
+from roster.wire.varint import read_uvarint
+
+MAX_EXPANDED = 256 << 20
+"""Bytes one batch may expand to unless the caller says otherwise."""
+
+_XERIAL_MAGIC = b"\x82SNAPPY\0"
+_XERIAL_HEADER = 16
+_CHUNK = Packing(">i")
+
+_LZ4_BLOCK = 64 << 10
+_LZ4_HEAD = bytes.fromhex("04224d18604082")
+"""Magic, version 1 with independent blocks (the only kind Java reads), 64 KiB blocks, checksum of these two bytes."""
+_LZ4_SIZE = Packing("<I")
+_LZ4_STORED = 1 << 31
+
+
+class Compression(IntEnum):
+    """The lowest three bits of a batch's attributes."""
+
+    NONE = 0
+    GZIP = 1
+    SNAPPY = 2
+    LZ4 = 3
+    ZSTD = 4
+
+
+def compress(kind: Compression, data: bytes) -> bytes:
+    """Return `data` in a form every Kafka client reads."""
+    match kind:
+        case Compression.NONE:
+            return data
+        case Compression.GZIP:
+            deflate = zlib.compressobj(wbits=31)
+            return deflate.compress(data) + deflate.flush()
+        case Compression.LZ4:
+            return _lz4_frame(data)
+        case Compression.SNAPPY:
+            return bytes(pa.compress(data, codec="snappy", asbytes=True))
+        case Compression.ZSTD:
+            return bytes(pa.compress(data, codec="zstd", asbytes=True))
+
+
+def decompress(kind: Compression, data: bytes, limit: int = MAX_EXPANDED) -> bytes:
+    """Undo `compress`, or another client's like; WireError for damaged bytes and for more than `limit` bytes."""
+    try:
+        match kind:
+            case Compression.NONE:
+                return data
+            case Compression.GZIP:
+                return _gunzip(data, limit)
+            case Compression.SNAPPY:
+                return _unsnappy(data, limit)
+            case Compression.LZ4:
+                return _stream("lz4", data, limit)
+            case Compression.ZSTD:
+                return _stream("zstd", data, limit)
+    except WireError:
+        raise
+    except Exception as error:
+        raise WireError(f"records: damaged {kind.name.lower()} bytes ({error})") from error
+
+
+def _gunzip(data: bytes, limit: int) -> bytes:
+    out = []
+    while data:
+        inflate = zlib.decompressobj(wbits=31)
+        out.append(inflate.decompress(data, limit + 1))
+        limit = _less(limit, len(out[-1]))
+        if not inflate.eof:
+            raise WireError("records: the gzip bytes end too early")
+        data = inflate.unused_data
+    return b"".join(out)
+
+
+def _stream(codec: str, data: bytes, limit: int) -> bytes:
+    with pa.CompressedInputStream(pa.BufferReader(data), codec) as stream:
+        out: bytes = stream.read(limit + 1)
+    _less(limit, len(out))
+    return out
+
+
+def _unsnappy(data: bytes, limit: int) -> bytes:
+    if not data.startswith(_XERIAL_MAGIC):
+        return _unsnappy_raw(data, limit)
+    out = []
+    pos = _XERIAL_HEADER
+    while pos < len(data):
+        (size,) = _CHUNK.unpack_from(data, pos)
+        pos += _CHUNK.size
+        if not 0 <= size <= len(data) - pos:
+            raise WireError(f"records: a snappy chunk of {size} bytes with {len(data) - pos} bytes left")
+        out.append(_unsnappy_raw(data[pos : pos + size], limit))
+        limit = _less(limit, len(out[-1]))
+        pos += size
+    return b"".join(out)
+
+
+def _unsnappy_raw(data: bytes, limit: int) -> bytes:
+    expanded, _ = read_uvarint(data, 0, len(data), "records: snappy size")
+    _less(limit, expanded)
+    return bytes(pa.decompress(data, decompressed_size=expanded, codec="snappy", asbytes=True))
+
+
+def _lz4_frame(data: bytes) -> bytes:
+    out = [_LZ4_HEAD]
+    for start in range(0, len(data), _LZ4_BLOCK):
+        block = data[start : start + _LZ4_BLOCK]
+        packed = bytes(pa.compress(block, codec="lz4_raw", asbytes=True))
+        if len(packed) < len(block):
+            out += (_LZ4_SIZE.pack(len(packed)), packed)
+        else:
+            out += (_LZ4_SIZE.pack(len(block) | _LZ4_STORED), block)
+    out.append(_LZ4_SIZE.pack(0))
+    return b"".join(out)
+
+
+def _less(limit: int, size: int) -> int:
+    if size > limit:
+        raise WireError(f"records: compressed bytes expand to more than {limit} bytes")
+    return limit - size

@@ -1,0 +1,119 @@
+"""What consumers put into JoinGroup metadata and SyncGroup assignments: Subscription and Assignment, v0-v3.
+
+An int16 version stands in front. As in Kafka's own reader, a version above 3 reads as 3 and bytes behind the end are
+ignored, so that newer clients can add fields; a negative version is refused. Source: ConsumerProtocolSubscription and
+ConsumerProtocolAssignment (Kafka), KIP-429 (owned partitions), KIP-792 (generation), KIP-881 (rack).
+"""
+
+from __future__ import annotations
+
+from struct import Struct as Packing
+from typing import TYPE_CHECKING, TypeVar
+
+from roster.model import TopicPartition
+from roster.wire.codec import decode_from, encode
+from roster.wire.errors import WireError
+from roster.wire.fields import array, bytes_, int32, string
+from roster.wire.table import Message, Struct
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from roster.wire.varint import Buffer
+
+HIGHEST_VERSION = 3
+NO_GENERATION = -1
+
+_PREFIX = Packing(">h")
+
+M = TypeVar("M", bound=Message)
+
+
+class TopicPartitions(Struct):
+    """Some partitions of one topic."""
+
+    topic: str = string()
+    partitions: list[int] = array(int32())
+
+
+class Subscription(Message, versions="0-3"):
+    """What a member wants and what it holds, as of the generation in which it got it."""
+
+    topics: list[str] = array(string())
+    user_data: bytes | None = bytes_(nullable="0+", default=None)
+    owned_partitions: list[TopicPartitions] = array(TopicPartitions, "1+", ignorable=True)
+    generation_id: int = int32("2+", default=NO_GENERATION, ignorable=True)
+    rack_id: str | None = string("3+", nullable="3+", default=None, ignorable=True)
+
+
+class Assignment(Message, versions="0-3"):
+    """What a member is given."""
+
+    assigned_partitions: list[TopicPartitions] = array(TopicPartitions)
+    user_data: bytes | None = bytes_(nullable="0+", default=None)
+
+
+def by_topic(partitions: Iterable[TopicPartition]) -> list[TopicPartitions]:
+    """Group partitions by topic, topics in the order they first appear."""
+    topics: dict[str, list[int]] = {}
+    for topic, partition in partitions:
+        topics.setdefault(topic, []).append(partition)
+    return [TopicPartitions(topic=topic, partitions=numbers) for topic, numbers in topics.items()]
+
+
+def flat(topics: Iterable[TopicPartitions]) -> list[TopicPartition]:
+    """The partitions of `topics` one by one, in the order they stand."""
+    return [TopicPartition(entry.topic, partition) for entry in topics for partition in entry.partitions]
+
+
+def encode_subscription(subscription: Subscription, version: int = HIGHEST_VERSION) -> bytes:
+    """Write a subscription with topics and owned partitions sorted, and an empty rack as none."""
+    try:
+        ordered = Subscription(
+            topics=sorted(subscription.topics),
+            user_data=subscription.user_data,
+            owned_partitions=by_topic(sorted(flat(subscription.owned_partitions))),
+            generation_id=subscription.generation_id,
+            rack_id=subscription.rack_id or None,
+        )
+    except (AttributeError, TypeError):
+        ordered = subscription  # what cannot be sorted cannot be encoded either, and the encoder says why
+    return _with_version(ordered, version)
+
+
+def decode_subscription(data: Buffer) -> Subscription:
+    """Read a subscription of any version."""
+    subscription = _any_version(Subscription, data)
+    if subscription.rack_id == "":
+        subscription.rack_id = None
+    return subscription
+
+
+def encode_assignment(assignment: Assignment, version: int = HIGHEST_VERSION) -> bytes:
+    """Write an assignment, topics in the order given."""
+    return _with_version(assignment, version)
+
+
+def decode_assignment(data: Buffer) -> Assignment:
+    """Read an assignment of any version."""
+    return _any_version(Assignment, data)
+
+
+def version_of(data: Buffer) -> int:
+    """The version a subscription or assignment says it has."""
+    if len(data) < _PREFIX.size:
+        raise WireError(f"consumer protocol: version: needs {_PREFIX.size} bytes, there are {len(data)}")
+    version: int = _PREFIX.unpack_from(data)[0]
+    if version < 0:
+        raise WireError(f"consumer protocol: version {version}")
+    return version
+
+
+def _with_version(message: Message, version: int) -> bytes:
+    body = encode(message, version)
+    return _PREFIX.pack(version) + body
+
+
+def _any_version(cls: type[M], data: Buffer) -> M:
+    version = min(version_of(data), HIGHEST_VERSION)
+    return decode_from(cls, version, data, _PREFIX.size)[0]

@@ -1,0 +1,284 @@
+"""Record batches, format v2 (magic 2): the only form in which records travel and rest.
+
+Source: Kafka's documentation, "Message Format". A batch is a header of 61 bytes, then its records, compressed as a
+whole if at all. The CRC-32C covers everything behind itself, so that a broker can place a batch (give it its offset and
+leader epoch, which stand before the CRC) without touching the rest.
+"""
+
+from __future__ import annotations
+
+from struct import Struct as Packing
+from typing import TYPE_CHECKING, NamedTuple
+
+import google_crc32c
+
+from roster.wire.compression import MAX_EXPANDED, Compression, compress, decompress
+from roster.wire.errors import WireError
+from roster.wire.varint import Buffer, encode_varint, read_varint, read_varlong
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+HEADER_SIZE = 61
+NO_PRODUCER = -1
+
+_HEADER = Packing(">qiibIhiqqqhii")
+_PLACE = Packing(">qii")
+_AFTER_CRC = 21
+_CRC_AT = 17
+_LENGTH_END = 12
+"""A batch's length counts the bytes behind the length field itself."""
+
+_MAGIC = 2
+_COMPRESSION = 0b111
+_LOG_APPEND_TIME = 1 << 3
+_TRANSACTIONAL = 1 << 4
+_CONTROL = 1 << 5
+_LEAST_RECORD = 7
+"""Bytes of a record with neither key nor value nor headers, its length included."""
+_INT32_MAX = 2**31 - 1
+
+
+class BatchHeader(NamedTuple):
+    """The header, field by field; timestamps in wall-clock ms, -1 where a field says "none"."""
+
+    base_offset: int
+    batch_length: int
+    partition_leader_epoch: int
+    magic: int
+    crc: int
+    attributes: int
+    last_offset_delta: int
+    base_timestamp: int
+    max_timestamp: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    records_count: int
+
+    @property
+    def compression(self) -> Compression:
+        """How the records are compressed; WireError for a number that names no compression."""
+        try:
+            return Compression(self.attributes & _COMPRESSION)
+        except ValueError:
+            raise WireError(f"record batch: attributes: compression {self.attributes & _COMPRESSION}") from None
+
+    @property
+    def is_log_append_time(self) -> bool:
+        """The broker's clock, `max_timestamp`, stamps all records instead of the producer's."""
+        return bool(self.attributes & _LOG_APPEND_TIME)
+
+    @property
+    def is_transactional(self) -> bool:
+        """Part of a transaction."""
+        return bool(self.attributes & _TRANSACTIONAL)
+
+    @property
+    def is_control(self) -> bool:
+        """Markers for clients' ears (commit, abort), not the user's records."""
+        return bool(self.attributes & _CONTROL)
+
+    @property
+    def last_offset(self) -> int:
+        """The offset of the last record, also when compaction has removed it."""
+        return self.base_offset + self.last_offset_delta
+
+    @property
+    def size(self) -> int:
+        """Bytes of the whole batch."""
+        return _LENGTH_END + self.batch_length
+
+
+class Record(NamedTuple):
+    """One record; `timestamp` in ms, a header is (name, value). Offset -1, when writing, is "the next one"."""
+
+    offset: int = -1
+    timestamp: int = -1
+    key: bytes | None = None
+    value: bytes | None = None
+    headers: tuple[tuple[str, bytes | None], ...] = ()
+
+
+def read_header(data: Buffer) -> BatchHeader:
+    """Read the header at the start of `data`; the batch may go on behind the end of `data`.
+
+    WireError for fewer than `HEADER_SIZE` bytes, another magic, and counts or lengths no batch can have.
+    """
+    if len(data) < HEADER_SIZE:
+        raise WireError(f"record batch: a header needs {HEADER_SIZE} bytes, {len(data)} are left")
+    header = BatchHeader._make(_HEADER.unpack_from(data))
+    if header.magic != _MAGIC:
+        raise WireError(f"record batch: magic {header.magic}, only {_MAGIC} is spoken")
+    if header.batch_length < HEADER_SIZE - _LENGTH_END:
+        raise WireError(f"record batch: batch_length {header.batch_length}")
+    if header.last_offset_delta < 0:
+        raise WireError(f"record batch: last_offset_delta {header.last_offset_delta}")
+    if header.records_count < 0:
+        raise WireError(f"record batch: records_count {header.records_count}")
+    return header
+
+
+def split_batches(data: Buffer, *, allow_partial: bool = False) -> list[tuple[BatchHeader, memoryview]]:
+    """Cut the records of a Produce or Fetch into batches, each a view into `data`; contents and CRC are not looked at.
+
+    `allow_partial` leaves out a last batch that is cut off, as a Fetch response may have; else it is a WireError.
+    """
+    view = memoryview(data)
+    batches = []
+    pos = 0
+    while pos < len(view):
+        left = len(view) - pos
+        if allow_partial and left < HEADER_SIZE:
+            break
+        header = read_header(view[pos : pos + HEADER_SIZE])
+        if header.size > left:
+            if allow_partial:
+                break
+            raise WireError(f"record batch: batch_length {header.batch_length} with {left - _LENGTH_END} bytes left")
+        batches.append((header, view[pos : pos + header.size]))
+        pos += header.size
+    return batches
+
+
+def verify_crc(batch: Buffer) -> bool:
+    """Does the CRC of this whole batch match its bytes?"""
+    if len(batch) < HEADER_SIZE:
+        return False
+    expected = int.from_bytes(batch[_CRC_AT:_AFTER_CRC], "big")
+    return crc32c(bytes(batch[_AFTER_CRC:])) == expected
+
+
+def crc32c(data: bytes) -> int:
+    """CRC-32C (Castagnoli)."""
+    value: int = google_crc32c.value(data)
+    return value
+
+
+def place_batch(buffer: bytearray | memoryview, base_offset: int, leader_epoch: int) -> None:
+    """Give the batch at the start of a writable buffer its offset and leader epoch; the CRC stays right."""
+    length = int.from_bytes(buffer[8:_LENGTH_END], "big", signed=True)
+    _PLACE.pack_into(buffer, 0, base_offset, length, leader_epoch)
+
+
+def build_batch(
+    records: Iterable[Record],
+    *,
+    base_offset: int = 0,
+    leader_epoch: int = -1,
+    compression: Compression = Compression.NONE,
+    producer_id: int = NO_PRODUCER,
+    producer_epoch: int = -1,
+    base_sequence: int = -1,
+    transactional: bool = False,
+    control: bool = False,
+    last_offset: int | None = None,
+) -> bytes:
+    """Return a batch with these records, at least one.
+
+    Records with an offset of their own (from `base_offset` on, ascending) keep it, others follow on the one before;
+    `last_offset` keeps the end of a batch whose last records were compacted away.
+    """
+    records = list(records)
+    if not records:
+        raise WireError("record batch: no records")
+    first_timestamp = records[0].timestamp
+    body: list[bytes] = []
+    delta = -1
+    for record in records:
+        following = delta + 1 if record.offset == -1 else record.offset - base_offset
+        if following <= delta:
+            raise WireError(f"record: offset {record.offset} in a batch that is at {base_offset + delta}")
+        delta = following
+        body += _record(record, delta, record.timestamp - first_timestamp)
+    last_delta = delta if last_offset is None else last_offset - base_offset
+    if not delta <= last_delta <= _INT32_MAX:
+        raise WireError(f"record batch: last offset {base_offset + last_delta}, a record has {base_offset + delta}")
+    packed = compress(compression, b"".join(body))
+    attributes = compression | _TRANSACTIONAL * transactional | _CONTROL * control
+    head = (attributes, last_delta, first_timestamp, max(record.timestamp for record in records))
+    try:
+        tail = (producer_id, producer_epoch, base_sequence, len(records))
+        covered = _HEADER.pack(0, 0, 0, _MAGIC, 0, *head, *tail)[_AFTER_CRC:] + packed
+        length = HEADER_SIZE - _LENGTH_END + len(packed)
+        front = _HEADER.pack(base_offset, length, leader_epoch, _MAGIC, crc32c(covered), *head, *tail)
+    except Exception as error:
+        raise WireError(f"record batch: {error}") from error
+    return front[:_AFTER_CRC] + covered
+
+
+def _record(record: Record, offset_delta: int, timestamp_delta: int) -> tuple[bytes, bytes]:
+    try:
+        parts = [b"\0", encode_varint(timestamp_delta), encode_varint(offset_delta)]
+        for data in (record.key, record.value):
+            parts += (b"\x01",) if data is None else (encode_varint(len(data)), data)
+        parts.append(encode_varint(len(record.headers)))
+        for name, value in record.headers:
+            text = name.encode()
+            parts += (encode_varint(len(text)), text)
+            parts += (b"\x01",) if value is None else (encode_varint(len(value)), value)
+        body = b"".join(parts)
+    except Exception as error:
+        raise WireError(f"record: {error}") from error
+    return encode_varint(len(body)), body
+
+
+def read_batch(batch: Buffer, *, limit: int = MAX_EXPANDED) -> list[Record]:
+    """Read the records of one whole batch, offsets and timestamps made absolute. The CRC is not checked.
+
+    `limit` bounds the bytes a compressed batch may expand to.
+    """
+    header = read_header(batch)
+    if header.size != len(batch):
+        raise WireError(f"record batch: batch_length {header.batch_length} with {len(batch) - _LENGTH_END} bytes left")
+    body = decompress(header.compression, bytes(batch[HEADER_SIZE:]), limit)
+    count = header.records_count
+    if count > len(body) // _LEAST_RECORD:
+        raise WireError(f"record batch: records_count {count} with {len(body)} bytes left")
+    records = []
+    pos = 0
+    for _ in range(count):
+        record, pos = _read_record(body, pos, header)
+        records.append(record)
+    if pos != len(body):
+        raise WireError(f"record batch: {len(body) - pos} bytes behind the last record")
+    return records
+
+
+def _read_record(body: bytes, pos: int, header: BatchHeader) -> tuple[Record, int]:
+    length, pos = read_varint(body, pos, len(body), "record: length")
+    if not 0 <= length <= len(body) - pos:
+        raise WireError(f"record: length {length} with {len(body) - pos} bytes left")
+    end = pos + length
+    timestamp_delta, pos = read_varlong(body, pos + 1, end, "record: timestamp_delta")
+    offset_delta, pos = read_varint(body, pos, end, "record: offset_delta")
+    if not 0 <= offset_delta <= header.last_offset_delta:
+        raise WireError(f"record: offset_delta {offset_delta} in a batch that ends at {header.last_offset_delta}")
+    key, pos = _sized(body, pos, end, "record: key")
+    value, pos = _sized(body, pos, end, "record: value")
+    count, pos = read_varint(body, pos, end, "record: headers")
+    if not 0 <= count <= (end - pos) // 2:
+        raise WireError(f"record: headers: {count} with {end - pos} bytes left")
+    headers = []
+    for _ in range(count):
+        name, pos = _sized(body, pos, end, "record: header name")
+        data, pos = _sized(body, pos, end, "record: header value")
+        if name is None:
+            raise WireError("record: header name: null")
+        try:
+            headers.append((name.decode(), data))
+        except UnicodeDecodeError as error:
+            raise WireError(f"record: header name: not UTF-8 ({error.reason})") from error
+    if pos != end:
+        raise WireError(f"record: {end - pos} bytes behind its headers")
+    timestamp = header.max_timestamp if header.is_log_append_time else header.base_timestamp + timestamp_delta
+    return Record(header.base_offset + offset_delta, timestamp, key, value, tuple(headers)), end
+
+
+def _sized(body: bytes, pos: int, end: int, where: str) -> tuple[bytes | None, int]:
+    size, pos = read_varint(body, pos, end, where)
+    if size == -1:
+        return None, pos
+    if not 0 <= size <= end - pos:
+        raise WireError(f"{where}: length {size} with {end - pos} bytes left")
+    return body[pos : pos + size], pos + size
