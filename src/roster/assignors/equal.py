@@ -1,0 +1,49 @@
+"""Balance for members that all subscribe to the same topics, in time linear in the partitions (KAFKA-9987).
+
+Everybody keeps what it has up to its quota; what is over, or nobody's, is dealt in turn to those below theirs. That is
+the fewest moves: a member only loses what it has beyond the quota, and as many members as may keep one more than the
+others do.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from roster.assignors.groups import deal, rank_within
+from roster.model import NOBODY, Problem
+from roster.model.problem import Int32, Int64
+
+
+def balance(problem: Problem, held: Int32, members: Int64) -> Int32:
+    """[partitions] the owner of every partition, all of which `members` (ascending indices, at least one) may have."""
+    size = problem.partition_count
+    quota, spare = divmod(size, len(members))
+    place = np.full(len(problem.members) + 1, NOBODY, dtype=np.int32)
+    place[members] = np.arange(len(members), dtype=np.int32)
+    has = place[held]
+    load = np.bincount(has[has >= 0], minlength=len(members))
+
+    fuller = np.flatnonzero(load > quota)[:spare]
+    limit = np.full(len(members), quota, dtype=np.int64)
+    limit[fuller] += 1
+    if (load > limit).any():
+        _give_up(problem, has, limit, load > limit)
+        load = np.minimum(load, limit)
+
+    lack = quota - np.minimum(load, quota)
+    plain = np.flatnonzero(limit == quota)
+    next_fuller = plain[np.argsort(lack[plain], kind="stable")][: spare - len(fuller)]
+    free = np.flatnonzero(has < 0)
+    has[free] = np.concatenate((deal(lack), next_fuller))
+    return members[has].astype(np.int32)
+
+
+def _give_up(problem: Problem, has: Int32, limit: Int64, over: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> None:
+    """Take from members that are over their limit what is beyond it, evenly from all topics (KAFKA-16277).
+
+    A member keeps its lowest partition numbers: sorted by number and then topic, what lies past the limit goes.
+    """
+    candidates = np.flatnonzero(np.append(over, False)[has])
+    candidates = candidates[np.argsort(problem.number_of()[candidates], kind="stable")]
+    owner = has[candidates]
+    has[candidates[rank_within(owner) >= limit[owner]]] = NOBODY

@@ -1,0 +1,84 @@
+"""Each topic on its own, in contiguous ranges (Kafka's RangeAssignor, with the rack awareness of KIP-881)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from roster.assignors.base import Assignor, ClaimSource, RebalanceProtocol
+from roster.assignors.groups import members_by_subscription, subscribers, topic_classes
+from roster.model import NOBODY, Plan, Problem, Racks
+from roster.model.problem import Bool, Int64
+
+
+def assign(problem: Problem) -> Plan:
+    """Of n partitions and c subscribers the first n mod c members get one more than the others.
+
+    Balance comes before co-partitioning (topics with the same subscribers and as many partitions are cut alike), and
+    that before racks.
+    """
+    owner = np.full(problem.partition_count, NOBODY, dtype=np.int32)
+    classes = topic_classes(problem)
+    members = members_by_subscription(problem)
+    counts = problem.counts
+    for number, subscriptions in enumerate(classes.subscriptions):
+        consumers = subscribers(members, subscriptions)
+        alike = np.flatnonzero(classes.of_topic == number) if len(classes.subscriptions) > 1 else np.arange(len(counts))
+        for count in np.unique(counts[alike]).tolist():
+            topics = alike[counts[alike] == count]
+            partitions = problem.first[topics][:, np.newaxis] + np.arange(count)
+            if problem.racks is None:
+                quota, spare = divmod(count, len(consumers))
+                owner[partitions] = np.repeat(consumers, quota + (np.arange(len(consumers)) < spare))
+            else:
+                owner[partitions] = consumers[_Cut(problem.racks, consumers, partitions).owners()]
+    return Plan.of(problem, owner)
+
+
+class _Cut:
+    """One or several co-partitioned topics being cut for the same consumers; `partitions` is [topics, numbers]."""
+
+    def __init__(self, racks: Racks, consumers: Int64, partitions: Int64) -> None:
+        self.racks = racks
+        self.sets = racks.set_of[partitions]
+        self.quota, self.spare = divmod(partitions.shape[1], len(consumers))
+        self.consumers = consumers
+        self.has = np.zeros(len(consumers), dtype=np.int64)
+        self.owner = np.full(partitions.shape[1], NOBODY, dtype=np.int64)
+
+    def owners(self) -> Int64:
+        """[numbers] index into the consumers."""
+        alone = len(self.sets) == 1
+        if any(self.racks.member[m] for m in self.consumers.tolist()):
+            fits = np.asarray(self.racks.matches()[self.consumers][:, self.sets].all(axis=1))
+            if alone and self.racks.matter(self.consumers.tolist(), np.unique(self.sets).tolist()):
+                self._fill(fits)
+            elif not alone:
+                self._first_fit(fits)
+        self._fill(np.ones((len(self.consumers), len(self.owner)), dtype=np.bool_))
+        return self.owner
+
+    def _room(self, consumer: int) -> int:
+        return int(self.quota + (self.spare > 0) - self.has[consumer])
+
+    def _take(self, consumer: int, numbers: Int64) -> None:
+        self.owner[numbers] = consumer
+        self.has[consumer] += len(numbers)
+        self.spare -= int(self.has[consumer] > self.quota)
+
+    def _fill(self, fits: Bool) -> None:
+        """Consumer by consumer, the lowest numbers that fit."""
+        for consumer in range(len(self.consumers)):
+            numbers = np.flatnonzero((self.owner == NOBODY) & fits[consumer])[: max(self._room(consumer), 0)]
+            if len(numbers):
+                self._take(consumer, numbers)
+
+    def _first_fit(self, fits: Bool) -> None:
+        """Number by number, the first consumer that fits in all the topics and has room."""
+        for number in range(len(self.owner)):
+            room = self.quota + (self.spare > 0) > self.has
+            fitting = np.flatnonzero(fits[:, number] & room)
+            if len(fitting):
+                self._take(int(fitting[0]), np.array([number]))
+
+
+RANGE = Assignor("range", (RebalanceProtocol.EAGER,), ClaimSource.NONE, assign)

@@ -1,0 +1,34 @@
+"""All partitions in topic order, dealt to the members in turn (Kafka's RoundRobinAssignor)."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+
+import numpy as np
+
+from roster.assignors.base import Assignor, ClaimSource, RebalanceProtocol
+from roster.assignors.groups import members_by_subscription, subscribers, topic_classes
+from roster.model import NOBODY, Plan, Problem
+
+
+def assign(problem: Problem) -> Plan:
+    """One pointer goes round all members and skips those that do not subscribe to the partition's topic."""
+    classes = topic_classes(problem)
+    members = members_by_subscription(problem)
+    consumers = [subscribers(members, subscriptions) for subscriptions in classes.subscriptions]
+    turns = [group.tolist() for group in consumers]
+    owner = np.full(problem.partition_count, NOBODY, dtype=np.int32)
+    if len(turns) == 1:
+        owner[:] = consumers[0][np.arange(len(owner)) % len(turns[0])]
+        return Plan.of(problem, owner)
+    pointer = 0
+    first = problem.first.tolist()
+    for topic, number in enumerate(classes.of_topic.tolist()):
+        turn, begin, end = turns[number], first[topic], first[topic + 1]
+        at = bisect_left(turn, pointer)
+        owner[begin:end] = consumers[number][np.arange(at, at + end - begin) % len(turn)]
+        pointer = turn[(at + end - begin - 1) % len(turn)] + 1
+    return Plan.of(problem, owner)
+
+
+ROUNDROBIN = Assignor("roundrobin", (RebalanceProtocol.EAGER,), ClaimSource.NONE, assign)

@@ -1,0 +1,134 @@
+"""The leader's duty, bytes in and bytes out: every member's subscription to every member's assignment."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+
+import numpy as np
+
+from roster.assignors import ASSIGNORS, Assignor, ClaimSource
+from roster.model import NO_GENERATION, Plan, Problem
+from roster.wire.columns import (
+    Names,
+    TopicPartitions,
+    decode_cooperative_user_data,
+    decode_sticky_user_data,
+    decode_subscriptions,
+    encode_assignments,
+    encode_cooperative_user_data,
+    encode_sticky_user_data,
+)
+
+
+def lead(
+    assignor: str | Assignor,
+    subscriptions: Mapping[str, bytes],
+    partitions: Mapping[str, int],
+    *,
+    instance_ids: Mapping[str, str | None] | None = None,
+    racks: Mapping[str, Sequence[Collection[str]]] | None = None,
+    generation: int | None = None,
+) -> dict[str, bytes]:
+    """Assign a whole group: {member id: subscription bytes} to {member id: assignment bytes}, every member answered.
+
+    partitions: how many partitions each topic has; topics that are missing here are not assigned.
+    instance_ids: the static members' instance ids, which the JoinGroup response carries beside the subscriptions.
+    racks: racks[topic][partition] are the racks that hold a replica (KIP-881).
+    generation: the generation being formed. Claims from it or a later one are left over from an earlier life of the
+    group whose generations restarted, and yield to every claim that can be true.
+
+    A member whose subscription cannot be read gets an empty assignment; nothing a member sends makes this raise.
+    Raises ValueError for an assignor nobody knows.
+    """
+    plan = plan_group(
+        assignor, subscriptions, partitions, instance_ids=instance_ids, racks=racks, generation=generation
+    )
+    problem = plan.problem
+    encoded = encode_assignments(plan.given, len(problem.members), problem.topics, problem.first)
+    by_member = dict(zip(problem.members, encoded, strict=True))
+    return {member: by_member[member] for member in subscriptions}
+
+
+def plan_group(
+    assignor: str | Assignor,
+    subscriptions: Mapping[str, bytes],
+    partitions: Mapping[str, int],
+    *,
+    instance_ids: Mapping[str, str | None] | None = None,
+    racks: Mapping[str, Sequence[Collection[str]]] | None = None,
+    generation: int | None = None,
+) -> Plan:
+    """The same as a Plan, which can explain itself."""
+    chosen = find_assignor(assignor)
+    problem = read_group(
+        chosen.claim_source, subscriptions, partitions, instance_ids=instance_ids, racks=racks, generation=generation
+    )
+    return chosen.assign(problem)
+
+
+def read_group(
+    claim_source: ClaimSource,
+    subscriptions: Mapping[str, bytes],
+    partitions: Mapping[str, int],
+    *,
+    instance_ids: Mapping[str, str | None] | None = None,
+    racks: Mapping[str, Sequence[Collection[str]]] | None = None,
+    generation: int | None = None,
+) -> Problem:
+    """The group's problem as an assignor with this source of claims sees it."""
+    members = list(subscriptions)
+    topics = [topic for topic, count in partitions.items() if count > 0]
+    names = Names(topics)
+    columns = decode_subscriptions(list(subscriptions.values()), names)
+    claims, generations = columns.owned, columns.generation
+    if claim_source is ClaimSource.STICKY_USER_DATA:
+        claims, generations = decode_sticky_user_data(columns.user_data, names)
+    elif claim_source is ClaimSource.FIELDS:
+        without = generations == NO_GENERATION
+        if without.any():
+            generations = np.where(without, decode_cooperative_user_data(columns.user_data), generations)
+    else:
+        nothing = np.zeros(0, dtype=np.int32)
+        claims = TopicPartitions(nothing, nothing, nothing)
+    if generation is not None:
+        generations = np.where(generations >= generation, np.int32(NO_GENERATION), generations)
+    instances = instance_ids or {}
+    return Problem.from_columns(
+        members=members,
+        instances=[instances.get(member) for member in members],
+        member_racks=columns.racks,
+        topics=topics,
+        counts=np.fromiter(map(partitions.__getitem__, topics), dtype=np.int64, count=len(topics)),
+        subscriptions=columns.sections,
+        subscription_of=columns.section_of,
+        generation=generations,
+        claim_member=claims.member,
+        claim_topic=claims.topic,
+        claim_number=claims.number,
+        replica_racks=racks,
+        unreadable=frozenset(members[m] for m in np.flatnonzero(~columns.readable).tolist()),
+    )
+
+
+def find_assignor(name: str | Assignor) -> Assignor:
+    """The assignor of that name; ValueError names the known ones."""
+    if isinstance(name, Assignor):
+        return name
+    if name not in ASSIGNORS:
+        raise ValueError(f"unknown assignor {name!r}; known are {', '.join(ASSIGNORS)}")
+    return ASSIGNORS[name]
+
+
+def subscription_user_data(
+    assignor: str | Assignor, owned: Mapping[str, Sequence[int]] | None, generation: int
+) -> bytes | None:
+    """The user data a member sends with its subscription under this assignor.
+
+    owned and generation are of the member's last assignment; owned is None before the first one.
+    """
+    source = find_assignor(assignor).claim_source
+    if source is ClaimSource.STICKY_USER_DATA:
+        return None if owned is None else encode_sticky_user_data(owned, generation)
+    if source is ClaimSource.FIELDS:
+        return encode_cooperative_user_data(NO_GENERATION if owned is None else generation)
+    return None

@@ -1,0 +1,141 @@
+"""An assignor's answer: who is to own each partition, as columns, with a view and a reason for people."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+
+from roster.model.problem import NOBODY, Bool, Int32, Int64, Problem
+from roster.model.topics import TopicPartition
+
+
+class Move(NamedTuple):
+    """A partition that changes hands: from a member (None: nobody had it) to a member, and the rule that moved it."""
+
+    topic: str
+    partition: int
+    source: str | None
+    target: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Plan:
+    """The decision over `problem`.
+
+    owner: [partitions] member index that is to own each partition, NOBODY where nobody subscribes to it.
+    held: [partitions] member index that has it now, as the policy sees it (claims settled), NOBODY if none.
+    withheld: [partitions] True where the owner gets it one round later, because somebody has yet to let it go.
+    contested: [partitions] True where several members claimed it in the same newest generation, so nobody has it.
+    """
+
+    problem: Problem
+    owner: Int32
+    held: Int32
+    withheld: Bool
+    contested: Bool
+
+    @classmethod
+    def of(
+        cls,
+        problem: Problem,
+        owner: Int32,
+        *,
+        held: Int32 | None = None,
+        withheld: Bool | None = None,
+        contested: Bool | None = None,
+    ) -> Plan:
+        """A plan; what is not given is: nothing held, nothing withheld, nothing contested."""
+        size = problem.partition_count
+        return cls(
+            problem,
+            owner.astype(np.int32, copy=False),
+            np.full(size, NOBODY, dtype=np.int32) if held is None else held,
+            np.zeros(size, dtype=np.bool_) if withheld is None else withheld,
+            np.zeros(size, dtype=np.bool_) if contested is None else contested,
+        )
+
+    @property
+    def given(self) -> Int32:
+        """[partitions] the member that is handed each partition in this round."""
+        return np.where(self.withheld, np.int32(NOBODY), self.owner)
+
+    def loads(self) -> Int64:
+        """[members] number of partitions each is to own once every hand-over is done."""
+        return np.bincount(self.owner[self.owner >= 0], minlength=len(self.problem.members))
+
+    def moved(self) -> Bool:
+        """[partitions] True where a member that has the partition loses it to another."""
+        return np.asarray((self.held != NOBODY) & (self.owner != NOBODY) & (self.held != self.owner))
+
+    def assignment(self) -> dict[str, dict[str, list[int]]]:
+        """What each member is handed in this round: {member: {topic: [partition]}}, every member present."""
+        return _by_member(self.problem, self.given)
+
+    def partitions(self) -> dict[str, list[TopicPartition]]:
+        """The same as flat lists: {member: [TopicPartition]}."""
+        return {
+            member: [TopicPartition(topic, n) for topic, numbers in topics.items() for n in numbers]
+            for member, topics in self.assignment().items()
+        }
+
+    def transferring(self) -> dict[TopicPartition, str]:
+        """Withheld partitions and the member that gets each in the next round."""
+        members = self.problem.members
+        return {self.problem.name(p): members[int(self.owner[p])] for p in np.flatnonzero(self.withheld).tolist()}
+
+    def explain(self) -> list[Move]:
+        """Every partition that changes hands, with the rule that moved it, by topic and number."""
+        return list(self._moves())
+
+    def _moves(self) -> Iterator[Move]:
+        problem = self.problem
+        members = problem.members
+        subscribed = [set(s.tolist()) for s in problem.subscriptions]
+        had = np.bincount(self.held[self.held >= 0], minlength=len(members))
+        loads = self.loads()
+        gains = np.bincount(self.owner[(self.owner != self.held) & (self.owner >= 0)], minlength=len(members))
+        match = None if problem.racks is None else problem.racks.matches()
+        topic_of = problem.topic_of()
+        for p in np.flatnonzero((self.owner != NOBODY) & (self.owner != self.held)).tolist():
+            target, source, topic = int(self.owner[p]), int(self.held[p]), int(topic_of[p])
+            to = members[target]
+            if source == NOBODY:
+                why = "claimed by several members in one generation" if self.contested[p] else "nobody had it"
+                yield Move(*problem.name(p), None, to, why)
+                continue
+            giver = members[source]
+            if topic not in subscribed[problem.subscription_of[source]]:
+                why = f"{giver} no longer subscribes to {problem.topics[topic]}"
+            elif (
+                problem.racks is not None
+                and match is not None
+                and (not match[source, problem.racks.set_of[p]] and match[target, problem.racks.set_of[p]])
+            ):
+                why = f"{to} is in a rack with a replica, {giver} is not"
+            elif loads[source] < had[source]:
+                grows = f"{to} goes from {had[target]} to {loads[target]}"
+                why = f"balance: {giver} had {had[source]} and keeps {loads[source]}, {grows}"
+            elif gains[source]:
+                why = f"balance: {giver} makes room for a partition that {to} may not have"
+            else:
+                why = f"{problem.topics[topic]} is placed anew by this policy"
+            yield Move(*problem.name(p), giver, to, why)
+
+
+def _by_member(problem: Problem, owner: Int32) -> dict[str, dict[str, list[int]]]:
+    order = np.argsort(owner, kind="stable")
+    order = order[np.searchsorted(owner[order], 0) :]
+    owners, topics = owner[order], problem.topic_of()[order]
+    numbers = problem.number_of()[order].tolist()
+    starts = np.ones(len(order), dtype=np.bool_)
+    starts[1:] = (owners[1:] != owners[:-1]) | (topics[1:] != topics[:-1])
+    bounds = [*np.flatnonzero(starts).tolist(), len(order)]
+    result: dict[str, dict[str, list[int]]] = {member: {} for member in problem.members}
+    for begin, end in pairwise(bounds):
+        result[problem.members[owners[begin]]][problem.topics[topics[begin]]] = numbers[begin:end]
+    return result

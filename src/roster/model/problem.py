@@ -1,0 +1,298 @@
+"""What an assignor is asked: members, topics and claims as columns.
+
+Members and topics are indexed once, in an order that does not depend on how they were supplied, and every partition of
+every subscribed topic has one flat number: `first[topic] + partition`. All per-partition facts are arrays over those
+numbers, so a policy never loops over partitions in Python.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from roster.model.topics import TopicPartition
+
+Int32: TypeAlias = npt.NDArray[np.int32]
+Int64: TypeAlias = npt.NDArray[np.int64]
+Bool: TypeAlias = npt.NDArray[np.bool_]
+
+NOBODY = -1
+"""The member index of a partition that no member has."""
+
+NO_GENERATION = -1
+
+
+@dataclass(frozen=True, slots=True)
+class MemberInfo:
+    """One member as people and plug-ins write it; `owned` is a claim and is believed only as far as the policy
+    believes it.
+    """
+
+    topics: Collection[str] = ()
+    owned: Mapping[str, Iterable[int]] = field(default_factory=dict)
+    generation: int = NO_GENERATION
+    instance: str | None = None
+    rack: str | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Racks:
+    """Where members and replicas stand. Replica racks are kept as distinct sets, because there are few of them.
+
+    `member[m]` is the rack of member m or None; `sets[set_of[p]]` are the racks that hold a replica of flat partition
+    p.
+    """
+
+    member: tuple[str | None, ...]
+    sets: tuple[frozenset[str], ...]
+    set_of: Int32
+
+    def matter(self, members: Iterable[int], sets: Iterable[int]) -> bool:
+        """Whether looking at racks can change anything (KIP-881): a member is in a rack that holds a replica of a
+        partition, and not every partition has a replica in all of them. `sets` are those of the partitions looked at.
+        """
+        present = {self.sets[i] for i in sets}
+        union = frozenset().union(*present)
+        return present != {union} and any(self.member[m] in union for m in members)
+
+    def matches(self) -> Bool:
+        """[members, sets] the member has no rack, or a replica is in its rack."""
+        racks = {rack: i for i, rack in enumerate(sorted({r for r in self.member if r is not None}))}
+        by_rack = np.array([[rack in replicas for replicas in self.sets] for rack in racks] + [[True] * len(self.sets)])
+        return np.asarray(by_rack[[len(racks) if r is None else racks[r] for r in self.member]], dtype=np.bool_)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Claims:
+    """Who says to own what: row i claims flat partition `partition[i]` for member `member[i]`; no row twice, none
+    invalid.
+    """
+
+    member: Int32
+    partition: Int64
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Problem:
+    """One assignment to be made.
+
+    members: ids; static ones by instance id, then dynamic ones by member id, both in Kafka's (UTF-16) order.
+    instances: the members' instance ids, None for dynamic ones.
+    topics: names of the topics that somebody subscribes to and that exist, ascending.
+    first: [topics + 1] flat number of each topic's partition 0; the last entry is the number of partitions.
+    subscriptions: the distinct subscriptions, each ascending topic indices; subscription_of: [members] which one a
+    member has. claims, generation: what members say to own, and the generation each says it from ([members], -1 if
+    none). racks: None unless some member is in a rack that holds a replica; whether racks then matter, `Racks.matter`
+    says. unreadable: ids of members whose subscription could not be parsed; they are members with no topics here.
+    """
+
+    members: tuple[str, ...]
+    instances: tuple[str | None, ...]
+    topics: tuple[str, ...]
+    first: Int64
+    subscriptions: tuple[Int32, ...]
+    subscription_of: Int32
+    claims: Claims
+    generation: Int32
+    racks: Racks | None = None
+    unreadable: frozenset[str] = frozenset()
+
+    @property
+    def partition_count(self) -> int:
+        """Number of partitions of all topics here."""
+        return int(self.first[-1])
+
+    @property
+    def counts(self) -> Int64:
+        """[topics] number of partitions of each topic."""
+        return np.diff(self.first)
+
+    def topic_of(self) -> Int32:
+        """[partitions] topic index of each flat partition."""
+        return np.repeat(np.arange(len(self.topics), dtype=np.int32), self.counts)
+
+    def number_of(self) -> Int32:
+        """[partitions] the partition number inside its topic."""
+        return (np.arange(self.partition_count) - np.repeat(self.first[:-1], self.counts)).astype(np.int32)
+
+    def name(self, partition: int) -> TopicPartition:
+        """The flat partition as topic and number."""
+        topic = int(np.searchsorted(self.first, partition, side="right")) - 1
+        return TopicPartition(self.topics[topic], partition - int(self.first[topic]))
+
+    @classmethod
+    def build(
+        cls,
+        members: Mapping[str, MemberInfo],
+        partitions: Mapping[str, int],
+        *,
+        replica_racks: Mapping[str, Sequence[Collection[str]]] | None = None,
+    ) -> Problem:
+        """Columns from a mapping of members; `replica_racks[topic][partition]` are the racks that hold a replica.
+
+        Claims on partitions or topics that do not exist are dropped; so are subscriptions to topics without partitions.
+        """
+        topic_index = {name: i for i, name in enumerate(partitions)}
+        distinct: dict[tuple[int, ...], int] = {}
+        subscription_of, claim_member, claim_topic, claim_number = [], [], [], []
+        for m, info in enumerate(members.values()):
+            key = tuple(sorted({topic_index[t] for t in info.topics if t in topic_index}))
+            subscription_of.append(distinct.setdefault(key, len(distinct)))
+            for topic, numbers in info.owned.items():
+                if topic in topic_index:
+                    valid = [n for n in numbers if 0 <= n < partitions[topic]]
+                    claim_member += [m] * len(valid)
+                    claim_topic += [topic_index[topic]] * len(valid)
+                    claim_number += valid
+        return cls.from_columns(
+            members=list(members),
+            instances=[info.instance for info in members.values()],
+            member_racks=[info.rack or None for info in members.values()],
+            topics=list(partitions),
+            counts=np.array(list(partitions.values()), dtype=np.int64),
+            subscriptions=[np.array(key, dtype=np.int32) for key in distinct],
+            subscription_of=np.array(subscription_of, dtype=np.int32),
+            generation=np.array([info.generation for info in members.values()], dtype=np.int32),
+            claim_member=np.array(claim_member, dtype=np.int32),
+            claim_topic=np.array(claim_topic, dtype=np.int32),
+            claim_number=np.array(claim_number, dtype=np.int64),
+            replica_racks=replica_racks,
+        )
+
+    @classmethod
+    def from_columns(
+        cls,
+        *,
+        members: Sequence[str],
+        instances: Sequence[str | None],
+        member_racks: Sequence[str | None],
+        topics: Sequence[str],
+        counts: Int64,
+        subscriptions: Sequence[Int32],
+        subscription_of: Int32,
+        generation: Int32,
+        claim_member: Int32,
+        claim_topic: Int32,
+        claim_number: Int32 | Int64,
+        replica_racks: Mapping[str, Sequence[Collection[str]]] | None = None,
+        unreadable: frozenset[str] = frozenset(),
+    ) -> Problem:
+        """The canonical form of columns in any order.
+
+        `topics` may hold topics nobody subscribes to; `subscriptions` are indices into it and may repeat; claims may be
+        on any topic index (-1: unknown) and any number, and may repeat. What does not exist is dropped here.
+        """
+        members_order = member_order(members, instances)
+        wanted = np.zeros(len(topics), dtype=np.bool_)
+        used = np.unique(subscription_of) if len(subscription_of) else np.zeros(0, dtype=np.int32)
+        for s in used.tolist():
+            wanted[subscriptions[s]] = True
+        wanted &= counts > 0
+        kept = np.flatnonzero(wanted)
+        names = [topics[t] for t in kept.tolist()]
+        topics_order = kafka_order(names)
+        new_topic = np.full(len(topics) + 1, -1, dtype=np.int32)
+        new_topic[kept[topics_order]] = np.arange(len(kept), dtype=np.int32)
+        first = np.zeros(len(kept) + 1, dtype=np.int64)
+        np.cumsum(counts[kept[topics_order]], out=first[1:])
+
+        distinct: dict[bytes, int] = {}
+        canonical: list[Int32] = []
+        merged = np.zeros(max(len(subscriptions), 1), dtype=np.int32)
+        for s in used.tolist():
+            mapped = new_topic[subscriptions[s]]
+            mapped = np.sort(mapped[mapped >= 0])
+            if len(mapped) > 1 and (mapped[1:] == mapped[:-1]).any():
+                mapped = np.unique(mapped)
+            merged[s] = distinct.setdefault(mapped.tobytes(), len(distinct))
+            if merged[s] == len(canonical):
+                canonical.append(mapped)
+        by_member = merged[subscription_of][members_order] if len(members) else np.zeros(0, dtype=np.int32)
+        appearance, renumber = _by_first_use(by_member, len(canonical))
+
+        topic = new_topic[claim_topic]
+        count_of = np.append(counts, 0)[claim_topic]
+        valid = (topic >= 0) & (claim_number >= 0) & (claim_number < count_of)
+        if not valid.all():
+            topic, claim_number, claim_member = topic[valid], claim_number[valid], claim_member[valid]
+        new_member = np.empty(len(members), dtype=np.int32)
+        new_member[members_order] = np.arange(len(members), dtype=np.int32)
+        claims = _claims(new_member[claim_member], first[topic] + claim_number, int(first[-1]))
+
+        ordered = members_order.tolist()
+        ordered_topics = tuple(names[i] for i in topics_order.tolist())
+        ordered_racks = tuple(member_racks[i] for i in ordered)
+        return cls(
+            members=tuple(members[i] for i in ordered),
+            instances=tuple(instances[i] for i in ordered),
+            topics=ordered_topics,
+            first=first,
+            subscriptions=tuple(canonical[i] for i in appearance.tolist()),
+            subscription_of=renumber[by_member],
+            claims=claims,
+            generation=generation[members_order],
+            racks=_racks(ordered_racks, ordered_topics, first, replica_racks),
+            unreadable=unreadable,
+        )
+
+
+def kafka_order(names: Sequence[str]) -> Int64:
+    """The permutation that sorts names as Java's String.compareTo does: by UTF-16 code units."""
+    if all(map(str.isascii, names)):
+        return np.array(sorted(range(len(names)), key=names.__getitem__), dtype=np.int64)
+    units = [name.encode("utf-16-be", "surrogatepass") for name in names]
+    return np.array(sorted(range(len(names)), key=units.__getitem__), dtype=np.int64)
+
+
+def member_order(members: Sequence[str], instances: Sequence[str | None]) -> Int64:
+    """Static members by instance id, then dynamic ones by member id (AbstractPartitionAssignor.MemberInfo)."""
+    by_id = kafka_order(members).tolist()
+    static = [i for i in by_id if instances[i] is not None]
+    by_instance = kafka_order([instances[i] or "" for i in static])
+    dynamic = [i for i in by_id if instances[i] is None]
+    return np.array([static[i] for i in by_instance.tolist()] + dynamic, dtype=np.int64)
+
+
+def _by_first_use(codes: Int32, size: int) -> tuple[Int64, Int32]:
+    """(codes in order of first appearance, new number of each code)."""
+    _, first_at = np.unique(codes, return_index=True)
+    appearance = codes[np.sort(first_at)].astype(np.int64)
+    renumber = np.zeros(size, dtype=np.int32)
+    renumber[appearance] = np.arange(len(appearance), dtype=np.int32)
+    return appearance, renumber
+
+
+def _claims(member: Int32, partition: Int64, partition_count: int) -> Claims:
+    """Claims without repetitions, ordered by partition where a partition is claimed more than once."""
+    if len(partition) and int(np.bincount(partition, minlength=partition_count).max()) > 1:
+        order = np.lexsort((member, partition))
+        member, partition = member[order], partition[order]
+        fresh = np.ones(len(member), dtype=np.bool_)
+        fresh[1:] = (partition[1:] != partition[:-1]) | (member[1:] != member[:-1])
+        member, partition = member[fresh], partition[fresh]
+    return Claims(member, partition)
+
+
+def _racks(
+    member_racks: tuple[str | None, ...],
+    topics: tuple[str, ...],
+    first: Int64,
+    replica_racks: Mapping[str, Sequence[Collection[str]]] | None,
+) -> Racks | None:
+    """Rack columns, or None where looking at racks could change nothing."""
+    if not replica_racks or not any(member_racks):
+        return None
+    distinct: dict[frozenset[str], int] = {}
+    set_of = np.full(int(first[-1]), distinct.setdefault(frozenset(), 0), dtype=np.int32)
+    for t, topic in enumerate(topics):
+        start = int(first[t])
+        replicas = replica_racks.get(topic, ())[: int(first[t + 1]) - start]
+        numbers = [distinct.setdefault(frozenset(r for r in racks if r), len(distinct)) for racks in replicas]
+        set_of[start : start + len(numbers)] = numbers
+    if frozenset().union(*distinct).isdisjoint(r for r in member_racks if r is not None):
+        return None
+    return Racks(member_racks, tuple(distinct), set_of)
