@@ -2,27 +2,117 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import unquote, urlsplit
 
+import pyarrow.parquet as pq
+
+from roster.spark.commitlog import CommitLog, folder
+from roster.spark.errors import PipelineError
 from roster.spark.sinks import Sink
+from roster.spark.storage import LocalStorage, Storage, storage
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from pyspark.sql import DataFrame, SparkSession
 
     from roster.model import TopicPartition
+    from roster.spark.batch import Batch, Owner
 
 
 class ParquetSink(Sink):
-    """Parquet files under `path`; `spark.read.parquet(path)` sees each record's results once."""
+    """Parquet files under `path`; a plain `spark.read.parquet(path)` sees each record's results once.
 
-    def __init__(self, path: str, *, partition_by: Sequence[str] = (), checkpoint_every: int = 32) -> None: ...
+    The positions live beside the files (`<path>/_roster`, see `roster.spark.commitlog`), so results and offsets count
+    in one step whatever the transform does: aggregates over several partitions are fine. All applications of one group
+    write to one path. `path` is a local folder (shared by driver and executors) or a URI on a file system whose rename
+    is atomic. `partition_by` names columns that become folders, `checkpoint_every` counts log entries.
+    """
+
+    def __init__(self, path: str | Path, *, partition_by: Sequence[str] = (), checkpoint_every: int = 32) -> None:
+        if not str(path):
+            raise PipelineError("no path given", field="path", fix="For example ParquetSink('out/flights')")
+        self._path = str(path)
+        self._partition_by = tuple(partition_by)
+        self._checkpoint_every = checkpoint_every
+        self._storage: Storage | None = None
+        self._log: CommitLog | None = None
+
+    def open(self, spark: SparkSession | None, group: str | None = None) -> None:
+        """Read the log and complete what a dead writer left; PipelineError if the path belongs to another group."""
+        self._storage = storage(self._path, spark)
+        self._log = CommitLog(self._storage, checkpoint_every=self._checkpoint_every)
+        try:
+            self._log.open()
+        except OSError as error:
+            raise PipelineError(f"{self._path} cannot be used: {error.strerror or error}", field="path") from error
+        if group is not None:
+            self._log.check_group(group)
 
     def positions(self) -> dict[TopicPartition, int]:
         """The next offset of each partition that has results here."""
-        return {}
+        return dict(self._fresh().positions)
+
+    def rows(self) -> int:
+        """How many rows count."""
+        return self._fresh().rows
 
     def read(self, spark: SparkSession) -> DataFrame:
-        """The committed rows, after completing what a dead writer left half published."""
-        raise NotImplementedError
+        """The committed rows, after completing what a dead writer left unpublished."""
+        self.open(spark)
+        return spark.read.parquet(self._opened()[0].uri)
+
+    def claim(self, partitions: Collection[TopicPartition], owner: Owner) -> dict[TopicPartition, int]:
+        """Fence the owners of before and say where their results end."""
+        return self._opened()[1].claim(partitions, owner)
+
+    def write(self, df: DataFrame, batch: Batch) -> str:
+        """Write the rows to a stage of their own."""
+        place, log = self._opened()
+        stage = log.stage(batch.ranges)
+        writer = df.write
+        if self._partition_by:
+            writer = writer.partitionBy(*self._partition_by)
+        try:
+            writer.parquet(f"{place.uri}/{folder(stage)}")
+        except BaseException:
+            log.discard(stage)
+            raise
+        return stage
+
+    def commit(self, staged: str, batch: Batch) -> None:
+        """One log entry makes the stage count; then its files are renamed to where readers look."""
+        place, log = self._opened()
+        base = f"{folder(staged)}/"
+        names = [name.removeprefix(base) for name in place.files(folder(staged)) if name.endswith(".parquet")]
+        names = [name for name in names if not name.rpartition("/")[2].startswith((".", "_"))]
+        if isinstance(place, LocalStorage):
+            local = Path(unquote(urlsplit(place.uri).path)) / base
+            counts = {name: pq.read_metadata(local / name).num_rows for name in names}
+            names = [name for name in names if counts[name]]
+            rows = sum(counts.values())
+        else:
+            rows = 0
+        log.commit(batch.owner, batch.ranges, staged, names, rows)
+
+    def abort(self, staged: str | None, batch: Batch) -> None:
+        """Remove the stage."""
+        if staged is not None:
+            self._opened()[1].discard(staged)
+
+    def close(self) -> None:
+        """Nothing is held open."""
+        self._log = self._storage = None
+
+    def _fresh(self) -> CommitLog:
+        """The log as it stands now, read without disturbing a running pipeline's view of it."""
+        log = CommitLog(storage(self._path) if self._storage is None else self._storage)
+        log.open()
+        return log
+
+    def _opened(self) -> tuple[Storage, CommitLog]:
+        if self._storage is None or self._log is None:
+            raise PipelineError("the sink is not open", field="ParquetSink", fix="Give it to Pipeline.write")
+        return self._storage, self._log

@@ -1,0 +1,90 @@
+"""Where each partition is read next: the sink's word, else the group's, else `starting_offsets`."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from roster.spark.errors import PipelineError
+from roster.spark.options import EARLIEST, LATEST
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from roster.model import TopicPartition
+    from roster.spark.batch import Owner
+    from roster.spark.membership import Membership
+    from roster.spark.options import Options
+    from roster.spark.sinks import Sink
+
+log = logging.getLogger(__name__)
+
+
+class StartingPoints:
+    """Answers where partitions that were just taken over start."""
+
+    def __init__(self, member: Membership, sink: Sink, options: Options) -> None:
+        self._member, self._sink, self._options = member, sink, options
+        self._known: dict[str, int] = {}
+
+    def note_topics(self) -> None:
+        """Remember the topics' partition counts: `latest` is meant for these, later ones start at earliest."""
+        if isinstance(self._options.topics, tuple):
+            self._known = self._member.partitions_for(self._options.topics)
+
+    def find(
+        self, partitions: Collection[TopicPartition], owner: Owner
+    ) -> tuple[dict[TopicPartition, int], set[TopicPartition]]:
+        """The next offset of each partition, and the partitions for which the group should be told so.
+
+        Raises PipelineError when records that should be read are gone and `fail_on_data_loss` is set.
+        """
+        if not partitions:
+            return {}, set()
+        in_sink = self._sink.claim(partitions, owner)
+        committed = self._member.committed(partitions)
+        begins = self._member.beginning_offsets(partitions)
+        ends = self._member.end_offsets(partitions)
+        group = {partition: found.offset for partition, found in committed.items() if found is not None}
+        fresh = [p for p in partitions if p not in in_sink and p not in group]
+        starts = {**self._first_offsets(fresh, begins, ends), **group, **in_sink}
+        for partition, start in starts.items():
+            begin, end = begins[partition], ends[partition]
+            if begin <= start <= end:
+                continue
+            problem = f"{partition}: the next offset is {start}, but the log holds {begin} to {end}"
+            if self._options.fail_on_data_loss or (start > end and partition in in_sink):
+                raise PipelineError(
+                    f"{problem}: records are gone or the topic was created anew",
+                    field="fail_on_data_loss",
+                    fix="Set it to False to go on with what is there, or use another group and output",
+                )
+            log.warning("%s; going on with what is there", problem)
+            # A sink with a position must see its range begin there; the reader skips what is gone.
+            if partition not in in_sink:
+                starts[partition] = begin
+        return starts, {p for p, start in starts.items() if group.get(p) != start}
+
+    def _first_offsets(
+        self,
+        partitions: Collection[TopicPartition],
+        begins: Mapping[TopicPartition, int],
+        ends: Mapping[TopicPartition, int],
+    ) -> dict[TopicPartition, int]:
+        rule = self._options.starting_offsets
+        named = {"earliest": EARLIEST, "latest": LATEST}
+        if isinstance(rule, int):
+            at = self._member.offsets_for_times(dict.fromkeys(partitions, rule)) if partitions else {}
+            wanted = {p: LATEST if (offset := at.get(p)) is None else offset for p in partitions}
+        elif isinstance(rule, Mapping):
+            wanted = {p: rule.get(p, EARLIEST) for p in partitions}
+        else:
+            wanted = dict.fromkeys(partitions, named[rule])
+            if rule == "latest":
+                # A partition added since the start has been seen from its first record on.
+                wanted.update({p: EARLIEST for p in partitions if p.partition >= self._known.get(p.topic, 1 << 31)})
+        return {
+            p: begins[p] if offset == EARLIEST else ends[p] if offset == LATEST else offset
+            for p, offset in wanted.items()
+        }

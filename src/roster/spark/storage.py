@@ -1,0 +1,254 @@
+"""The few file operations the commit log needs, on the local file system and on HDFS-like ones through the JVM."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import uuid
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+from urllib.parse import unquote, urlsplit
+
+from roster.spark.errors import PipelineError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+class Storage(Protocol):
+    """Files below one root; names are relative, with `/`."""
+
+    uri: str
+    """The root as Spark takes it."""
+
+    def create(self, name: str, data: bytes) -> bool:
+        """Write a file whole and durably if there is none of that name; False if there is. Readers never see half."""
+
+    def replace(self, name: str, data: bytes) -> None:
+        """Write a file whole, in place of one that may be there."""
+
+    def read(self, name: str) -> bytes | None:
+        """The file's bytes, None if there is none."""
+
+    def files(self, folder: str) -> list[str]:
+        """The files anywhere below a folder, sorted, relative to the root; [] if there is no folder."""
+
+    def children(self, folder: str) -> list[str]:
+        """Names of a folder's entries, sorted; [] if there is no folder."""
+
+    def publish(self, source: str, target: str) -> None:
+        """Rename a file; nothing happens if the source is gone."""
+
+    def sync(self, name: str) -> None:
+        """Make a file's content durable."""
+
+    def remove(self, name: str) -> None:
+        """Remove a file or a whole folder, if it is there."""
+
+
+class LocalStorage:
+    """POSIX files: `link` creates a complete file only if absent, `fsync` makes file and name durable."""
+
+    def __init__(self, root: str) -> None:
+        self._root = Path(root).absolute()
+        self.uri = self._root.as_uri()
+
+    def create(self, name: str, data: bytes) -> bool:
+        """See `Storage`."""
+        path = self._root / name
+        draft = self._draft(path, data)
+        try:
+            os.link(draft, path)
+        except FileExistsError:
+            return False
+        finally:
+            draft.unlink(missing_ok=True)
+        _sync(path.parent)
+        return True
+
+    def replace(self, name: str, data: bytes) -> None:
+        """See `Storage`."""
+        path = self._root / name
+        self._draft(path, data).replace(path)
+        _sync(path.parent)
+
+    def read(self, name: str) -> bytes | None:
+        """See `Storage`."""
+        try:
+            return (self._root / name).read_bytes()
+        except FileNotFoundError:
+            return None
+
+    def files(self, folder: str) -> list[str]:
+        """See `Storage`."""
+        found = (Path(at) / name for at, _, names in os.walk(self._root / folder) for name in names)
+        return sorted(path.relative_to(self._root).as_posix() for path in found)
+
+    def children(self, folder: str) -> list[str]:
+        """See `Storage`."""
+        try:
+            return sorted(os.listdir(self._root / folder))  # noqa: PTH208 - names are wanted, not paths
+        except FileNotFoundError:
+            return []
+
+    def publish(self, source: str, target: str) -> None:
+        """See `Storage`."""
+        path = self._root / target
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with contextlib.suppress(FileNotFoundError):
+            (self._root / source).rename(path)
+
+    def sync(self, name: str) -> None:
+        """See `Storage`."""
+        _sync(self._root / name)
+
+    def remove(self, name: str) -> None:
+        """See `Storage`."""
+        path = self._root / name
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
+
+    @staticmethod
+    def _draft(path: Path, data: bytes) -> Path:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        draft = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+        with draft.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        return draft
+
+
+class HadoopStorage:
+    """A Hadoop file system whose rename is atomic and refuses an existing target (HDFS and kin), through the JVM."""
+
+    def __init__(self, spark: SparkSession, uri: str) -> None:
+        self.uri = uri.rstrip("/")
+        jvm: Any = spark._jvm
+        jsc: Any = spark.sparkContext._jsc
+        settings = jsc.hadoopConfiguration()
+        hadoop = jvm.org.apache.hadoop.fs
+        self._path = hadoop.Path
+        root = self._path(self.uri)
+        self._files = root.getFileSystem(settings)
+        self._context = hadoop.FileContext.getFileContext(root.toUri(), settings)
+        option = jvm.java.lang.Class.forName("org.apache.hadoop.fs.Options$Rename")
+        self._rename_options = {}
+        for name in ("NONE", "OVERWRITE"):
+            self._rename_options[name] = jvm.java.lang.reflect.Array.newInstance(option, 1)
+            constant = jvm.java.lang.Enum.valueOf(option, name)
+            jvm.java.lang.reflect.Array.set(self._rename_options[name], 0, constant)
+
+    def create(self, name: str, data: bytes) -> bool:
+        """See `Storage`."""
+        draft, target = self._draft(name, data), self._at(name)
+        if self._files.exists(target):
+            self._files.delete(draft, False)
+            return False
+        try:
+            self._rename(draft, target, overwrite=False)
+        except Exception as error:
+            self._files.delete(draft, False)
+            if "FileAlreadyExistsException" in str(error):
+                return False
+            raise
+        return True
+
+    def replace(self, name: str, data: bytes) -> None:
+        """See `Storage`."""
+        self._rename(self._draft(name, data), self._at(name), overwrite=True)
+
+    def read(self, name: str) -> bytes | None:
+        """See `Storage`."""
+        path = self._at(name)
+        if not self._files.exists(path):
+            return None
+        stream = self._files.open(path)
+        try:
+            return bytes(stream.readAllBytes())
+        finally:
+            stream.close()
+
+    def files(self, folder: str) -> list[str]:
+        """See `Storage`."""
+        path = self._at(folder)
+        if not self._files.exists(path):
+            return []
+        found, names = self._files.listFiles(path, True), []
+        base = self._files.makeQualified(self._path(self.uri)).toUri().getPath()
+        while found.hasNext():
+            names.append(found.next().getPath().toUri().getPath()[len(base) + 1 :])
+        return sorted(names)
+
+    def children(self, folder: str) -> list[str]:
+        """See `Storage`."""
+        path = self._at(folder)
+        if not self._files.exists(path):
+            return []
+        return sorted(status.getPath().getName() for status in self._files.listStatus(path))
+
+    def publish(self, source: str, target: str) -> None:
+        """See `Storage`."""
+        start, path = self._at(source), self._at(target)
+        self._files.mkdirs(path.getParent())
+        if self._files.exists(start):
+            try:
+                self._rename(start, path, overwrite=True)
+            except Exception:
+                if self._files.exists(start):
+                    raise
+
+    def sync(self, name: str) -> None:
+        """Closing a file has made it durable as far as the file system does."""
+
+    def remove(self, name: str) -> None:
+        """See `Storage`."""
+        self._files.delete(self._at(name), True)
+
+    def _at(self, name: str) -> Any:
+        return self._path(f"{self.uri}/{name}")
+
+    def _draft(self, name: str, data: bytes) -> Any:
+        folder, _, last = name.rpartition("/")
+        draft = self._at(f"{folder}/.{last}.{uuid.uuid4().hex}")
+        stream = self._files.create(draft, False)
+        try:
+            stream.write(data)
+            stream.hsync()
+        finally:
+            stream.close()
+        return draft
+
+    def _rename(self, source: Any, target: Any, *, overwrite: bool) -> None:
+        self._context.rename(source, target, self._rename_options["OVERWRITE" if overwrite else "NONE"])
+
+
+ATOMIC_RENAME = {"hdfs", "viewfs", "abfs", "abfss"}
+"""Schemes whose rename is atomic and refuses an existing target; object stores' is a copy."""
+
+
+def storage(path: str, spark: SparkSession | None = None) -> Storage:
+    """The storage for a path or URI; PipelineError for one that cannot create a file only if it is absent."""
+    parts = urlsplit(path)
+    if parts.scheme in {"", "file"}:
+        return LocalStorage(unquote(parts.path) if parts.scheme else path)
+    if parts.scheme not in ATOMIC_RENAME:
+        raise PipelineError(
+            f"{parts.scheme}:// cannot create a file only if it is absent, so two writers could both win",
+            field="path",
+            fix=f"Use a local path or one of {', '.join(sorted(ATOMIC_RENAME))}; elsewhere write with foreach_batch",
+        )
+    if spark is None:
+        raise PipelineError(f"{path} needs Spark's file systems", field="path", fix="Pass spark=")
+    return HadoopStorage(spark, path)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,104 @@
+"""Watches the group while a batch runs: cancels the batch when its partitions are lost or its time is up."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from roster.client import Ownership
+    from roster.spark.batch import Batch
+    from roster.spark.membership import Membership
+
+log = logging.getLogger(__name__)
+
+_TICK = 0.5  # seconds between looks when nothing changes
+
+
+def verdict(batch: Batch, ownership: Ownership, now: float, margin: float) -> str | None:
+    """Why the batch must not go on, None if it may. `now` and `margin` are monotonic seconds.
+
+    A batch must be over `margin` before the deadline: the time it takes to cancel it and say so.
+    """
+    if ownership.error is not None:
+        return f"the member failed: {ownership.error}"
+    if ownership.member_id != batch.owner.member_id:
+        return "the group does not know this member any more"
+    gone = batch.ranges.keys() - ownership.partitions - ownership.revoking
+    if gone:
+        return f"{len(gone)} of its partitions were lost, among them {min(gone)}"
+    late = ownership.revoke_deadline is not None and now >= ownership.revoke_deadline - margin
+    if late and not ownership.revoking.isdisjoint(batch.ranges.keys()):
+        return "it would outlast the rebalance timeout"
+    return None
+
+
+class Watch:
+    """A thread that holds each batch against the member's ownership."""
+
+    def __init__(self, member: Membership, cancel: Callable[[], None], margin: float) -> None:
+        """`cancel` ends the running batch's jobs, is thread-safe and may be called again."""
+        self._member, self._cancel, self._margin = member, cancel, margin
+        self._lock = threading.Lock()
+        self._batch: Batch | None = None
+        self._reason: str | None = None
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="roster-watch", daemon=True)
+
+    def start(self) -> None:
+        """Begin to watch."""
+        self._thread.start()
+
+    def begin(self, batch: Batch) -> None:
+        """A batch is starting."""
+        with self._lock:
+            self._batch, self._reason = batch, None
+
+    def end(self) -> str | None:
+        """The batch is over; returns why it was cancelled, None if it was not."""
+        with self._lock:
+            self._batch = None
+            return self._reason
+
+    def cancel(self, reason: str) -> None:
+        """Cancel the running batch, if there is one."""
+        with self._lock:
+            if self._batch is not None and self._reason is None:
+                log.warning("batch %d is cancelled: %s", self._batch.number, reason)
+                self._reason = reason
+            if self._batch is not None:
+                self._cancel()
+
+    def look(self, ownership: Ownership, now: float) -> None:
+        """Hold the running batch against an ownership; cancels again while it lasts (it may start further jobs)."""
+        with self._lock:
+            batch, reason = self._batch, self._reason
+        if batch is not None:
+            reason = reason or verdict(batch, ownership, now, self._margin)
+            if reason is not None:
+                self.cancel(reason)
+
+    def close(self) -> None:
+        """Stop watching; the thread ends within a tick."""
+        self._closed.set()
+
+    def _run(self) -> None:
+        epoch, timeout = -1, _TICK
+        while not self._closed.is_set():
+            try:
+                ownership = self._member.wait(epoch, timeout)
+                self.look(ownership, time.monotonic())
+            except Exception:
+                if self._closed.is_set():
+                    return
+                log.exception("watching the group failed; trying again")
+                self._closed.wait(_TICK)
+                continue
+            epoch, timeout = ownership.epoch, _TICK
+            if ownership.revoke_deadline is not None:
+                left = ownership.revoke_deadline - self._margin - time.monotonic()
+                timeout = min(_TICK, max(left, 0.05))
