@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from roster.member.leader import lead
+from collections.abc import Collection, Mapping, Sequence
+from importlib import import_module
 
 __version__ = "0.1.0"
 
 __all__ = ["__version__", "lead"]
 
 
-def __getattr__(name: str) -> object:
-    """Load the leader's duty, and numpy with it, on first use: `import roster` alone stays cheap."""
-    if name == "lead":
-        from roster.member.leader import lead  # noqa: PLC0415
+def lead(
+    assignor: str,
+    subscriptions: Mapping[str, bytes],
+    partitions: Mapping[str, int],
+    *,
+    instance_ids: Mapping[str, str | None] | None = None,
+    racks: Mapping[str, Sequence[Collection[str]]] | None = None,
+    generation: int | None = None,
+) -> dict[str, bytes]:
+    """Do a group leader's whole duty: {member id: subscription bytes} to {member id: assignment bytes}.
 
-        return lead
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    See `roster.member.leader.lead`, which this calls; it is loaded, and numpy with it, on the first call.
+    """
+    duty = import_module("roster.member.leader")  # by name: the package itself depends on none of its rooms
+    assigned: dict[str, bytes] = duty.lead(
+        assignor, subscriptions, partitions, instance_ids=instance_ids, racks=racks, generation=generation
+    )
+    return assigned
