@@ -1,0 +1,66 @@
+"""`roster demo`."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from roster.cli.demo.stage import flights, set_stage, users_file
+from roster.cli.demo.story import Story
+from roster.cli.demo.view import open_view
+from roster.cli.errors import FAILED, UserError
+from roster.cli.options import columns_of
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+
+@click.command()
+@click.option("--input", "file", metavar="FILE", type=click.Path(path_type=Path), help="A file of your own.")
+@click.option("--key", metavar="COLUMN[,COLUMN…]", help="With --input: the columns to key, group and count by.")
+@click.option("--format", "form", type=click.Choice(["csv", "jsonl", "parquet"]), help="When its name does not tell.")
+@click.option("--partitions", type=click.IntRange(min=3), default=12, show_default=True, help="Of the topic.")
+@click.option("--rate", type=click.FloatRange(min=0, min_open=True), help="Records a second; default: 75 s for all.")
+@click.option("--deadline", type=click.FloatRange(min=1), default=300.0, show_default=True, help="In seconds.")
+@click.option("--keep", is_flag=True, help="Keep the directory with the broker's data, the output and the logs.")
+@click.option("--no-view", is_flag=True, help="Plain lines even on a terminal.")
+def demo(
+    file: Path | None,
+    key: str | None,
+    form: str | None,
+    partitions: int,
+    rate: float | None,
+    deadline: float,
+    keep: bool,
+    no_view: bool,
+) -> int:
+    """Two PySpark applications share a topic as one consumer group, and every record counts exactly once.
+
+    A third application joins, one is killed with -9, the broker is killed with -9 and restarted. At the end the output
+    is compared with a plain computation of the same file. Everything runs on this machine and is gone afterwards.
+    """
+    if file is not None and key is None:
+        raise UserError("--key: --input needs the columns to key by, for example --key COLUMN")
+    if file is None and (key is not None or form is not None):
+        raise UserError("--input: --key and --format are for a file of your own; name it with --input FILE")
+    material = users_file(file, columns_of(key, "--key"), form) if file is not None and key is not None else flights()
+    _end_like_ctrl_c(signal.SIGTERM, signal.SIGHUP)
+    with set_stage(material, partitions, keep) as stage:
+        if keep:
+            click.echo(f"keeping {stage.directory}")
+        verdict = Story(stage, open_view(not no_view), rate, deadline).tell()
+    click.echo(f"demo: {verdict}")
+    return 0 if verdict.holds else FAILED
+
+
+def _end_like_ctrl_c(*signals: signal.Signals) -> None:
+    """Unwind on these signals too, so that no child and no directory is left behind."""
+
+    def unwind(_signal: int, _frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    for each in signals:
+        signal.signal(each, unwind)

