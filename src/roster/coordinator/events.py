@@ -1,7 +1,7 @@
 """What goes into the coordinator and what comes out: the whole seam between the state machine and its shell.
 
-Times are integer milliseconds. `now` given to `Coordinator.step` is monotonic and drives every timer; wall-clock time for
-record timestamps comes with the event that needs it.
+Times are integer milliseconds. `now` given to `Coordinator.step` is monotonic and drives every timer; wall-clock time
+for record timestamps comes with the event that needs it.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class WriteCompleted:
 
 @dataclass(frozen=True, slots=True)
 class PartitionLoading:
-    """This process became coordinator for a partition of `__consumer_offsets`; its groups are not known yet."""
+    """The process became coordinator for a partition of `__consumer_offsets`; its groups are not known yet."""
 
     partition: int
 
@@ -64,7 +64,7 @@ class PartitionLoaded:
 
 @dataclass(frozen=True, slots=True)
 class PartitionUnloaded:
-    """This process is no longer coordinator for the partition."""
+    """The process is no longer coordinator for the partition."""
 
     partition: int
 
@@ -98,7 +98,10 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """Records to append atomically, in order, to one partition of `__consumer_offsets`; the shell answers WriteCompleted."""
+    """Records to append atomically, in order, to one partition of `__consumer_offsets`.
+
+    The shell answers each with one WriteCompleted, those of one partition in the order they were asked for.
+    """
 
     id: int
     partition: int

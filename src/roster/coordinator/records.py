@@ -1,0 +1,180 @@
+"""What the log of `__consumer_offsets` says about groups, in both directions: state to records, records to state."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from roster.coordinator.group import CommittedOffset, Group, GroupState, Member
+from roster.wire import WireError
+from roster.wire.group_records import (
+    GroupMetadataKey,
+    GroupMetadataValue,
+    OffsetCommitKey,
+    OffsetCommitValue,
+    decode_key,
+    decode_value,
+    encode_key,
+    encode_value,
+)
+
+UNSTORED_GENERATIONS = 16
+"""How many generations a coordinator is taken to have handed out after the last one it stored.
+
+A generation is stored only with its assignment, so an earlier coordinator may have given out numbers the log does not
+know. The first generation after loading skips as many, and members that name a still higher one are believed.
+"""
+
+
+# -- state to records ------------------------------------------------------------------------------------------------
+
+
+def group_record(group: Group, assignments: Mapping[str, bytes] | None = None) -> tuple[bytes, bytes]:
+    """The group as it is, with the assignments given or else those its members have."""
+    members = [
+        GroupMetadataValue.Member(
+            member_id=member.member_id,
+            group_instance_id=member.instance_id,
+            client_id=member.client_id,
+            client_host=member.client_host,
+            rebalance_timeout=member.rebalance_timeout_ms,
+            session_timeout=member.session_timeout_ms,
+            subscription=member.metadata(group.protocol),
+            assignment=member.assignment if assignments is None else assignments[member.member_id],
+        )
+        for member in group.members.values()
+    ]
+    value = GroupMetadataValue(
+        protocol_type=group.protocol_type or "",
+        generation=group.generation,
+        protocol=group.protocol,
+        leader=group.leader_id,
+        current_state_timestamp=-1 if group.state_since_ms is None else group.state_since_ms,
+        members=members,
+    )
+    group.recorded = True
+    return encode_key(GroupMetadataKey(group=group.group_id)), encode_value(value)
+
+
+def group_tombstone(group_id: str) -> tuple[bytes, None]:
+    """The group is no more."""
+    return encode_key(GroupMetadataKey(group=group_id)), None
+
+
+def offset_record(
+    group_id: str, topic: str, partition: int, committed: CommittedOffset | None
+) -> tuple[bytes, bytes | None]:
+    """A committed offset, or its tombstone (None)."""
+    key = encode_key(OffsetCommitKey(group=group_id, topic=topic, partition=partition))
+    if committed is None:
+        return key, None
+    value = OffsetCommitValue(
+        offset=committed.offset,
+        leader_epoch=committed.leader_epoch,
+        metadata=committed.metadata,
+        commit_timestamp=committed.committed_at_ms,
+        expire_timestamp=-1 if committed.expires_at_ms is None else committed.expires_at_ms,
+    )
+    return key, encode_value(value)
+
+
+# -- records to state ------------------------------------------------------------------------------------------------
+
+
+class Replay:
+    """Rebuilds the groups of one partition from its records in log order.
+
+    Any part of the log will do, compacted or cut off in front: the last value of a key wins, a tombstone for something
+    unknown means nothing (worked case GC-29). Records of other kinds are left out, and so are those that cannot be
+    read; `unreadable` counts the latter.
+    """
+
+    def __init__(self, partition: int) -> None:
+        self.partition = partition
+        self.groups: dict[str, Group] = {}
+        self.unreadable = 0
+
+    def apply_all(self, log: Iterable[tuple[bytes, bytes | None]]) -> None:
+        """Apply records in order."""
+        for key, value in log:
+            try:
+                self.apply(key, value)
+            except WireError:
+                self.unreadable += 1
+
+    def apply(self, key: bytes, value: bytes | None) -> None:
+        """Apply one record; WireError if it cannot be read."""
+        about = decode_key(key)
+        if about is None:
+            return
+        content = None if value is None else decode_value(about, value)
+        match about, content:
+            case OffsetCommitKey(), OffsetCommitValue():
+                self._group(about.group).store_offset(about.topic, about.partition, loaded_offset(content))
+            case OffsetCommitKey(), None:
+                self._forget_offset(about)
+            case GroupMetadataKey(), GroupMetadataValue():
+                group = loaded_group(about.group, self.partition, content)
+                group.offsets = self._group(about.group).offsets
+                self.groups[about.group] = group
+            case _:
+                self._forget_group(about.group)
+
+    def _group(self, group_id: str) -> Group:
+        return self.groups.setdefault(group_id, Group(group_id, self.partition))
+
+    def _forget_offset(self, about: OffsetCommitKey) -> None:
+        group = self.groups.get(about.group)
+        if group is not None:
+            group.store_offset(about.topic, about.partition, None)
+            if not group.recorded and not group.offsets:
+                del self.groups[about.group]
+
+    def _forget_group(self, group_id: str) -> None:
+        group = self.groups.pop(group_id, None)
+        if group is not None and group.offsets:  # acknowledged offsets have tombstones of their own
+            self._group(group_id).offsets = group.offsets
+
+
+def loaded_offset(value: OffsetCommitValue) -> CommittedOffset:
+    """A committed offset as the log has it."""
+    expires_at = None if value.expire_timestamp == -1 else value.expire_timestamp
+    return CommittedOffset(value.offset, value.leader_epoch, value.metadata, value.commit_timestamp, expires_at)
+
+
+def loaded_rebalance_timeout_ms(member: GroupMetadataValue.Member) -> int:
+    """The member's rebalance timeout; its session timeout where the record has none (before v1)."""
+    return member.rebalance_timeout if member.rebalance_timeout > 0 else member.session_timeout
+
+
+def loaded_group(group_id: str, partition: int, value: GroupMetadataValue) -> Group:
+    """A group as the log has it: Stable if it has members, else Empty."""
+    group = Group(
+        group_id,
+        partition,
+        state=GroupState.STABLE if value.members else GroupState.EMPTY,
+        state_since_ms=None if value.current_state_timestamp == -1 else value.current_state_timestamp,
+        protocol_type=value.protocol_type or None,
+        protocol=value.protocol,
+        generation=value.generation,
+        generation_floor=value.generation + UNSTORED_GENERATIONS,
+        recorded=True,
+    )
+    for member in value.members:
+        holder = group.members.get(group.instances.get(member.group_instance_id or "", member.member_id))
+        if holder is not None:
+            group.remove(holder)
+        group.add(
+            Member(
+                member_id=member.member_id,
+                instance_id=member.group_instance_id,
+                client_id=member.client_id,
+                client_host=member.client_host,
+                session_timeout_ms=member.session_timeout,
+                rebalance_timeout_ms=loaded_rebalance_timeout_ms(member),
+                protocols=((value.protocol or "", member.subscription),),
+                assignment=member.assignment,
+            )
+        )
+    if value.leader in group.members:
+        group.leader_id = value.leader
+    return group

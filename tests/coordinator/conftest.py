@@ -1,0 +1,6 @@
+"""Makes this room's harness importable by its tests."""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
