@@ -32,6 +32,9 @@ NO_ID = "00000000-0000-0000-0000-000000000000"
 IGNORED = {"throttle_time_ms", "error_message", "cluster_id", "port", "tags"}
 """Response fields that may differ between two correct brokers: words for people, and where they live."""
 
+CHOSEN = {"session_id"}
+"""Numbers a broker chooses at random; zero means none."""
+
 
 @functools.cache
 def message_class(name: str) -> Any:
@@ -195,7 +198,8 @@ class Exchange:
     def comparable(self, value: Any) -> Any:
         """The value with random ids named by order of appearance, lists of structures sorted, noise left out."""
         if isinstance(value, Mapping):
-            return {key: self.comparable(entry) for key, entry in value.items() if key not in IGNORED}
+            named = {key: self.comparable(entry) for key, entry in value.items() if key not in IGNORED}
+            return {key: "some" if key in CHOSEN and entry != 0 else entry for key, entry in named.items()}
         if isinstance(value, (list, tuple, set)):
             entries = [self.comparable(entry) for entry in value]
             return sorted(entries, key=lambda entry: json.dumps(entry, sort_keys=True, default=str))
@@ -242,12 +246,27 @@ class Exchange:
         topic = {"name": full, "num_partitions": partitions, "replication_factor": 1, "assignments": [], "configs": []}
         made = self.ask("CreateTopics", 5, topics=[topic], timeout_ms=10_000, validate_only=False)
         assert made["topics"][0]["error_code"] == 0, made
-        wait_until(
-            lambda: self.ask("Metadata", 9, topics=[{"name": full}])["topics"][0]["error_code"] == 0,
-            10,
-            f"{full} not in the metadata",
-        )
+        probes = [
+            {"partition_index": index, "current_leader_epoch": -1, "timestamp": -1} for index in range(partitions)
+        ]
+        probe = {"replica_id": -1, "isolation_level": 0, "topics": [{"name": full, "partitions": probes}]}
+
+        def led() -> bool:
+            known = self.ask("Metadata", 9, topics=[{"name": full}])["topics"][0]["error_code"] == 0
+            told = self.ask("ListOffsets", 7, **probe)["topics"][0]["partitions"]
+            return known and all(partition["error_code"] == 0 for partition in told)
+
+        wait_until(led, 10, f"{full} has no leader")
         return full
+
+    def producer(self) -> int:
+        """A producer id."""
+        asked = {"transactional_id": None, "transaction_timeout_ms": 60_000}
+        granted = wait_until(
+            lambda: next((t for t in [self.ask("InitProducerId", 4, **asked)] if t["error_code"] == 0), None), 10
+        )
+        self.note("a producer is granted", {"epoch": granted["producer_epoch"], "id": granted["producer_id"] >= 0})
+        return granted["producer_id"]
 
     def forget_nameless_group(self) -> None:
         """Scripts share the group "" that old clients may commit to: leave none behind."""
