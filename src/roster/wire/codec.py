@@ -8,6 +8,7 @@ length and count with the bytes that remain before it takes or allocates anythin
 from __future__ import annotations
 
 from collections.abc import Callable
+from struct import Struct as Packing
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from roster.wire.compile_read import reader_source
@@ -21,8 +22,10 @@ if TYPE_CHECKING:
 
 M = TypeVar("M", bound="Message | Struct")
 
-Writer: TypeAlias = Callable[[Any, list[bytes]], None]
+Writer: TypeAlias = Callable[[Any, Callable[[bytes], None]], None]
 Reader: TypeAlias = "Callable[[Buffer, int, int], tuple[Any, int]]"
+
+_SIZE = Packing(">i")
 
 _writers: dict[type, dict[int, Writer]] = {}
 _readers: dict[type, dict[int, Reader]] = {}
@@ -34,20 +37,25 @@ def encode(message: Message | Struct, version: int) -> bytes:
     Raises WireError for a version the message has not got, a value out of its field's range, and a field that is not
     at its default but absent from this version (unless the table calls it ignorable).
     """
-    out: list[bytes] = []
-    write_into(out, message, version)
-    return b"".join(out)
+    return _write([], message, version, sized=False)
 
 
-def write_into(out: list[bytes], message: Message | Struct, version: int) -> None:
-    """Append the pieces of `encode(message, version)` to `out`; large values are appended as they are, not copied."""
+def encode_framed(head: list[bytes], message: Message, version: int) -> bytes:
+    """Return a 4-byte size, `head` and the body in one piece, copying large values only once."""
+    return _write([b"", *head], message, version, sized=True)
+
+
+def _write(out: list[bytes], message: Message | Struct, version: int, *, sized: bool) -> bytes:
     cls = type(message)
     try:
         write = _writers[cls][version]
     except KeyError:
         write = _compile(cls, version, writer_source, _writers)
     try:
-        write(message, out.append)  # type: ignore[arg-type]
+        write(message, out.append)
+        if sized:
+            out[0] = _SIZE.pack(sum(map(len, out)))
+        return b"".join(out)
     except WireError:
         raise
     except Exception as error:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeVar, cast
 
 from roster.wire import messages
 from roster.wire.api import ApiKey
-from roster.wire.codec import decode_from, write_into
+from roster.wire.codec import decode_from, encode_framed
 from roster.wire.compile_read import skip_tags
 from roster.wire.errors import ErrorCode, WireError
 from roster.wire.fields import Versions
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 M = TypeVar("M", bound=Message)
 
-_SIZE = Packing(">i")
 _REQUEST = Packing(">hhih")
 _CORRELATION = Packing(">i")
 
@@ -89,12 +88,12 @@ def encode_request(message: Message, version: int, correlation_id: int, client_i
     try:
         client = b"" if client_id is None else client_id.encode()
         size = -1 if client_id is None else len(client)
-        pieces = [b"", _REQUEST.pack(table.key, version, correlation_id, size), client]
+        head = [_REQUEST.pack(table.key, version, correlation_id, size), client]
     except Exception as error:
         raise WireError(f"request header: {error}") from error
     if version in table.flexible:
-        pieces.append(b"\0")
-    return _framed(pieces, message, version)
+        head.append(b"\0")
+    return encode_framed(head, message, version)
 
 
 def decode_request(frame: Buffer) -> tuple[RequestHeader, Message]:
@@ -130,12 +129,12 @@ def decode_request_header(frame: Buffer) -> tuple[RequestHeader, int]:
 def encode_response(message: Message, version: int, correlation_id: int) -> bytes:
     """Return the whole frame, size included."""
     try:
-        pieces = [b"", _CORRELATION.pack(correlation_id)]
+        head = [_CORRELATION.pack(correlation_id)]
     except Exception as error:
         raise WireError(f"response header: correlation id: {error}") from error
     if _flexible_response_header(type(message), version):
-        pieces.append(b"\0")
-    return _framed(pieces, message, version)
+        head.append(b"\0")
+    return encode_framed(head, message, version)
 
 
 def decode_response(cls: type[M], version: int, frame: Buffer) -> tuple[int, M]:
@@ -180,15 +179,6 @@ def advertised(spoken: Mapping[ApiKey, Versions] = API_VERSIONS) -> list[ApiVers
 
 def _flexible_response_header(cls: type[Message], version: int) -> bool:
     return version in cls.__table__.flexible and not issubclass(cls, ApiVersionsResponse)
-
-
-def _framed(pieces: list[bytes], message: Message, version: int) -> bytes:
-    write_into(pieces, message, version)
-    size = sum(map(len, pieces))
-    if size > 0x7FFFFFFF:
-        raise WireError(f"{message.__table__.name} v{version}: a frame of {size} bytes")
-    pieces[0] = _SIZE.pack(size)
-    return b"".join(pieces)
 
 
 def _all_read(cls: type[Message], version: int, end: int, frame: Buffer) -> None:
