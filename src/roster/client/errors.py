@@ -116,6 +116,6 @@ class CommitFenced(CommitError):  # noqa: N818 - the name states the fact the ca
 
 
 class CommitRetriable(CommitError):  # noqa: N818 - as above
-    """The commit did not go through in time, its outcome is unknown; it may be tried again while the partition is owned."""
+    """The commit did not go through, its outcome may be unknown; it may be tried again while the partition is owned."""
 
     retriable = True

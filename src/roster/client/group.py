@@ -2,20 +2,58 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
+import re
+import threading
+from collections.abc import Sequence
+from concurrent.futures import Future
+from itertools import count
+from random import Random
 from typing import TYPE_CHECKING, Self
 
+from roster.client.cluster import Cluster
+from roster.client.errors import ClosedError, OptionError, RequestTimeoutError, UnreachableError
+from roster.client.loop import LoopThread
+from roster.client.positions import EARLIEST, LATEST, Groups, list_offsets
+from roster.client.runner import MemberRunner
+from roster.client.translate import error_of
+from roster.client.types import MemberEvent, Ownership
+from roster.member.config import ConfigError, MemberConfig
+from roster.member.events import (
+    Closed,
+    CommitDone,
+    CommitRequested,
+    Publish,
+    Released,
+    Report,
+    SelectionChanged,
+    Started,
+    Stopped,
+)
+from roster.member.transitions import State
+
 if TYPE_CHECKING:
-    import re
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping
     from types import TracebackType
 
-    from roster.client.types import MemberEvent, Ownership
+    from roster.member.events import Selection
     from roster.member.offsets import OffsetAndMetadata
     from roster.model import TopicPartition
 
+log = logging.getLogger("roster.member")
+
+BOOTSTRAP_PATIENCE = 10.0
+"""Seconds to keep trying the first connection: a broker that is just starting is no error."""
+
 
 class GroupMember:
-    """A member of a consumer group on an event-loop thread of its own; every method is thread-safe and blocking."""
+    """A member of a consumer group on an event-loop thread of its own; every method is thread-safe and blocking.
+
+    topics: names, or a compiled pattern that must match whole names. rebalance_timeout_ms is how long the group waits
+    for this member to finish revoked work. on_event is called on the loop's thread and must not block. seed: of the
+    jitter in retry pauses. Raises OptionError naming an option that cannot work.
+    """
 
     def __init__(
         self,
@@ -33,52 +71,106 @@ class GroupMember:
         group_instance_id: str | None = None,
         rack_id: str | None = None,
         on_event: Callable[[MemberEvent], None] | None = None,
+        seed: int | None = None,
     ) -> None:
-        raise NotImplementedError
+        try:
+            self._config = MemberConfig(
+                group=group,
+                selection=_selection(topics),
+                assignors=(assignors,) if isinstance(assignors, str) else tuple(assignors),
+                session_timeout_ms=session_timeout_ms,
+                heartbeat_interval_ms=heartbeat_interval_ms,
+                rebalance_timeout_ms=rebalance_timeout_ms,
+                request_timeout_ms=request_timeout_ms,
+                metadata_max_age_ms=metadata_max_age_ms,
+                group_instance_id=group_instance_id,
+                rack_id=rack_id,
+            )
+        except ConfigError as error:
+            raise OptionError(error.option, str(error)) from None
+        self._chance = Random(seed)  # noqa: S311 - jitter, no secret
+        self._cluster = Cluster(bootstrap, client_id, request_timeout_ms / 1000, self._chance)
+        self._groups = Groups(self._cluster)
+        self._on_event = on_event
+        self._changed = threading.Condition()
+        self._ownership = Ownership()
+        self._commits: dict[int, Future[None]] = {}
+        self._tokens = count(1)
+        self._stopped = threading.Event()
+        self._runner: MemberRunner | None = None
+        self._loop: LoopThread | None = None
+        self._closed = False
+        self._joined = False
+        self._trouble = "nothing was heard of it"
+
+    # Joining and leaving.
 
     def start(self, timeout: float = 60.0) -> None:
-        """Join the group: returns with the first assignment, or after `timeout` seconds while it goes on joining."""
-        raise NotImplementedError
+        """Join the group: return with the first assignment, or after `timeout` seconds and go on joining.
 
-    def ownership(self) -> Ownership:
-        """What this member owns now."""
-        raise NotImplementedError
+        Raises UnreachableError, UnknownTopicError, a GroupError when the group refuses this member, and
+        RequestTimeoutError when the group has no coordinator within `timeout`. After an error the member is closed.
+        """
+        if self._closed or self._loop is not None:
+            raise ClosedError("a member is started once; make another one")
+        self._loop = LoopThread(f"roster-member-{self._config.group}")
+        try:
+            self._loop.call(self._begin(timeout))
+            with self._changed:
+                self._changed.wait_for(lambda: self._joined or self._ownership.error is not None, timeout)
+            if self._ownership.error is not None:
+                raise self._ownership.error
+            runner = self._runner
+            if not self._joined and runner is not None and runner.member.coordinator is None:
+                raise RequestTimeoutError(
+                    f"group {self._config.group!r} has had no coordinator for {timeout:g} s: {self._trouble}"
+                )
+        except BaseException:
+            self.close(timeout=1.0)
+            raise
 
-    def wait(self, epoch: int, timeout: float) -> Ownership:
-        """Wait until the snapshot's epoch differs from `epoch`, at most `timeout` seconds; returns the newest."""
-        raise NotImplementedError
+    async def _begin(self, timeout: float) -> None:
+        await self._connect(min(timeout, BOOTSTRAP_PATIENCE))
+        if not isinstance(self._config.selection, re.Pattern):
+            await self._cluster.topics(self._config.selection)
+        self._runner = MemberRunner(self._cluster, self._config, self._chance, self._take)
+        self._feed(Started())
 
-    def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], ownership: Ownership) -> None:
-        """Commit for work done under `ownership`: CommitFenced when a partition was lost since, CommitRetriable, ..."""
-        raise NotImplementedError
-
-    def release(self, partitions: Collection[TopicPartition]) -> None:
-        """Say that work on these `revoking` partitions has stopped and is committed."""
-        raise NotImplementedError
-
-    def committed(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """The group's committed offsets; None where there is none."""
-        raise NotImplementedError
-
-    def beginning_offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """The first offset each partition still holds."""
-        raise NotImplementedError
-
-    def end_offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """The offset the next record of each partition will get."""
-        raise NotImplementedError
-
-    def offsets_for_times(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
-        """The first offset at or after each wall-clock ms; None where no record is that young."""
-        raise NotImplementedError
-
-    def partitions_for(self, topics: Collection[str]) -> dict[str, int]:
-        """How many partitions each topic has; UnknownTopicError when one does not exist."""
-        raise NotImplementedError
+    async def _connect(self, patience: float) -> None:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + patience
+        while True:
+            try:
+                await self._cluster.metadata(())
+            except UnreachableError:
+                if loop.time() >= deadline:
+                    raise
+                await asyncio.sleep(0.2)
+            else:
+                return
 
     def close(self, leave: bool = True, timeout: float = 10.0) -> None:
-        """Stop; with `leave` a dynamic member says goodbye so that the others take over at once."""
-        raise NotImplementedError
+        """Stop; with `leave` a dynamic member says goodbye so that the others take over at once. May be repeated."""
+        if self._closed:
+            return
+        self._closed = True
+        if self._loop is None:
+            return
+        if self._runner is not None:
+            self._loop.post(self._feed, Closed(leave))
+            self._stopped.wait(timeout)
+        self._loop.call(self._shut())
+        self._loop.stop()
+        for waiting in list(self._commits.values()):
+            if not waiting.done():
+                waiting.set_exception(ClosedError("the member was closed"))
+        with self._changed:
+            self._changed.notify_all()
+
+    async def _shut(self) -> None:
+        if self._runner is not None:
+            await self._runner.close()
+        await self._cluster.close()
 
     def __enter__(self) -> Self:
         self.start()
@@ -88,3 +180,152 @@ class GroupMember:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    # Ownership.
+
+    def ownership(self) -> Ownership:
+        """What this member owns now."""
+        with self._changed:
+            return self._ownership
+
+    def wait(self, epoch: int, timeout: float) -> Ownership:
+        """Wait until the snapshot's epoch differs from `epoch`, at most `timeout` seconds; returns the newest."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._ownership.epoch != epoch or self._closed, timeout)
+            return self._ownership
+
+    def release(self, partitions: Collection[TopicPartition]) -> None:
+        """Say that work on these `revoking` partitions has stopped and is committed; needless once closed."""
+        if not self._closed:
+            self._post(Released(frozenset(partitions)))
+
+    def subscribe(self, topics: Sequence[str] | re.Pattern[str]) -> None:
+        """Follow other topics from now on; OptionError for what cannot be a topic."""
+        try:
+            selection = _selection(topics)
+            MemberConfig(group=self._config.group, selection=selection)
+        except ConfigError as error:
+            raise OptionError(error.option, str(error)) from None
+        self._post(SelectionChanged(selection))
+
+    # Offsets.
+
+    def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], ownership: Ownership) -> None:
+        """Commit for work done under `ownership`; returns when the offsets are durable.
+
+        A partition that was kept without a break since `ownership` is committed in the group's present generation.
+        Raises CommitFenced when one was not (then nothing is written), CommitRetriable when the commit did not go
+        through within the request timeout, UnknownTopicError and other ClientErrors as they are.
+        """
+        if not offsets:
+            return
+        done: Future[None] = Future()
+        token = next(self._tokens)
+        self._commits[token] = done
+        try:
+            self._post(CommitRequested(token, dict(offsets), ownership.epoch))
+            done.result()
+        finally:
+            self._commits.pop(token, None)
+
+    def committed(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        """The group's committed offsets; None where there is none."""
+        wanted = list(partitions)
+        found = self._running().call(self._groups.committed(self._config.group, wanted)) if wanted else {}
+        return {partition: found.get(partition) for partition in wanted}
+
+    def beginning_offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        """The first offset each partition still holds."""
+        return self._edge(partitions, EARLIEST)
+
+    def end_offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        """The offset the next record of each partition will get."""
+        return self._edge(partitions, LATEST)
+
+    def _edge(self, partitions: Collection[TopicPartition], time: int) -> dict[TopicPartition, int]:
+        found = self._running().call(list_offsets(self._cluster, dict.fromkeys(partitions, time)))
+        return {partition: offset or 0 for partition, offset in found.items()}
+
+    def offsets_for_times(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
+        """The first offset at or after each wall-clock ms; None where no record is that young."""
+        return self._running().call(list_offsets(self._cluster, dict(times)))
+
+    def partitions_for(self, topics: Collection[str]) -> dict[str, int]:
+        """How many partitions each topic has; UnknownTopicError when one does not exist."""
+        found = self._running().call(self._count(topics))
+        return {topic: found[topic] for topic in topics}
+
+    async def _count(self, topics: Collection[str]) -> dict[str, int]:
+        self._cluster.forget(topics)
+        return {name: len(topic.leaders) for name, topic in (await self._cluster.topics(topics)).items()}
+
+    # Between the threads.
+
+    def _running(self) -> LoopThread:
+        if self._closed or self._loop is None:
+            raise ClosedError("the member is closed" if self._closed else "the member is not started")
+        return self._loop
+
+    def _post(self, event: CommitRequested | Released | SelectionChanged) -> None:
+        self._running().post(self._feed, event)
+
+    def _feed(self, event: Started | Closed | CommitRequested | Released | SelectionChanged) -> None:
+        runner = self._runner
+        assert runner is not None  # noqa: S101 - posted only by a started member
+        runner.feed(event)
+
+    def _take(self, effect: Publish | CommitDone | Report | Stopped) -> None:
+        """What the member tells the application; on the loop's thread."""
+        match effect:
+            case Publish():
+                self._publish(effect)
+            case CommitDone(token, failure):
+                waiting = self._commits.get(token)
+                if waiting is not None and not waiting.done():
+                    if failure is None:
+                        waiting.set_result(None)
+                    else:
+                        waiting.set_exception(error_of(failure))
+            case Report():
+                self._tell(effect)
+            case Stopped():
+                self._stopped.set()
+
+    def _publish(self, news: Publish) -> None:
+        runner = self._runner
+        with self._changed:
+            self._ownership = Ownership(
+                generation=news.generation,
+                member_id=news.member_id,
+                partitions=news.partitions,
+                revoking=news.revoking,
+                lost=news.lost,
+                revoke_deadline=None if news.revoke_deadline is None else news.revoke_deadline / 1000,
+                epoch=news.epoch,
+                error=None if news.failure is None else error_of(news.failure),
+            )
+            self._joined = self._joined or (runner is not None and runner.member.state is State.STABLE)
+            self._changed.notify_all()
+
+    def _tell(self, report: Report) -> None:
+        if report.kind == "retry":
+            self._trouble = report.text
+        level = logging.WARNING if report.kind in ("lost", "failed") else logging.INFO
+        log.log(level, "group %s member %s: %s: %s", self._config.group, report.member_id, report.kind, report.text)
+        if self._on_event is None:
+            return
+        event = MemberEvent(report.kind, report.text, report.generation, report.member_id, report.partitions)
+        try:
+            self._on_event(event)
+        except Exception:
+            log.exception("on_event raised")
+
+
+def _selection(topics: Sequence[str] | re.Pattern[str]) -> Selection:
+    if isinstance(topics, re.Pattern):
+        return topics
+    if isinstance(topics, str) or not isinstance(topics, Sequence | frozenset | set):
+        raise ConfigError("topics", f"must be a sequence of names or a compiled pattern, not {topics!r}")
+    if not all(isinstance(topic, str) for topic in topics):
+        raise ConfigError("topics", f"every topic must be a text: {topics!r}")
+    return frozenset(topics)

@@ -34,7 +34,7 @@ class Ownership:
 class MemberEvent:
     """Something a member did or met, for logs and views.
 
-    `kind` is one of coordinator, joining, joined, leading, assigned, revoking, revoked, lost, rejoin, retry, left, failed.
+    `kind` is one of coordinator, joining, joined, leading, assigned, revoking, lost, rejoin, retry, left, failed.
     """
 
     kind: str

@@ -744,7 +744,7 @@ class Member:
     ) -> None:
         number = self._number()
         self._sent[number] = Sent(request, (self.generation, self.member_id), to)
-        self._out.append(Send(number, message, timeout_ms, to, channel))
+        self._out.append(Send(number, message, timeout_ms, to, Channel.ANY if to is None else channel))
 
     def _report(self, kind: str, text: str, partitions: frozenset[TopicPartition] = frozenset()) -> None:
         self._out.append(Report(kind, text, self.generation, self.member_id, partitions))

@@ -33,12 +33,14 @@ class Node(NamedTuple):
 
 
 class Channel(Enum):
-    """Which connection to the coordinator: a broker answers one connection's requests in order, and may park some."""
+    """Which connection to use: a broker answers one connection's requests in order, and may park some."""
 
     PARKED = "parked"
-    """JoinGroup and SyncGroup, whose answers may take a whole rebalance."""
+    """To the coordinator: JoinGroup and SyncGroup, whose answers may take a whole rebalance."""
     PROMPT = "prompt"
-    """Everything that must not wait behind them: heartbeats, commits, leaving, and requests to any broker."""
+    """To the coordinator: heartbeats, commits and leaving, which must not wait behind them."""
+    ANY = "any"
+    """To any broker: everything else."""
 
 
 class FailureKind(Enum):
@@ -171,7 +173,7 @@ class Send:
     message: Message
     timeout_ms: int
     to: Node | None = None
-    channel: Channel = Channel.PROMPT
+    channel: Channel = Channel.ANY
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,228 @@
+"""A cluster: its brokers, the connections to them, and what its metadata says."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypeVar
+
+from roster.client.connection import Connection
+from roster.client.errors import (
+    ClientError,
+    OptionError,
+    RequestTimeoutError,
+    UnknownTopicError,
+    UnreachableError,
+)
+from roster.member.events import Channel, Node
+from roster.member.matrix import error_code
+from roster.wire import ErrorCode, Message
+from roster.wire.messages import MetadataRequest, MetadataResponse
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+    from random import Random
+
+M = TypeVar("M", bound=Message)
+
+CONNECT_TIMEOUT = 10.0
+RETRY_PAUSE = 0.1
+MOST_PAUSE = 1.0
+DEFAULT_PORT = 9092
+
+
+def parse_bootstrap(bootstrap: str | Sequence[str]) -> list[tuple[str, int]]:
+    """Addresses from "host:port,host:port" or a sequence of host:port; OptionError names a bad one."""
+    texts = bootstrap.split(",") if isinstance(bootstrap, str) else list(bootstrap)
+    addresses = [_parse_address(text.strip()) for text in texts if text.strip()]
+    if not addresses:
+        raise OptionError("bootstrap", "must name at least one broker, such as 127.0.0.1:9092")
+    return addresses
+
+
+def _parse_address(text: str) -> tuple[str, int]:
+    host, colon, port = text.rpartition(":")
+    if not colon or text.endswith("]"):
+        host, port = text, str(DEFAULT_PORT)
+    host = host.removeprefix("[").removesuffix("]")
+    if not host or not port.isdecimal() or not 0 < int(port) < 65536:
+        raise OptionError("bootstrap", f"{text!r} is not an address; give host:port, such as 127.0.0.1:9092")
+    return host, int(port)
+
+
+@dataclass(slots=True)
+class Topic:
+    """A topic by the newest metadata; leaders[p] is the broker id, -1 for none."""
+
+    name: str
+    topic_id: bytes
+    internal: bool
+    leaders: list[int] = field(default_factory=list)
+
+
+class Cluster:
+    """Connections are made when needed, one an address and channel, and made anew when they broke.
+
+    Everything runs on one event loop. Times are seconds.
+    """
+
+    def __init__(self, bootstrap: str | Sequence[str], client_id: str, request_timeout: float, chance: Random) -> None:
+        self._bootstrap = parse_bootstrap(bootstrap)
+        self._client_id = client_id
+        self._timeout = request_timeout
+        self._chance = chance
+        self._brokers: dict[int, tuple[str, int]] = {}
+        self._topics: dict[str, Topic] = {}
+        self._connections: dict[tuple[str, int, Channel], asyncio.Task[Connection]] = {}
+        self.controller = -1
+
+    @property
+    def timeout(self) -> float:
+        """The request timeout in seconds."""
+        return self._timeout
+
+    # Connections.
+
+    async def _connection(self, host: str, port: int, channel: Channel) -> Connection:
+        key = (host, port, channel)
+        opening = self._connections.get(key)
+        if opening is None or (
+            opening.done() and (opening.cancelled() or opening.exception() or opening.result().closed)
+        ):
+            timeout = min(CONNECT_TIMEOUT, self._timeout)
+            opening = asyncio.create_task(Connection.open(host, port, self._client_id, timeout))
+            self._connections[key] = opening
+        return await asyncio.shield(opening)
+
+    async def request(
+        self,
+        node: Node | tuple[str, int],
+        message: Message,
+        timeout: float | None = None,
+        channel: Channel = Channel.ANY,
+    ) -> Message:
+        """Ask one broker. Raises UnreachableError, RequestTimeoutError or UnsupportedError."""
+        host, port = node[-2:]
+        connection = await self._connection(host, port, channel)
+        return await connection.request(message, self._timeout if timeout is None else timeout)
+
+    async def request_any(self, message: Message, timeout: float | None = None) -> Message:
+        """Ask any broker, those known first, each once; UnreachableError names them all when none answers."""
+        known = list(dict.fromkeys([*self._brokers.values(), *self._bootstrap]))
+        self._chance.shuffle(known)
+        known.sort(key=lambda address: not self._is_open(*address))
+        failures = []
+        for address in known:
+            try:
+                return await self.request(address, message, timeout)
+            except (UnreachableError, RequestTimeoutError) as error:
+                failures.append(str(error))
+        raise UnreachableError(f"no broker answered: {'; '.join(failures)}. Check the bootstrap address and the broker")
+
+    def _is_open(self, host: str, port: int) -> bool:
+        opening = self._connections.get((host, port, Channel.ANY))
+        return opening is not None and _is_usable(opening)
+
+    def disconnect(self, node: Node) -> None:
+        """Close the connections that this broker had as a coordinator."""
+        for channel in (Channel.PARKED, Channel.PROMPT):
+            opening = self._connections.pop((node.host, node.port, channel), None)
+            if opening is not None:
+                self._drop(opening)
+
+    @staticmethod
+    def _drop(opening: asyncio.Task[Connection]) -> None:
+        if not opening.done():
+            opening.cancel()
+        elif not opening.cancelled() and opening.exception() is None:
+            opening.result().close("not needed any more")
+
+    async def close(self) -> None:
+        """Close every connection."""
+        for opening in self._connections.values():
+            self._drop(opening)
+        await asyncio.gather(*self._connections.values(), return_exceptions=True)
+        self._connections.clear()
+
+    # Metadata.
+
+    async def metadata(self, topics: Collection[str] | None = None) -> MetadataResponse:
+        """Fetch metadata for these topics, or all of them when None, and remember it."""
+        wanted = None if topics is None else [MetadataRequest.Topic(name=name) for name in sorted(topics)]
+        response = await self.request_any(MetadataRequest(topics=wanted, allow_auto_topic_creation=False))
+        assert isinstance(response, MetadataResponse)  # noqa: S101 - decoded as such
+        self.learn(response)
+        return response
+
+    def learn(self, response: MetadataResponse) -> None:
+        """Remember brokers and topics of a metadata answer."""
+        self._brokers = {broker.node_id: (broker.host, broker.port) for broker in response.brokers}
+        self.controller = response.controller_id
+        for topic in response.topics:
+            if topic.name is None:
+                continue
+            if topic.error_code != ErrorCode.NONE:
+                self._topics.pop(topic.name, None)
+                continue
+            known = Topic(topic.name, topic.topic_id, topic.is_internal)
+            known.leaders = [p.leader_id for p in sorted(topic.partitions, key=lambda p: p.partition_index)]
+            self._topics[topic.name] = known
+
+    def forget(self, topics: Collection[str]) -> None:
+        """What is known of these topics is out of date."""
+        for topic in topics:
+            self._topics.pop(topic, None)
+
+    async def topics(self, names: Collection[str], patience: float = 3.0) -> dict[str, Topic]:
+        """The topics by name, from memory where it has them.
+
+        A topic that a broker does not know is asked for again for `patience` seconds, since news of a new topic takes
+        a moment to spread; then UnknownTopicError.
+        """
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + patience
+        pause = RETRY_PAUSE
+        while missing := sorted(name for name in names if name not in self._topics):
+            response = await self.metadata(missing)
+            errors = {t.name: error_code(t.error_code) for t in response.topics if t.error_code != ErrorCode.NONE}
+            _raise_refused(errors)
+            if not errors:
+                continue
+            if loop.time() >= deadline:
+                listed = ", ".join(sorted(name or "?" for name in errors))
+                raise UnknownTopicError(
+                    f"no such topic: {listed}. Create it (roster topics create) or correct the name",
+                    topics=[name for name in errors if name],
+                    code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+                )
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, MOST_PAUSE)
+        return {name: self._topics[name] for name in names}
+
+    def address(self, broker: int) -> tuple[str, int] | None:
+        """Where a broker listens, if metadata named it."""
+        return self._brokers.get(broker)
+
+    @property
+    def brokers(self) -> dict[int, tuple[str, int]]:
+        """Every broker by id."""
+        return dict(self._brokers)
+
+
+def _is_usable(opening: asyncio.Task[Connection]) -> bool:
+    """Whether the connection is open now."""
+    return opening.done() and not opening.cancelled() and opening.exception() is None and not opening.result().closed
+
+
+def _raise_refused(errors: dict[str | None, ErrorCode]) -> None:
+    for name, code in errors.items():
+        if code is ErrorCode.INVALID_TOPIC_EXCEPTION:
+            raise UnknownTopicError(f"the broker refuses {name!r} as a topic name", topics=[name or ""], code=code)
+        if code is ErrorCode.TOPIC_AUTHORIZATION_FAILED:
+            raise ClientError(f"this client may not read topic {name}; grant it DESCRIBE and READ", code=code)
+
+
+def expect(response: Message, kind: type[M]) -> M:
+    """Narrow a response to its class."""
+    assert isinstance(response, kind)  # noqa: S101 - decoded as such
+    return response

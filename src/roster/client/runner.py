@@ -1,0 +1,141 @@
+"""Carries out what a member's state machine asks for: requests, timers, the leader's computation."""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+from roster.client.errors import ClientError, UnsupportedError
+from roster.member.core import Member
+from roster.member.events import (
+    Assign,
+    Assigned,
+    AssignFailed,
+    CancelTimer,
+    CommitDone,
+    Disconnect,
+    Effect,
+    Event,
+    Publish,
+    Report,
+    RequestFailed,
+    Responded,
+    Send,
+    SetTimer,
+    Stopped,
+    TimerExpired,
+    TimerName,
+)
+from roster.member.leader import lead
+from roster.wire.messages import MetadataResponse
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+    from random import Random
+    from typing import Any
+
+    from roster.client.cluster import Cluster
+    from roster.member.config import MemberConfig
+
+
+class MemberRunner:
+    """One member on the running event loop. `on_effect` gets what concerns the application, in order."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        config: MemberConfig,
+        chance: Random,
+        on_effect: Callable[[Publish | CommitDone | Report | Stopped], None],
+    ) -> None:
+        self.member = Member(config, chance)
+        self._cluster = cluster
+        self._on_effect = on_effect
+        self._timers: dict[TimerName, asyncio.TimerHandle] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._assigning = ThreadPoolExecutor(max_workers=1, thread_name_prefix="roster-assign")
+
+    def feed(self, event: Event) -> None:
+        """Let the member take a step, then do what it asks for."""
+        for effect in self.member.step(event, self._now()):
+            self._carry_out(effect)
+
+    def _now(self) -> int:
+        return int(asyncio.get_running_loop().time() * 1000)
+
+    def _carry_out(self, effect: Effect) -> None:
+        match effect:
+            case Send():
+                self._start(self._send(effect))
+            case SetTimer(name, deadline):
+                self._cancel_timer(name)
+                loop = asyncio.get_running_loop()
+                self._timers[name] = loop.call_at((deadline + 1) / 1000, self._expired, name)
+            case CancelTimer(name):
+                self._cancel_timer(name)
+            case Assign():
+                self._start(self._assign(effect))
+            case Disconnect(node):
+                self._cluster.disconnect(node)
+            case Publish() | CommitDone() | Report() | Stopped():
+                self._on_effect(effect)
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _send(self, send: Send) -> None:
+        timeout = send.timeout_ms / 1000
+        try:
+            if send.to is None:
+                response = await self._cluster.request_any(send.message, timeout)
+            else:
+                response = await self._cluster.request(send.to, send.message, timeout, send.channel)
+        except UnsupportedError as error:
+            self.feed(RequestFailed(send.id, str(error), unsupported=True))
+        except ClientError as error:
+            self.feed(RequestFailed(send.id, str(error)))
+        else:
+            if isinstance(response, MetadataResponse):
+                self._cluster.learn(response)
+            self.feed(Responded(send.id, response))
+
+    async def _assign(self, task: Assign) -> None:
+        try:
+            assignments = await asyncio.get_running_loop().run_in_executor(self._assigning, _compute, task)
+        except Exception as error:
+            self.feed(AssignFailed(task.id, f"{task.assignor}: {type(error).__name__}: {error}"))
+        else:
+            self.feed(Assigned(task.id, assignments))
+
+    def _cancel_timer(self, name: TimerName) -> None:
+        timer = self._timers.pop(name, None)
+        if timer is not None:
+            timer.cancel()
+
+    def _expired(self, name: TimerName) -> None:
+        self._timers.pop(name, None)
+        self.feed(TimerExpired(name))
+
+    async def close(self) -> None:
+        """Stop timers and requests."""
+        for name in list(self._timers):
+            self._cancel_timer(name)
+        tasks = [task for task in self._tasks if task is not asyncio.current_task()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._assigning.shutdown(wait=False, cancel_futures=True)
+
+
+def _compute(task: Assign) -> dict[str, bytes]:
+    return lead(
+        task.assignor,
+        task.subscriptions,
+        task.partitions,
+        instance_ids=task.instance_ids,
+        racks=task.racks,
+        generation=task.generation,
+    )
