@@ -1,0 +1,137 @@
+"""Rewriting a compacted log so that it holds only the newest record of each key; offsets stay what they were."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+from roster.broker.files import sync_directory
+from roster.broker.partition_log import LEADER_EPOCH
+from roster.broker.segment import Segment
+from roster.broker.services import wall_ms
+from roster.wire import WireError
+from roster.wire.records import build_batch, read_batch, read_header
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from roster.broker.group_commit import GroupCommit
+    from roster.broker.partition_log import PartitionLog
+    from roster.wire.records import BatchHeader, Record
+
+logger = logging.getLogger(__name__)
+
+
+def rewrite(segments: Sequence[Segment], index_interval_bytes: int, keep_tombstones_since: int) -> Segment:
+    """Replace sealed, consecutive segments by one with the newest record of each key; for a thread of its own.
+
+    A tombstone from before `keep_tombstones_since` (wall-clock ms) goes too, a record without a key stays. After a
+    crash at any point the directory means the same: the new segment takes the place of the first old one by a rename,
+    and the others, which recovery recognises by their offsets, are deleted oldest first, so that a deletion never
+    disappears before what it deleted.
+    """
+    newest: dict[bytes, int] = {}
+    for segment in segments:
+        for _, _, batch in segment.batches():
+            newest.update((record.key, record.offset) for record in read_batch(batch) if record.key is not None)
+
+    def is_kept(record: Record) -> bool:
+        if record.key is None:
+            return True
+        return newest[record.key] == record.offset and (
+            record.value is not None or record.timestamp >= keep_tombstones_since
+        )
+
+    directory = segments[0].path.parent
+    compacted = Segment(directory, segments[0].base_offset, index_interval_bytes)
+    final_path = compacted.path
+    compacted.path = final_path.with_name(final_path.name + ".tmp")
+    compacted.path.unlink(missing_ok=True)
+    for segment in segments:
+        for header, _, batch in segment.batches():
+            records = read_batch(batch)
+            kept = [record for record in records if is_kept(record)]
+            if kept:
+                data = batch if len(kept) == len(records) else memoryview(_rebuild(header, kept))
+                compacted.append(read_header(data), data, header.base_offset, LEADER_EPOCH)
+    compacted.next_offset = segments[-1].next_offset
+    last = Segment(directory, segments[-1].base_offset, index_interval_bytes)
+    producers = last.load_sidecar()
+    if producers is None:
+        raise WireError(f"{last.path} is not sealed")
+    compacted.sync()
+    segments[0].unseal()
+    compacted.path.rename(final_path)
+    compacted.path = final_path
+    sync_directory(directory)
+    compacted.seal(producers.encode())
+    for segment in segments[1:]:
+        segment.sidecar_path.unlink(missing_ok=True)
+        segment.path.unlink()
+        sync_directory(directory)
+    return compacted
+
+
+def _rebuild(header: BatchHeader, kept: list[Record]) -> bytes:
+    """The batch without the records that were overtaken; what identifies it to its producer stays."""
+    return build_batch(
+        kept,
+        base_offset=header.base_offset,
+        leader_epoch=LEADER_EPOCH,
+        compression=header.compression,
+        producer_id=header.producer_id,
+        producer_epoch=header.producer_epoch,
+        base_sequence=header.base_sequence,
+        last_offset=header.last_offset,
+    )
+
+
+class Compactor:
+    """Rewrites logs that have become dirty, one at a time, in the background."""
+
+    def __init__(self, commit: GroupCommit) -> None:
+        self._commit = commit
+        self._queue: dict[PartitionLog, None] = {}
+        self._task: asyncio.Task[None] | None = None
+
+    def consider(self, log: PartitionLog) -> None:
+        """Something was appended to the log: compact it if it is time."""
+        if log.wants_compaction:
+            self._queue[log] = None
+            if self._task is None:
+                self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def _run(self) -> None:
+        try:
+            while self._queue:
+                log = next(iter(self._queue))
+                try:
+                    await self._compact(log)
+                except (OSError, WireError) as error:
+                    logger.error(
+                        "%s: cannot be compacted, and stays as it is until the next start: %s", log.directory, error
+                    )
+                    log.compacted = False
+                finally:
+                    del self._queue[log]
+        finally:
+            self._task = None
+
+    async def _compact(self, log: PartitionLog) -> None:
+        before = log.size
+        log.roll(wall_ms())
+        await self._commit.durable(log)
+        old = log.sealed_segments()
+        drop_before = wall_ms() - log.config.tombstone_retention_ms
+        if log.removed or not old:
+            return
+        compacted = await asyncio.to_thread(rewrite, old, log.config.index_interval_bytes, drop_before)
+        log.replace(old, compacted)
+        logger.info("%s: compacted from %d to %d bytes", log.directory, before, log.size)
+
+    async def stop(self) -> None:
+        """Finish the rewriting under way and start no other."""
+        self._queue = dict(list(self._queue.items())[:1])
+        if self._task is not None:
+            await asyncio.wait([self._task])

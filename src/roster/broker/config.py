@@ -1,0 +1,82 @@
+"""What a broker can be told, and the one error it stops with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from roster.coordinator.config import CoordinatorConfig
+
+MAX_PARTITIONS_PER_TOPIC = 100_000
+
+
+class BrokerError(Exception):
+    """The broker cannot start or go on; the message is for the person who runs it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogConfig:
+    """How one partition's log is kept on disk."""
+
+    segment_bytes: int = 256 * 1024 * 1024
+    """A segment that reached this size is sealed and the next one begun."""
+    index_interval_bytes: int = 16 * 1024
+    """One sparse index entry per this many bytes; also what a lookup may have to read."""
+    max_message_bytes: int = 1_048_588
+    """The largest record batch a producer may send (Kafka's `max.message.bytes`)."""
+    producer_expiration_ms: int = 86_400_000
+    """An idempotent producer that wrote nothing for this long is forgotten."""
+    compact_min_bytes: int = 4 * 1024 * 1024
+    """A compacted log smaller than this is left alone."""
+    compact_dirty_ratio: float = 0.5
+    """A compacted log is rewritten once this share of its bytes was appended since the last rewriting."""
+    tombstone_retention_ms: int = 86_400_000
+    """How long a rewritten log keeps the fact that a key was deleted."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerConfig:
+    """A broker's settings; times are milliseconds, sizes bytes."""
+
+    data_dir: Path
+    host: str = "127.0.0.1"
+    port: int = 9092
+    """0 lets the system choose; `Broker.address` tells which it was."""
+    advertised_host: str | None = None
+    """The name clients are told to connect to; by default the one the broker listens on."""
+    advertised_port: int | None = None
+    node_id: int = 1
+    default_partitions: int = 1
+    auto_create_topics: bool = False
+    max_request_bytes: int = 100 * 1024 * 1024
+    """A frame that claims more is refused before anything is allocated."""
+    max_buffered_bytes: int = 512 * 1024 * 1024
+    """All large frames that are being received, together; the connection that would exceed it is closed."""
+    max_fetch_bytes: int = 55 * 1024 * 1024
+    """Ceiling of one Fetch response, whatever the client asks for."""
+    max_unanswered: int = 32
+    """Produce requests of one connection that may wait for the disk at the same time."""
+    idle_timeout_ms: int = 600_000
+    """A connection that neither sends nor reads for this long is closed."""
+    sync_threads: int = 4
+    log: LogConfig = field(default_factory=LogConfig)
+    coordinator: CoordinatorConfig = field(default_factory=CoordinatorConfig)
+    """The group coordinator's settings; `partitions` counts only until `__consumer_offsets` exists."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.port <= 65_535:
+            raise BrokerError(f"port {self.port} is not between 0 and 65535")
+        if not 1 <= self.default_partitions <= MAX_PARTITIONS_PER_TOPIC:
+            raise BrokerError(f"{self.default_partitions} partitions: must be 1 to {MAX_PARTITIONS_PER_TOPIC}")
+
+
+def parse_listen(text: str, option: str = "--listen") -> tuple[str, int]:
+    """Split "host:port" (or "[v6]:port") into its parts; raise BrokerError, naming the option, on anything else."""
+    host, colon, port = text.rpartition(":")
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    elif ":" in host:
+        colon = ""
+    if not colon or not host or not port.isascii() or not port.isdigit() or int(port) > 65_535:
+        raise BrokerError(f"{option} {text!r} is not HOST:PORT, for example 127.0.0.1:9092")
+    return host, int(port)

@@ -1,0 +1,187 @@
+"""One client's connection: frames in, responses out in the order of their requests.
+
+Requests of a connection are handled one after another, as in Kafka; only Produce requests overlap, so that the many a
+producer has in flight share one sync of the disk. Nothing is read ahead while a response cannot be sent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+from roster.broker.dispatch import HANDLERS
+from roster.broker.produce import produce
+from roster.broker.services import Call, CloseConnection
+from roster.wire import ApiKey, UnsupportedVersion, WireError
+from roster.wire.frames import decode_request, encode_response, unsupported_api_versions
+
+if TYPE_CHECKING:
+    from roster.broker.services import Services
+    from roster.wire import Message
+    from roster.wire.frames import RequestHeader
+
+PIECE_BYTES = 256 * 1024
+"""Frames larger than this are received in pieces, and count against the broker's receive budget."""
+_SIZE_BYTES = 4
+
+logger = logging.getLogger(__name__)
+
+
+class ReceiveBudget:
+    """Bounds what all connections together hold of large frames that are not complete yet."""
+
+    def __init__(self, limit: int) -> None:
+        self._left = limit
+
+    def take(self, size: int) -> None:
+        """Count bytes that are about to be received; raise CloseConnection if there is no room for them."""
+        if size > self._left:
+            raise CloseConnection("the broker is receiving too many large requests")
+        self._left -= size
+
+    def give_back(self, size: int) -> None:
+        """These bytes are no longer held."""
+        self._left += size
+
+
+class Connection:
+    """Serves one socket until the client leaves or sends something that cannot be answered."""
+
+    def __init__(
+        self, services: Services, budget: ReceiveBudget, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        self._services = services
+        self._budget = budget
+        self._reader = reader
+        self._writer = writer
+        self._idle_seconds = services.config.idle_timeout_ms / 1000
+        self._unanswered: deque[tuple[RequestHeader, asyncio.Task[Message | None]]] = deque()
+        self._problem: BaseException | None = None
+        peer = writer.get_extra_info("peername")
+        self._host = str(peer[0]) if peer else "unknown"
+        self._name = f"{peer[0]}:{peer[1]}" if peer else "unknown"
+        sock = writer.get_extra_info("socket")
+        if sock is not None:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+
+    async def serve(self) -> None:
+        """Answer requests until the connection ends; never raises but when cancelled."""
+        try:
+            while self._problem is None:
+                frame = await self._receive()
+                await self._take(frame)
+        except (asyncio.IncompleteReadError, ConnectionError):
+            pass  # the client is gone
+        except TimeoutError:
+            logger.info("closed the connection to %s: idle for %d s", self._name, self._idle_seconds)
+        except Exception as error:
+            self._problem = error
+        finally:
+            for _, task in self._unanswered:
+                task.cancel()
+            self._explain()
+            self._writer.transport.abort()
+
+    def _explain(self) -> None:
+        """Log why the connection ends, if that is not the client's own will."""
+        problem = self._problem
+        if isinstance(problem, (CloseConnection, WireError)):
+            logger.warning("closed the connection to %s: %s", self._name, problem)
+        elif problem is not None and not isinstance(problem, (asyncio.CancelledError, ConnectionError, TimeoutError)):
+            logger.error("closed the connection to %s: internal error", self._name, exc_info=problem)
+
+    # Receiving
+
+    async def _receive(self) -> memoryview:
+        """The next frame, without its size. A size that is not allowed is refused before anything is allocated."""
+        async with asyncio.timeout(self._idle_seconds):
+            size = int.from_bytes(await self._reader.readexactly(_SIZE_BYTES), "big", signed=True)
+        limit = self._services.config.max_request_bytes
+        if not 0 < size <= limit:
+            raise CloseConnection(f"a request of {size} bytes, at most {limit} are allowed")
+        if size <= PIECE_BYTES:
+            async with asyncio.timeout(self._idle_seconds):
+                return memoryview(await self._reader.readexactly(size))
+        return await self._receive_large(size)
+
+    async def _receive_large(self, size: int) -> memoryview:
+        """A frame piece by piece: what is held grows only with what the client really sends."""
+        frame = bytearray()
+        try:
+            while len(frame) < size:
+                self._budget.take(min(PIECE_BYTES, size - len(frame)))
+                async with asyncio.timeout(self._idle_seconds):
+                    frame += await self._reader.readexactly(min(PIECE_BYTES, size - len(frame)))
+        finally:
+            self._budget.give_back(-(-len(frame) // PIECE_BYTES) * PIECE_BYTES)
+        return memoryview(frame)
+
+    # Answering
+
+    async def _take(self, frame: memoryview) -> None:
+        """Handle one request: a Produce is begun, anything else waits for its turn and is answered."""
+        try:
+            header, message = decode_request(frame)
+        except UnsupportedVersion as error:
+            if error.header.api_key != ApiKey.API_VERSIONS:
+                raise
+            await self._all_answered()
+            await self._send(encode_response(unsupported_api_versions(), 0, error.header.correlation_id))
+            return
+        call = Call(header, message, self._host)
+        if header.api_key == ApiKey.PRODUCE:
+            self._begin_produce(call)
+            while len(self._unanswered) >= self._services.config.max_unanswered:
+                await self._first_answered()
+            await self._drain()
+            return
+        await self._all_answered()
+        response = await HANDLERS[header.api_key](self._services, call)
+        if response is not None:
+            await self._send(encode_response(response, header.api_version, header.correlation_id))
+
+    def _begin_produce(self, call: Call[Any]) -> None:
+        task = asyncio.create_task(produce(self._services, call))
+        self._unanswered.append((call.header, task))
+        task.add_done_callback(self._produced)
+
+    def _produced(self, _: asyncio.Task[Message | None]) -> None:
+        """Send the responses whose turn it is."""
+        while self._unanswered and self._unanswered[0][1].done() and self._problem is None:
+            header, task = self._unanswered.popleft()
+            if task.cancelled():
+                return
+            problem = task.exception()
+            if problem is None:
+                try:
+                    self._write(header, task.result())
+                except Exception as error:
+                    problem = error
+            if problem is not None:
+                self._problem = problem
+                self._explain()
+                self._writer.transport.abort()
+
+    def _write(self, header: RequestHeader, response: Message | None) -> None:
+        if response is not None:
+            self._writer.write(encode_response(response, header.api_version, header.correlation_id))
+
+    async def _first_answered(self) -> None:
+        await asyncio.wait([self._unanswered[0][1]])
+        await asyncio.sleep(0)  # let the callback that sends the response run
+
+    async def _all_answered(self) -> None:
+        while self._unanswered and self._problem is None:
+            await self._first_answered()
+
+    async def _send(self, data: bytes) -> None:
+        self._writer.write(data)
+        await self._drain()
+
+    async def _drain(self) -> None:
+        """Wait until a slow reader has taken most of what was sent."""
+        async with asyncio.timeout(self._idle_seconds):
+            await self._writer.drain()

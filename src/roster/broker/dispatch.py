@@ -1,0 +1,57 @@
+"""Which handler answers which request."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from roster.broker import fetch, list_offsets, metadata, produce, topic_admin
+from roster.wire import ApiKey
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+
+    from roster.broker.services import Call, Services
+    from roster.wire import Message
+
+    Handler: TypeAlias = Callable[[Services, Call[Any]], Coroutine[None, None, Message | None]]
+    """Gives the response, or None if the request has none."""
+
+
+async def _group(services: Services, call: Call[Any]) -> Message:
+    return await services.groups.handle(call)
+
+
+async def _offset_commit(services: Services, call: Call[Any]) -> Message:
+    return await services.groups.commit_offsets(call)
+
+
+async def _offset_delete(services: Services, call: Call[Any]) -> Message:
+    return await services.groups.delete_offsets(call)
+
+
+HANDLERS: dict[int, Handler] = {
+    ApiKey.PRODUCE: produce.produce,
+    ApiKey.FETCH: fetch.fetch,
+    ApiKey.LIST_OFFSETS: list_offsets.list_offsets,
+    ApiKey.METADATA: metadata.metadata,
+    ApiKey.OFFSET_COMMIT: _offset_commit,
+    ApiKey.OFFSET_FETCH: _group,
+    ApiKey.FIND_COORDINATOR: metadata.find_coordinator,
+    ApiKey.JOIN_GROUP: _group,
+    ApiKey.HEARTBEAT: _group,
+    ApiKey.LEAVE_GROUP: _group,
+    ApiKey.SYNC_GROUP: _group,
+    ApiKey.DESCRIBE_GROUPS: _group,
+    ApiKey.LIST_GROUPS: _group,
+    ApiKey.API_VERSIONS: metadata.api_versions,
+    ApiKey.CREATE_TOPICS: topic_admin.create_topics,
+    ApiKey.DELETE_TOPICS: topic_admin.delete_topics,
+    ApiKey.INIT_PRODUCER_ID: produce.init_producer_id,
+    ApiKey.OFFSET_FOR_LEADER_EPOCH: list_offsets.offset_for_leader_epoch,
+    ApiKey.DESCRIBE_CONFIGS: topic_admin.describe_configs,
+    ApiKey.CREATE_PARTITIONS: topic_admin.create_partitions,
+    ApiKey.DELETE_GROUPS: _group,
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: topic_admin.incremental_alter_configs,
+    ApiKey.OFFSET_DELETE: _offset_delete,
+    ApiKey.DESCRIBE_CLUSTER: metadata.describe_cluster,
+}

@@ -1,0 +1,136 @@
+"""Fetch: records out, waiting for them if need be."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from roster.broker.partition_log import LEADER_EPOCH
+from roster.wire import ErrorCode
+from roster.wire.messages import FetchRequest, FetchResponse
+
+if TYPE_CHECKING:
+    from roster.broker.partition_log import PartitionLog
+    from roster.broker.segment import Segment
+    from roster.broker.services import Call, Services
+    from roster.wire import Message
+
+_TOPIC_IDS_SINCE = 13
+_NEW_SESSION = (-1, 0)
+
+
+@dataclass(slots=True)
+class _Wanted:
+    """One partition of the request, and what can be given for it now."""
+
+    answer: FetchResponse.Topic.Partition
+    log: PartitionLog | None
+    offset: int
+    max_bytes: int
+    place: tuple[Segment, int, int] | None = None
+
+
+def leader_epoch_error(current_leader_epoch: int) -> ErrorCode:
+    """Whether a client's idea of the leader epoch is ours (KIP-320); -1 means it has none."""
+    if current_leader_epoch > LEADER_EPOCH:
+        return ErrorCode.UNKNOWN_LEADER_EPOCH
+    if 0 <= current_leader_epoch < LEADER_EPOCH:
+        return ErrorCode.FENCED_LEADER_EPOCH
+    return ErrorCode.NONE
+
+
+async def fetch(services: Services, call: Call[FetchRequest]) -> Message:
+    """Answer once `min_bytes` are there, something is wrong with a partition, or `max_wait_ms` are over.
+
+    No fetch sessions (KIP-227): session id 0 tells the client to send whole requests.
+    """
+    request = call.message
+    if request.session_id != 0 or request.session_epoch not in _NEW_SESSION:
+        return FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
+    response, wanted = _resolve(services, call.version, request)
+    budget = max(0, min(request.max_bytes, services.config.max_fetch_bytes))
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + max(0, request.max_wait_ms) / 1000
+    while True:
+        available, wrong = _locate(wanted, budget)
+        left = deadline - loop.time()
+        if available >= request.min_bytes or wrong or left <= 0:
+            break
+        await _change([want.log for want in wanted if want.log is not None], left)
+    for want in wanted:
+        if want.place is not None:
+            segment, start, end = want.place
+            data = segment.read_without_waiting(start, end)
+            if data is None:
+                data = await loop.run_in_executor(None, segment.read, start, end)
+            want.answer.records = memoryview(data)
+    return response
+
+
+def _resolve(services: Services, version: int, request: FetchRequest) -> tuple[FetchResponse, list[_Wanted]]:
+    """The shape of the response, and each partition with its log or its error."""
+    response = FetchResponse()
+    wanted = []
+    by_id = version >= _TOPIC_IDS_SINCE
+    for asked in request.topics:
+        topic = services.topics.by_id(asked.topic_id) if by_id else services.topics.get(asked.topic)
+        answers = FetchResponse.Topic(topic=asked.topic, topic_id=asked.topic_id)
+        response.responses.append(answers)
+        for partition in asked.partitions:
+            answer = FetchResponse.Partition(partition_index=partition.partition, high_watermark=-1, records=b"")
+            answers.partitions.append(answer)
+            log = topic.log(partition.partition) if topic is not None else None
+            if log is None:
+                unknown_id = by_id and topic is None
+                answer.error_code = ErrorCode.UNKNOWN_TOPIC_ID if unknown_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            else:
+                answer.error_code = leader_epoch_error(partition.current_leader_epoch)
+            wanted.append(_Wanted(answer, log, partition.fetch_offset, max(0, partition.partition_max_bytes)))
+    return response, wanted
+
+
+def _locate(wanted: list[_Wanted], budget: int) -> tuple[int, bool]:
+    """Find what each partition can give within the budget; return the bytes and whether any partition has an error.
+
+    The first partition that has records gives at least one batch, whatever its size (KIP-74), so that a consumer
+    always gets on.
+    """
+    available = 0
+    wrong = False
+    for want in wanted:
+        want.place = None
+        log, answer = want.log, want.answer
+        if log is not None and log.removed:
+            answer.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        if log is None or answer.error_code != ErrorCode.NONE:
+            wrong = True
+            continue
+        answer.high_watermark = answer.last_stable_offset = log.high_watermark
+        answer.log_start_offset = log.log_start_offset
+        if not log.log_start_offset <= want.offset <= log.end_offset:
+            answer.error_code = ErrorCode.OFFSET_OUT_OF_RANGE
+            wrong = True
+            continue
+        limit = min(want.max_bytes, budget - available)
+        if limit <= 0 and available:
+            continue
+        want.place = log.locate(want.offset, limit, at_least_one=available == 0)
+        if want.place is not None:
+            available += want.place[2] - want.place[1]
+    return available, wrong
+
+
+async def _change(logs: list[PartitionLog], timeout: float) -> None:
+    """Return when one of the logs got something new, or after so many seconds."""
+    changed = asyncio.Event()
+    for log in logs:
+        log.watchers.add(changed.set)
+    try:
+        async with asyncio.timeout(timeout):
+            await changed.wait()
+    except TimeoutError:
+        pass
+    finally:
+        for log in logs:
+            log.watchers.discard(changed.set)

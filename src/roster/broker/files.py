@@ -1,0 +1,97 @@
+"""The few file operations durability rests on."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+from typing import TYPE_CHECKING
+
+from roster.broker.config import BrokerError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_FULL_SYNC = getattr(fcntl, "F_FULLFSYNC", None)
+_NO_WAIT = getattr(os, "RWF_NOWAIT", None)
+
+
+def sync_file(fd: int) -> None:
+    """Return once the file's data and size are on the disk; raise OSError if they are not."""
+    if _FULL_SYNC is not None:  # macOS: fsync alone leaves the data in the drive's cache
+        fcntl.fcntl(fd, _FULL_SYNC)
+    else:
+        os.fdatasync(fd)
+
+
+def sync_directory(path: Path) -> None:
+    """Make creations, renames and removals in the directory durable."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Replace the file durably: after a crash it holds the old bytes or the new ones."""
+    scratch = path.with_name(path.name + ".tmp")
+    with scratch.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    scratch.replace(path)
+    sync_directory(path.parent)
+
+
+def read_cached(fd: int, size: int, position: int) -> bytes | None:
+    """Read from the page cache only; None when the disk would have to be waited for."""
+    if _NO_WAIT is None:
+        return os.pread(fd, size, position)
+    buffer = bytearray(size)
+    try:
+        count = os.preadv(fd, [buffer], position, _NO_WAIT)
+    except (BlockingIOError, OSError):  # not cached, or a file system without this flag
+        return None
+    return bytes(buffer) if count == size else None
+
+
+def write_at(fd: int, parts: list[bytes | memoryview], position: int) -> int:
+    """Write all parts at a position, however many calls it takes; return the number of bytes."""
+    total = sum(len(part) for part in parts)
+    done = os.pwritev(fd, parts, position)
+    if done < total:
+        rest = memoryview(b"".join(parts))
+        while done < total:
+            done += os.pwrite(fd, rest[done:], position + done)
+    return total
+
+
+class DirectoryLock:
+    """Holds a directory for one process; the system gives it back however the process ends."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._fd = -1
+
+    def acquire(self) -> None:
+        """Take the lock, or raise BrokerError naming the process that has it."""
+        fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            holder = os.pread(fd, 32, 0).decode("ascii", "replace").strip()
+            os.close(fd)
+            raise BrokerError(
+                f"data directory {self._path.parent} is in use by another broker (process {holder or 'unknown'})"
+            ) from None
+        os.ftruncate(fd, 0)
+        os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
+        self._fd = fd
+
+    def release(self) -> None:
+        """Give the directory back; releasing twice is no error."""
+        if self._fd >= 0:
+            with contextlib.suppress(OSError):
+                os.close(self._fd)
+            self._fd = -1

@@ -1,0 +1,111 @@
+"""One sync of the disk answers every request that waits for it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from roster.broker.partition_log import FlushPoint, PartitionLog
+
+logger = logging.getLogger(__name__)
+
+
+class GroupCommit:
+    """Makes appended batches durable, round after round, while the event loop goes on.
+
+    Whatever is appended during one round becomes durable by the next. After a failed sync nobody knows what the disk
+    holds, so nothing is acknowledged any more and `on_failure` is told, once. `on_flushed` hears of every log that got
+    on.
+    """
+
+    def __init__(
+        self,
+        threads: int,
+        on_failure: Callable[[OSError], None],
+        on_flushed: Callable[[PartitionLog], None] = lambda _: None,
+    ) -> None:
+        self._threads = threads
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="roster-sync")
+        self._on_failure = on_failure
+        self._on_flushed = on_flushed
+        self._failure: OSError | None = None
+        self._waiting: dict[PartitionLog, list[asyncio.Future[None]]] = {}
+        self._round: asyncio.Task[None] | None = None
+
+    def durable(self, log: PartitionLog) -> asyncio.Future[None]:
+        """A future that is done once everything appended to the log so far is on the disk; OSError if that failed."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if self._failure is not None:
+            future.set_exception(self._failure)
+        elif not log.is_dirty:
+            future.set_result(None)
+        else:
+            self._waiting.setdefault(log, []).append(future)
+            if self._round is None:
+                self._round = asyncio.get_running_loop().create_task(self._run())
+        return future
+
+    async def _run(self) -> None:
+        """Sync as long as somebody waits."""
+        loop = asyncio.get_running_loop()
+        try:
+            while self._waiting:
+                waiting, self._waiting = self._waiting, {}
+                points = [(log, point) for log in waiting if (point := log.begin_flush()) is not None]
+                shares = [points[n :: self._threads] for n in range(min(self._threads, len(points)))]
+                results = await asyncio.gather(
+                    *(loop.run_in_executor(self._pool, _sync_all, share) for share in shares),
+                    return_exceptions=True,
+                )
+                failure = next((r for r in results if isinstance(r, BaseException)), None)
+                if failure is not None:
+                    self._fail(waiting, failure)
+                    return
+                for log, point in points:
+                    log.finish_flush(point)
+                    self._on_flushed(log)
+                for futures in waiting.values():
+                    for future in futures:
+                        if not future.done():
+                            future.set_result(None)
+        finally:
+            self._round = None
+
+    def _fail(self, waiting: dict[PartitionLog, list[asyncio.Future[None]]], failure: BaseException) -> None:
+        error = failure if isinstance(failure, OSError) else OSError(str(failure))
+        self._failure = error
+        for futures in [*waiting.values(), *self._waiting.values()]:
+            for future in futures:
+                if not future.done():
+                    future.set_exception(error)
+        self._waiting.clear()
+        self._on_failure(error)
+
+    @property
+    def failed(self) -> bool:
+        """Whether a sync has failed, so that nothing may be acknowledged any more."""
+        return self._failure is not None
+
+    async def settle(self) -> None:
+        """Return when no sync is running: no thread uses any file any more."""
+        while self._round is not None:
+            await asyncio.wait([self._round])
+
+    async def close(self) -> None:
+        """Wait for the syncs under way and give up the threads."""
+        await self.settle()
+        self._pool.shutdown(wait=True)
+
+
+def _sync_all(points: list[tuple[PartitionLog, FlushPoint]]) -> None:
+    for log, point in points:
+        try:
+            point.sync()
+        except OSError:
+            if not log.removed:  # deleting a topic takes its files from under the sync
+                raise

@@ -1,0 +1,227 @@
+"""The group coordinator's shell: requests and timers in, replies out, its records in `__consumer_offsets`."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import uuid
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, cast
+
+from roster.broker.config import BrokerError
+from roster.broker.services import wall_ms
+from roster.broker.timers import Timers
+from roster.broker.topics import OFFSETS_TOPIC
+from roster.coordinator import Coordinator
+from roster.coordinator.events import (
+    Event,
+    PartitionLoaded,
+    PartitionLoading,
+    RequestReceived,
+    SetTimer,
+    TimerExpired,
+    TopicsDeleted,
+    Write,
+    WriteCompleted,
+)
+from roster.wire import ErrorCode, WireError
+from roster.wire.messages import (
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+    OffsetDeleteRequest,
+    OffsetDeleteResponse,
+)
+from roster.wire.records import Record, build_batch, read_batch, read_header, verify_crc
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from roster.broker.group_commit import GroupCommit
+    from roster.broker.partition_log import PartitionLog
+    from roster.broker.services import Call
+    from roster.broker.topics import Topic, TopicCatalogue
+    from roster.coordinator import CoordinatorConfig
+    from roster.coordinator.events import TimerName
+    from roster.wire import Message
+
+OFFSETS_SETTINGS = {"cleanup.policy": "compact"}
+
+logger = logging.getLogger(__name__)
+
+
+class Groups:
+    """Runs one coordinator for all partitions of `__consumer_offsets`."""
+
+    def __init__(
+        self, topics: TopicCatalogue, commit: GroupCommit, on_failure: Callable[[BaseException], None]
+    ) -> None:
+        self._topics = topics
+        self._commit = commit
+        self._on_failure = on_failure
+        self._timers = Timers(self._timer_expired)
+        self._tokens = itertools.count(1)
+        self._waiting: dict[int, asyncio.Future[Message]] = {}
+        self._logs: list[PartitionLog] = []
+        self._loading: asyncio.Task[None] | None = None
+        self._stopped = False
+
+    async def start(self, config: CoordinatorConfig) -> None:
+        """Begin to load the groups; until a partition is loaded its groups answer COORDINATOR_LOAD_IN_PROGRESS."""
+        topic = await self._offsets_topic(config.partitions)
+        if len(topic.logs) != config.partitions:  # the partition of a group must never change
+            config = replace(config, partitions=len(topic.logs))
+        self._logs = topic.logs
+        self._coordinator = Coordinator(config, lambda: str(uuid.uuid4()))
+        for partition in range(len(self._logs)):
+            self._step(PartitionLoading(partition))
+        self._loading = asyncio.create_task(self._load())
+
+    async def _offsets_topic(self, partitions: int) -> Topic:
+        topic = self._topics.get(OFFSETS_TOPIC)
+        return topic if topic is not None else await self._topics.create(OFFSETS_TOPIC, partitions, OFFSETS_SETTINGS)
+
+    async def _load(self) -> None:
+        try:
+            for partition, log in enumerate(self._logs):
+                records = await asyncio.to_thread(_read_all, log) if log.high_watermark else ()
+                self._step(PartitionLoaded(partition, records, wall_ms()))
+        except Exception as error:  # without its groups the broker is of no use
+            logger.exception("cannot load the groups")
+            self._on_failure(BrokerError(f"cannot load the groups: {error}"))
+
+    async def stop(self) -> None:
+        """No more timers, no more loading; requests that still wait are not answered."""
+        self._stopped = True
+        self._timers.stop()
+        if self._loading is not None:
+            self._loading.cancel()
+            await asyncio.wait([self._loading])
+        for future in self._waiting.values():
+            future.cancel()
+
+    # Requests
+
+    async def handle(self, call: Call[Any]) -> Message:
+        """Give a request to the coordinator and wait for its reply."""
+        token = next(self._tokens)
+        reply: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
+        self._waiting[token] = reply
+        try:
+            self._step(
+                RequestReceived(
+                    token, call.version, call.header.client_id or "", call.client_host, wall_ms(), call.message
+                )
+            )
+            return await reply
+        finally:
+            self._waiting.pop(token, None)
+
+    async def commit_offsets(self, call: Call[OffsetCommitRequest]) -> Message:
+        """OffsetCommit: topics that do not exist are refused here, the coordinator knows nothing of topics."""
+        request = call.message
+        unknown = [topic for topic in request.topics if self._topics.get(topic.name) is None]
+        if not unknown:
+            return await self.handle(call)
+        request.topics = [topic for topic in request.topics if topic not in unknown]
+        response = OffsetCommitResponse()
+        if request.topics:
+            response = cast("OffsetCommitResponse", await self.handle(call))
+        response.topics += [
+            OffsetCommitResponse.Topic(
+                name=topic.name,
+                partitions=[
+                    OffsetCommitResponse.Partition(
+                        partition_index=partition.partition_index, error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                    )
+                    for partition in topic.partitions
+                ],
+            )
+            for topic in unknown
+        ]
+        return response
+
+    async def delete_offsets(self, call: Call[OffsetDeleteRequest]) -> Message:
+        """OffsetDelete: as with commits, topics that do not exist are refused here."""
+        request = call.message
+        unknown = [topic for topic in request.topics if self._topics.get(topic.name) is None]
+        request.topics = [topic for topic in request.topics if topic not in unknown]
+        response = cast("OffsetDeleteResponse", await self.handle(call))
+        if response.error_code != ErrorCode.NONE:
+            return response
+        response.topics += [
+            OffsetDeleteResponse.Topic(
+                name=topic.name,
+                partitions=[
+                    OffsetDeleteResponse.Partition(
+                        partition_index=partition.partition_index, error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                    )
+                    for partition in topic.partitions
+                ],
+            )
+            for topic in unknown
+        ]
+        return response
+
+    def topics_deleted(self, names: Sequence[str]) -> None:
+        """Let the offsets committed for these topics go."""
+        self._step(TopicsDeleted(tuple(names), wall_ms()))
+
+    # Effects
+
+    def _step(self, event: Event) -> None:
+        effects = self._coordinator.step(event, self._timers.now())
+        for timer in effects.timers:
+            if isinstance(timer, SetTimer):
+                self._timers.set(timer.name, timer.deadline)
+            else:
+                self._timers.cancel(timer.name)
+        for write in effects.writes:
+            self._write(write)
+        for reply in effects.replies:
+            future = self._waiting.get(reply.token)
+            if future is not None and not future.done():  # else its connection is gone
+                future.set_result(reply.message)
+
+    def _timer_expired(self, name: TimerName) -> None:
+        try:
+            self._step(TimerExpired(name, wall_ms()))
+        except Exception:
+            logger.exception("timer %s failed", name)
+
+    def _write(self, write: Write) -> None:
+        now = wall_ms()
+        batch = memoryview(build_batch([Record(timestamp=now, key=key, value=value) for key, value in write.records]))
+        log = self._logs[write.partition]
+        try:
+            log.append(read_header(batch), batch, now)
+        except OSError as error:
+            logger.error("cannot write to %s-%d: %s", OFFSETS_TOPIC, write.partition, error)
+            failed = WriteCompleted(write.id, ErrorCode.KAFKA_STORAGE_ERROR)
+            asyncio.get_running_loop().call_soon(self._write_completed, failed)
+            return
+
+        def done(durable: asyncio.Future[None]) -> None:
+            lost = durable.cancelled() or durable.exception() is not None
+            error = ErrorCode.KAFKA_STORAGE_ERROR if lost else ErrorCode.NONE
+            self._write_completed(WriteCompleted(write.id, error))
+
+        self._commit.durable(log).add_done_callback(done)
+
+    def _write_completed(self, event: WriteCompleted) -> None:
+        if self._stopped:
+            return
+        try:
+            self._step(event)
+        except Exception:
+            logger.exception("the coordinator failed on %s", event)
+
+
+def _read_all(log: PartitionLog) -> tuple[tuple[bytes, bytes | None], ...]:
+    """Every record of a partition of `__consumer_offsets`, in order; WireError if one cannot be read."""
+    records = []
+    for header, batch in log.batches():
+        if not verify_crc(batch):
+            raise WireError(f"{log.directory}: the batch at offset {header.base_offset} fails its CRC")
+        records += [(record.key, record.value) for record in read_batch(batch) if record.key is not None]
+    return tuple(records)

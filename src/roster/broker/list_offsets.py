@@ -1,0 +1,102 @@
+"""ListOffsets and OffsetForLeaderEpoch: where in a partition."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import TYPE_CHECKING
+
+from roster.broker.fetch import leader_epoch_error
+from roster.broker.partition_log import LEADER_EPOCH, TimedOffset
+from roster.wire import ErrorCode, WireError
+from roster.wire.messages import (
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+)
+
+if TYPE_CHECKING:
+    from roster.broker.partition_log import PartitionLog
+    from roster.broker.services import Call, Services
+    from roster.wire import Message
+
+_NOWHERE = TimedOffset(-1, -1)
+
+
+class SpecialTime(IntEnum):
+    """Timestamps of a ListOffsets request that are not times (protocol guide, ListOffsets)."""
+
+    LATEST = -1
+    EARLIEST = -2
+    MAX_TIMESTAMP = -3
+    EARLIEST_LOCAL = -4
+    LATEST_TIERED = -5
+
+
+async def list_offsets(services: Services, call: Call[ListOffsetsRequest]) -> Message:
+    """The offset for each partition's timestamp, or for one of the special times."""
+    request = call.message
+    response = ListOffsetsResponse()
+    for asked in request.topics:
+        topic = services.topics.get(asked.name)
+        answers = ListOffsetsResponse.Topic(name=asked.name)
+        response.topics.append(answers)
+        for partition in asked.partitions:
+            answer = ListOffsetsResponse.Partition(partition_index=partition.partition_index)
+            answers.partitions.append(answer)
+            log = topic.log(partition.partition_index) if topic is not None else None
+            if log is None:
+                answer.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                continue
+            answer.error_code = leader_epoch_error(partition.current_leader_epoch)
+            if answer.error_code != ErrorCode.NONE:
+                continue
+            try:
+                found = find_offset(log, partition.timestamp)
+            except WireError:
+                answer.error_code = ErrorCode.CORRUPT_MESSAGE
+                continue
+            if found is None:
+                answer.error_code = ErrorCode.UNSUPPORTED_VERSION
+                continue
+            answer.timestamp, answer.offset = found
+            if found.offset >= 0:
+                answer.leader_epoch = LEADER_EPOCH
+    return response
+
+
+def find_offset(log: PartitionLog, timestamp: int) -> TimedOffset | None:
+    """What a ListOffsets timestamp stands for; offset -1 if no record is that new, None for a time not known here."""
+    if timestamp >= 0:
+        return log.offset_for_time(timestamp) or _NOWHERE
+    match timestamp:
+        case SpecialTime.LATEST:
+            return TimedOffset(-1, log.high_watermark)
+        case SpecialTime.EARLIEST | SpecialTime.EARLIEST_LOCAL:
+            return TimedOffset(-1, log.log_start_offset)
+        case SpecialTime.MAX_TIMESTAMP:
+            return log.newest_record() or _NOWHERE
+        case SpecialTime.LATEST_TIERED:
+            return _NOWHERE
+    return None
+
+
+async def offset_for_leader_epoch(services: Services, call: Call[OffsetForLeaderEpochRequest]) -> Message:
+    """Where a leader epoch ends; there has only ever been one."""
+    request = call.message
+    response = OffsetForLeaderEpochResponse()
+    for asked in request.topics:
+        topic = services.topics.get(asked.topic)
+        answers = OffsetForLeaderEpochResponse.Topic(topic=asked.topic)
+        response.topics.append(answers)
+        for partition in asked.partitions:
+            answer = OffsetForLeaderEpochResponse.Partition(partition=partition.partition)
+            answers.partitions.append(answer)
+            log = topic.log(partition.partition) if topic is not None else None
+            if log is None:
+                answer.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                continue
+            answer.error_code = leader_epoch_error(partition.current_leader_epoch)
+            if answer.error_code == ErrorCode.NONE and partition.leader_epoch == LEADER_EPOCH:
+                answer.leader_epoch, answer.end_offset = LEADER_EPOCH, log.high_watermark
+    return response

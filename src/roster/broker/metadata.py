@@ -1,0 +1,153 @@
+"""ApiVersions, Metadata, DescribeCluster, FindCoordinator: what there is and where, on a cluster of one."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from roster.broker.partition_log import LEADER_EPOCH
+from roster.broker.topics import InvalidTopicError, TopicExistsError, check_name
+from roster.wire import ZERO_UUID, ErrorCode
+from roster.wire.frames import advertised
+from roster.wire.messages import (
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+    DescribeClusterRequest,
+    DescribeClusterResponse,
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+    MetadataRequest,
+    MetadataResponse,
+)
+
+if TYPE_CHECKING:
+    from roster.broker.services import Call, Services
+    from roster.broker.topics import Topic
+    from roster.wire import Message
+
+logger = logging.getLogger(__name__)
+
+KEY_TYPE_GROUP = 0
+ENDPOINT_BROKERS = 1
+_AUTO_CREATE_FLAG_SINCE = 4
+_BATCHED_COORDINATORS_SINCE = 4
+
+
+async def api_versions(services: Services, call: Call[ApiVersionsRequest]) -> Message:
+    """What this broker speaks."""
+    return ApiVersionsResponse(api_keys=advertised())
+
+
+async def metadata(services: Services, call: Call[MetadataRequest]) -> Message:
+    """The broker, and the topics asked for; those that do not exist are created if both sides agree to that."""
+    request = call.message
+    config = services.config
+    response = MetadataResponse(
+        brokers=[MetadataResponse.Broker(node_id=config.node_id, host=services.host, port=services.port)],
+        cluster_id=services.identity.cluster_id,
+        controller_id=config.node_id,
+    )
+    if request.topics is None or (call.version == 0 and not request.topics):
+        response.topics = [describe_topic(config.node_id, topic) for topic in services.topics]
+        return response
+    may_create = config.auto_create_topics and (
+        call.version < _AUTO_CREATE_FLAG_SINCE or request.allow_auto_topic_creation
+    )
+    for asked in request.topics:
+        if asked.name is None:
+            found = services.topics.by_id(asked.topic_id)
+            missing = MetadataResponse.Topic(name=None, topic_id=asked.topic_id, error_code=ErrorCode.UNKNOWN_TOPIC_ID)
+        else:
+            found, code = await _find_or_create(services, asked.name, may_create=may_create)
+            missing = MetadataResponse.Topic(name=asked.name, topic_id=ZERO_UUID, error_code=code)
+        response.topics.append(missing if found is None else describe_topic(config.node_id, found))
+    return response
+
+
+async def _find_or_create(services: Services, name: str, *, may_create: bool) -> tuple[Topic | None, ErrorCode]:
+    topic = services.topics.get(name)
+    if topic is not None:
+        return topic, ErrorCode.NONE
+    try:
+        check_name(name)
+        if not may_create:
+            return None, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        topic = await services.topics.create(name, services.config.default_partitions, {})
+        logger.info("created topic %s with %d partitions because a client asked for it", name, len(topic.logs))
+    except InvalidTopicError:
+        return None, ErrorCode.INVALID_TOPIC_EXCEPTION
+    except TopicExistsError:  # somebody was faster
+        topic = services.topics.get(name)
+    except OSError as error:
+        logger.error("cannot create topic %s: %s", name, error)
+        return None, ErrorCode.KAFKA_STORAGE_ERROR
+    return topic, ErrorCode.NONE if topic is not None else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def describe_topic(node_id: int, topic: Topic) -> MetadataResponse.Topic:
+    """A topic whose partitions are all led by one broker."""
+    return MetadataResponse.Topic(
+        name=topic.name,
+        topic_id=topic.id,
+        is_internal=topic.is_internal,
+        partitions=[
+            MetadataResponse.Partition(
+                partition_index=partition,
+                leader_id=node_id,
+                leader_epoch=LEADER_EPOCH,
+                replica_nodes=[node_id],
+                isr_nodes=[node_id],
+            )
+            for partition in range(len(topic.logs))
+        ],
+    )
+
+
+async def describe_cluster(services: Services, call: Call[DescribeClusterRequest]) -> Message:
+    """The cluster of one."""
+    request = call.message
+    response = DescribeClusterResponse(
+        endpoint_type=request.endpoint_type,
+        cluster_id=services.identity.cluster_id,
+        controller_id=services.config.node_id,
+    )
+    if request.endpoint_type != ENDPOINT_BROKERS:
+        response.error_code = ErrorCode.MISMATCHED_ENDPOINT_TYPE
+        response.error_message = "this is a broker, there are no controllers to be asked"
+        return response
+    response.brokers = [
+        DescribeClusterResponse.Broker(broker_id=services.config.node_id, host=services.host, port=services.port)
+    ]
+    return response
+
+
+async def find_coordinator(services: Services, call: Call[FindCoordinatorRequest]) -> Message:
+    """The one broker, for every group; nobody, for transactions and share groups."""
+    request = call.message
+    batched = call.version >= _BATCHED_COORDINATORS_SINCE
+    keys = request.coordinator_keys if batched else [request.key]
+    found = [_coordinator(services, request.key_type, key) for key in keys]
+    if batched:
+        return FindCoordinatorResponse(coordinators=found)
+    only = found[0]
+    return FindCoordinatorResponse(
+        error_code=only.error_code,
+        error_message=only.error_message,
+        node_id=only.node_id,
+        host=only.host,
+        port=only.port,
+    )
+
+
+def _coordinator(services: Services, key_type: int, key: str) -> FindCoordinatorResponse.Coordinator:
+    if key_type != KEY_TYPE_GROUP:
+        return FindCoordinatorResponse.Coordinator(
+            key=key,
+            node_id=-1,
+            port=-1,
+            error_code=ErrorCode.INVALID_REQUEST,
+            error_message="only groups have a coordinator here, transactions and share groups are not supported",
+        )
+    return FindCoordinatorResponse.Coordinator(
+        key=key, node_id=services.config.node_id, host=services.host, port=services.port
+    )

@@ -1,0 +1,323 @@
+"""A partition's log: segments one after another, append at the end, read anywhere below the high watermark."""
+
+from __future__ import annotations
+
+import logging
+from bisect import bisect_right
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+from roster.broker.files import sync_directory
+from roster.broker.producers import NO_PRODUCER, ProducerTable
+from roster.broker.segment import BEFORE_ALL_TIME, LOG_SUFFIX, CorruptSegmentError, Segment
+from roster.wire.records import read_batch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from roster.broker.config import LogConfig
+    from roster.wire.records import BatchHeader
+
+LEADER_EPOCH = 0
+"""There is one broker and it leads for ever."""
+
+logger = logging.getLogger(__name__)
+
+
+class Appended(NamedTuple):
+    """Where a batch is in the log."""
+
+    base_offset: int
+    last_offset: int
+
+
+class TimedOffset(NamedTuple):
+    """A record's offset and its timestamp."""
+
+    timestamp: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class FlushPoint:
+    """What has to reach the disk for everything below `end_offset` to be durable."""
+
+    end_offset: int
+    segment: Segment
+    position: int
+    to_seal: tuple[tuple[Segment, bytes], ...]
+    new_names_in: tuple[Path, ...]
+
+    def sync(self) -> None:
+        """Do it, waiting for the disk, in a thread of its own. Older segments first: a torn one is always the last."""
+        for directory in self.new_names_in:
+            sync_directory(directory)
+        for segment, producers in self.to_seal:
+            segment.seal(producers)
+        self.segment.sync()
+
+
+class PartitionLog:
+    """One partition on disk. Not thread-safe: one event loop appends and reads, threads only run `FlushPoint.sync`.
+
+    Offsets below `high_watermark` are durable, and only those are ever read: a consumer never sees a record that a
+    power failure could take back.
+    """
+
+    def __init__(self, directory: Path, config: LogConfig, *, compacted: bool = False) -> None:
+        self.directory = directory
+        self.compacted = compacted
+        self.high_watermark = 0
+        self.watchers: set[Callable[[], None]] = set()
+        """Called whenever the high watermark rises."""
+        self.removed = False
+        """Set when the topic is deleted; whoever still holds the log must stop using it."""
+        self.config = config
+        self._segments: list[Segment] = []
+        self._producers = ProducerTable()
+        self._to_seal: list[tuple[Segment, bytes]] = []
+        self._new_names_in: list[Path] = []
+        self._durable_segment: Segment | None = None
+        self._durable_position = 0
+        self._clean_bytes = 0
+
+    @property
+    def log_start_offset(self) -> int:
+        """The first offset that can be asked for."""
+        return self._segments[0].base_offset if self._segments else 0
+
+    @property
+    def end_offset(self) -> int:
+        """The offset the next record gets."""
+        return self._segments[-1].next_offset if self._segments else 0
+
+    @property
+    def is_dirty(self) -> bool:
+        """Whether something was appended that is not durable yet."""
+        return self.high_watermark < self.end_offset or bool(self._to_seal)
+
+    @property
+    def size(self) -> int:
+        """Bytes of all segments."""
+        return sum(segment.size for segment in self._segments)
+
+    def configure(self, config: LogConfig, *, compacted: bool) -> None:
+        """Change how the log is kept from now on."""
+        self.config = config
+        self.compacted = compacted
+
+    # Recovery
+
+    def open(self, now_ms: int) -> None:
+        """Read what the directory holds and cut off a torn tail; afterwards everything that is left is durable.
+
+        Raise CorruptSegmentError if something is damaged that had been on the disk before.
+        """
+        if not self.directory.exists():
+            return
+        for scratch in self.directory.glob("*.tmp"):
+            scratch.unlink()
+        bases = sorted(int(path.stem) for path in self.directory.glob(f"*{LOG_SUFFIX}"))
+        torn = False
+        unsealed: list[tuple[Segment, bytes]] = []
+        for base in bases:
+            segment = Segment(self.directory, base, self.config.index_interval_bytes)
+            if torn or (self.compacted and base < self.end_offset):
+                # After a torn segment nothing was acknowledged; below the end, compaction has rewritten it already.
+                segment.remove()
+                continue
+            if self._segments and base != self.end_offset and not self.compacted:
+                raise CorruptSegmentError(
+                    f"{segment.path}: offsets {self.end_offset} to {base - 1} are missing before it"
+                )
+            torn = self._recover(segment, now_ms)
+            self._segments.append(segment)
+            if not segment.sidecar_path.exists():
+                unsealed.append((segment, self._producers.encode()))
+        if self._segments:
+            sync_directory(self.directory)
+            active = self._segments[-1]
+            for segment, producers in unsealed:
+                if segment is not active:
+                    segment.seal(producers)
+            active.sync()
+            self._set_durable(active, active.size, active.next_offset)
+
+    def _recover(self, segment: Segment, now_ms: int) -> bool:
+        """Index a segment and add its producers; return whether its tail had to be cut off."""
+        producers = segment.load_sidecar()
+        if producers is not None:
+            self._producers = producers
+
+        def seen(header: BatchHeader) -> None:
+            if header.producer_id != NO_PRODUCER:
+                self._producers.add(header, header.base_offset, now_ms)
+
+        problem = segment.scan(seen)
+        if problem is None:
+            return False
+        removed = segment.truncate()
+        logger.warning("%s: cut %d bytes off the end that were never acknowledged: %s", segment.path, removed, problem)
+        return True
+
+    # Writing
+
+    def append(self, header: BatchHeader, batch: memoryview, now_ms: int) -> Appended:
+        """Write a valid batch at the end, or find the one it repeats; not durable until a flush.
+
+        Raise SequenceError if the batch does not follow its producer's last, OSError if the disk refuses it.
+        """
+        if header.producer_id != NO_PRODUCER:
+            repeated = self._producers.check(header)
+            if repeated is not None:
+                return Appended(repeated.base_offset, repeated.last_offset)
+        segment = self._segment_for(header.size, now_ms)
+        base_offset = segment.next_offset
+        segment.append(header, batch, base_offset, LEADER_EPOCH)
+        if header.producer_id != NO_PRODUCER:
+            self._producers.add(header, base_offset, now_ms)
+        return Appended(base_offset, base_offset + header.last_offset_delta)
+
+    def _segment_for(self, size: int, now_ms: int) -> Segment:
+        """The segment the next batch goes to."""
+        if not self._segments:
+            if not self.directory.exists():
+                self.directory.mkdir(parents=True)
+                self._new_names_in.append(self.directory.parent)
+            self._begin_segment(0)
+        elif self._segments[-1].size + size > self.config.segment_bytes and self._segments[-1].size:
+            self.roll(now_ms)
+        return self._segments[-1]
+
+    def _begin_segment(self, base_offset: int) -> None:
+        self._segments.append(Segment(self.directory, base_offset, self.config.index_interval_bytes))
+        self._new_names_in.append(self.directory)
+
+    def roll(self, now_ms: int) -> None:
+        """End the active segment, to be sealed by the next flush, and begin another."""
+        self._producers.expire(now_ms - self.config.producer_expiration_ms)
+        self._to_seal.append((self._segments[-1], self._producers.encode()))
+        self._begin_segment(self.end_offset)
+
+    # Becoming durable
+
+    def begin_flush(self) -> FlushPoint | None:
+        """What to sync now; None if everything is durable."""
+        if not self.is_dirty:
+            return None
+        active = self._segments[-1]
+        return FlushPoint(self.end_offset, active, active.size, tuple(self._to_seal), tuple(self._new_names_in))
+
+    def finish_flush(self, point: FlushPoint) -> None:
+        """The point was synced: raise the high watermark to it."""
+        del self._to_seal[: len(point.to_seal)]
+        del self._new_names_in[: len(point.new_names_in)]
+        self._set_durable(point.segment, point.position, point.end_offset)
+        self.notify()
+
+    def _set_durable(self, segment: Segment, position: int, end_offset: int) -> None:
+        self._durable_segment, self._durable_position = segment, position
+        self.high_watermark = end_offset
+
+    def _durable_end(self, segment: Segment) -> int:
+        """How far a segment may be read."""
+        if segment.next_offset <= self.high_watermark:
+            return segment.size
+        return self._durable_position if segment is self._durable_segment else 0
+
+    # Compaction
+
+    @property
+    def wants_compaction(self) -> bool:
+        """Whether enough was appended since the last rewriting to make another worth its while."""
+        size = self.size
+        dirty = size - self._clean_bytes
+        return (
+            self.compacted and size >= self.config.compact_min_bytes and dirty >= size * self.config.compact_dirty_ratio
+        )
+
+    def sealed_segments(self) -> list[Segment]:
+        """The segments that will not change any more."""
+        unsealed = {self._segments[-1], *(segment for segment, _ in self._to_seal)} if self._segments else set()
+        return [segment for segment in self._segments if segment not in unsealed]
+
+    def replace(self, old: list[Segment], new: Segment) -> None:
+        """Put one segment in the place of the oldest ones."""
+        self._segments[: len(old)] = [new]
+        self._clean_bytes = new.size
+
+    # Reading
+
+    def locate(self, offset: int, max_bytes: int, *, at_least_one: bool) -> tuple[Segment, int, int] | None:
+        """Where whole batches from the one with this offset on are: segment, from, to; None if there are none to read.
+
+        No more than `max_bytes`, except that `at_least_one` gives the first batch whatever its size.
+        """
+        if offset >= self.high_watermark:
+            return None
+        first = max(bisect_right(self._segments, offset, key=lambda segment: segment.base_offset) - 1, 0)
+        for segment in self._segments[first:]:
+            start = segment.position_of(offset)
+            end = self._durable_end(segment)
+            if start >= end:
+                continue
+            stop = segment.cut(start, min(start + max_bytes, end))
+            if stop == start and at_least_one:
+                stop = segment.first_batch_end(start)
+            return (segment, start, stop) if stop > start else None
+        return None
+
+    def read(self, offset: int, max_bytes: int, *, at_least_one: bool = True) -> bytes | bytearray:
+        """Whole batches from the one that holds this offset on, waiting for the disk if need be."""
+        place = self.locate(offset, max_bytes, at_least_one=at_least_one)
+        return b"" if place is None else place[0].read(place[1], place[2])
+
+    def batches(self) -> Iterator[tuple[BatchHeader, memoryview]]:
+        """Every durable batch in order; for small logs that are read whole."""
+        for segment in list(self._segments):
+            end = self._durable_end(segment)
+            for header, position, batch in segment.batches():
+                if position + len(batch) > end:
+                    return
+                yield header, batch
+
+    def offset_for_time(self, timestamp: int) -> TimedOffset | None:
+        """The first record whose timestamp is at or after the given one."""
+        for segment in self._segments:
+            if segment.max_timestamp < timestamp:
+                continue
+            for header, position, batch in segment.batches(segment.position_of_time(timestamp)):
+                if position >= self._durable_end(segment):
+                    return None
+                if header.max_timestamp < timestamp:
+                    continue
+                for record in read_batch(batch):
+                    if record.timestamp >= timestamp:
+                        return TimedOffset(record.timestamp, record.offset)
+        return None
+
+    def newest_record(self) -> TimedOffset | None:
+        """The first of the records with the greatest timestamp."""
+        holders = [s for s in self._segments if s.max_timestamp > BEFORE_ALL_TIME]
+        if not holders:
+            return None
+        segment = max(holders, key=lambda s: s.max_timestamp)
+        return self.offset_for_time(segment.max_timestamp)
+
+    # The end
+
+    def notify(self) -> None:
+        """Wake everybody who waits for this partition."""
+        for watcher in list(self.watchers):
+            watcher()
+
+    def close(self) -> None:
+        """Seal the active segment, so that the next start need not read it, and close every file.
+
+        Only once everything is durable and no flush is under way.
+        """
+        if self._segments and self._segments[-1].size and not self.is_dirty:
+            self._segments[-1].seal(self._producers.encode())
+        for segment in self._segments:
+            segment.close()

@@ -1,0 +1,138 @@
+"""Produce and InitProducerId: records in."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+from roster.broker.producers import SequenceError
+from roster.broker.services import CloseConnection, wall_ms
+from roster.wire import ErrorCode, WireError
+from roster.wire.messages import InitProducerIdRequest, InitProducerIdResponse, ProduceRequest, ProduceResponse
+from roster.wire.records import split_batches, verify_crc
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
+    from roster.broker.partition_log import PartitionLog
+    from roster.broker.services import Call, Services
+    from roster.broker.topics import Topic
+    from roster.wire import Message
+    from roster.wire.records import BatchHeader
+
+ACKS = (-1, 0, 1)
+
+logger = logging.getLogger(__name__)
+
+
+class _Refused(Exception):  # noqa: N818 (an answer)
+    def __init__(self, code: ErrorCode, detail: str) -> None:
+        super().__init__(detail)
+        self.code = code
+
+
+def produce(services: Services, call: Call[ProduceRequest]) -> Coroutine[None, None, Message | None]:
+    """Append now, in the order the requests came; what is returned waits until it is durable and gives the response.
+
+    With acks=0 there is no response, and a failure closes the connection: the only way to tell (Kafka does the same).
+    """
+    request = call.message
+    response = ProduceResponse()
+    written: list[tuple[ProduceResponse.Topic.Partition, asyncio.Future[None]]] = []
+    for topic_data in request.topic_data:
+        topic = _topic(services, call.version, topic_data)
+        topic_response = ProduceResponse.Topic(name=topic_data.name, topic_id=topic_data.topic_id)
+        response.responses.append(topic_response)
+        for data in topic_data.partition_data:
+            answer = ProduceResponse.Partition(index=data.index)
+            topic_response.partition_responses.append(answer)
+            try:
+                log = _log(request, call.version, topic, data.index)
+                appended = log.append(*_batch(log, data.records), wall_ms())
+            except (_Refused, SequenceError) as refusal:
+                answer.error_code, answer.error_message, answer.base_offset = refusal.code, str(refusal), -1
+            except OSError as error:
+                logger.error("cannot write to %s-%d: %s", topic_data.name, data.index, error)
+                answer.error_code, answer.base_offset = ErrorCode.KAFKA_STORAGE_ERROR, -1
+                answer.error_message = f"cannot write to disk: {error.strerror}"
+            else:
+                answer.base_offset = appended.base_offset
+                answer.log_start_offset = log.log_start_offset
+                written.append((answer, services.commit.durable(log)))
+    return _answer(request.acks, response, written)
+
+
+async def _answer(
+    acks: int, response: ProduceResponse, written: list[tuple[ProduceResponse.Topic.Partition, asyncio.Future[None]]]
+) -> ProduceResponse | None:
+    for answer, durable in written:
+        try:
+            await durable
+        except OSError as error:
+            answer.error_code, answer.base_offset = ErrorCode.KAFKA_STORAGE_ERROR, -1
+            answer.error_message = f"cannot write to disk: {error.strerror}"
+    if acks != 0:
+        return response
+    for topic in response.responses:
+        for answer in topic.partition_responses:
+            if answer.error_code != ErrorCode.NONE:
+                raise CloseConnection(f"a Produce with acks=0 failed: {answer.error_message}")
+    return None
+
+
+def _topic(services: Services, version: int, data: ProduceRequest.Topic) -> Topic | None:
+    return services.topics.by_id(data.topic_id) if version >= 13 else services.topics.get(data.name)
+
+
+def _log(request: ProduceRequest, version: int, topic: Topic | None, partition: int) -> PartitionLog:
+    """The log to write to; raise _Refused if this request may not write there."""
+    if request.acks not in ACKS:
+        raise _Refused(ErrorCode.INVALID_REQUIRED_ACKS, f"acks {request.acks} is not -1, 0 or 1")
+    if topic is None and version >= 13:
+        raise _Refused(ErrorCode.UNKNOWN_TOPIC_ID, "no topic with this id")
+    log = topic.log(partition) if topic is not None else None
+    if topic is None or log is None:
+        raise _Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "no such topic or partition")
+    if topic.is_internal:
+        raise _Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{topic.name} is written by the broker only")
+    return log
+
+
+def _batch(log: PartitionLog, records: bytes | memoryview | None) -> tuple[BatchHeader, memoryview]:
+    """The one batch of a partition's records; raise _Refused unless it is whole and one Kafka would take."""
+    try:
+        batches = split_batches(memoryview(records or b""))
+    except WireError as error:
+        raise _Refused(ErrorCode.CORRUPT_MESSAGE, str(error)) from error
+    if len(batches) != 1:
+        raise _Refused(ErrorCode.INVALID_RECORD, f"{len(batches)} record batches where exactly one belongs")
+    header, batch = batches[0]
+    if len(batch) > log.config.max_message_bytes:
+        raise _Refused(
+            ErrorCode.MESSAGE_TOO_LARGE,
+            f"a batch of {len(batch)} bytes, at most {log.config.max_message_bytes} are allowed",
+        )
+    if not verify_crc(batch):
+        raise _Refused(ErrorCode.CORRUPT_MESSAGE, "the batch fails its CRC")
+    if header.is_control or header.records_count < 1 or header.last_offset_delta != header.records_count - 1:
+        raise _Refused(ErrorCode.INVALID_RECORD, "not a batch of records with consecutive offsets")
+    if header.is_transactional:
+        raise _Refused(ErrorCode.INVALID_REQUEST, "transactions are not supported")
+    if header.producer_id >= 0 and (header.producer_epoch < 0 or header.base_sequence < 0):
+        raise _Refused(ErrorCode.INVALID_RECORD, "a producer id without epoch or sequence")
+    return header, batch
+
+
+async def init_producer_id(services: Services, call: Call[InitProducerIdRequest]) -> Message:
+    """Give out a producer id; a client without transactions raises its epoch itself and needs no leave for it."""
+    request = call.message
+    if request.transactional_id is not None:
+        logger.warning("%s asked for transactions, which are not supported", call.client_host)
+        return InitProducerIdResponse(error_code=ErrorCode.INVALID_REQUEST, producer_epoch=-1)
+    try:
+        producer_id = await services.identity.new_producer_id()
+    except OSError as error:
+        logger.error("cannot reserve producer ids: %s", error)
+        return InitProducerIdResponse(error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE, producer_epoch=-1)
+    return InitProducerIdResponse(producer_id=producer_id, producer_epoch=0)

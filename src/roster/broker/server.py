@@ -1,0 +1,229 @@
+"""The broker: starts its parts in order, serves connections, and stops without losing anything."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import resource
+import signal
+import socket
+from typing import TYPE_CHECKING
+
+from roster.broker.compaction import Compactor
+from roster.broker.config import BrokerError
+from roster.broker.connection import PIECE_BYTES, Connection, ReceiveBudget
+from roster.broker.files import DirectoryLock
+from roster.broker.group_commit import GroupCommit
+from roster.broker.groups import Groups
+from roster.broker.identity import Identity
+from roster.broker.services import Services, wall_ms
+from roster.broker.topics import TopicCatalogue
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import TracebackType
+    from typing import Self
+
+    from roster.broker.config import BrokerConfig
+    from roster.broker.partition_log import PartitionLog
+
+BACKLOG = 1_024
+
+logger = logging.getLogger(__name__)
+
+
+class Broker:
+    """A Kafka-compatible server in this process's event loop.
+
+    `async with Broker(config) as broker: ...`; start raises BrokerError with one sentence for the user. If the disk
+    fails later, the broker answers KAFKA_STORAGE_ERROR and `failed()` returns with the reason.
+    """
+
+    def __init__(self, config: BrokerConfig) -> None:
+        self.config = config
+        self._lock = DirectoryLock(config.data_dir / "lock")
+        self._server: asyncio.Server | None = None
+        self._services: Services | None = None
+        self._compactor: Compactor | None = None
+        self._connections: set[asyncio.Task[None]] = set()
+        self._failure: BrokerError | None = None
+        self._has_failed = asyncio.Event()
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Host and port clients connect to."""
+        if self._services is None:
+            raise RuntimeError("the broker is not running")
+        return self._services.host, self._services.port
+
+    @property
+    def bootstrap(self) -> str:
+        """The address as clients' `bootstrap.servers` wants it."""
+        host, port = self.address
+        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+    async def start(self) -> None:
+        """Take the data directory and the port, recover the logs, and serve. BrokerError if any of it is impossible."""
+        config = self.config
+        _raise_file_limit()
+        try:
+            config.data_dir.mkdir(parents=True, exist_ok=True)
+            self._lock.acquire()
+        except OSError as error:
+            raise BrokerError(f"cannot use data directory {config.data_dir}: {error.strerror}") from error
+        try:
+            self._server = await self._bind()
+            await self._start_parts(self._server)
+        except OSError as error:
+            await self._give_up()
+            raise BrokerError(f"cannot use data directory {config.data_dir}: {error}") from error
+        except BaseException:
+            await self._give_up()
+            raise
+
+    async def _bind(self) -> asyncio.Server:
+        """Take the port; it is not listened on before everything is recovered."""
+        config = self.config
+        try:
+            return await asyncio.start_server(
+                self._connected,
+                config.host,
+                config.port,
+                limit=PIECE_BYTES // 2,
+                backlog=BACKLOG,
+                start_serving=False,
+            )
+        except (OSError, UnicodeError) as error:
+            reason = getattr(error, "strerror", None) or str(error)
+            raise BrokerError(f"cannot listen on {config.host}:{config.port}: {reason}") from error
+
+    async def _start_parts(self, server: asyncio.Server) -> None:
+        config = self.config
+        identity = Identity(config.data_dir)
+        await asyncio.to_thread(identity.load)
+        topics = TopicCatalogue(config.data_dir, config.log)
+        await asyncio.to_thread(topics.load, wall_ms())
+        commit = GroupCommit(config.sync_threads, self._fail, self._flushed)
+        self._compactor = Compactor(commit)
+        groups = Groups(topics, commit, self._fail)
+        bound = server.sockets[0].getsockname()
+        self._services = Services(
+            config,
+            identity,
+            topics,
+            commit,
+            groups,
+            host=config.advertised_host or _reachable(config.host),
+            port=config.advertised_port or bound[1],
+        )
+        await groups.start(config.coordinator)
+        self._budget = ReceiveBudget(config.max_buffered_bytes)
+        try:
+            await server.start_serving()
+        except OSError as error:
+            raise BrokerError(f"cannot listen on {config.host}:{config.port}: {error.strerror}") from error
+        logger.info("serving %s, data in %s", self.bootstrap, config.data_dir)
+
+    def _fail(self, error: BaseException) -> None:
+        """Something without which the broker cannot go on has failed."""
+        if self._failure is None:
+            self._failure = error if isinstance(error, BrokerError) else BrokerError(f"the disk has failed: {error}")
+            self._has_failed.set()
+
+    async def failed(self) -> BrokerError:
+        """Wait until the broker cannot go on, and return why."""
+        while self._failure is None:
+            await self._has_failed.wait()
+        return self._failure
+
+    def _flushed(self, log: PartitionLog) -> None:
+        if self._compactor is not None:
+            self._compactor.consider(log)
+
+    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        if self._services is None or task is None:  # it came while the broker was stopping
+            writer.transport.abort()
+            return
+        self._connections.add(task)
+        try:
+            await Connection(self._services, self._budget, reader, writer).serve()
+        except asyncio.CancelledError:
+            pass  # the broker stops; nobody waits for this task
+        finally:
+            self._connections.discard(task)
+
+    async def stop(self) -> None:
+        """Stop serving, make everything durable and give back port and directory; stopping twice is no error."""
+        if self._services is None:
+            return
+        services, self._services = self._services, None
+        if self._server is not None:
+            self._server.close()
+        await self._flush(services)  # producers that wait get their answer
+        await services.groups.stop()
+        for task in list(self._connections):
+            task.cancel()
+        if self._connections:
+            await asyncio.wait(list(self._connections))
+        if self._compactor is not None:
+            await self._compactor.stop()
+        await self._flush(services)
+        await services.commit.close()
+        if not services.commit.failed:
+            await asyncio.to_thread(services.topics.close)
+        self._lock.release()
+        logger.info("stopped")
+
+    async def _flush(self, services: Services) -> None:
+        dirty = [services.commit.durable(log) for topic in services.topics for log in topic.logs if log.is_dirty]
+        await asyncio.gather(*dirty, return_exceptions=True)
+        await asyncio.sleep(0)
+
+    async def _give_up(self) -> None:
+        """Undo a start that failed half-way."""
+        if self._server is not None:
+            self._server.close()
+        if self._services is not None:
+            await self.stop()
+        self._lock.release()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+
+async def run(config: BrokerConfig, ready: Callable[[Broker], None] = lambda _: None) -> None:
+    """Serve until SIGTERM or SIGINT, then stop cleanly; BrokerError if the broker cannot start or go on."""
+    loop = asyncio.get_running_loop()
+    stopping = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopping.set)
+    async with Broker(config) as broker:
+        ready(broker)
+        failed = asyncio.ensure_future(broker.failed())
+        stopped = asyncio.ensure_future(stopping.wait())
+        await asyncio.wait([failed, stopped], return_when=asyncio.FIRST_COMPLETED)
+        stopped.cancel()
+        if failed.done():
+            raise failed.result()
+        failed.cancel()
+
+
+def _reachable(host: str) -> str:
+    """A name clients can connect to for a host to listen on."""
+    return socket.gethostname() if host in ("0.0.0.0", "::", "") else host  # noqa: S104
+
+
+def _raise_file_limit() -> None:
+    """Allow as many open files as the system lets us: every partition and every connection takes one."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        with contextlib.suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

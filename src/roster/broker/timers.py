@@ -1,0 +1,85 @@
+"""Named timers on one heap, for a state machine that sets them far more often than they expire."""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from roster.coordinator.events import TimerName
+
+
+class Timers:
+    """Calls `expired(name)` once the loop's clock reaches a timer's deadline, in milliseconds.
+
+    Putting a deadline off costs no heap operation: the entry is moved when it comes up.
+    """
+
+    def __init__(self, expired: Callable[[TimerName], None]) -> None:
+        self._expired = expired
+        self._deadlines: dict[TimerName, int] = {}
+        self._queued: dict[TimerName, int] = {}
+        self._heap: list[tuple[int, TimerName]] = []
+        self._handle: asyncio.TimerHandle | None = None
+
+    def now(self) -> int:
+        """Milliseconds of the event loop's monotonic clock."""
+        return int(asyncio.get_running_loop().time() * 1000)
+
+    def set(self, name: TimerName, deadline: int) -> None:
+        """Set or replace a timer."""
+        self._deadlines[name] = deadline
+        self._queue(name, deadline)
+        self._arm()
+
+    def cancel(self, name: TimerName) -> None:
+        """Forget a timer, if there is one."""
+        self._deadlines.pop(name, None)
+
+    def stop(self) -> None:
+        """Forget all timers."""
+        self._deadlines.clear()
+        if self._handle is not None:
+            self._handle.cancel()
+            self._handle = None
+
+    def _queue(self, name: TimerName, deadline: int) -> None:
+        queued = self._queued.get(name)
+        if queued is None or deadline < queued:
+            self._queued[name] = deadline
+            heapq.heappush(self._heap, (deadline, name))
+
+    def _arm(self) -> None:
+        if not self._heap:
+            return
+        when = self._heap[0][0] / 1000
+        if self._handle is not None:
+            if self._handle.when() <= when:
+                return
+            self._handle.cancel()
+        self._handle = asyncio.get_running_loop().call_at(when, self._come_up)
+
+    def _come_up(self) -> None:
+        self._handle = None
+        now = self.now()
+        due = []
+        while self._heap and self._heap[0][0] <= now:
+            queued, name = heapq.heappop(self._heap)
+            if self._queued.get(name) != queued:  # a nearer deadline was queued after this one
+                continue
+            del self._queued[name]
+            deadline = self._deadlines.get(name)
+            if deadline is None:
+                continue
+            if deadline > now:
+                self._queue(name, deadline)
+            else:
+                due.append((name, deadline))
+        self._arm()
+        for name, deadline in due:
+            if self._deadlines.get(name) == deadline:  # not cancelled or put off by one before it
+                del self._deadlines[name]
+                self._expired(name)

@@ -1,0 +1,271 @@
+"""CreateTopics, DeleteTopics, CreatePartitions and the configuration of topics."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from roster.broker.topic_config import TOPIC_SETTINGS, InvalidConfigError, check_settings, default_settings
+from roster.broker.topics import (
+    InvalidPartitionsError,
+    InvalidTopicError,
+    TopicError,
+    TopicExistsError,
+    check_name,
+    check_partitions,
+)
+from roster.wire import ZERO_UUID, ErrorCode
+from roster.wire.messages import (
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+    DescribeConfigsRequest,
+    DescribeConfigsResponse,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+)
+
+if TYPE_CHECKING:
+    from roster.broker.services import Call, Services
+    from roster.broker.topics import Topic
+    from roster.wire import Message
+
+logger = logging.getLogger(__name__)
+
+RESOURCE_TOPIC = 2
+RESOURCE_BROKER = 4
+SOURCE_TOPIC = 1
+SOURCE_DEFAULT = 5
+OPERATION_SET = 0
+OPERATION_DELETE = 1
+_DEFAULT = -1
+_TOPICS_BY_NAME_OR_ID_SINCE = 6
+_ERRORS: dict[type[Exception], ErrorCode] = {
+    InvalidTopicError: ErrorCode.INVALID_TOPIC_EXCEPTION,
+    TopicExistsError: ErrorCode.TOPIC_ALREADY_EXISTS,
+    InvalidPartitionsError: ErrorCode.INVALID_PARTITIONS,
+    InvalidConfigError: ErrorCode.INVALID_CONFIG,
+}
+
+
+class _RefusedError(TopicError):
+    def __init__(self, code: ErrorCode, detail: str) -> None:
+        super().__init__(detail)
+        self.code = code
+
+
+_REFUSALS = (TopicError, InvalidConfigError, OSError)
+
+
+def _explain(error: Exception) -> tuple[ErrorCode, str]:
+    """The error code and message that tell a client what went wrong."""
+    if isinstance(error, _RefusedError):
+        return error.code, str(error)
+    if isinstance(error, OSError):
+        logger.error("cannot change a topic on disk: %s", error)
+        return ErrorCode.KAFKA_STORAGE_ERROR, f"cannot write to disk: {error.strerror}"
+    return _ERRORS[type(error)], str(error)
+
+
+async def create_topics(services: Services, call: Call[CreateTopicsRequest]) -> Message:
+    """Create each topic, or say why not."""
+    request = call.message
+    response = CreateTopicsResponse()
+    names = [asked.name for asked in request.topics]
+    for asked in request.topics:
+        answer = CreateTopicsResponse.Topic(name=asked.name, topic_id=ZERO_UUID)
+        if names.count(asked.name) > 1:
+            if all(asked.name != done.name for done in response.topics):
+                answer.error_code = ErrorCode.INVALID_REQUEST
+                answer.error_message = f"topic {asked.name!r} is in the request more than once"
+                response.topics.append(answer)
+            continue
+        response.topics.append(answer)
+        try:
+            await _create(services, asked, answer, validate_only=request.validate_only)
+        except _REFUSALS as error:
+            answer.error_code, answer.error_message = _explain(error)
+    return response
+
+
+async def _create(
+    services: Services, asked: CreateTopicsRequest.Topic, answer: CreateTopicsResponse.Topic, *, validate_only: bool
+) -> None:
+    check_name(asked.name)
+    if services.topics.get(asked.name) is not None:
+        raise TopicExistsError(f"topic {asked.name!r} already exists")
+    if asked.replication_factor not in (_DEFAULT, 1):
+        raise _RefusedError(
+            ErrorCode.INVALID_REPLICATION_FACTOR,
+            f"replication factor {asked.replication_factor} is larger than the number of brokers, 1",
+        )
+    partitions = services.config.default_partitions if asked.num_partitions == _DEFAULT else asked.num_partitions
+    if asked.assignments:
+        placed = sorted((entry.partition_index, entry.broker_ids) for entry in asked.assignments)
+        if placed != [(index, [services.config.node_id]) for index in range(len(placed))]:
+            raise _RefusedError(
+                ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+                f"partitions must be numbered from 0 and placed on broker {services.config.node_id}",
+            )
+        partitions = len(placed)
+    settings = check_settings({entry.name: entry.value for entry in asked.configs})
+    check_partitions(partitions)
+    if not validate_only:
+        topic = await services.topics.create(asked.name, partitions, settings)
+        answer.topic_id = topic.id
+        logger.info("created topic %s with %d partitions", topic.name, partitions)
+    answer.num_partitions, answer.replication_factor = partitions, 1
+    answer.configs = [
+        CreateTopicsResponse.Config(
+            name=name, value=value, config_source=SOURCE_TOPIC if name in settings else SOURCE_DEFAULT
+        )
+        for name, value in {**default_settings(services.config.log), **settings}.items()
+    ]
+
+
+async def delete_topics(services: Services, call: Call[DeleteTopicsRequest]) -> Message:
+    """Delete each topic, its records and the offsets committed for it."""
+    request = call.message
+    response = DeleteTopicsResponse()
+    if call.version >= _TOPICS_BY_NAME_OR_ID_SINCE:
+        asked = [(entry.name, entry.topic_id) for entry in request.topics]
+    else:
+        asked = [(name, ZERO_UUID) for name in request.topic_names]
+    deleted = []
+    for name, topic_id in asked:
+        topic = services.topics.get(name) if name is not None else services.topics.by_id(topic_id)
+        answer = DeleteTopicsResponse.Topic(name=name, topic_id=topic_id)
+        response.responses.append(answer)
+        if topic is None:
+            answer.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if name is not None else ErrorCode.UNKNOWN_TOPIC_ID
+            continue
+        answer.name, answer.topic_id = topic.name, topic.id
+        if topic.is_internal:
+            answer.error_code = ErrorCode.INVALID_REQUEST
+            answer.error_message = f"{topic.name} belongs to the broker"
+            continue
+        try:
+            await services.topics.delete(topic)
+        except OSError as error:
+            answer.error_code, answer.error_message = _explain(error)
+            continue
+        logger.info("deleted topic %s", topic.name)
+        deleted.append(topic.name)
+    if deleted:
+        services.groups.topics_deleted(deleted)
+    return response
+
+
+async def create_partitions(services: Services, call: Call[CreatePartitionsRequest]) -> Message:
+    """Give each topic more partitions, or say why not."""
+    request = call.message
+    response = CreatePartitionsResponse()
+    for asked in request.topics:
+        answer = CreatePartitionsResponse.Result(name=asked.name)
+        response.results.append(answer)
+        try:
+            await _grow(services, asked, validate_only=request.validate_only)
+        except _REFUSALS as error:
+            answer.error_code, answer.error_message = _explain(error)
+    return response
+
+
+async def _grow(services: Services, asked: CreatePartitionsRequest.Topic, *, validate_only: bool) -> None:
+    topic = _topic(services, asked.name)
+    if topic.is_internal:
+        raise _RefusedError(ErrorCode.INVALID_REQUEST, f"{topic.name} belongs to the broker")
+    check_partitions(asked.count)
+    if asked.count <= len(topic.logs):
+        raise InvalidPartitionsError(f"topic {topic.name!r} has {len(topic.logs)} partitions already")
+    if asked.assignments is not None:
+        placed = [entry.broker_ids for entry in asked.assignments]
+        if placed != [[services.config.node_id]] * (asked.count - len(topic.logs)):
+            raise _RefusedError(
+                ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+                f"every new partition must be placed on broker {services.config.node_id}",
+            )
+    if not validate_only:
+        await services.topics.grow(topic, asked.count)
+        logger.info("topic %s has %d partitions now", topic.name, asked.count)
+
+
+def _topic(services: Services, name: str) -> Topic:
+    topic = services.topics.get(name)
+    if topic is None:
+        raise _RefusedError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name!r}")
+    return topic
+
+
+async def describe_configs(services: Services, call: Call[DescribeConfigsRequest]) -> Message:
+    """The settings of topics; of the broker, those it gives to topics by default."""
+    request = call.message
+    response = DescribeConfigsResponse()
+    for resource in request.resources:
+        answer = DescribeConfigsResponse.Result(
+            resource_type=resource.resource_type, resource_name=resource.resource_name
+        )
+        response.results.append(answer)
+        try:
+            own = _own_settings(services, resource.resource_type, resource.resource_name)
+        except _RefusedError as error:
+            answer.error_code, answer.error_message = _explain(error)
+            continue
+        keys = resource.configuration_keys
+        answer.configs = [
+            DescribeConfigsResponse.Config(
+                name=name,
+                value=own.get(name, default),
+                read_only=resource.resource_type == RESOURCE_BROKER,
+                config_source=SOURCE_TOPIC if name in own else SOURCE_DEFAULT,
+                config_type=TOPIC_SETTINGS[name].type,
+            )
+            for name, default in default_settings(services.config.log).items()
+            if keys is None or name in keys
+        ]
+    return response
+
+
+def _own_settings(services: Services, resource_type: int, name: str) -> dict[str, str]:
+    if resource_type == RESOURCE_TOPIC:
+        return _topic(services, name).settings
+    if resource_type == RESOURCE_BROKER and name in ("", str(services.config.node_id)):
+        return {}
+    raise _RefusedError(ErrorCode.INVALID_REQUEST, f"no resource of type {resource_type} named {name!r}")
+
+
+async def incremental_alter_configs(services: Services, call: Call[IncrementalAlterConfigsRequest]) -> Message:
+    """Set or reset settings of topics; each topic's changes together or not at all."""
+    request = call.message
+    response = IncrementalAlterConfigsResponse()
+    for resource in request.resources:
+        answer = IncrementalAlterConfigsResponse.Resource(
+            resource_type=resource.resource_type, resource_name=resource.resource_name
+        )
+        response.responses.append(answer)
+        try:
+            if resource.resource_type != RESOURCE_TOPIC:
+                raise _RefusedError(ErrorCode.INVALID_REQUEST, "only the settings of topics can be changed")
+            topic = _topic(services, resource.resource_name)
+            if topic.is_internal:
+                raise _RefusedError(ErrorCode.INVALID_REQUEST, f"{topic.name} belongs to the broker")
+            settings = _altered(topic.settings, resource.configs)
+            if not request.validate_only:
+                await services.topics.reconfigure(topic, settings)
+        except _REFUSALS as error:
+            answer.error_code, answer.error_message = _explain(error)
+    return response
+
+
+def _altered(settings: dict[str, str], changes: list[IncrementalAlterConfigsRequest.Resource.Config]) -> dict[str, str]:
+    altered = dict(settings)
+    for change in changes:
+        if change.config_operation == OPERATION_SET:
+            altered.update(check_settings({change.name: change.value}))
+        elif change.config_operation == OPERATION_DELETE:
+            altered.pop(change.name, None)
+        else:
+            raise InvalidConfigError(f"{change.name}: only setting and deleting is supported")
+    return altered

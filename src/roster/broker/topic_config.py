@@ -1,0 +1,76 @@
+"""The topic settings this broker knows; their names, types and meaning are Kafka's (topic configuration reference)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from roster.broker.config import LogConfig
+
+TYPE_STRING = 2
+TYPE_INT = 3
+TYPE_LONG = 5
+TYPE_LIST = 7
+
+
+class InvalidConfigError(ValueError):
+    """A topic setting that this broker does not know or cannot honour."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Setting:
+    default: str
+    type: int
+    allowed: tuple[str, ...] = ()
+    low: int = 0
+
+
+TOPIC_SETTINGS: Mapping[str, _Setting] = {
+    "cleanup.policy": _Setting("delete", TYPE_LIST, ("delete", "compact")),
+    "compression.type": _Setting("producer", TYPE_STRING, ("producer",)),
+    "max.message.bytes": _Setting("1048588", TYPE_INT, low=0),
+    "message.timestamp.type": _Setting("CreateTime", TYPE_STRING, ("CreateTime",)),
+    "min.insync.replicas": _Setting("1", TYPE_INT, ("1",)),
+    "retention.bytes": _Setting("-1", TYPE_LONG, ("-1",)),
+    "retention.ms": _Setting("-1", TYPE_LONG, ("-1",)),
+    "segment.bytes": _Setting("268435456", TYPE_INT, low=14),
+}
+"""What can be set on a topic. Records are kept for ever and as they were sent, so some settings have one value only."""
+
+
+def default_settings(config: LogConfig) -> dict[str, str]:
+    """Every setting with the value it has when the topic does not say otherwise."""
+    values = {name: setting.default for name, setting in TOPIC_SETTINGS.items()}
+    values["max.message.bytes"] = str(config.max_message_bytes)
+    values["segment.bytes"] = str(config.segment_bytes)
+    return values
+
+
+def check_settings(settings: Mapping[str, str | None]) -> dict[str, str]:
+    """Return the settings if this broker can honour them all; raise InvalidConfigError naming the first it cannot."""
+    checked = {}
+    for name, value in settings.items():
+        setting = TOPIC_SETTINGS.get(name)
+        if setting is None:
+            raise InvalidConfigError(f"unknown topic setting {name!r}")
+        if value is None:
+            raise InvalidConfigError(f"{name} has no value")
+        if setting.allowed:
+            if value not in setting.allowed:
+                raise InvalidConfigError(f"{name}={value!r}: this broker supports only {' or '.join(setting.allowed)}")
+        elif not value.isascii() or not value.isdigit() or not setting.low <= int(value) < 1 << 31:
+            raise InvalidConfigError(f"{name}={value!r} is not a number from {setting.low} to 2147483647")
+        checked[name] = value
+    return checked
+
+
+def log_config(base: LogConfig, settings: Mapping[str, str]) -> LogConfig:
+    """The broker's log settings with a topic's own on top."""
+    return replace(
+        base,
+        max_message_bytes=int(settings.get("max.message.bytes", base.max_message_bytes)),
+        segment_bytes=int(settings.get("segment.bytes", base.segment_bytes)),
+    )

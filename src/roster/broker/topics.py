@@ -1,0 +1,210 @@
+"""The topics a broker has. The directory tree is the catalogue: a topic exists when `topics/NAME/topic.json` does.
+
+A topic appears and disappears by one rename, so a crash leaves it whole or not there at all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import shutil
+import uuid
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from roster.broker.config import MAX_PARTITIONS_PER_TOPIC, BrokerError
+from roster.broker.files import sync_directory, write_atomically
+from roster.broker.partition_log import PartitionLog
+from roster.broker.segment import CorruptSegmentError
+from roster.broker.topic_config import log_config
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+    from roster.broker.config import LogConfig
+
+OFFSETS_TOPIC = "__consumer_offsets"
+_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+_DESCRIPTION = "topic.json"
+
+
+class TopicError(Exception):
+    """Why a topic cannot be created or changed."""
+
+
+class InvalidTopicError(TopicError):
+    """A name no topic may have."""
+
+
+class TopicExistsError(TopicError):
+    """There is a topic of that name already."""
+
+
+class InvalidPartitionsError(TopicError):
+    """A number of partitions no topic may have."""
+
+
+@dataclass(slots=True)
+class Topic:
+    """A topic and its partitions."""
+
+    name: str
+    id: bytes
+    settings: dict[str, str]
+    config: LogConfig
+    logs: list[PartitionLog] = field(default_factory=list)
+
+    @property
+    def is_internal(self) -> bool:
+        """Whether clients may read but not write it."""
+        return self.name == OFFSETS_TOPIC
+
+    def log(self, partition: int) -> PartitionLog | None:
+        """The log of a partition, None if there is no such partition."""
+        return self.logs[partition] if 0 <= partition < len(self.logs) else None
+
+    def describe(self, partitions: int) -> bytes:
+        """What `topic.json` says."""
+        what = {"id": str(uuid.UUID(bytes=self.id)), "partitions": partitions, "settings": self.settings}
+        return json.dumps(what, indent=1).encode() + b"\n"
+
+
+def check_name(name: str) -> None:
+    """Raise InvalidTopicError unless Kafka would accept the name too."""
+    if not _NAME.fullmatch(name) or name in {".", ".."}:
+        raise InvalidTopicError(
+            f"topic name {name[:260]!r} is not 1 to 249 letters, digits, dots, underscores and hyphens"
+        )
+
+
+def check_partitions(count: int) -> None:
+    """Raise InvalidPartitionsError unless a topic may have so many."""
+    if not 1 <= count <= MAX_PARTITIONS_PER_TOPIC:
+        raise InvalidPartitionsError(f"{count} partitions: must be 1 to {MAX_PARTITIONS_PER_TOPIC}")
+
+
+class TopicCatalogue:
+    """All topics by name and by id. Changes go one at a time and are durable when they return."""
+
+    def __init__(self, data_dir: Path, config: LogConfig) -> None:
+        self._root = data_dir / "topics"
+        self._scratch = data_dir / "scratch"
+        self._config = config
+        self._by_name: dict[str, Topic] = {}
+        self._by_id: dict[bytes, Topic] = {}
+        self._changing = asyncio.Lock()
+
+    def __iter__(self) -> Iterator[Topic]:
+        return iter(list(self._by_name.values()))
+
+    def get(self, name: str | None) -> Topic | None:
+        """The topic of this name."""
+        return self._by_name.get(name) if name is not None else None
+
+    def by_id(self, topic_id: bytes) -> Topic | None:
+        """The topic with this id."""
+        return self._by_id.get(topic_id)
+
+    def load(self, now_ms: int) -> None:
+        """Read all topics and recover their logs; for a thread of its own. BrokerError if that cannot be done."""
+        self._root.mkdir(parents=True, exist_ok=True)
+        if self._scratch.exists():
+            shutil.rmtree(self._scratch)
+        self._scratch.mkdir()
+        for directory in sorted(self._root.iterdir()):
+            path = directory / _DESCRIPTION
+            try:
+                what = json.loads(path.read_bytes())
+                settings = {str(name): str(value) for name, value in what["settings"].items()}
+                topic = self._topic(directory.name, uuid.UUID(what["id"]).bytes, settings)
+                self._add_logs(topic, int(what["partitions"]))
+            except (ValueError, KeyError, TypeError, AttributeError) as error:
+                raise BrokerError(f"{path} does not describe a topic: {error}") from error
+            try:
+                for log in topic.logs:
+                    log.open(now_ms)
+            except CorruptSegmentError as error:
+                raise BrokerError(f"data is damaged: {error}") from error
+            self._register(topic)
+
+    def _topic(self, name: str, topic_id: bytes, settings: dict[str, str]) -> Topic:
+        return Topic(name, topic_id, settings, log_config(self._config, settings))
+
+    def _add_logs(self, topic: Topic, partitions: int) -> None:
+        compacted = topic.settings.get("cleanup.policy") == "compact"
+        for partition in range(len(topic.logs), partitions):
+            directory = self._root / topic.name / str(partition)
+            topic.logs.append(PartitionLog(directory, topic.config, compacted=compacted))
+
+    def _register(self, topic: Topic) -> None:
+        self._by_name[topic.name] = topic
+        self._by_id[topic.id] = topic
+
+    def close(self) -> None:
+        """Close all logs so that the next start is quick; for a thread of its own, once nobody uses them any more."""
+        for topic in self:
+            for log in topic.logs:
+                log.close()
+
+    async def create(self, name: str, partitions: int, settings: Mapping[str, str]) -> Topic:
+        """Create a topic; raise a TopicError if it cannot be."""
+        check_name(name)
+        check_partitions(partitions)
+        async with self._changing:
+            if name in self._by_name:
+                raise TopicExistsError(f"topic {name!r} already exists")
+            topic = self._topic(name, uuid.uuid4().bytes, dict(settings))
+            await asyncio.to_thread(self._write_new, topic, partitions)
+            self._add_logs(topic, partitions)
+            self._register(topic)
+            return topic
+
+    def _write_new(self, topic: Topic, partitions: int) -> None:
+        scratch = self._scratch / topic.id.hex()
+        scratch.mkdir()
+        write_atomically(scratch / _DESCRIPTION, topic.describe(partitions))
+        scratch.rename(self._root / topic.name)
+        sync_directory(self._root)
+
+    async def delete(self, topic: Topic) -> None:
+        """Delete a topic and its records; deleting one that is gone already does nothing."""
+        async with self._changing:
+            if self._by_id.pop(topic.id, None) is None:
+                return
+            del self._by_name[topic.name]
+            for log in topic.logs:
+                log.removed = True
+                log.notify()
+            await asyncio.to_thread(self._remove, topic)
+
+    def _remove(self, topic: Topic) -> None:
+        scratch = self._scratch / topic.id.hex()
+        (self._root / topic.name).rename(scratch)
+        sync_directory(self._root)
+        shutil.rmtree(scratch)
+
+    async def grow(self, topic: Topic, partitions: int) -> None:
+        """Give a topic more partitions; raise a TopicError unless that is more than it has."""
+        check_partitions(partitions)
+        async with self._changing:
+            if partitions <= len(topic.logs):
+                raise InvalidPartitionsError(f"topic {topic.name!r} has {len(topic.logs)} partitions already")
+            await self._describe_anew(topic, partitions)
+            self._add_logs(topic, partitions)
+
+    async def reconfigure(self, topic: Topic, settings: Mapping[str, str]) -> None:
+        """Replace the topic's own settings."""
+        async with self._changing:
+            topic.settings = dict(settings)
+            await self._describe_anew(topic, len(topic.logs))
+            topic.config = log_config(self._config, settings)
+            for log in topic.logs:
+                log.configure(topic.config, compacted=settings.get("cleanup.policy") == "compact")
+
+    async def _describe_anew(self, topic: Topic, partitions: int) -> None:
+        if self._by_id.get(topic.id) is not topic:
+            raise InvalidTopicError(f"topic {topic.name!r} was deleted")
+        path = self._root / topic.name / _DESCRIPTION
+        await asyncio.to_thread(write_atomically, path, topic.describe(partitions))

@@ -1,0 +1,127 @@
+"""`roster broker`: the embedded, durable, Kafka-compatible server."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from pathlib import Path
+
+import click
+
+from roster.broker import Broker, BrokerConfig, BrokerError, LogConfig, parse_listen, run
+from roster.cli.errors import Failure, UserError
+from roster.coordinator import CoordinatorConfig
+
+_LOG = LogConfig()
+_GROUPS = CoordinatorConfig()
+LOG_LEVELS = ("debug", "info", "warning", "error")
+
+
+@click.command()
+@click.option(
+    "--listen",
+    metavar="HOST:PORT",
+    default="127.0.0.1:9092",
+    show_default=True,
+    help="Where to serve; port 0 takes any free one.",
+)
+@click.option("--advertise", metavar="HOST:PORT", help="Where clients are told to connect, if not where it listens.")
+@click.option(
+    "--data",
+    type=click.Path(path_type=Path, file_okay=False),
+    default="roster-data",
+    show_default=True,
+    help="The directory that holds everything.",
+)
+@click.option(
+    "--partitions",
+    type=click.IntRange(1, 100_000),
+    default=1,
+    show_default=True,
+    help="Of a topic whose creator names no number.",
+)
+@click.option(
+    "--auto-create-topics", is_flag=True, help="Create a topic when a client asks for one that does not exist."
+)
+@click.option(
+    "--segment-bytes",
+    type=click.IntRange(14, 2**31 - 1),
+    default=_LOG.segment_bytes,
+    show_default=True,
+    help="Size at which a log file is followed by the next.",
+)
+@click.option(
+    "--max-message-bytes",
+    type=click.IntRange(1, 2**31 - 1),
+    default=_LOG.max_message_bytes,
+    show_default=True,
+    help="The largest record batch to accept.",
+)
+@click.option(
+    "--initial-rebalance-delay-ms",
+    type=click.IntRange(0),
+    default=_GROUPS.initial_rebalance_delay_ms,
+    show_default=True,
+    help="How long a new group waits for more members.",
+)
+@click.option(
+    "--min-session-timeout-ms",
+    type=click.IntRange(1),
+    default=_GROUPS.min_session_timeout_ms,
+    show_default=True,
+)
+@click.option(
+    "--max-session-timeout-ms",
+    type=click.IntRange(1),
+    default=_GROUPS.max_session_timeout_ms,
+    show_default=True,
+)
+@click.option(
+    "--log-level", type=click.Choice(LOG_LEVELS), default="info", show_default=True, help="What to say on stderr."
+)
+def broker(
+    listen: str,
+    advertise: str | None,
+    data: Path,
+    partitions: int,
+    auto_create_topics: bool,
+    segment_bytes: int,
+    max_message_bytes: int,
+    initial_rebalance_delay_ms: int,
+    min_session_timeout_ms: int,
+    max_session_timeout_ms: int,
+    log_level: str,
+) -> None:
+    """Run a Kafka-compatible broker in this process until SIGTERM or Ctrl-C.
+
+    Everything it acknowledges is on the disk first; groups and offsets survive a restart like records do.
+    """
+    try:
+        host, port = parse_listen(listen)
+        advertised_host, advertised_port = parse_listen(advertise, "--advertise") if advertise else (None, None)
+        config = BrokerConfig(
+            data_dir=data,
+            host=host,
+            port=port,
+            advertised_host=advertised_host,
+            advertised_port=advertised_port,
+            default_partitions=partitions,
+            auto_create_topics=auto_create_topics,
+            log=LogConfig(segment_bytes=segment_bytes, max_message_bytes=max_message_bytes),
+            coordinator=CoordinatorConfig(
+                initial_rebalance_delay_ms=initial_rebalance_delay_ms,
+                min_session_timeout_ms=min_session_timeout_ms,
+                max_session_timeout_ms=max_session_timeout_ms,
+            ),
+        )
+    except (BrokerError, ValueError) as error:
+        raise UserError(str(error)) from error
+    logging.basicConfig(level=log_level.upper(), format="%(asctime)s %(levelname)s %(message)s")
+    try:
+        asyncio.run(run(config, _announce))
+    except BrokerError as error:
+        raise Failure(str(error)) from error
+
+
+def _announce(running: Broker) -> None:
+    click.echo(f"roster broker serves {running.bootstrap}")

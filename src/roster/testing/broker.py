@@ -1,0 +1,143 @@
+"""A Roster broker for tests: in a thread of this process, or as a process of its own that can be killed."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from roster.broker import Broker, BrokerConfig
+from roster.coordinator import CoordinatorConfig
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from types import TracebackType
+    from typing import Self
+
+START_SECONDS = 30.0
+
+
+def quick_config(data_dir: Path, **settings: Any) -> BrokerConfig:
+    """A configuration for tests: a port of the system's choice, and groups that do not wait for late joiners."""
+    quick = BrokerConfig(data_dir=data_dir, port=0, coordinator=CoordinatorConfig(initial_rebalance_delay_ms=0))
+    return replace(quick, **settings)
+
+
+@contextlib.contextmanager
+def running_broker(data_dir: Path | None = None, **settings: Any) -> Iterator[Broker]:
+    """Run a broker in a thread; `settings` are those of BrokerConfig, e.g. `auto_create_topics=True`.
+
+    Without a data directory a temporary one is used. `broker.bootstrap` is what clients need.
+    """
+    with contextlib.ExitStack() as stack:
+        if data_dir is None:
+            data_dir = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="roster-broker-")))
+        thread = BrokerThread(quick_config(data_dir, **settings))
+        stack.enter_context(thread)
+        yield thread.broker
+
+
+class BrokerThread:
+    """A broker in an event loop of its own; use it as a context manager."""
+
+    def __init__(self, config: BrokerConfig) -> None:
+        self.broker = Broker(config)
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="roster-broker", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        try:
+            asyncio.run_coroutine_threadsafe(self.broker.start(), self._loop).result(START_SECONDS)
+        except BaseException:
+            self._end()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            asyncio.run_coroutine_threadsafe(self.broker.stop(), self._loop).result(START_SECONDS)
+        finally:
+            self._end()
+
+    def _end(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(START_SECONDS)
+        self._loop.close()
+
+
+class BrokerProcess:
+    """`roster broker` as a process of its own, on a data directory that outlives it.
+
+    `start` may be called again after `kill` or `stop`; the port stays the same, so that clients find it again.
+    """
+
+    def __init__(self, data_dir: Path, *arguments: str) -> None:
+        self.data_dir = data_dir
+        self.bootstrap = "127.0.0.1:0"
+        self._arguments = arguments
+        self._process: subprocess.Popen[str] | None = None
+
+    @property
+    def pid(self) -> int:
+        """The process's id, for signals other than those below."""
+        if self._process is None:
+            raise RuntimeError("the broker is not running")
+        return self._process.pid
+
+    def start(self) -> Self:
+        """Start it and wait until it serves; RuntimeError with its output if it does not."""
+        program = [sys.executable, "-c", "from roster.cli import main; main()"]
+        command = [*program, "broker", "--data", str(self.data_dir), "--listen", self.bootstrap]
+        self._process = subprocess.Popen(  # noqa: S603 (our own program)
+            [*command, *self._arguments],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        )
+        assert self._process.stdout is not None  # noqa: S101 (it was asked for)
+        line = self._process.stdout.readline()
+        if not line:
+            _, errors = self._process.communicate(timeout=START_SECONDS)
+            raise RuntimeError(f"the broker did not start (exit {self._process.returncode}): {errors.strip()}")
+        self.bootstrap = line.split()[-1]
+        return self
+
+    def kill(self) -> None:
+        """Kill -9."""
+        self._signal(signal.SIGKILL)
+
+    def stop(self) -> int:
+        """SIGTERM; return the exit code."""
+        return self._signal(signal.SIGTERM)
+
+    def _signal(self, number: signal.Signals) -> int:
+        if self._process is None:
+            return 0
+        process, self._process = self._process, None
+        process.send_signal(number)
+        try:
+            process.communicate(timeout=START_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.communicate()
+        return process.returncode
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
