@@ -67,12 +67,13 @@ class Loop:
         sink: Sink,
         options: Options,
         on_progress: Callable[[Progress], object] | None = None,
+        watch: Watch | None = None,
     ) -> None:
         self._member, self._runner, self._sink, self._options = member, runner, sink, options
         self._on_progress = on_progress
         self._starting_points = StartingPoints(member, sink, options)
         margin = min(5.0, options.rebalance_timeout_ms / 10_000)
-        self._watch = Watch(member, runner.cancel, margin)
+        self._watch = watch or Watch(member, runner.cancel, margin)
         self._margin = margin
         self._positions: dict[TopicPartition, int] = {}
         self._targets: dict[TopicPartition, int] = {}

@@ -1,0 +1,35 @@
+"""One Spark session for every test of this room that needs one."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pyspark.sql import SparkSession
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    from roster.spark import session
+
+    logging.getLogger("py4j").setLevel(logging.WARNING)
+    warehouse = tmp_path_factory.mktemp("warehouse")
+    started = session(
+        "roster-tests",
+        master="local[2,4]",
+        spark_sql_shuffle_partitions=2,
+        spark_driver_memory="1g",
+        **{"spark.sql.warehouse.dir": str(warehouse)},
+    )
+    started.sparkContext.setLogLevel("ERROR")
+    yield started
+    started.stop()
