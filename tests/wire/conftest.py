@@ -15,12 +15,14 @@ _BITS = {"int8": 8, "int16": 16, "int32": 32, "int64": 64}
 
 
 @cache
-def _messages_of(cls, version):
-    present = {name: _values(field, version) for name, field in cls.__table__.fields if version in field.versions}
+def _messages_of(cls, version, *, small=False):
+    present = {
+        name: _values(field, version, small) for name, field in cls.__table__.fields if version in field.versions
+    }
     return st.builds(cls, **present)
 
 
-def _values(field, version):
+def _values(field, version, small):
     match field.kind:
         case "bool":
             values = st.booleans()
@@ -35,9 +37,11 @@ def _values(field, version):
         case "bytes" | "records":
             values = _BYTES
         case "struct":
-            values = _messages_of(field.struct, version)
+            values = _messages_of(field.struct, version, small=small)
         case "array":
-            values = st.lists(_values(field.element, version), max_size=3)
+            values = st.lists(_values(field.element, version, small), max_size=3)
+        case _ if small:
+            values = st.integers(0, 50)
         case kind:
             bits = _BITS[kind]
             values = st.integers(-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
@@ -70,7 +74,10 @@ def _filling(field, version):
 
 @pytest.fixture(scope="session")
 def messages_of():
-    """The strategy of a class and version: fields of that version take any value, others stay at their default."""
+    """The strategy of a class and version: fields of that version take any value, others stay at their default.
+
+    `small` keeps whole numbers within 0..50, for a peer that takes some for error codes, others for times.
+    """
     return _messages_of
 
 
