@@ -51,7 +51,8 @@ class BrokerConfig:
     max_request_bytes: int = 100 * 1024 * 1024
     """A frame that claims more is refused before anything is allocated."""
     max_buffered_bytes: int = 512 * 1024 * 1024
-    """All large frames that are being received, together; the connection that would exceed it is closed."""
+    """All large frames being received, together: the connection that would exceed it is closed. Likewise all responses
+    not sent yet: beyond it a Fetch gets one batch at a time."""
     max_fetch_bytes: int = 55 * 1024 * 1024
     """Ceiling of one Fetch response, whatever the client asks for."""
     max_unanswered: int = 32

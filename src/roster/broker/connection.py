@@ -19,13 +19,18 @@ from roster.wire import ApiKey, UnsupportedVersion, WireError
 from roster.wire.frames import decode_request, encode_response, unsupported_api_versions
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+
     from roster.broker.services import Services
     from roster.wire import Message
     from roster.wire.frames import RequestHeader
 
 PIECE_BYTES = 256 * 1024
 """Frames larger than this are received in pieces, and count against the broker's receive budget."""
+MAX_OTHER_REQUEST_BYTES = 16 * 1024 * 1024
+"""Only Produce requests are larger; small items in a larger one would take many times its size as objects."""
 _SIZE_BYTES = 4
+_API_KEY_BYTES = 2
 
 logger = logging.getLogger(__name__)
 
@@ -47,6 +52,27 @@ class ReceiveBudget:
         self._left += size
 
 
+class ClientProtocol(asyncio.StreamReaderProtocol):
+    """Streams that end with the client: whoever stops sending wants no answer any more, as with Apache Kafka."""
+
+    def __init__(
+        self, connected: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Coroutine[None, None, None]]
+    ) -> None:
+        super().__init__(asyncio.StreamReader(limit=PIECE_BYTES // 2), connected)
+        self.on_lost: Callable[[], None] | None = None
+
+    def eof_received(self) -> bool:
+        """Have the transport closed."""
+        super().eof_received()
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Tell the connection."""
+        super().connection_lost(exc)
+        if self.on_lost is not None:
+            self.on_lost()
+
+
 class Connection:
     """Serves one socket until the client leaves or sends something that cannot be answered."""
 
@@ -60,9 +86,15 @@ class Connection:
         self._idle_seconds = services.config.idle_timeout_ms / 1000
         self._unanswered: deque[tuple[RequestHeader, asyncio.Task[Message | None]]] = deque()
         self._problem: BaseException | None = None
+        self._task = asyncio.current_task()
+        self._handling = False
+        self._gone = False
         peer = writer.get_extra_info("peername")
         self._host = str(peer[0]) if peer else "unknown"
         self._name = f"{peer[0]}:{peer[1]}" if peer else "unknown"
+        protocol = writer.transport.get_protocol()
+        if isinstance(protocol, ClientProtocol):
+            protocol.on_lost = self.client_gone
         sock = writer.get_extra_info("socket")
         if sock is not None:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -93,6 +125,12 @@ class Connection:
         elif problem is not None and not isinstance(problem, (asyncio.CancelledError, ConnectionError, TimeoutError)):
             logger.error("closed the connection to %s: internal error", self._name, exc_info=problem)
 
+    def client_gone(self) -> None:
+        """Nobody waits for a response any more: give up what is being waited for, but read what was sent before."""
+        self._gone = True
+        if self._handling and self._task is not None:
+            self._task.cancel()
+
     # Receiving
 
     async def _receive(self) -> memoryview:
@@ -105,18 +143,24 @@ class Connection:
         if size <= PIECE_BYTES:
             async with asyncio.timeout(self._idle_seconds):
                 return memoryview(await self._reader.readexactly(size))
-        return await self._receive_large(size)
+        async with asyncio.timeout(self._idle_seconds):
+            start = await self._reader.readexactly(_API_KEY_BYTES)
+        if int.from_bytes(start, "big") != ApiKey.PRODUCE and size > MAX_OTHER_REQUEST_BYTES:
+            raise CloseConnection(f"a request of {size} bytes that is not a Produce")
+        return await self._receive_large(bytearray(start), size)
 
-    async def _receive_large(self, size: int) -> memoryview:
-        """A frame piece by piece: what is held grows only with what the client really sends."""
-        frame = bytearray()
+    async def _receive_large(self, frame: bytearray, size: int) -> memoryview:
+        """The rest of a frame, piece by piece: what is held grows only with what the client really sends."""
+        held = 0
         try:
             while len(frame) < size:
-                self._budget.take(min(PIECE_BYTES, size - len(frame)))
+                piece = min(PIECE_BYTES, size - len(frame))
+                self._budget.take(piece)
+                held += piece
                 async with asyncio.timeout(self._idle_seconds):
-                    frame += await self._reader.readexactly(min(PIECE_BYTES, size - len(frame)))
+                    frame += await self._reader.readexactly(piece)
         finally:
-            self._budget.give_back(-(-len(frame) // PIECE_BYTES) * PIECE_BYTES)
+            self._budget.give_back(held)
         return memoryview(frame)
 
     # Answering
@@ -134,12 +178,16 @@ class Connection:
         call = Call(header, message, self._host)
         if header.api_key == ApiKey.PRODUCE:
             self._begin_produce(call)
-            while len(self._unanswered) >= self._services.config.max_unanswered:
+            while len(self._unanswered) >= self._services.config.max_unanswered and self._problem is None:
                 await self._first_answered()
             await self._drain()
             return
         await self._all_answered()
+        if self._gone:
+            return
+        self._handling = True
         response = await HANDLERS[header.api_key](self._services, call)
+        self._handling = False
         if response is not None:
             await self._send(encode_response(response, header.api_version, header.correlation_id))
 
@@ -162,7 +210,6 @@ class Connection:
                     problem = error
             if problem is not None:
                 self._problem = problem
-                self._explain()
                 self._writer.transport.abort()
 
     def _write(self, header: RequestHeader, response: Message | None) -> None:
@@ -170,16 +217,19 @@ class Connection:
             self._writer.write(encode_response(response, header.api_version, header.correlation_id))
 
     async def _first_answered(self) -> None:
-        await asyncio.wait([self._unanswered[0][1]])
-        await asyncio.sleep(0)  # let the callback that sends the response run
+        await asyncio.wait([self._unanswered[0][1]])  # its own callback, `_produced`, runs before this goes on
 
     async def _all_answered(self) -> None:
         while self._unanswered and self._problem is None:
             await self._first_answered()
 
     async def _send(self, data: bytes) -> None:
-        self._writer.write(data)
-        await self._drain()
+        self._services.unsent_bytes += len(data)
+        try:
+            self._writer.write(data)
+            await self._drain()
+        finally:
+            self._services.unsent_bytes -= len(data)
 
     async def _drain(self) -> None:
         """Wait until a slow reader has taken most of what was sent."""

@@ -49,7 +49,8 @@ async def fetch(services: Services, call: Call[FetchRequest]) -> Message:
     if request.session_id != 0 or request.session_epoch not in _NEW_SESSION:
         return FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
     response, wanted = _resolve(services, call.version, request)
-    budget = max(0, min(request.max_bytes, services.config.max_fetch_bytes))
+    room = services.config.max_buffered_bytes - services.unsent_bytes
+    budget = max(0, min(request.max_bytes, services.config.max_fetch_bytes, room))
     loop = asyncio.get_running_loop()
     deadline = loop.time() + max(0, request.max_wait_ms) / 1000
     while True:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from roster.broker.compaction import Compactor
 from roster.broker.config import BrokerError
-from roster.broker.connection import PIECE_BYTES, Connection, ReceiveBudget
+from roster.broker.connection import ClientProtocol, Connection, ReceiveBudget
 from roster.broker.files import DirectoryLock
 from roster.broker.group_commit import GroupCommit
 from roster.broker.groups import Groups
@@ -86,13 +86,8 @@ class Broker:
         """Take the port; it is not listened on before everything is recovered."""
         config = self.config
         try:
-            return await asyncio.start_server(
-                self._connected,
-                config.host,
-                config.port,
-                limit=PIECE_BYTES // 2,
-                backlog=BACKLOG,
-                start_serving=False,
+            return await asyncio.get_running_loop().create_server(
+                lambda: ClientProtocol(self._connected), config.host, config.port, backlog=BACKLOG, start_serving=False
             )
         except (OSError, UnicodeError) as error:
             reason = getattr(error, "strerror", None) or str(error)

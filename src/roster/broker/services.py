@@ -32,6 +32,8 @@ class Services:
     host: str = ""
     """Where clients are told to connect."""
     port: int = 0
+    unsent_bytes: int = 0
+    """Responses that slow readers have not taken yet, over all connections."""
 
 
 @dataclass(frozen=True, slots=True)
