@@ -408,7 +408,8 @@ class Client(Shell):
             self.new_member(**options)[1] if instance is None else self.join(instance=instance, **options)
             for instance in instances
         ]
-        self.advance(2 * self.config.initial_rebalance_delay_ms)  # a second window, as members came in the first
+        while calls[0].parked:  # a window is extended once if members came in it
+            self.advance(self.config.initial_rebalance_delay_ms)
         ids = [call.reply.member_id for call in calls]
         assert calls[0].reply.leader == ids[0]
         self.sync_all(ids)
