@@ -80,7 +80,7 @@ def test_a_message_cut_or_continued_anywhere_is_refused(filled, cls, version):
 
 
 @EACH
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(st.data())
 def test_damaged_bytes_are_refused_or_read_as_a_message(filled, cls, data):
     version = data.draw(st.sampled_from(list(cls.__table__.versions)))
@@ -98,6 +98,7 @@ def test_damaged_bytes_are_refused_or_read_as_a_message(filled, cls, data):
 
 
 @EACH
+@settings(max_examples=30)
 @given(st.data())
 def test_any_bytes_are_refused_or_read_as_a_message(cls, data):
     version = data.draw(st.sampled_from(list(cls.__table__.versions)))
@@ -109,11 +110,11 @@ def test_any_bytes_are_refused_or_read_as_a_message(cls, data):
 
 @EACH
 def test_hostile_counts_and_lengths_allocate_nothing(filled, cls):
-    """The largest numbers of either encoding, written over every place of a message."""
+    """The largest numbers, written over every place of a message in its first classic and first flexible version."""
     tracemalloc.start()
     try:
         versions, flexible = cls.__table__.versions, cls.__table__.flexible
-        for version in sorted({versions.low, max(versions.low, flexible.low), versions.high}):
+        for version in sorted({versions.low, max(versions.low, flexible.low)}):
             data = encode(filled(cls, version), version)
             decode(cls, version, data)
             tracemalloc.reset_peak()

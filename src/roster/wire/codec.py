@@ -71,7 +71,9 @@ def decode(cls: type[M], version: int, data: Buffer) -> M:
 
 
 def decode_from(cls: type[M], version: int, data: Buffer, pos: int) -> tuple[M, int]:
-    """Read one message at `pos`; return it and the position behind it."""
+    """Read one message at `pos`; return it and the position behind it. Anything but bytes is copied first."""
+    if type(data) is not bytes:
+        data = bytes(data)
     try:
         read = _readers[cls][version]
     except KeyError:

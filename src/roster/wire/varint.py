@@ -29,12 +29,19 @@ def encode_uvarint(n: int) -> bytes:
 
 def read_uvarint(data: Buffer, pos: int, end: int, where: str) -> tuple[int, int]:
     """Read an unsigned 32-bit varint at `pos`; return it and the position behind it."""
+    if pos + 1 < end:  # nearly all are of one or two bytes
+        low = data[pos]
+        if low < 128:
+            return low, pos + 1
+        high = data[pos + 1]
+        if high < 128:
+            return low & 127 | high << 7, pos + 2
     return _read(data, pos, end, where, MAX_UINT32, 35)
 
 
 def read_varint(data: Buffer, pos: int, end: int, where: str) -> tuple[int, int]:
     """Read a zig-zag 32-bit varint."""
-    n, pos = _read(data, pos, end, where, MAX_UINT32, 35)
+    n, pos = read_uvarint(data, pos, end, where)
     return (n >> 1) ^ -(n & 1), pos
 
 
