@@ -46,6 +46,22 @@ def apache_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApacheKaf
 
 
 @pytest.fixture(scope="session")
+def roster_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """`roster broker` as a process of its own, one for the whole run, with the settings `apache_kafka` has."""
+    from roster.testing.broker import BrokerProcess
+
+    settings = ("--initial-rebalance-delay-ms", "150", "--min-session-timeout-ms", "1000", "--log-level", "error")
+    with BrokerProcess(tmp_path_factory.mktemp("roster-broker"), *settings) as broker:
+        yield Cluster("roster", broker.bootstrap)
+
+
+@pytest.fixture(params=["roster", "apache"])
+def cluster(request: pytest.FixtureRequest) -> Cluster:
+    """Roster's broker and Apache Kafka in turn: what must hold on both."""
+    return request.getfixturevalue({"roster": "roster_broker", "apache": "apache_kafka"}[request.param])
+
+
+@pytest.fixture(scope="session")
 def java_host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
     """One JVM that holds all Java consumers and answers for the Java admin client."""
     host = clients.java_host(tmp_path_factory.mktemp("java") / "host.log")

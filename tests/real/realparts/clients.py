@@ -286,6 +286,9 @@ JAVA_ASSIGNORS = {
     "cooperative-sticky": "org.apache.kafka.clients.consumer.CooperativeStickyAssignor",
 }
 
+KCAT_REBALANCE = re.compile(r"% Group .* rebalanced.*?(assigned|revoked|assignment of|revoke of)\b[^:]*: (.*)$")
+"""Its notices: "rebalanced (…): assigned: …", and, cooperatively, "incremental assignment of 2 partition(s) (…): …"."""
+
 
 class KcatMember(Member):
     """`kcat -G`: it commits by itself every now and then, and when it ends."""
@@ -326,10 +329,11 @@ class KcatMember(Member):
         assert self.process.stderr is not None
         for raw in self.process.stderr:
             line = raw.decode(errors="replace").strip()
-            change = re.match(r"% Group .* rebalanced .*: (assigned|revoked): (.*)$", line)
+            change = KCAT_REBALANCE.match(line)
             if change:
                 found = re.findall(r"(\S+) \[(\d+)\]", change[2])
-                self._tell(change[1], partitions=[(topic, int(partition)) for topic, partition in found])
+                name = "assigned" if change[1].startswith("assign") else "revoked"
+                self._tell(name, partitions=[(topic, int(partition)) for topic, partition in found])
             else:
                 self._tell("notice", text=line)
         self.process.wait()

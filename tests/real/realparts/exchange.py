@@ -15,7 +15,7 @@ import json
 import re
 import socket
 import struct
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from time import monotonic
 from typing import Any
@@ -420,7 +420,20 @@ class Difference:
     roster: Any
 
     def __str__(self) -> str:
-        return f"{self.label}\n    apache: {self.apache}\n    roster: {self.roster}"
+        leaves = "; ".join(f"{path} {mine!r} but {theirs!r}" for path, mine, theirs in unlike(self.apache, self.roster))
+        return f"{self.label}: {leaves}"
+
+
+def unlike(mine: Any, theirs: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
+    """The innermost values that differ, with the way to them."""
+    if isinstance(mine, dict) and isinstance(theirs, dict) and mine.keys() == theirs.keys():
+        for key in mine:
+            yield from unlike(mine[key], theirs[key], f"{path}.{key}" if path else key)
+    elif isinstance(mine, list) and isinstance(theirs, list) and len(mine) == len(theirs):
+        for index, pair in enumerate(zip(mine, theirs, strict=True)):
+            yield from unlike(*pair, f"{path}[{index}]")
+    elif mine != theirs:
+        yield path, mine, theirs
 
 
 def run(script: Callable[[Exchange], None], cluster: Cluster, stem: str) -> list[tuple[str, Any]]:
@@ -460,7 +473,9 @@ def scenario(script: Callable[[Exchange], None]) -> Callable[..., None]:
         assert not broken, f"on Apache Kafka itself: {broken}"
         found = differences(mine, theirs)
         if found:
-            pytest.fail("\n".join(["Roster's broker answers otherwise:", *map(str, found)]), pytrace=False)
+            pytest.fail(
+                "\n".join(["Apache Kafka answers this, but Roster's broker that:", *map(str, found)]), pytrace=False
+            )
 
     test.__name__ = script.__name__
     test.__doc__ = inspect.getdoc(script)
