@@ -16,7 +16,7 @@ from roster.cli.admin import admin
 from roster.cli.errors import Failure, UserError
 from roster.cli.options import bootstrap_option, columns_of
 from roster.cli.readers import open_source
-from roster.cli.sending import Tally, connect, send
+from roster.cli.sending import Tally, open_producer, send
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -56,9 +56,8 @@ def load(
     columns = columns_of(key, "--key") if key is not None else ()
     source = open_source(file, columns, form, skip_bad=skip_bad_rows, nulls=nulls)
     checked = source.check()
-    producer, topics = connect(bootstrap)
-    _ensure_topic(bootstrap, topic, topics.get(topic), partitions)
-
+    _ensure_topic(bootstrap, topic, partitions)
+    producer = open_producer(bootstrap)
     tally = Tally()
     with _Reporter(topic, checked.rows, as_json) as report:
         try:
@@ -70,13 +69,14 @@ def load(
     _conclude(topic, tally, checked.bad, as_json)
 
 
-def _ensure_topic(bootstrap: str, topic: str, there: int | None, wanted: int | None) -> None:
+def _ensure_topic(bootstrap: str, topic: str, wanted: int | None) -> None:
+    with admin(bootstrap) as cluster:
+        there = cluster.list_topics(internal=True).get(topic)
+        if there is None and wanted is not None:
+            cluster.create_topic(topic, wanted)
     if there is None and wanted is None:
         raise UserError(f"--topic: no topic {topic!r} at {bootstrap}; pass --partitions N to create it")
-    if there is None and wanted is not None:
-        with admin(bootstrap) as connection:
-            connection.create_topic(topic, wanted)
-    elif wanted is not None and there != wanted:
+    if there is not None and wanted is not None and there != wanted:
         raise UserError(f"--partitions: topic {topic!r} has {there}, not {wanted}; leave the option out")
 
 

@@ -44,14 +44,9 @@ class Tally:
         return time.monotonic() - self.started
 
 
-def connect(bootstrap: str, timeout_s: float = 5.0) -> tuple[Producer, dict[str, int]]:
-    """A producer, and the partition count of each topic there is.
-
-    Raises:
-        Failure: no broker answered in time.
-
-    """
-    producer = Producer(
+def open_producer(bootstrap: str) -> Producer:
+    """A producer that makes no doubles when it must send again, and waits for a broker that is away."""
+    return Producer(
         {
             "bootstrap.servers": bootstrap,
             "client.id": "roster-load",
@@ -66,14 +61,6 @@ def connect(bootstrap: str, timeout_s: float = 5.0) -> tuple[Producer, dict[str,
         },
         logger=_QUIET,
     )
-    try:
-        topics = producer.list_topics(timeout=timeout_s).topics
-    except KafkaException as error:
-        raise Failure(
-            f"--bootstrap: no broker answered at {bootstrap} within {timeout_s:g} s ({error.args[0].str()}); "
-            "start one with `roster broker` or name another"
-        ) from error
-    return producer, {name: len(topic.partitions) for name, topic in topics.items()}
 
 
 def send(
