@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from pyspark.sql import SparkSession
+    from spark_topics import Topics
 
 
 @pytest.fixture(scope="session")
@@ -33,3 +34,14 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     started.sparkContext.setLogLevel("ERROR")
     yield started
     started.stop()
+
+
+@pytest.fixture(scope="session")
+def topics() -> Iterator[Topics]:
+    """Topics on a Roster broker of this room's own."""
+    from spark_topics import Topics
+
+    from roster.testing.broker import running_broker
+
+    with running_broker() as broker, Topics(broker.bootstrap) as made:
+        yield made

@@ -300,6 +300,7 @@ def _consumer(config: ReaderConfig) -> tuple[Consumer, tuple[Any, ...]]:
         "fetch.queue.backoff.ms": 5,
         "queued.max.messages.kbytes": 32_768,
         "log.connection.close": False,
+        "log_level": 2,
         "reconnect.backoff.max.ms": 1_000,
         "error_cb": _quiet,
         **config.options,

@@ -1,0 +1,69 @@
+"""Topics with records in them, on any cluster."""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING, Any, Self
+
+from confluent_kafka import Producer
+
+from roster.client import Admin
+from roster.model import TopicPartition
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_NUMBERS = itertools.count()
+
+
+class Topics:
+    """Makes topics of unique names and fills them."""
+
+    def __init__(self, bootstrap: str) -> None:
+        self.bootstrap = bootstrap
+        self.admin = Admin(bootstrap)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.admin.close()
+
+    def create(self, partitions: int, records: int = 0, *, name: str = "t") -> str:
+        """A topic with `records` records, dealt round to the partitions."""
+        topic = f"{name}-{next(_NUMBERS)}"
+        self.admin.create_topic(topic, partitions)
+        self.fill(topic, partitions, records)
+        return topic
+
+    def fill(self, topic: str, partitions: int, records: int, **more: Any) -> None:
+        """Append records with values b"0", b"1", …; `key` is the number modulo 7."""
+        # A producer of its own: an older one may not know a topic's newest partitions.
+        producer = Producer({"bootstrap.servers": self.bootstrap, "linger.ms": 20, "log_level": 2})
+        for number in range(records):
+            producer.produce(topic, b"%d" % number, b"k%d" % (number % 7), partition=number % partitions, **more)
+            if number % 1000 == 0:
+                producer.poll(0)
+        assert producer.flush(30) == 0
+
+    def ends(self, topic: str) -> dict[TopicPartition, int]:
+        count = self.admin.list_topics()[topic]
+        return self.admin.end_offsets([TopicPartition(topic, number) for number in range(count)])
+
+    def everything(self, topic: str) -> list[tuple[int, int]]:
+        """Each record's partition and offset, sorted."""
+        return sorted((p.partition, offset) for p, end in self.ends(topic).items() for offset in range(end))
+
+    def committed(self, group: str) -> dict[TopicPartition, int]:
+        return {p: found.offset for p, found in self.admin.group_offsets(group).items()}
+
+
+def until(condition: Callable[[], Any], seconds: float = 60.0, what: str = "") -> Any:
+    """Wait for a condition; its value."""
+    import time
+
+    deadline = time.monotonic() + seconds
+    while not (value := condition()):
+        assert time.monotonic() < deadline, f"not within {seconds} s: {what or condition}"
+        time.sleep(0.05)
+    return value

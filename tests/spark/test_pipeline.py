@@ -1,0 +1,315 @@
+"""Pipelines in one Spark session on a Roster broker."""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+from spark_topics import until
+
+from roster.client import GroupMember, UnknownTopicError, UnreachableError
+from roster.model import TopicPartition
+from roster.spark import ConsoleSink, KafkaSink, ParquetSink, Pipeline, PipelineError, Progress
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame, SparkSession
+    from spark_topics import Topics
+
+    from roster.spark import Batch
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(180)]
+
+
+@pytest.fixture
+def group() -> str:
+    return f"g-{uuid.uuid4().hex[:8]}"
+
+
+def pairs(df: DataFrame) -> list[tuple[int, int]]:
+    return sorted((row.partition, row.offset) for row in df.select("partition", "offset").collect())
+
+
+def test_rows_have_the_columns_of_sparks_kafka_source(spark: SparkSession, topics: Topics, group: str) -> None:
+    topic = topics.create(2)
+    topics.fill(topic, 2, 3, headers=[("h", b"1"), ("h", None)], timestamp=1_700_000_000_123)
+    topics.fill(topic, 2, 1)
+    seen: list[Any] = []
+    frames: list[DataFrame] = []
+
+    def look(df: DataFrame, batch: Batch) -> None:
+        frames.append(df)
+        seen.extend(df.orderBy("partition", "offset").collect())
+
+    Pipeline(spark, topics.bootstrap, group, topic, include_headers=True).foreach_batch(look).run(available_now=True)
+    assert [f"{name} {kind}" for name, kind in frames[0].dtypes] == [
+        "key binary",
+        "value binary",
+        "topic string",
+        "partition int",
+        "offset bigint",
+        "timestamp timestamp",
+        "timestampType int",
+        "headers array<struct<key:string,value:binary>>",
+    ]
+    assert [(r.key, r.value, r.topic, r.partition, r.offset, r.timestampType) for r in seen] == [
+        (b"k0", b"0", topic, 0, 0, 0),
+        (b"k2", b"2", topic, 0, 1, 0),
+        (b"k0", b"0", topic, 0, 2, 0),
+        (b"k1", b"1", topic, 1, 0, 0),
+    ]
+    assert seen[0].timestamp.timestamp() == 1_700_000_000.123
+    assert [tuple(h) for h in seen[0].headers] == [("h", b"1"), ("h", None)]
+    assert seen[2].headers is None
+
+
+def test_an_aggregate_over_partitions_counts_every_record_once(
+    spark: SparkSession, topics: Topics, group: str, tmp_path: Path
+) -> None:
+    topic = topics.create(3, 3000)
+    reports: list[Progress] = []
+
+    def pipeline() -> Pipeline:
+        return (
+            Pipeline(
+                spark,
+                topics.bootstrap,
+                group,
+                [topic],
+                max_offsets_per_batch=800,
+                min_offsets_per_task=100,
+                on_progress=reports.append,
+            )
+            .transform(lambda df: df.groupBy("key").count())
+            .write(ParquetSink(str(tmp_path)))
+        )
+
+    pipeline().run(available_now=True)
+    topics.fill(topic, 3, 700)
+    pipeline().run(available_now=True)
+    counted = spark.read.parquet(str(tmp_path)).groupBy("key").sum("count").collect()
+    expected = {b"k%d" % key: sum(n % 7 == key for n in range(3000)) + 100 for key in range(7)}
+    assert {bytes(row.key): row[1] for row in counted} == expected
+    assert topics.committed(group) == topics.ends(topic) == ParquetSink(str(tmp_path)).positions()
+    assert sum(report.rows for report in reports) == 3700
+    assert [report.tasks for report in reports] == [2] * len(reports)
+    assert max(report.rows for report in reports) == 800
+
+
+def test_map_arrow_runs_in_the_reading_task(spark: SparkSession, topics: Topics, group: str, tmp_path: Path) -> None:
+    topic = topics.create(2, 50_000)
+
+    def count_twice(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        for _ in range(2):
+            yield pa.RecordBatch.from_pydict({"n": [rows.num_rows]})
+
+    progress: list[Progress] = []
+    (
+        Pipeline(spark, topics.bootstrap, group, [topic], on_progress=progress.append)
+        .map_arrow(count_twice, "n long")
+        .write(ParquetSink(str(tmp_path)))
+        .run(available_now=True)
+    )
+    assert ParquetSink(str(tmp_path)).read(spark).groupBy().sum("n").first()[0] == 100_000
+    assert progress[0].rows == 50_000, "rows are records read, whatever the function makes of them"
+
+
+def test_a_batch_without_results_counts_but_leaves_no_file(
+    spark: SparkSession, topics: Topics, group: str, tmp_path: Path
+) -> None:
+    topic = topics.create(1, 10)
+    (
+        Pipeline(spark, topics.bootstrap, group, [topic])
+        .transform(lambda df: df.where("offset > 100"))
+        .write(ParquetSink(str(tmp_path)))
+        .run(available_now=True)
+    )
+    assert ParquetSink(str(tmp_path)).positions() == {TopicPartition(topic, 0): 10}
+    assert list(tmp_path.glob("*.parquet")) == []
+
+
+def test_partition_by_makes_folders(spark: SparkSession, topics: Topics, group: str, tmp_path: Path) -> None:
+    topic = topics.create(2, 20)
+    sink = ParquetSink(str(tmp_path), partition_by=["partition"])
+    Pipeline(spark, topics.bootstrap, group, [topic]).write(sink).run(available_now=True)
+    assert {path.parent.name for path in tmp_path.rglob("part-*.parquet")} == {"partition=0", "partition=1"}
+    assert pairs(spark.read.parquet(str(tmp_path))) == topics.everything(topic)
+
+
+def test_several_pipelines_in_one_driver(spark: SparkSession, topics: Topics, group: str, tmp_path: Path) -> None:
+    topic = topics.create(4, 2000)
+    shared = [
+        Pipeline(spark, topics.bootstrap, group, [topic], max_offsets_per_batch=100, heartbeat_interval_ms=300)
+        .write(ParquetSink(str(tmp_path / "shared")))
+        .start()
+        for _ in range(2)
+    ]
+    other = Pipeline(spark, topics.bootstrap, f"{group}-2", [topic]).write(ParquetSink(str(tmp_path / "other"))).start()
+    until(lambda: topics.committed(group) == topics.committed(f"{group}-2") == topics.ends(topic))
+    until(lambda: len(topics.admin.describe_group(group).members) == 2)
+    for pipeline in [*shared, other]:
+        pipeline.stop()
+    assert all(pipeline.wait(30) for pipeline in [*shared, other])
+    for out in ("shared", "other"):
+        assert pairs(spark.read.parquet(str(tmp_path / out))) == topics.everything(topic)
+    assert topics.admin.describe_group(group).members == [], "they have left"
+
+
+def test_new_partitions_and_new_topics_are_picked_up(
+    spark: SparkSession, topics: Topics, group: str, tmp_path: Path
+) -> None:
+    name = f"grow-{uuid.uuid4().hex[:6]}"
+    first = topics.create(1, 10, name=name)
+    pipeline = Pipeline(
+        spark, topics.bootstrap, group, f"pattern:{name}-.*", metadata_max_age_ms=300, heartbeat_interval_ms=300
+    )
+    pipeline.write(ParquetSink(str(tmp_path))).start()
+    until(lambda: topics.committed(group) == topics.ends(first))
+    topics.admin.create_partitions(first, 2)
+    until(lambda: topics.admin.list_topics()[first] == 2)
+    topics.fill(first, 2, 10)
+    second = topics.create(1, 10, name=name)
+    until(lambda: topics.committed(group) == {**topics.ends(first), **topics.ends(second)})
+    pipeline.stop()
+    assert pipeline.wait(30)
+    assert spark.read.parquet(str(tmp_path)).count() == 30
+
+
+def test_a_batch_that_outlasts_the_rebalance_timeout_is_cancelled_and_handed_over_uncommitted(
+    spark: SparkSession, topics: Topics, group: str, tmp_path: Path
+) -> None:
+    topic = topics.create(2, 100)
+    hold = tmp_path / "hold"
+    hold.touch()
+    path = str(hold)
+    started = threading.Event()
+
+    def wait_while_held(rows: pa.RecordBatch) -> pa.RecordBatch:
+        import os
+        import time
+
+        while os.path.exists(path):  # noqa: PTH110
+            time.sleep(0.05)
+        return rows
+
+    def announce(df: DataFrame) -> DataFrame:
+        started.set()
+        return df
+
+    pipeline = (
+        Pipeline(
+            spark,
+            topics.bootstrap,
+            group,
+            [topic],
+            rebalance_timeout_ms=3_000,
+            session_timeout_ms=6_000,
+            heartbeat_interval_ms=200,
+        )
+        .map_arrow(
+            wait_while_held,
+            "key binary, value binary, topic string, partition int, offset long, "
+            "timestamp timestamp, timestampType int",
+        )
+        .transform(announce)
+        .write(ParquetSink(str(tmp_path / "out")))
+        .start()
+    )
+    assert started.wait(30)
+    time.sleep(1)
+    with GroupMember(topics.bootstrap, group, [topic], heartbeat_interval_ms=200, session_timeout_ms=6_000) as other:
+        mine = until(lambda: other.ownership().partitions, 20, "the other member's share")
+        assert len(mine) == 1
+        assert ParquetSink(str(tmp_path / "out")).positions() == {}, "nothing of the cancelled batch counts"
+        hold.unlink()
+        (kept,) = topics.ends(topic).keys() - mine
+        until(lambda: ParquetSink(str(tmp_path / "out")).positions() == {kept: 50})
+    until(lambda: topics.committed(group) == topics.ends(topic))
+    pipeline.stop()
+    assert pipeline.wait(30)
+    assert pairs(spark.read.parquet(str(tmp_path / "out"))) == topics.everything(topic)
+
+
+def test_the_kafka_sink_writes_every_row(spark: SparkSession, topics: Topics, group: str) -> None:
+    source, target = topics.create(2, 500), topics.create(2)
+    (
+        Pipeline(spark, topics.bootstrap, group, [source], include_headers=True)
+        .transform(lambda df: df.selectExpr("key", "concat('v', cast(value as string)) value", "partition", "headers"))
+        .write(KafkaSink(topics.bootstrap, target))
+        .run(available_now=True)
+    )
+    got: list[Any] = []
+    (
+        Pipeline(spark, topics.bootstrap, f"{group}-2", [target])
+        .foreach_batch(lambda df, batch: got.extend(df.collect()))
+        .run(available_now=True)
+    )
+    assert sorted(bytes(row.value) for row in got) == sorted(b"v%d" % n for n in range(500))
+    assert all(int(bytes(row.value)[1:]) % 2 == row.partition for row in got)
+
+
+def test_the_kafka_sink_raises_what_could_not_be_written(spark: SparkSession, topics: Topics, group: str) -> None:
+    source = topics.create(1, 5)
+    failing = KafkaSink(topics.bootstrap, "no-such-topic", options={"message.timeout.ms": 1500})
+    with pytest.raises(Exception, match="5 of 5 rows not written"):
+        Pipeline(spark, topics.bootstrap, group, [source]).write(failing).run(available_now=True)
+    assert topics.committed(group) == {TopicPartition(source, 0): 0}
+    with pytest.raises(PipelineError, match="no column `value`"):
+        (
+            Pipeline(spark, topics.bootstrap, group, [source])
+            .transform(lambda df: df.select("key"))
+            .write(KafkaSink(topics.bootstrap, "t"))
+            .run(available_now=True)
+        )
+
+
+def test_the_console_sink_prints(
+    spark: SparkSession, topics: Topics, group: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    topic = topics.create(1, 3)
+    Pipeline(spark, topics.bootstrap, group, [topic]).write(ConsoleSink(2)).run(available_now=True)
+    printed = capsys.readouterr().out
+    assert "batch 0, generation 1" in printed
+    assert "only showing top 2 rows" in printed
+
+
+def test_a_failing_function_ends_the_run_and_leaves_the_batch_uncommitted(
+    spark: SparkSession, topics: Topics, group: str, tmp_path: Path
+) -> None:
+    topic = topics.create(1, 10)
+
+    def fail(rows: pa.RecordBatch) -> pa.RecordBatch:
+        raise ValueError("the user's mistake")
+
+    with pytest.raises(Exception, match="the user's mistake"):
+        (
+            Pipeline(spark, topics.bootstrap, group, [topic])
+            .map_arrow(fail, "n long")
+            .write(ParquetSink(str(tmp_path)))
+            .run(available_now=True)
+        )
+    assert topics.committed(group) == {TopicPartition(topic, 0): 0}
+    assert topics.admin.describe_group(group).members == []
+    assert list((tmp_path / "_roster" / "staging").iterdir()) == []
+
+
+def test_what_cannot_work_is_one_clear_error(spark: SparkSession, topics: Topics, group: str, tmp_path: Path) -> None:
+    topic = topics.create(1, 1)
+    with pytest.raises(UnknownTopicError, match="no-such-topic"):
+        Pipeline(spark, topics.bootstrap, group, ["no-such-topic"]).foreach_batch(print).run()
+    with pytest.raises(UnreachableError, match=r"127\.0\.0\.1:1"):
+        Pipeline(spark, "127.0.0.1:1", group, [topic], start_timeout_ms=500).foreach_batch(print).run()
+    with pytest.raises(PipelineError, match="write: the pipeline has no sink"):
+        Pipeline(spark, topics.bootstrap, group, [topic]).run()
+    pipeline = Pipeline(spark, topics.bootstrap, group, [topic]).foreach_batch(print)
+    with pytest.raises(PipelineError, match="has a sink already"):
+        pipeline.foreach_batch(print)
+    Pipeline(spark, topics.bootstrap, group, [topic]).write(ParquetSink(str(tmp_path))).run(available_now=True)
+    with pytest.raises(PipelineError, match="holds the results of group"):
+        Pipeline(spark, topics.bootstrap, "another", [topic]).write(ParquetSink(str(tmp_path))).run(available_now=True)
