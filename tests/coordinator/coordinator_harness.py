@@ -29,7 +29,7 @@ from roster.coordinator import (
 from roster.coordinator.group import LEGAL_TRANSITIONS, Group, GroupState
 from roster.wire import ErrorCode, Message, decode, encode
 from roster.wire.consumer_protocol import Subscription, encode_subscription
-from roster.wire.group_records import GroupMetadataKey, OffsetCommitKey, decode_key, decode_value
+from roster.wire.group_records import GroupMetadataKey, OffsetCommitKey, decode_key, decode_value, partition_of
 from roster.wire.messages import (
     DeleteGroupsRequest,
     DescribeGroupsRequest,
@@ -95,7 +95,9 @@ class Shell:
 
     def __post_init__(self) -> None:
         self.log = {partition: [] for partition in range(self.config.partitions)}
-        self.log[LOG_PARTITION] = list(self.load)
+        self.home = partition_of(GROUP, self.config.partitions)
+        self.log[self.home] = list(self.load)
+        self.ids = len(self.load) * 1_000  # no id that the log may have already
         self.start()
 
     # -- running the machine -------------------------------------------------------------------------------------
@@ -115,8 +117,9 @@ class Shell:
             call.answered_at = self.now if call.answered_at is None else call.answered_at
         self.start()
 
-    def unload(self, partition: int = LOG_PARTITION) -> None:
-        self.step(PartitionUnloaded(partition))
+    def unload(self) -> None:
+        """Give up the partition that GROUP lives in."""
+        self.step(PartitionUnloaded(self.home))
 
     def step(self, event: Event) -> Effects:
         effects = self.coordinator.step(event, self.now)
@@ -180,17 +183,17 @@ class Shell:
     def state(self) -> GroupState:
         return self.group().state
 
-    def records(self, partition: int = LOG_PARTITION) -> list[tuple[Any, Any]]:
-        """The partition's durable records, decoded; a tombstone is None."""
+    def records(self) -> list[tuple[Any, Any]]:
+        """The durable records of GROUP's partition, decoded; a tombstone is None."""
         decoded = []
-        for key, value in self.log[partition]:
+        for key, value in self.log[self.home]:
             about = decode_key(key)
             assert about is not None
             decoded.append((about, None if value is None else decode_value(about, value)))
         return decoded
 
-    def group_records(self, since: int = 0) -> list[Any]:
-        return [value for key, value in self.records()[since:] if isinstance(key, GroupMetadataKey)]
+    def group_records(self) -> list[Any]:
+        return [value for key, value in self.records() if isinstance(key, GroupMetadataKey)]
 
     def offset_records(self) -> list[Any]:
         return [value for key, value in self.records() if isinstance(key, OffsetCommitKey)]
@@ -209,6 +212,21 @@ class Shell:
                 self.transitions[before, group.state] += 1
             self.states[id(group)] = (group, group.state)
             check_group(group, self.config)
+            self._check_timers(group)
+
+    def _check_timers(self, group: Group) -> None:
+        """S12: every deadline is backed by a timer that rings by then, and no timer watches what is gone."""
+        expected = {("session", group.group_id, member_id): deadline for member_id, deadline in group.pending.items()}
+        for member in group.members.values():
+            if member.alarm is not None:
+                expected["session", group.group_id, member.member_id] = member.alarm
+        if group.join_deadline is not None:
+            expected["join", group.group_id] = group.join_deadline
+        if group.sync_deadline is not None:
+            expected["sync", group.group_id] = group.sync_deadline
+        found = {name: deadline for name, deadline in self.timers.items() if name[1] == group.group_id}
+        found.pop(("expiry", group.group_id), None)
+        assert found == expected
 
 
 def check_group(group: Group, config: CoordinatorConfig) -> None:
