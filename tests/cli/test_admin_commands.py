@@ -228,4 +228,4 @@ def test_groups_delete(cluster, capsys):
 def test_an_unreachable_cluster_names_the_option(cluster, capsys):
     code, line = complaint(capsys, "topics", "list", "--bootstrap", "127.0.0.1:1")
     assert code == 1
-    assert line.startswith("--bootstrap: no broker answered at 127.0.0.1:1; start a broker")
+    assert line.startswith("--bootstrap: no broker answered at 127.0.0.1:1 (`roster broker`")

@@ -39,8 +39,6 @@ def admin(bootstrap: str) -> Iterator[Admin]:
     except _CALLERS_MISTAKES as error:
         raise UserError(one_line(error)) from error
     except UnreachableError as error:
-        raise Failure(
-            f"--bootstrap: {one_line(error)}; start a broker with `roster broker` or name another address"
-        ) from error
+        raise Failure(f"--bootstrap: {one_line(error)} (`roster broker` starts one)") from error
     except ClientError as error:
         raise Failure(one_line(error)) from error

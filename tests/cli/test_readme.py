@@ -1,0 +1,109 @@
+"""The README's blocks do what it says: every one of them runs here, in order, against a broker of their own."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+ADDRESS = "127.0.0.1:9092"
+MAKE = 'make() { command make --dry-run --directory "$ROSTER_ROOT" "$@"; }'
+"""The targets exist and their recipes are well formed; running them is what the gate does."""
+
+
+def free_address() -> str:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return f"127.0.0.1:{probe.getsockname()[1]}"
+
+
+def wait_until_open(address: str, broker: subprocess.Popen) -> None:
+    host, _, port = address.rpartition(":")
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        assert broker.poll() is None, "the broker ended"
+        try:
+            socket.create_connection((host, int(port)), 1).close()
+        except OSError:
+            time.sleep(0.05)
+        else:
+            return
+    pytest.fail("the broker does not listen")
+
+
+def shell(script: str, directory: Path, address: str, timeout: float = 200) -> str:
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    environment = {**os.environ, "ROSTER_ROOT": str(ROOT), "PATH": path, "ROSTER_BOOTSTRAP": address}
+    script = f"set -euo pipefail\n{MAKE}\n{script}"
+    done = subprocess.run(
+        ["bash", "-c", script],
+        cwd=directory,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        check=False,
+        stdin=subprocess.DEVNULL,
+    )
+    assert done.returncode == 0, f"{script}\n{done.stdout}\n{done.stderr[-3000:]}"
+    return done.stdout
+
+
+@pytest.mark.timeout(300)
+def test_every_block_of_the_readme_runs(tmp_path):
+    text = (ROOT / "README.md").read_text()
+    address = free_address()
+    blocks = [(language, body.replace(ADDRESS, address)) for language, body in BLOCK.findall(text)]
+    assert {language for language, _ in blocks} == {"sh", "python"}
+    output = ""
+    broker = None
+    script = ""
+    try:
+        for language, body in blocks:
+            if language == "python":
+                name = re.match(r"# (\w+\.py)\n", body)
+                assert name, "a Python block begins with its file's name"
+                (tmp_path / name[1]).write_text(body)
+            elif body.startswith("roster broker"):
+                arguments = body.split()[1:]
+                code = "from roster.cli import main; main()"
+                with (tmp_path / "broker.log").open("wb") as log:
+                    command = [sys.executable, "-c", code, *arguments]
+                    broker = subprocess.Popen(command, cwd=tmp_path, stdout=log, stderr=log, start_new_session=True)
+                wait_until_open(address, broker)
+            else:
+                script += body
+        output = shell(script, tmp_path, address)
+    finally:
+        if broker is not None:
+            broker.send_signal(signal.SIGTERM)
+            broker.wait(30)
+    assert broker is not None
+    assert broker.returncode == 0
+    assert "orders: 4 records acknowledged" in output
+    assert re.search(r"\|\s*Rome\|\s*2\|", output)
+    assert re.search(r"\|\s*Oslo\|\s*2\|", output)
+    assert re.search(r"shops: Empty, 0 members.* lag 0", output)
+
+
+def test_the_rooms_in_the_readme_are_the_rooms_there_are():
+    text = (ROOT / "README.md").read_text()
+    named = re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE)
+    rooms = {path.parent.name for path in (ROOT / "src" / "roster").glob("*/__init__.py")}
+    assert set(named) == rooms
+
+
+def test_the_readme_names_the_demos_last_line():
+    from roster.cli.demo.oracle import Figures, compare
+
+    line = f"demo: {compare({('UA',): Figures(336776)}, {('UA',): Figures(336776)})}"
+    assert f"    {line}\n" in (ROOT / "README.md").read_text()
