@@ -245,7 +245,7 @@ class ListOffsetsRequest(Message, key=ApiKey.LIST_OFFSETS, versions="1-10", flex
 
     Partition = Topic.Partition
 
-    replica_id: int = int32()
+    replica_id: int = int32(default=-1)
     isolation_level: int = int8("2+")
     topics: list[Topic] = array(Topic)
     timeout_ms: int = int32("10+", ignorable=True)

@@ -1,0 +1,95 @@
+"""Byte for byte and value by value against Kafka's own Java classes."""
+
+from __future__ import annotations
+
+import base64
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from realparts import jvm
+
+from roster.wire import API_VERSIONS, encode, request_class, response_class
+from roster.wire.consumer_protocol import Assignment, Subscription
+from roster.wire.group_records import GroupMetadataKey, GroupMetadataValue, OffsetCommitKey, OffsetCommitValue
+
+pytestmark = pytest.mark.real
+
+MESSAGES = "org.apache.kafka.common.message."
+RECORDS = "org.apache.kafka.coordinator.group.generated."
+JAVA = {
+    cls: f"{MESSAGES}{cls.__name__}Data" for key in API_VERSIONS for cls in (request_class(key), response_class(key))
+}
+JAVA |= {cls: f"{MESSAGES}ConsumerProtocol{cls.__name__}" for cls in (Subscription, Assignment)}
+JAVA |= {
+    cls: RECORDS + cls.__name__ for cls in (OffsetCommitKey, OffsetCommitValue, GroupMetadataKey, GroupMetadataValue)
+}
+
+
+@pytest.fixture(scope="module")
+def java():
+    """Ask Kafka's class of that name to read bytes; it returns what it writes and its values."""
+    source = Path(__file__).parent / "java" / "WireOracle.java"
+    command = [jvm.tool("java"), *jvm.QUICK_START, "-cp", f"{jvm.jars()}/*", str(source)]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, encoding="utf-8"
+    ) as process:
+
+        def ask(name, version, data):
+            process.stdin.write(f"{name} {version} {data.hex()}\n")
+            process.stdin.flush()
+            answer = process.stdout.readline()
+            assert answer, "the Java process is gone"
+            assert not answer.startswith("!"), answer
+            written, values = answer.split(" ", 1)
+            return bytes.fromhex(written), json.loads(values)
+
+        yield ask
+        process.stdin.close()
+
+
+def camel(name):
+    head, *tail = name.split("_")
+    return head + "".join(word.capitalize() for word in tail)
+
+
+def assert_same_values(ours, theirs, version):
+    expected = set()
+    for name, field in ours.__table__.fields:
+        value = getattr(ours, name)
+        if version in field.versions and not (version in field.tagged and value == getattr(type(ours)(), name)):
+            expected.add(camel(name))
+            assert_same(value, theirs[camel(name)], field, version, name)
+    assert set(theirs) == expected
+
+
+def assert_same(ours, theirs, field, version, name):
+    if ours is None:
+        assert theirs is None, name
+    elif field.kind == "struct":
+        assert_same_values(ours, theirs, version)
+    elif field.kind == "array":
+        assert len(ours) == len(theirs), name
+        for mine, other in zip(ours, theirs, strict=True):
+            assert_same(mine, other, field.element, version, name)
+    elif field.kind == "uuid":
+        assert base64.urlsafe_b64encode(ours).decode().rstrip("=") == theirs, name
+    elif field.kind == "bytes":
+        assert base64.b64encode(ours).decode() == theirs, name
+    elif field.kind != "records":  # Java leaves their contents out
+        assert ours == theirs, name
+
+
+@pytest.mark.parametrize("cls", JAVA, ids=lambda cls: cls.__name__)
+@settings(max_examples=40)
+@given(st.data())
+def test_java_reads_the_same_values_and_writes_the_same_bytes(messages_of, java, cls, data):
+    version = data.draw(st.sampled_from(list(cls.__table__.versions)))
+    message = data.draw(messages_of(cls, version))
+    encoded = encode(message, version)
+    written, values = java(JAVA[cls], version, encoded)
+    assert_same_values(message, values, version)
+    assert written == encoded
