@@ -198,7 +198,7 @@ def test_an_application_that_does_not_leave_cleanly_is_a_failure(tell):
 
 
 def test_records_that_are_never_counted_end_at_the_deadline(tell):
-    with pytest.raises(Failure, match=r"^--deadline: 0.5 s passed while waiting until 10% are counted \(lag 240, 0 of"):
+    with pytest.raises(Failure, match=r"^--deadline: 0.5 s passed while waiting until 40% are counted \(lag 240, 0 of"):
         tell(World(counts_per_step=0), deadline_s=0.5)
 
 
