@@ -138,12 +138,13 @@ class _Reading:
                 continue
             last = time.monotonic()
             records = [message for message in messages if message.error() is None]
+            if records:
+                left -= self._take(records)
+            # Only now: a partition's end comes after the partition's records in the same chunk.
             if len(records) < len(messages):
                 for message in messages:
                     if message.error() is not None:
                         self._event(message)
-            if records:
-                left -= self._take(records)
             if self._columns.rows >= _ROWS_PER_BATCH:
                 yield self._columns.batch()
         if self._columns.rows:
