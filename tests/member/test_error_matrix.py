@@ -227,7 +227,7 @@ def test_a_lost_connection_means_a_new_look_for_the_coordinator_and_nothing_is_g
     assert stage.has({SyncGroupRequest: JoinGroupRequest}.get(kind, kind))
 
 
-@pytest.mark.parametrize("error", [E.UNKNOWN_MEMBER_ID, E.ILLEGAL_GENERATION])
+@pytest.mark.parametrize("error", [E.UNKNOWN_MEMBER_ID, E.ILLEGAL_GENERATION, E.FENCED_INSTANCE_ID])
 @pytest.mark.parametrize("kind", ["heartbeat", "commit"])
 def test_an_error_about_an_older_generation_resets_nothing(error: ErrorCode, kind: str) -> None:
     """A6: reset id and generation only if the generation is unchanged since the request."""

@@ -460,7 +460,7 @@ class Member:
             case Action.REDISCOVER:
                 self._coordinator_lost(code.name)
             case Action.RESET_MEMBER | Action.RESET_GENERATION:
-                if sent.identity == (self.generation, self.member_id):
+                if self._is_me(sent):
                     self._reset(f"encountered {code.name} from {api} response", action)
                 else:
                     self._attempt_failed(reason, pause=False)
@@ -543,9 +543,9 @@ class Member:
             case Action.REDISCOVER:
                 self._coordinator_lost(code.name)
             case (Action.RESET_MEMBER | Action.RESET_GENERATION) as action:
-                if sent.identity == (self.generation, self.member_id) and self._beating():
+                if self._is_me(sent) and self._beating():
                     self._reset(f"encountered {code.name} from Heartbeat response", action)
-            case Action.FATAL:
+            case Action.FATAL if code is not ErrorCode.FENCED_INSTANCE_ID or self._is_me(sent):
                 self._fail(fatal_answer("Heartbeat", code, self.config))
 
     # Metadata.
@@ -609,10 +609,12 @@ class Member:
                 if sent.to == self.coordinator:
                     self._coordinator_lost(code.name)
             case (Action.RESET_MEMBER | Action.RESET_GENERATION) as action:
-                if sent.identity == (self.generation, self.member_id) and self.state is State.STABLE:
+                if self._is_me(sent) and self.state is State.STABLE:
                     self._reset(f"encountered {code.name} from OffsetCommit response", action)
                 else:
                     self._commit_delayed(code)
+            case Action.FATAL if code is ErrorCode.FENCED_INSTANCE_ID and not self._is_me(sent):
+                self._commit_delayed(code)
             case Action.FATAL:
                 self._fail(fatal_answer("OffsetCommit", code, self.config))
             case _ if self._commits:
@@ -730,6 +732,10 @@ class Member:
         number = self._next_id
         self._next_id += 1
         return number
+
+    def _is_me(self, sent: Sent) -> bool:
+        """Whether the request was sent in the present generation: an answer to an older one tells nothing of this one."""
+        return sent.identity == (self.generation, self.member_id)
 
     def _in_flight(self, request: str) -> bool:
         return any(sent.request == request for sent in self._sent.values())

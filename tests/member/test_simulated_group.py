@@ -1,0 +1,185 @@
+"""Groups of real members and the real coordinator in virtual time, under faults (reference: invariants and faults)."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from simulated_group import HEARTBEAT, REBALANCE, SESSION, Faults, World
+
+from roster.member import State
+from roster.member.events import Closed, FailureKind
+
+SETTLE = 3 * (SESSION + REBALANCE)
+EAGER = ("sticky",)
+COOPERATIVE = ("cooperative-sticky",)
+TOPICS = {"t": 5, "u": 3}
+
+
+def settled(world: World) -> None:
+    world.calm()
+    world.run(SETTLE)
+    world.check_settled()
+    rounds = world.rounds
+    world.run(20 * HEARTBEAT)
+    assert world.rounds == rounds, "L4: no rebalance while idle"
+    world.check_settled()
+
+
+@pytest.mark.parametrize("assignors", [("range",), ("roundrobin",), EAGER, COOPERATIVE], ids=lambda a: a[0])
+def test_members_that_come_and_go_share_everything(assignors: tuple[str, ...]) -> None:
+    world = World(1, TOPICS, Faults())
+    actors = []
+    for number in range(4):
+        actors.append(world.join(f"m{number}", assignors))
+        world.run(5_000)
+    settled(world)
+    actors[0].feed(Closed())
+    world.run(5_000)
+    assert actors[0].stopped
+    world.kill(actors[1])
+    settled(world)
+    assert len(world.living) == 2
+
+
+@pytest.mark.parametrize("members", [1, 2, 5])
+def test_a_cooperative_join_takes_at_most_two_rounds_and_an_eager_one_takes_one(members: int) -> None:
+    """L4: sticky rounds to the fixed point are at most two, eager one."""
+    for assignors, most in ((EAGER, 1), (COOPERATIVE, 2)):
+        world = World(2, {"t": 12}, Faults())
+        for number in range(members):
+            world.join(f"m{number}", assignors)
+        settled(world)
+        before = world.rounds
+        world.join("new", assignors)
+        settled(world)
+        assert world.rounds - before <= most
+
+
+def test_a_group_rolls_from_range_to_cooperative_sticky_without_stopping() -> None:
+    world = World(3, TOPICS, Faults())
+    running = [world.join(f"m{number}", ("range",)) for number in range(3)]
+    world.run(10_000)
+    for assignors in (("cooperative-sticky", "range"), COOPERATIVE):
+        for number, old in enumerate(running):
+            old.feed(Closed())
+            world.run(3_000)
+            running[number] = world.join(f"{old.name}'", assignors)
+            world.run(8_000)
+            assert any(actor.held for actor in world.living)
+    settled(world)
+    assert {actor.member.protocol for actor in world.living} == {"cooperative-sticky"}
+
+
+def test_a_static_member_that_restarts_costs_no_rebalance() -> None:
+    """S13: a static rejoin while Stable with the same metadata causes no rebalance."""
+    world = World(4, TOPICS, Faults())
+    actors = [world.join(f"m{number}", ("range",), instance=f"i{number}") for number in range(3)]
+    settled(world)
+    before, owned = world.rounds, actors[1].owns.partitions
+    world.kill(actors[1])
+    world.run(2_000)
+    again = world.join("m1'", ("range",), instance="i1")
+    world.run(10_000)
+    assert world.rounds == before
+    assert again.owns.partitions == owned
+    assert again.member.state is State.STABLE
+
+
+def test_of_two_processes_with_one_instance_id_the_older_is_fenced() -> None:
+    world = World(5, TOPICS, Faults())
+    old = world.join("old", COOPERATIVE, instance="i")
+    world.run(10_000)
+    new = world.join("new", COOPERATIVE, instance="i")
+    world.run(10_000)
+    assert old.owns.failure is not None
+    assert old.owns.failure.kind is FailureKind.FENCED_INSTANCE
+    assert len(new.owns.partitions) == 8
+    assert not old.held
+
+
+def test_new_partitions_are_picked_up_by_the_leaders_watch() -> None:
+    world = World(6, TOPICS, Faults())
+    for number in range(3):
+        world.join(f"m{number}", COOPERATIVE)
+    world.run(20_000)
+    world.topics["t"] = 9
+    settled(world)
+
+
+def test_a_paused_member_that_wakes_up_commits_nothing_more() -> None:
+    """S2: a paused zombie may still process, it must never commit."""
+    world = World(7, TOPICS, Faults())
+    sleeper = world.join("sleeper", COOPERATIVE)
+    world.join("other", COOPERATIVE)
+    world.run(20_000)
+    mine, epoch = sleeper.owns.partitions, sleeper.owns.epoch
+    assert mine
+    sleeper.pause(2 * SESSION + REBALANCE)
+    world.run(2 * SESSION + REBALANCE)
+    sleeper.commit(mine & sleeper.held, epoch)
+    sleeper.commit(sleeper.held, epoch)
+    settled(world)
+    assert FailureKind.FENCED in sleeper.failures or not sleeper.failures
+
+
+def test_a_coordinator_that_comes_back_finds_the_group_as_it_was() -> None:
+    world = World(8, TOPICS, Faults())
+    actors = [world.join(f"m{number}", COOPERATIVE) for number in range(3)]
+    settled(world)
+    owned, before = [actor.owns.partitions for actor in actors], world.rounds
+    world.crash_coordinator(3_000)
+    world.run(20_000)
+    assert [actor.owns.partitions for actor in actors] == owned
+    assert world.rounds == before
+
+
+ACTIONS = ("join", "kill", "leave", "pause", "crash", "grow", "wait", "static", "restart", "commit")
+
+
+@given(
+    seed=st.integers(0, 2**32),
+    eager=st.booleans(),
+    faults=st.builds(
+        Faults,
+        reset=st.sampled_from((0.0, 0.02, 0.1)),
+        duplicate=st.sampled_from((0.0, 0.05)),
+        slow_release=st.sampled_from((0.0, 0.3)),
+        delay=st.sampled_from((0, 30, 800)),
+    ),
+    actions=st.lists(st.tuples(st.sampled_from(ACTIONS), st.integers(0, 7), st.integers(0, 12_000)), max_size=14),
+)
+@settings(max_examples=60)
+def test_the_invariants_hold_under_faults(
+    seed: int, eager: bool, faults: Faults, actions: list[tuple[str, int, int]]
+) -> None:
+    """S1-S14 as far as they concern members, then L1-L4 once the faults stop."""
+    assignors = EAGER if eager else COOPERATIVE
+    world = World(seed, TOPICS, faults)
+    world.join("first", assignors)
+    names = iter(range(1_000))
+    for action, which, wait in actions:
+        living = world.living
+        target = living[which % len(living)] if living else None
+        if action == "join" and len(living) < 6:
+            world.join(f"m{next(names)}", assignors)
+        elif action == "static" and len(living) < 6:
+            name = next(names)
+            world.join(f"s{name}", assignors, instance=f"i{name}")
+        elif action == "crash":
+            world.crash_coordinator(1 + wait // 2)
+        elif action == "grow":
+            world.topics["u"] += 1
+        elif target is not None and action == "kill":
+            world.kill(target)
+        elif target is not None and action == "restart":
+            world.kill(target)
+            world.join(f"{target.name}'", assignors, instance=target.config.group_instance_id)
+        elif target is not None and action == "leave":
+            target.feed(Closed())
+        elif target is not None and action == "pause":
+            target.pause(wait * 3)
+        elif target is not None and action == "commit":
+            target.commit()
+        world.run(wait)
+    settled(world)
