@@ -13,8 +13,10 @@ from hypothesis import strategies as st
 from realparts import jvm
 
 from roster.wire import API_VERSIONS, encode, request_class, response_class
+from roster.wire.compression import Compression
 from roster.wire.consumer_protocol import Assignment, Subscription
 from roster.wire.group_records import GroupMetadataKey, GroupMetadataValue, OffsetCommitKey, OffsetCommitValue
+from roster.wire.records import Record, build_batch, read_batch, read_header, verify_crc
 
 pytestmark = pytest.mark.real
 
@@ -30,19 +32,26 @@ JAVA |= {
 
 
 @pytest.fixture(scope="module")
-def java():
+def java(tmp_path_factory):
     """Ask Kafka's class of that name to read bytes; it returns what it writes and its values."""
     source = Path(__file__).parent / "java" / "WireOracle.java"
     command = [jvm.tool("java"), *jvm.QUICK_START, "-cp", f"{jvm.jars()}/*", str(source)]
-    with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, encoding="utf-8"
-    ) as process:
+    log = tmp_path_factory.mktemp("java-oracle") / "stderr.log"
+    with (
+        log.open("w") as stderr,
+        subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr, encoding="utf-8"
+        ) as process,
+    ):
 
         def ask(name, version, data):
-            process.stdin.write(f"{name} {version} {data.hex()}\n")
-            process.stdin.flush()
+            try:
+                process.stdin.write(f"{name} {version} {data.hex()}\n")
+                process.stdin.flush()
+            except BrokenPipeError:
+                pytest.fail(f"the Java process is gone: {log.read_text()}")
             answer = process.stdout.readline()
-            assert answer, "the Java process is gone"
+            assert answer, log.read_text()
             assert not answer.startswith("!"), answer
             written, values = answer.split(" ", 1)
             return bytes.fromhex(written), json.loads(values)
@@ -93,3 +102,19 @@ def test_java_reads_the_same_values_and_writes_the_same_bytes(messages_of, java,
     written, values = java(JAVA[cls], version, encoded)
     assert_same_values(message, values, version)
     assert written == encoded
+
+
+def text(data):
+    return None if data is None else data.hex()
+
+
+@pytest.mark.parametrize("compression", Compression, ids=lambda kind: kind.name)
+@pytest.mark.parametrize("size", [0, 10, 200_000])
+def test_java_reads_our_batches_and_we_read_javas(java, compression, size):
+    values = [None, b"", bytes(size), bytes(n * n % 251 for n in range(size))]
+    written = [Record(70 + n, 1_000 + n, b"key", value, (("h", b"x"),)) for n, value in enumerate(values)]
+    theirs, read = java("records", 0, build_batch(written, base_offset=70, compression=compression))
+    assert read == [[r.offset, r.timestamp, text(r.key), text(r.value)] for r in written]
+    assert verify_crc(theirs)
+    assert read_header(theirs).compression is compression
+    assert read_batch(theirs) == written

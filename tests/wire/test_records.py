@@ -102,17 +102,11 @@ def test_kafka_python_reads_ours(compression):
     assert [(r.offset, r.timestamp, r.key, r.value, tuple(r.headers)) for r in theirs] == RECORDS
 
 
-@pytest.mark.parametrize("compression", CODECS)
+@pytest.mark.parametrize("compression", [Compression.NONE, Compression.GZIP])
 def test_aiokafka_reads_ours(compression):
-    try:
-        theirs = AioRecords(build_batch(RECORDS, base_offset=10, compression=compression)).next_batch()
-        assert theirs.validate_crc()
-        read = [(r.offset, r.timestamp, r.key, r.value, tuple(r.headers)) for r in theirs]
-    except Exception as error:
-        if "Libraries for" in str(error):
-            pytest.skip(str(error))
-        raise
-    assert read == RECORDS
+    theirs = AioRecords(build_batch(RECORDS, base_offset=10, compression=compression)).next_batch()
+    assert theirs.validate_crc()
+    assert [(r.offset, r.timestamp, r.key, r.value, tuple(r.headers)) for r in theirs] == RECORDS
 
 
 @pytest.mark.parametrize("builder", [DefaultRecordBatchBuilder, AioBuilder])

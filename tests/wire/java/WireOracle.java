@@ -3,13 +3,22 @@ import java.io.InputStreamReader;
 import java.io.PrintStream;
 import java.nio.ByteBuffer;
 import java.nio.charset.StandardCharsets;
+import java.util.ArrayList;
 import java.util.HexFormat;
+import org.apache.kafka.common.compress.Compression;
 import org.apache.kafka.common.protocol.ByteBufferAccessor;
 import org.apache.kafka.common.protocol.Message;
 import org.apache.kafka.common.protocol.ObjectSerializationCache;
 import org.apache.kafka.common.protocol.Readable;
+import org.apache.kafka.common.record.internal.MemoryRecords;
+import org.apache.kafka.common.record.internal.Record;
+import org.apache.kafka.common.record.internal.SimpleRecord;
 
-/** Reads "class version hex" lines; answers "hex json" as Kafka's own generated classes see the message, or "! error". */
+/**
+ * Reads "class version hex" lines; answers "hex json" as Kafka's own generated classes see the message, or "! error".
+ * The class "records" is a record batch, its version ignored: the answer is a batch Java wrote with the same records and
+ * compression, and the records.
+ */
 public class WireOracle {
     public static void main(String[] arguments) throws Exception {
         var in = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
@@ -19,8 +28,40 @@ public class WireOracle {
         }
     }
 
+    private static String records(byte[] data) {
+        var batch = MemoryRecords.readableRecords(ByteBuffer.wrap(data)).firstBatch();
+        batch.ensureValid();
+        var copies = new ArrayList<SimpleRecord>();
+        var values = new ArrayList<String>();
+        for (Record record : batch) {
+            copies.add(new SimpleRecord(record.timestamp(), hexable(record.key()), hexable(record.value()), record.headers()));
+            values.add("[" + record.offset() + "," + record.timestamp() + "," + hex(record.key()) + "," + hex(record.value()) + "]");
+        }
+        var compression = Compression.of(batch.compressionType()).build();
+        var written = MemoryRecords.withRecords(batch.baseOffset(), compression, copies.toArray(new SimpleRecord[0]));
+        byte[] bytes = new byte[written.sizeInBytes()];
+        written.buffer().get(bytes);
+        return HexFormat.of().formatHex(bytes) + " " + values;
+    }
+
+    private static byte[] hexable(ByteBuffer buffer) {
+        if (buffer == null) {
+            return null;
+        }
+        byte[] bytes = new byte[buffer.remaining()];
+        buffer.duplicate().get(bytes);
+        return bytes;
+    }
+
+    private static String hex(ByteBuffer buffer) {
+        return buffer == null ? "null" : '"' + HexFormat.of().formatHex(hexable(buffer)) + '"';
+    }
+
     private static String answer(String[] words) {
         try {
+            if (words[0].equals("records")) {
+                return records(HexFormat.of().parseHex(words[2]));
+            }
             Class<?> type = Class.forName(words[0]);
             short version = Short.parseShort(words[1]);
             var bytes = new ByteBufferAccessor(ByteBuffer.wrap(HexFormat.of().parseHex(words[2])));
