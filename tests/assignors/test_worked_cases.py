@@ -87,6 +87,10 @@ class TestRoundRobin:
     def test_rr_4_members_that_do_not_subscribe_are_skipped(self):
         assert shown(plan("roundrobin", *self.RR_4)) == sets(m1="1-0 3-0 5-0", m2="1-1 3-1 5-1", m3="", m4="2-0 4-0")
 
+    @pytest.mark.parametrize("name", STICKY)
+    def test_rr_4_sticky_gives_everybody_two_on_the_same_input(self, name):
+        assert plan(name, *self.RR_4).loads().tolist() == [2, 2, 2, 2]
+
 
 @pytest.mark.parametrize("name", STICKY)
 class TestStickyEqualSubscriptions:

@@ -1,32 +1,207 @@
-"""Balance for members with different subscriptions."""
+"""Balance for members with different subscriptions, or in different racks: exactly fairest, then fewest moves.
+
+Partitions that the same members may own, with replicas in the same racks, are alike (a row); so are members with the
+same subscription and rack (a class). The loads are settled on rows and classes alone (`levels`). Then each member keeps
+what it holds and the cheapest flow says what must change hands: over nodes for rows, classes, members and, in each
+block, the right to carry one more than the others. Its cost follows the number of holdings (member, row), not
+partitions or members x topics.
+"""
 
 from __future__ import annotations
 
-import heapq
+from dataclasses import dataclass
 
 import numpy as np
 
-from roster.assignors.groups import may_have, members_by_subscription, subscribers, topic_classes
+from roster.assignors.flow import UNBOUNDED, Network
+from roster.assignors.groups import may_have, rank_within, topic_classes
+from roster.assignors.levels import Levels, Table, fairest, spread
 from roster.model import NOBODY, Problem
-from roster.model.problem import Int32
+from roster.model.problem import Bool, Int32, Int64
 
 
 def balance_mixed(problem: Problem, held: Int32, *, by_rack: bool) -> Int32:
-    """[partitions] the owner of every partition."""
+    """[partitions] the owner of every partition, all of which somebody subscribes to.
+
+    First the loads are lexicographically fairest, then (by_rack) most partitions have a replica in their owner's rack,
+    then fewest leave a member that holds them.
+    """
+    has = held.copy()
+    mine = np.flatnonzero(has >= 0)
     topic_of = problem.topic_of()
-    owner = held.copy()
-    mine = np.flatnonzero(owner >= 0)
-    owner[mine[~may_have(problem, owner[mine], topic_of[mine])]] = NOBODY
-    classes = topic_classes(problem)
-    members = members_by_subscription(problem)
-    load = np.bincount(owner[owner >= 0], minlength=len(problem.members)).tolist()
-    for number, subscriptions in enumerate(classes.subscriptions):
-        free = np.flatnonzero((owner < 0) & (classes.of_topic[topic_of] == number)).tolist()
-        heap = [(load[m], m) for m in subscribers(members, subscriptions).tolist()]
-        heapq.heapify(heap)
-        for p in free:
-            size, m = heap[0]
-            heapq.heapreplace(heap, (size + 1, m))
-            owner[p] = m
-            load[m] += 1
-    return owner
+    has[mine[~may_have(problem, has[mine], topic_of[mine])]] = NOBODY
+    kinds = _kinds(problem, topic_of, by_rack=by_rack)
+    exchange = _Exchange(kinds, has)
+    return exchange.owners(problem, has)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Kinds:
+    """row_of: [partitions]; class_of: [members], -1 for those that subscribe to nothing; table: who may own what.
+
+    off_rack: [cells] True where the members of the class have a rack, and it holds no replica of the row's partitions.
+    """
+
+    row_of: Int64
+    class_of: Int64
+    table: Table
+    off_rack: Bool
+
+
+def _kinds(problem: Problem, topic_of: Int32, *, by_rack: bool) -> _Kinds:
+    topics = topic_classes(problem)
+    row_of = topics.of_topic[topic_of].astype(np.int64)
+    subscribes = np.array([len(s) > 0 for s in problem.subscriptions], dtype=np.bool_)[problem.subscription_of]
+    class_of = np.where(subscribes, problem.subscription_of.astype(np.int64), -1)
+    topic_class_of_row = np.arange(len(topics.subscriptions))
+    racks = problem.racks if by_rack else None
+    if racks is not None:
+        sets = len(racks.sets)
+        used, row_of = np.unique(row_of * sets + racks.set_of, return_inverse=True)
+        topic_class_of_row, set_of_row = used // sets, used % sets
+        rack_names = sorted({rack for rack in racks.member if rack is not None})
+        rack_number = {rack: i for i, rack in enumerate(rack_names)}
+        rack_of = np.array([-1 if rack is None else rack_number[rack] for rack in racks.member], dtype=np.int64)
+        class_of = np.where(subscribes, class_of * (len(rack_names) + 1) + rack_of + 1, -1)
+    busy = np.flatnonzero(subscribes)
+    _, first_member, class_of[busy] = np.unique(class_of[busy], return_index=True, return_inverse=True)
+    subscription_of_class = problem.subscription_of[busy[first_member]]
+
+    classes_of: dict[int, list[int]] = {}
+    for number, subscription in enumerate(subscription_of_class.tolist()):
+        classes_of.setdefault(subscription, []).append(number)
+    columns = [
+        np.sort([number for s in subscriptions.tolist() for number in classes_of.get(s, ())])
+        for subscriptions in topics.subscriptions
+    ]
+    column = np.concatenate([columns[t] for t in topic_class_of_row.tolist()])
+    row = np.repeat(np.arange(len(topic_class_of_row)), [len(columns[t]) for t in topic_class_of_row.tolist()])
+    off_rack = np.zeros(len(row), dtype=np.bool_)
+    if racks is not None:
+        off_rack = ~racks.matches()[busy[first_member]][column, set_of_row[row]]
+    rows, classes = len(topic_class_of_row), len(subscription_of_class)
+    table = Table(row, column, np.bincount(row_of, minlength=rows), np.bincount(class_of[busy], minlength=classes))
+    return _Kinds(row_of, class_of, table, off_rack)
+
+
+class _Exchange:
+    """The flow that says what must change hands, and its translation into partitions.
+
+    A holding is a (member, row) pair with at least one partition.
+    """
+
+    def __init__(self, kinds: _Kinds, has: Int32) -> None:
+        table = kinds.table
+        self.kinds = kinds
+        self.rows, self.classes, self.members = len(table.supply), len(table.size), len(kinds.class_of)
+        owned = np.flatnonzero(has >= 0)
+        pair = has[owned].astype(np.int64) * self.rows + kinds.row_of[owned]
+        pairs, self.holding_of_owned, self.held = np.unique(pair, return_inverse=True, return_counts=True)
+        self.owned = owned
+        self.holder, self.held_row = pairs // self.rows, pairs % self.rows
+
+    def owners(self, problem: Problem, has: Int32) -> Int32:
+        """[partitions] the plan."""
+        levels = self._levels()
+        kept, row_to_class, class_to_member = self._cheapest(levels)
+        owner = self._keep(problem, has, kept)
+        self._give_out(owner, row_to_class, class_to_member)
+        return owner
+
+    def _levels(self) -> Levels:
+        """Blocks and loads, starting from what is held."""
+        table, classes = self.kinds.table, self.classes
+        placed = np.zeros(len(table.row), dtype=np.int64)
+        cell = np.searchsorted(
+            table.row * classes + table.column, self.held_row * classes + self.kinds.class_of[self.holder]
+        )
+        np.add.at(placed, cell, self.held)
+        self.held_cell = cell
+        left = table.supply - np.bincount(table.row, weights=placed, minlength=self.rows).astype(np.int64)
+        return fairest(table, placed + spread(table, left))
+
+    def _cheapest(self, levels: Levels) -> tuple[Int64, Int64, Int64]:
+        """([holdings] partitions kept, [cells] partitions that go to the class, [members] partitions that a member is
+        given).
+        """
+        kinds, table, rows, classes, members = self.kinds, self.kinds.table, self.rows, self.classes, self.members
+        busy = np.flatnonzero(kinds.class_of >= 0)
+        member_class = kinds.class_of[busy]
+        member_level = levels.level[member_class]
+        member_block = levels.block_of_class[member_class]
+        blocks = int(levels.block_of_class.max()) + 1
+        class_node, member_node, block_node = rows, rows + classes, rows + classes + members
+        nodes = block_node + blocks
+
+        inside = levels.block_of_row[self.held_row] == levels.block_of_class[kinds.class_of[self.holder]]
+        off_rack = kinds.off_rack[self.held_cell]
+        wrong_rack = np.int64(nodes + 1)
+        kept = np.where(inside & ~off_rack, self.held, 0)
+        holding = np.flatnonzero(inside)
+        cell = np.flatnonzero(levels.block_of_row[table.row] == levels.block_of_class[table.column])
+        loaded = np.flatnonzero(member_level > 0)
+
+        surplus = np.zeros(nodes, dtype=np.int64)
+        surplus[:rows] = table.supply - np.bincount(self.held_row, weights=kept, minlength=rows).astype(np.int64)
+        held_by = np.bincount(self.holder, weights=kept, minlength=members).astype(np.int64)
+        surplus[member_node + busy] = held_by[busy] - np.maximum(member_level - 1, 0)
+        in_block = np.bincount(levels.block_of_row, weights=table.supply, minlength=blocks).astype(np.int64)
+        base = np.bincount(member_block, weights=np.maximum(member_level - 1, 0), minlength=blocks).astype(np.int64)
+        surplus[block_node:] = base - in_block
+
+        zero = np.zeros
+        arcs = [
+            # a row's partitions that a member holds, kept or given up
+            (self.held_row[holding], member_node + self.holder[holding], self.held[holding],
+             wrong_rack * off_rack[holding], kept[holding]),
+            # a row's partitions that go to somebody new in a class: one move each
+            (table.row[cell], class_node + table.column[cell], np.full(len(cell), UNBOUNDED),
+             1 + wrong_rack * kinds.off_rack[cell], zero(len(cell), dtype=np.int64)),
+            (class_node + member_class, member_node + busy, np.full(len(busy), UNBOUNDED),
+             zero(len(busy), dtype=np.int64), zero(len(busy), dtype=np.int64)),
+            # the right to carry one more
+            (member_node + busy[loaded], block_node + member_block[loaded], np.ones(len(loaded), dtype=np.int64),
+             zero(len(loaded), dtype=np.int64), zero(len(loaded), dtype=np.int64)),
+        ]  # fmt: skip
+        tail, head, room, cost, flow0 = (np.concatenate(column) for column in zip(*arcs, strict=True))
+        network = Network(nodes, tail, head, room, cost, flow0, surplus)
+        network.drain()
+        flow = network.flow
+        kept = np.zeros(len(self.held), dtype=np.int64)
+        kept[holding] = flow[: len(holding)]
+        row_to_class = np.zeros(len(table.row), dtype=np.int64)
+        row_to_class[cell] = flow[len(holding) : len(holding) + len(cell)]
+        class_to_member = np.zeros(members, dtype=np.int64)
+        class_to_member[busy] = flow[len(holding) + len(cell) :][: len(busy)]
+        return kept, row_to_class, class_to_member
+
+    def _keep(self, problem: Problem, has: Int32, kept: Int64) -> Int32:
+        """What stays; of a holding that shrinks the lowest numbers stay, so all its topics shrink alike
+        (KAFKA-16277).
+        """
+        owner = has.copy()
+        shrinks = np.flatnonzero((kept < self.held)[self.holding_of_owned])
+        by_number = np.argsort(problem.number_of()[self.owned[shrinks]], kind="stable")
+        shrinks = shrinks[by_number]
+        holding = self.holding_of_owned[shrinks]
+        owner[self.owned[shrinks[rank_within(holding) >= kept[holding]]]] = NOBODY
+        return owner
+
+    def _give_out(self, owner: Int32, row_to_class: Int64, class_to_member: Int64) -> None:
+        """Hand the free partitions of each row to classes in proportion, and those of a class to its members in
+        turn.
+        """
+        table = self.kinds.table
+        unit_cell = np.repeat(np.arange(len(table.row)), row_to_class)
+        within = np.arange(len(unit_cell)) - np.repeat(np.cumsum(row_to_class) - row_to_class, row_to_class)
+        unit_row, unit_class = table.row[unit_cell], table.column[unit_cell]
+        interleaved = np.lexsort((unit_class, (within + 0.5) / row_to_class[unit_cell], unit_row))
+        unit_class = unit_class[interleaved]
+
+        receiver = np.repeat(np.arange(self.members), class_to_member)
+        turn = np.arange(len(receiver)) - np.repeat(np.cumsum(class_to_member) - class_to_member, class_to_member)
+        receiver = receiver[np.lexsort((receiver, turn, self.kinds.class_of[receiver]))]
+
+        free = np.flatnonzero(owner < 0)
+        free = free[np.argsort(self.kinds.row_of[free], kind="stable")]
+        owner[free[np.argsort(unit_class, kind="stable")]] = receiver

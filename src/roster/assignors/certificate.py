@@ -1,0 +1,170 @@
+"""A proof that a plan is as balanced as can be and moves as little as can be, checked without making a plan.
+
+It shares nothing with the assignors. Three questions, each about the plan alone:
+
+valid     Does everything that somebody subscribes to have one owner who subscribes to it?
+balanced  Can load be passed on, partition by partition, from a member to one that has two less? If from nobody to
+nobody,
+          the loads are lexicographically fairest (Harvey, Ladner, Lovasz, Tamir, Semi-matchings for bipartite graphs,
+          2006).
+fewest    Is there a round of exchanges that leaves the loads as they are, but more partitions with the member that
+holds them
+          (or, where racks matter, in a rack with a replica)? If there is none (no negative cycle in the graph of
+          possible exchanges), no plan with these loads moves less.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from roster.model import NOBODY, Plan, Problem
+from roster.model.problem import Int32, Int64
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """What was proved; `flaw` says in words what a better plan would do, or is empty."""
+
+    valid: bool
+    balanced: bool
+    fewest: bool
+    flaw: str = ""
+
+    @property
+    def ok(self) -> bool:
+        """Everything was proved."""
+        return self.valid and self.balanced and self.fewest
+
+
+def verify(problem: Problem, plan: Plan) -> Proof:
+    """Check a plan against its problem. Takes time in proportion to subscriptions and holdings, whatever made the
+    plan.
+    """
+    if flaw := _invalid(problem, plan):
+        return Proof(valid=False, balanced=False, fewest=False, flaw=flaw)
+    if flaw := _unbalanced(problem, plan):
+        return Proof(valid=True, balanced=False, fewest=False, flaw=flaw)
+    flaw = _needless_move(problem, plan)
+    return Proof(valid=True, balanced=True, fewest=not flaw, flaw=flaw)
+
+
+def _invalid(problem: Problem, plan: Plan) -> str:
+    if len(plan.owner) != problem.partition_count:
+        return "the plan is for other partitions"
+    subscribed = [set(topics.tolist()) for topics in problem.subscriptions]
+    pairs = np.unique(plan.owner.astype(np.int64) * len(problem.topics) + problem.topic_of())
+    for pair in pairs.tolist():
+        member, topic = divmod(pair, len(problem.topics))
+        if member == NOBODY:
+            return f"a partition of {problem.topics[topic]} has no owner"
+        if topic not in subscribed[problem.subscription_of[member]]:
+            return f"{problem.members[member]} owns a partition of {problem.topics[topic]} and does not subscribe to it"
+    return ""
+
+
+def _unbalanced(problem: Problem, plan: Plan) -> str:
+    """Search from the fullest members down; whoever is met first is met from the fullest member that can reach it."""
+    loads = plan.loads().tolist()
+    owns: list[list[int]] = [[] for _ in problem.members]
+    for pair in np.unique(plan.owner.astype(np.int64) * len(problem.topics) + problem.topic_of()).tolist():
+        owns[pair // len(problem.topics)].append(pair % len(problem.topics))
+    with_topic: list[list[int]] = [[] for _ in problem.topics]
+    for subscription, topics in enumerate(problem.subscriptions):
+        for topic in topics.tolist():
+            with_topic[topic].append(subscription)
+    with_subscription: list[list[int]] = [[] for _ in problem.subscriptions]
+    for member, subscription in enumerate(problem.subscription_of.tolist()):
+        with_subscription[subscription].append(member)
+    met = [False] * len(loads)
+    for fullest in sorted(range(len(loads)), key=lambda m: -loads[m]):
+        stack = [fullest]
+        while stack:
+            member = stack.pop()
+            if met[member]:
+                continue
+            met[member] = True
+            if loads[member] <= loads[fullest] - 2:
+                names = problem.members
+                return (
+                    f"{names[fullest]} has {loads[fullest]}, {names[member]} {loads[member]}, and load can be passed on"
+                )
+            for topic in owns[member]:
+                for subscription in with_topic[topic]:
+                    stack += with_subscription[subscription]
+                    with_subscription[subscription] = []  # all of them are met now or on the stack
+                with_topic[topic] = []
+    return ""
+
+
+def _needless_move(problem: Problem, plan: Plan) -> str:
+    """Look for a round of exchanges that costs less than nothing, with Bellman and Ford's sweeps.
+
+    Nodes are rows (a topic's partitions in the same racks), subscriptions in one rack, members, and loads. An arc from
+    member to row gives a partition up, one from row to member, or through its subscription, takes one, and an arc from
+    a member with load n by way of node "load n" to one with n + 1 lets them change roles.
+    """
+    racks, members, loads = problem.racks, len(problem.members), plan.loads().tolist()
+    sets = 1 if racks is None else len(racks.sets)
+    rows = len(problem.topics) * sets
+    row_of = problem.topic_of().astype(np.int64) * sets + (0 if racks is None else racks.set_of)
+    subscribed = [set(topics.tolist()) for topics in problem.subscriptions]
+    subscription_of = problem.subscription_of.tolist()
+    fits = np.ones((members, sets), dtype=np.bool_)
+    if racks is not None:
+        busy = [m for m in range(members) if subscribed[subscription_of[m]]]
+        if racks.matter(busy, np.unique(racks.set_of).tolist()):
+            fits = racks.matches()
+
+    owned = _count(plan.owner, row_of, rows)
+    held = _count(plan.held, row_of, rows)
+    kept = _count(np.where(plan.owner == plan.held, plan.owner, NOBODY), row_of, rows)
+    for pair, number in held.items():
+        if kept.get(pair, 0) < min(number, owned.get(pair, 0)):
+            return (
+                f"{problem.members[pair // rows]} swaps partitions of {problem.topics[pair % rows // sets]} for others"
+            )
+
+    kind_of = list(zip(subscription_of, [None] * members if racks is None else racks.member, strict=True))
+    kinds = {kind: i for i, kind in enumerate(dict.fromkeys(kind_of))}
+    example = [kind_of.index(kind) for kind in kinds]
+    member_at, kind_at, load_at = rows, rows + members, rows + members + len(kinds)
+    nodes = load_at + max(loads) + 2
+    wrong_rack = nodes + 1
+    arcs: list[tuple[int, int, int]] = []
+    for pair, number in owned.items():
+        member, row = divmod(pair, rows)
+        right = wrong_rack * int(fits[member, row % sets])
+        arcs.append((member_at + member, row, int(number <= held.get(pair, 0)) + right - wrong_rack))
+    for pair, number in held.items():
+        member, row = divmod(pair, rows)
+        if number > owned.get(pair, 0) and row // sets in subscribed[subscription_of[member]]:
+            arcs.append((row, member_at + member, wrong_rack * int(not fits[member, row % sets]) - 1))
+    for member, (kind, load) in enumerate(zip(kind_of, loads, strict=True)):
+        arcs.append((kind_at + kinds[kind], member_at + member, 0))
+        arcs += [(member_at + member, load_at + load + 1, 0), (load_at + load, member_at + member, 0)]
+    present = np.unique(row_of)
+    for (subscription, _), kind_number in kinds.items():
+        of_kind = fits[example[kind_number]]
+        for row in present[np.isin(present // sets, problem.subscriptions[subscription])].tolist():
+            arcs.append((row, kind_at + kind_number, wrong_rack * int(not of_kind[row % sets])))
+    return "some partitions could stay where they are" if _negative_cycle(nodes, np.array(arcs, dtype=np.int64)) else ""
+
+
+def _count(member: Int32, row_of: Int64, rows: int) -> dict[int, int]:
+    """{member * rows + row: number of partitions}, leaving out what nobody has."""
+    pairs, counts = np.unique((member * np.int64(rows) + row_of)[member != NOBODY], return_counts=True)
+    return dict(zip(pairs.tolist(), counts.tolist(), strict=True))
+
+
+def _negative_cycle(nodes: int, arcs: Int64) -> bool:
+    tail, head, cost = arcs.reshape(-1, 3).T
+    price = np.zeros(nodes, dtype=np.int64)
+    for _ in range(nodes + 1):
+        lower = price.copy()
+        np.minimum.at(lower, head, price[tail] + cost)
+        if (lower == price).all():
+            return False
+        price = lower
+    return True
