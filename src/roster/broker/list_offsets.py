@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from roster.broker.services import Call, Services
     from roster.wire import Message
 
+_LEADER_EPOCH_SINCE = 4
 _NOWHERE = TimedOffset(-1, -1)
 
 
@@ -60,7 +61,7 @@ async def list_offsets(services: Services, call: Call[ListOffsetsRequest]) -> Me
                 answer.error_code = ErrorCode.UNSUPPORTED_VERSION
                 continue
             answer.timestamp, answer.offset = found
-            if found.offset >= 0:
+            if found.offset >= 0 and call.version >= _LEADER_EPOCH_SINCE:
                 answer.leader_epoch = LEADER_EPOCH
     return response
 

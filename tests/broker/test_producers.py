@@ -1,0 +1,88 @@
+"""Idempotent producers (KIP-98): each batch once, in order, whatever is sent again."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.broker.batches import batch
+
+from roster.broker.producers import ProducerTable, SequenceError
+from roster.wire import ErrorCode
+from roster.wire.records import BatchHeader, read_header
+
+NOW = 1_000
+
+
+def header(sequence: int, count: int = 1, producer: int = 1, epoch: int = 0) -> BatchHeader:
+    return read_header(batch([b""] * count, producer=(producer, epoch, sequence)))
+
+
+def test_a_batch_sent_again_is_found_among_the_last_five() -> None:
+    table = ProducerTable()
+    for n in range(7):
+        assert table.check(header(2 * n, 2)) is None
+        table.add(header(2 * n, 2), 100 + 2 * n, NOW)
+    for n in range(2, 7):
+        found = table.check(header(2 * n, 2))
+        assert found is not None
+        assert (found.base_offset, found.last_offset) == (100 + 2 * n, 101 + 2 * n)
+    with pytest.raises(SequenceError) as error:
+        table.check(header(2, 2))
+    assert error.value.code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+
+def test_a_gap_is_out_of_order() -> None:
+    table = ProducerTable()
+    table.add(header(0, 3), 0, NOW)
+    with pytest.raises(SequenceError, match="expected 3") as error:
+        table.check(header(4))
+    assert error.value.code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert table.check(header(3)) is None
+
+
+def test_a_new_epoch_begins_at_zero_and_fences_the_old_one() -> None:
+    table = ProducerTable()
+    table.add(header(0, 3), 0, NOW)
+    with pytest.raises(SequenceError) as error:
+        table.check(header(3, epoch=1))
+    assert error.value.code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert table.check(header(0, epoch=1)) is None
+    table.add(header(0, epoch=1), 3, NOW)
+    with pytest.raises(SequenceError) as error:
+        table.check(header(3, epoch=0))
+    assert error.value.code == ErrorCode.INVALID_PRODUCER_EPOCH
+
+
+def test_an_unknown_producer_may_begin_anywhere() -> None:
+    assert ProducerTable().check(header(17)) is None
+
+
+def test_sequences_wrap_after_the_largest_int32() -> None:
+    table = ProducerTable()
+    last = header(2**31 - 2, 2)
+    table.add(last, 0, NOW)
+    assert table.check(header(0)) is None
+    table.add(header(2**31 - 1, 3), 2, NOW)
+    assert table.check(header(2)) is None
+    with pytest.raises(SequenceError):
+        table.check(header(3))
+
+
+def test_an_idle_producer_is_forgotten() -> None:
+    table = ProducerTable()
+    table.add(header(0, producer=1), 0, NOW)
+    table.add(header(0, producer=2), 1, NOW + 10)
+    table.expire(NOW + 10)
+    assert len(table) == 1
+    assert table.check(header(5, producer=1)) is None
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 2), st.integers(1, 3)), max_size=30))
+def test_a_table_reads_back_as_it_was_written(batches: list[tuple[int, int, int]]) -> None:
+    table = ProducerTable()
+    for offset, (producer, epoch, count) in enumerate(batches):
+        table.add(header(offset, count, producer, epoch), offset, NOW)
+    again = ProducerTable.decode(table.encode())
+    assert again.encode() == table.encode()
+    assert len(again) == len(table)
