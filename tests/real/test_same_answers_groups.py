@@ -37,10 +37,9 @@ def test_join_refuses_bad_requests(x):
             if version < 4 and label == "empty protocol type":
                 continue
             x.call(f"v{version} {label}", "JoinGroup", version, **{**good, "member_id": "", **change})
-    x.note("state", x.state())
 
 
-@scenario
+@scenario(known={"^instance 'xxxxx'": "longer than 249 characters: Kafka's clients refuse it, Roster's broker as well"})
 def test_instance_ids_that_are_no_names(x):
     good = {"group_id": x.group, **JOIN, "protocols": protocols("range"), "member_id": ""}
     for number, instance in enumerate(("", ".", "..", "a/b", "x" * 250)):
