@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import tracemalloc
 
 import pytest
 from aiokafka.record.default_records import DefaultRecordBatchBuilder as AioBuilder
@@ -173,6 +174,17 @@ def test_an_expansion_beyond_the_limit_is_refused(compression):
     assert decompress(compression, packed, 1 << 22) == bytes(1 << 22)
     with pytest.raises(WireError, match="expand"):
         decompress(compression, packed, (1 << 22) - 1)
+
+
+@pytest.mark.parametrize("compression", CODECS[1:])
+def test_a_small_batch_takes_little_memory_to_expand(compression):
+    packed = compress(compression, b"abc" * 10_000)
+    tracemalloc.start()
+    try:
+        assert len(decompress(compression, packed)) == 30_000
+        assert tracemalloc.get_traced_memory()[1] < 300_000
+    finally:
+        tracemalloc.stop()
 
 
 def test_java_framed_snappy_is_read():

@@ -18,6 +18,8 @@ from roster.wire.varint import read_uvarint
 MAX_EXPANDED = 256 << 20
 """Bytes one batch may expand to unless the caller says otherwise."""
 
+_STEP = 64 << 10
+
 _XERIAL_MAGIC = b"\x82SNAPPY\0"
 _XERIAL_HEADER = 16
 _CHUNK = Packing(">i")
@@ -88,10 +90,13 @@ def _gunzip(data: bytes, limit: int) -> bytes:
 
 
 def _stream(codec: str, data: bytes, limit: int) -> bytes:
+    out = []
+    step = max(_STEP, 4 * len(data))
     with pa.CompressedInputStream(pa.BufferReader(data), codec) as stream:
-        out: bytes = stream.read(limit + 1)
-    _less(limit, len(out))
-    return out
+        while piece := stream.read(min(step, limit + 1)):  # a read allocates all it is asked for
+            out.append(piece)
+            limit = _less(limit, len(piece))
+    return b"".join(out)
 
 
 def _unsnappy(data: bytes, limit: int) -> bytes:
