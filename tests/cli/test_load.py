@@ -1,0 +1,179 @@
+"""`roster load`, `topics` and `groups` on Roster's own broker: what is in the file is in the topic, once, in order."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections import defaultdict
+
+import pytest
+from confluent_kafka import Consumer, TopicPartition
+
+from roster.cli.readers import Records
+from roster.cli.root import run
+from roster.cli.sending import Tally, open_producer, send
+from roster.testing.broker import BrokerProcess, running_broker
+
+
+@pytest.fixture(scope="module")
+def bootstrap():
+    with running_broker() as broker:
+        yield broker.bootstrap
+
+
+def records(bootstrap: str, topic: str, partitions: int, count: int) -> list[tuple[int, int, bytes | None, dict]]:
+    """(partition, offset, key, value) of all records, and no more than there should be."""
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "reads", "enable.partition.eof": True})
+    consumer.assign([TopicPartition(topic, number, 0) for number in range(partitions)])
+    found, ended = [], set()
+    deadline = time.monotonic() + 60
+    while len(ended) < partitions and time.monotonic() < deadline:
+        for message in consumer.consume(1000, 0.2):
+            if message.error() is not None:
+                ended.add(message.partition())
+            else:
+                found.append((message.partition(), message.offset(), message.key(), json.loads(message.value())))
+    consumer.close()
+    assert len(found) == count
+    return found
+
+
+def test_a_file_arrives_whole_in_order_within_each_key(bootstrap, tmp_path, capsys):
+    lines = ["name,n"] + [f"k{n % 7},{n}" for n in range(5000)]
+    (tmp_path / "f.csv").write_text("\n".join(lines))
+    arguments = ["load", str(tmp_path / "f.csv"), "--topic", "whole", "--key", "name", "--partitions", "3"]
+    assert run([*arguments, "--bootstrap", bootstrap]) == 0
+    assert capsys.readouterr().out.startswith("whole: 5000 records acknowledged in ")
+    by_key = defaultdict(list)
+    places = defaultdict(set)
+    for partition, _, key, value in sorted(records(bootstrap, "whole", 3, 5000), key=lambda record: record[:2]):
+        assert value["name"] == key.decode()
+        by_key[key].append(value["n"])
+        places[key].add(partition)
+    assert all(numbers == sorted(numbers) for numbers in by_key.values())
+    assert all(len(partitions) == 1 for partitions in places.values())
+    assert sorted(n for numbers in by_key.values() for n in numbers) == list(range(5000))
+
+
+def test_without_a_key_records_have_none(bootstrap, tmp_path):
+    (tmp_path / "f.jsonl").write_text('{"a": 1}\n{"a": 2}\n')
+    arguments = ["load", str(tmp_path / "f.jsonl"), "--topic", "keyless", "--partitions", "1", "--bootstrap", bootstrap]
+    assert run(arguments) == 0
+    assert [(key, value) for _, _, key, value in records(bootstrap, "keyless", 1, 2)] == [
+        (None, {"a": 1}),
+        (None, {"a": 2}),
+    ]
+
+
+def test_progress_and_result_for_machines(bootstrap, tmp_path, capsys):
+    (tmp_path / "f.csv").write_text("a\n1\n2\nx,y\n")
+    arguments = ["load", str(tmp_path / "f.csv"), "--topic", "machine", "--partitions", "2", "--bootstrap", bootstrap]
+    assert run([*arguments, "--json", "--skip-bad-rows"]) == 0
+    last = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert last.items() >= {"sent": 2, "acknowledged": 2, "failed": 0, "bad_rows": 1, "done": True}.items()
+
+
+def test_a_topic_that_is_not_there_or_has_other_partitions_is_named(bootstrap, tmp_path, capsys):
+    (tmp_path / "f.csv").write_text("a\n1\n")
+    arguments = ["load", str(tmp_path / "f.csv"), "--bootstrap", bootstrap, "--topic"]
+    assert run([*arguments, "nowhere"]) == 2
+    assert "--topic: no topic 'nowhere' at" in capsys.readouterr().err
+    assert run([*arguments, "here", "--partitions", "2"]) == 0
+    assert run([*arguments, "here", "--partitions", "3"]) == 2
+    assert "--partitions: topic 'here' has 2, not 3" in capsys.readouterr().err
+    assert run([*arguments, "here"]) == 0
+
+
+def test_a_bad_row_means_nothing_is_sent(bootstrap, tmp_path, capsys):
+    (tmp_path / "f.csv").write_text("a\n" + "1\n" * 1000 + "1,2\n")
+    arguments = ["load", str(tmp_path / "f.csv"), "--topic", "unsent", "--partitions", "1", "--bootstrap", bootstrap]
+    assert run(arguments) == 2
+    assert "line 1002" in capsys.readouterr().err
+    assert run(["topics", "describe", "unsent", "--bootstrap", bootstrap]) == 2
+
+
+def test_records_the_broker_refuses_are_counted_and_their_reason_is_given(bootstrap, tmp_path, capsys):
+    (tmp_path / "f.jsonl").write_text('{"a": 1}\n{"a": "' + "x" * 2_000_000 + '"}\n{"a": 2}\n')
+    arguments = ["load", str(tmp_path / "f.jsonl"), "--topic", "large", "--partitions", "1", "--bootstrap", bootstrap]
+    assert run(arguments) == 1
+    said = capsys.readouterr()
+    assert "large: 2 records acknowledged" in said.out
+    assert "1 failed" in said.out
+    assert "roster: error: 1 of 3 records were not delivered: 1 x " in said.err
+
+
+def test_the_rate_is_kept_however_the_file_is_cut_into_batches(bootstrap):
+    run(["topics", "create", "slow", "--bootstrap", bootstrap])
+    tally = Tally()
+    batches = [Records([None], [b"{}"]), Records([None] * 59, [b"{}"] * 59)]
+    send(open_producer(bootstrap), "slow", batches, 100.0, tally, lambda _: None)
+    assert tally.acknowledged == 60
+    assert tally.seconds >= 0.6
+
+
+def test_a_broker_killed_with_9_and_restarted_under_a_load_makes_no_record_double_or_lost(tmp_path):
+    lines = ["n"] + [str(n) for n in range(6000)]
+    (tmp_path / "f.csv").write_text("\n".join(lines))
+    with BrokerProcess(tmp_path / "data") as broker:
+        arguments = ["load", str(tmp_path / "f.csv"), "--topic", "t", "--partitions", "2", "--rate", "3000"]
+        codes: list[int] = []
+        tally_seen = threading.Event()
+        loader = threading.Thread(target=lambda: codes.append(_load(arguments, broker.bootstrap, tally_seen)))
+        loader.start()
+        assert tally_seen.wait(60)
+        broker.kill()
+        broker.start()
+        loader.join(120)
+        assert codes == [0]
+        found = sorted(value["n"] for *_, value in records(broker.bootstrap, "t", 2, 6000))
+    assert found == list(range(6000))
+
+
+def _load(arguments: list[str], bootstrap: str, some_acknowledged: threading.Event) -> int:
+    """The command without its process: signals belong to the main thread."""
+    from roster.cli import load as module
+
+    class Watching(module.Tally):
+        def __setattr__(self, name: str, value: object) -> None:
+            super().__setattr__(name, value)
+            if name == "acknowledged" and value:
+                some_acknowledged.set()
+
+    before, module.Tally = module.Tally, Watching
+    try:
+        module.load.main(args=[*arguments[1:], "--bootstrap", bootstrap], standalone_mode=False)
+    finally:
+        module.Tally = before
+    return 0
+
+
+def test_topics_and_groups_on_the_real_thing(bootstrap, tmp_path, capsys):
+    def answer(*arguments: str) -> str:
+        assert run([*arguments, "--bootstrap", bootstrap]) == 0
+        return capsys.readouterr().out
+
+    answer("topics", "create", "real", "--partitions", "2")
+    (tmp_path / "f.csv").write_text("a\n" + "1\n" * 10)
+    answer("load", str(tmp_path / "f.csv"), "--topic", "real", "--key", "a")
+    assert {"topic": "real", "partitions": 2, "offsets": 10} in json.loads(answer("topics", "list", "--json"))
+
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "real", "auto.offset.reset": "earliest"})
+    consumer.subscribe(["real"])
+    deadline = time.monotonic() + 60
+    left = 10
+    while left and time.monotonic() < deadline:
+        left -= len(consumer.consume(left, 0.5))
+    consumer.commit(asynchronous=False)
+    described = json.loads(answer("groups", "describe", "real", "--json"))
+    assert described["state"] == "Stable"
+    assert described["members"][0]["assignment"] == [["real", 0], ["real", 1]]
+    assert described["lag"] == 0
+    assert run(["groups", "delete", "real", "--bootstrap", bootstrap]) == 2
+    assert "real" in capsys.readouterr().err
+    consumer.close()
+    answer("groups", "reset", "real", "--topic", "real", "--to", "earliest")
+    assert sum(row["lag"] for row in json.loads(answer("groups", "offsets", "real", "--json"))) == 10
+    assert answer("groups", "delete", "real") == "deleted real\n"
+    assert answer("topics", "grow", "real", "5") == "real: 2 -> 5 partitions\n"
+    assert answer("topics", "delete", "real") == "deleted real\n"
