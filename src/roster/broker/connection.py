@@ -133,7 +133,7 @@ class Connection:
 
     # Receiving
 
-    async def _receive(self) -> memoryview:
+    async def _receive(self) -> bytes:
         """The next frame, without its size. A size that is not allowed is refused before anything is allocated."""
         async with asyncio.timeout(self._idle_seconds):
             size = int.from_bytes(await self._reader.readexactly(_SIZE_BYTES), "big", signed=True)
@@ -142,30 +142,33 @@ class Connection:
             raise CloseConnection(f"a request of {size} bytes, at most {limit} are allowed")
         if size <= PIECE_BYTES:
             async with asyncio.timeout(self._idle_seconds):
-                return memoryview(await self._reader.readexactly(size))
+                return await self._reader.readexactly(size)
         async with asyncio.timeout(self._idle_seconds):
             start = await self._reader.readexactly(_API_KEY_BYTES)
         if int.from_bytes(start, "big") != ApiKey.PRODUCE and size > MAX_OTHER_REQUEST_BYTES:
             raise CloseConnection(f"a request of {size} bytes that is not a Produce")
-        return await self._receive_large(bytearray(start), size)
+        return await self._receive_large(start, size)
 
-    async def _receive_large(self, frame: bytearray, size: int) -> memoryview:
+    async def _receive_large(self, start: bytes, size: int) -> bytes:
         """The rest of a frame, piece by piece: what is held grows only with what the client really sends."""
+        pieces = [start]
+        left = size - len(start)
         held = 0
         try:
-            while len(frame) < size:
-                piece = min(PIECE_BYTES, size - len(frame))
+            while left:
+                piece = min(PIECE_BYTES, left)
                 self._budget.take(piece)
                 held += piece
                 async with asyncio.timeout(self._idle_seconds):
-                    frame += await self._reader.readexactly(piece)
+                    pieces.append(await self._reader.readexactly(piece))
+                left -= piece
+            return b"".join(pieces)
         finally:
             self._budget.give_back(held)
-        return memoryview(frame)
 
     # Answering
 
-    async def _take(self, frame: memoryview) -> None:
+    async def _take(self, frame: bytes) -> None:
         """Handle one request: a Produce is begun, anything else waits for its turn and is answered."""
         try:
             header, message = decode_request(frame)
@@ -224,10 +227,13 @@ class Connection:
             await self._first_answered()
 
     async def _send(self, data: bytes) -> None:
+        """Send a response, in pieces: the transport copies what the socket does not take at once."""
         self._services.unsent_bytes += len(data)
+        view = memoryview(data)
         try:
-            self._writer.write(data)
-            await self._drain()
+            for start in range(0, len(view), PIECE_BYTES):
+                self._writer.write(view[start : start + PIECE_BYTES])
+                await self._drain()
         finally:
             self._services.unsent_bytes -= len(data)
 

@@ -44,7 +44,7 @@ def write_atomically(path: Path, data: bytes) -> None:
     sync_directory(path.parent)
 
 
-def read_cached(fd: int, size: int, position: int) -> bytes | None:
+def read_cached(fd: int, size: int, position: int) -> bytes | bytearray | None:
     """Read from the page cache only; None when the disk would have to be waited for."""
     if _NO_WAIT is None:
         return os.pread(fd, size, position)
@@ -53,7 +53,7 @@ def read_cached(fd: int, size: int, position: int) -> bytes | None:
         count = os.preadv(fd, [buffer], position, _NO_WAIT)
     except (BlockingIOError, OSError):  # not cached, or a file system without this flag
         return None
-    return bytes(buffer) if count == size else None
+    return buffer if count == size else None
 
 
 def write_at(fd: int, parts: list[bytes | memoryview], position: int) -> int:
