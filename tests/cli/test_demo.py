@@ -1,0 +1,104 @@
+"""The demo itself, with a small file, and that whatever ends it nothing of it stays behind."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
+RECORDS = 3000
+
+
+@pytest.fixture
+def start(tmp_path):
+    """Starts the demo on a small file, with a temporary directory by which everything it starts can be known."""
+    (tmp_path / "tmp").mkdir()
+    lines = ["shop,item"] + [f"shop {n % 37},{n}" for n in range(RECORDS)]
+    (tmp_path / "file.csv").write_text("\n".join(lines))
+    started = []
+
+    def begin() -> subprocess.Popen:
+        command = [sys.executable, "-c", "from roster.cli import main; main()", "demo", "--rate", "150"]
+        started.append(
+            subprocess.Popen(
+                [*command, "--input", str(tmp_path / "file.csv"), "--key", "shop"],
+                env={**os.environ, "TMPDIR": str(tmp_path / "tmp")},
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+            )
+        )
+        return started[0]
+
+    yield begin
+    for process in started:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+def left_behind(tmp_path: Path) -> list[str]:
+    """Command lines of living processes that inherited the demo's temporary directory."""
+    mark = f"TMPDIR={tmp_path / 'tmp'}".encode()
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if mark in (entry / "environ").read_bytes().split(b"\0"):
+                found.append((entry / "cmdline").read_text().replace("\0", " ")[:200])
+    return found
+
+
+def wait_until_gone(tmp_path: Path) -> list[str]:
+    deadline = time.monotonic() + 30
+    while (found := left_behind(tmp_path)) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    return found
+
+
+def read_until(process: subprocess.Popen, words: str) -> None:
+    for line in process.stdout:
+        if words in line:
+            return
+    pytest.fail(f"the demo ended before it said {words!r}")
+
+
+def test_a_small_file_counts_once_through_deaths_and_restarts(start, tmp_path):
+    demo = start()
+    output, _ = demo.communicate()
+    assert output.splitlines()[-1] == f"demo: {RECORDS} records in, {RECORDS} counted once, 0 lost, 0 double", output
+    assert demo.returncode == 0
+    for words in ("B is killed with -9", "the broker is killed with -9", "the broker answers again", "C starts"):
+        assert words in output
+    assert not left_behind(tmp_path)
+    assert not list((tmp_path / "tmp").iterdir())
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_everything_and_removes_the_directory(start, tmp_path, number):
+    demo = start()
+    read_until(demo, "application B starts")
+    time.sleep(1.0)  # into the JVMs' start
+    demo.send_signal(number)
+    output, _ = demo.communicate(timeout=60)
+    assert demo.returncode == 130
+    assert "Traceback" not in output
+    assert not wait_until_gone(tmp_path)
+    assert not list((tmp_path / "tmp").glob("roster-demo-*"))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the leash is the kernel's")
+def test_a_demo_killed_with_9_takes_its_children_along(start, tmp_path):
+    demo = start()
+    read_until(demo, "application B starts")
+    time.sleep(3.0)  # until there are JVMs
+    demo.kill()
+    demo.wait()
+    assert not wait_until_gone(tmp_path)
