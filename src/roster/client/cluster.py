@@ -173,7 +173,7 @@ class Cluster:
         for topic in topics:
             self._topics.pop(topic, None)
 
-    async def topics(self, names: Collection[str], patience: float = 3.0) -> dict[str, Topic]:
+    async def topics(self, names: Collection[str], patience: float = 1.5) -> dict[str, Topic]:
         """The topics by name, from memory where it has them.
 
         A topic that a broker does not know is asked for again for `patience` seconds, since news of a new topic takes

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
     from types import TracebackType
 
+    from roster.member.core import Member
     from roster.member.events import Selection
     from roster.member.offsets import OffsetAndMetadata
     from roster.model import TopicPartition
@@ -133,7 +134,7 @@ class GroupMember:
         await self._connect(min(timeout, BOOTSTRAP_PATIENCE))
         if not isinstance(self._config.selection, re.Pattern):
             await self._cluster.topics(self._config.selection)
-        self._runner = MemberRunner(self._cluster, self._config, self._chance, self._take)
+        self._runner = MemberRunner(self._cluster, self._config, self._chance, self._take, self._stepped)
         self._feed(Started())
 
     async def _connect(self, patience: float) -> None:
@@ -291,8 +292,14 @@ class GroupMember:
             case Stopped():
                 self._stopped.set()
 
+    def _stepped(self, member: Member) -> None:
+        """The first assignment may be empty, and then there is nothing to publish."""
+        if not self._joined and member.state is State.STABLE:
+            with self._changed:
+                self._joined = True
+                self._changed.notify_all()
+
     def _publish(self, news: Publish) -> None:
-        runner = self._runner
         with self._changed:
             self._ownership = Ownership(
                 generation=news.generation,
@@ -304,7 +311,6 @@ class GroupMember:
                 epoch=news.epoch,
                 error=None if news.failure is None else error_of(news.failure),
             )
-            self._joined = self._joined or (runner is not None and runner.member.state is State.STABLE)
             self._changed.notify_all()
 
     def _tell(self, report: Report) -> None:

@@ -40,7 +40,10 @@ if TYPE_CHECKING:
 
 
 class MemberRunner:
-    """One member on the running event loop. `on_effect` gets what concerns the application, in order."""
+    """One member on the running event loop.
+
+    `on_effect` gets what concerns the application, in order; `after_step` runs when a step's effects are under way.
+    """
 
     def __init__(
         self,
@@ -48,10 +51,12 @@ class MemberRunner:
         config: MemberConfig,
         chance: Random,
         on_effect: Callable[[Publish | CommitDone | Report | Stopped], None],
+        after_step: Callable[[Member], None],
     ) -> None:
         self.member = Member(config, chance)
         self._cluster = cluster
         self._on_effect = on_effect
+        self._after_step = after_step
         self._timers: dict[TimerName, asyncio.TimerHandle] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._assigning = ThreadPoolExecutor(max_workers=1, thread_name_prefix="roster-assign")
@@ -60,6 +65,7 @@ class MemberRunner:
         """Let the member take a step, then do what it asks for."""
         for effect in self.member.step(event, self._now()):
             self._carry_out(effect)
+        self._after_step(self.member)
 
     def _now(self) -> int:
         return int(asyncio.get_running_loop().time() * 1000)

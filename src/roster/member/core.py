@@ -734,7 +734,7 @@ class Member:
         return number
 
     def _is_me(self, sent: Sent) -> bool:
-        """Whether the request was sent in the present generation: an answer to an older one tells nothing of this one."""
+        """Whether the request was sent in the present generation; an answer to an older one tells nothing of it."""
         return sent.identity == (self.generation, self.member_id)
 
     def _in_flight(self, request: str) -> bool:

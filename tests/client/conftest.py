@@ -1,0 +1,26 @@
+"""A broker for this room's tests, and a scripted one."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from roster.client import Admin
+from roster.testing.broker import running_broker
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+
+@pytest.fixture(scope="module")
+def bootstrap() -> Iterator[str]:
+    with running_broker() as broker:
+        yield broker.bootstrap
+
+
+@pytest.fixture(scope="module")
+def admin(bootstrap: str) -> Iterator[Admin]:
+    with Admin(bootstrap) as client:
+        yield client

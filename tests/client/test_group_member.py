@@ -1,0 +1,321 @@
+"""The blocking member against Roster's broker: joining, handing over, committing, closing, and every start error."""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from roster.client import (
+    Admin,
+    AssignmentError,
+    ClientError,
+    ClosedError,
+    CommitFenced,
+    FencedInstanceError,
+    GroupMember,
+    InconsistentProtocolError,
+    MemberEvent,
+    OffsetAndMetadata,
+    OptionError,
+    Ownership,
+    SessionTimeoutError,
+    UnknownTopicError,
+    UnreachableError,
+)
+from roster.client import runner as runner_module
+from roster.model import TopicPartition
+from roster.testing.broker import running_broker
+
+numbers = count()
+
+
+@pytest.fixture
+def topic(admin: Admin) -> str:
+    name = f"topic-{next(numbers)}"
+    admin.create_topic(name, 4)
+    return name
+
+
+@pytest.fixture
+def make(bootstrap: str, topic: str) -> Iterator[Callable[..., GroupMember]]:
+    """Members of one group of the test's own, closed at its end; `run=True` also releases what is to be revoked."""
+    group = f"group-{next(numbers)}"
+    stop = threading.Event()
+    with ExitStack() as stack:
+
+        def build(*, run: bool = True, **options: Any) -> GroupMember:
+            options = {
+                "topics": [topic],
+                "heartbeat_interval_ms": 100,
+                "session_timeout_ms": 6_000,
+                "metadata_max_age_ms": 200,
+                **options,
+            }
+            member = GroupMember(bootstrap, options.pop("group", group), options.pop("topics"), **options)
+            stack.callback(member.close)
+            if run:
+                thread = threading.Thread(target=_release, args=(member, stop), daemon=True)
+                stack.callback(thread.join, 5)
+                stack.callback(stop.set)
+                thread.start()
+            return member
+
+        yield build
+        stop.set()
+
+
+def _release(member: GroupMember, stop: threading.Event) -> None:
+    epoch = -1
+    while not stop.is_set():
+        now = member.wait(epoch, 0.2)
+        epoch = now.epoch
+        if now.revoking:
+            member.release(now.revoking)
+
+
+def until(member: GroupMember, holds: Callable[[Ownership], bool], timeout: float = 20.0) -> Ownership:
+    """Wait for an ownership that `holds`."""
+    deadline = time.monotonic() + timeout
+    now = member.ownership()
+    while not holds(now):
+        assert time.monotonic() < deadline, f"still {now}"
+        now = member.wait(now.epoch, 1.0)
+    return now
+
+
+def offsets(partitions: frozenset[TopicPartition], offset: int = 1) -> dict[TopicPartition, OffsetAndMetadata]:
+    return {partition: OffsetAndMetadata(offset, metadata="note") for partition in partitions}
+
+
+def test_a_member_alone_owns_everything_and_commits(make: Callable[..., GroupMember], topic: str) -> None:
+    member = make()
+    member.start()
+    owned = member.ownership()
+    assert owned.partitions == {TopicPartition(topic, number) for number in range(4)}
+    assert owned.member_id.startswith("roster-")
+    member.commit(offsets(owned.partitions, 3), owned)
+    assert member.committed(owned.partitions) == offsets(owned.partitions, 3)
+    assert member.committed([TopicPartition(topic, 0)])[TopicPartition(topic, 0)] == OffsetAndMetadata(
+        3, metadata="note"
+    )
+    assert member.partitions_for([topic]) == {topic: 4}
+    assert set(member.end_offsets(owned.partitions).values()) == {0}
+    assert set(member.beginning_offsets(owned.partitions).values()) == {0}
+    assert member.offsets_for_times({TopicPartition(topic, 0): 0}) == {TopicPartition(topic, 0): None}
+
+
+@pytest.mark.parametrize("assignor", ["range", "roundrobin", "sticky", "cooperative-sticky"])
+def test_two_members_share_and_one_takes_over(make: Callable[..., GroupMember], assignor: str) -> None:
+    one, two = make(assignors=[assignor]), make(assignors=[assignor])
+    one.start()
+    before = one.ownership()
+    two.start()
+    until(one, lambda o: len(o.partitions) == 2)
+    mine = until(two, lambda o: len(o.partitions) == 2)
+    assert not mine.partitions & one.ownership().partitions
+    with pytest.raises(CommitFenced) as raised:
+        one.commit(offsets(before.partitions), before)
+    assert raised.value.partitions >= mine.partitions
+    one.close()
+    until(two, lambda o: len(o.partitions) == 4)
+
+
+def test_revoking_waits_for_release_and_commits_meanwhile(make: Callable[..., GroupMember]) -> None:
+    one, two = make(run=False), make()
+    one.start()
+    two.start()
+    now = until(one, lambda o: bool(o.revoking))
+    assert now.revoke_deadline is not None
+    assert now.revoke_deadline > time.monotonic()
+    assert len(now.partitions) == len(now.revoking) == 2
+    time.sleep(0.3)
+    assert not two.ownership().partitions, "not before the release"
+    one.commit(offsets(now.revoking, 9), now)
+    one.release(now.revoking)
+    given = until(two, lambda o: len(o.partitions) == 2)
+    assert given.partitions == now.revoking
+    assert two.committed(given.partitions) == offsets(given.partitions, 9)
+
+
+def test_what_is_not_released_in_time_is_lost(make: Callable[..., GroupMember]) -> None:
+    one = make(run=False, rebalance_timeout_ms=1_000)
+    two = make()
+    one.start()
+    two.start()
+    now = until(one, lambda o: bool(o.revoking))
+    lost = until(one, lambda o: bool(o.lost))
+    assert lost.lost == now.revoking
+    with pytest.raises(CommitFenced):
+        one.commit(offsets(now.revoking), now)
+    until(two, lambda o: len(o.partitions) == 2)
+
+
+def test_a_pattern_follows_new_topics(make: Callable[..., GroupMember], admin: Admin) -> None:
+    stem = f"pattern-{next(numbers)}"
+    admin.create_topic(f"{stem}.a", 1)
+    member = make(topics=re.compile(re.escape(stem) + r"\..*"))
+    member.start()
+    until(member, lambda o: len(o.partitions) == 1)
+    admin.create_topic(f"{stem}.b", 2)
+    until(member, lambda o: len(o.partitions) == 3)
+
+
+def test_new_partitions_and_deleted_topics_are_picked_up(
+    make: Callable[..., GroupMember], admin: Admin, topic: str
+) -> None:
+    extra = f"extra-{next(numbers)}"
+    admin.create_topic(extra, 1)
+    member = make(topics=[topic, extra])
+    member.start()
+    admin.create_partitions(topic, 6)
+    until(member, lambda o: len(o.partitions) == 7)
+    admin.delete_topic(extra)
+    until(member, lambda o: len(o.partitions) == 6)
+
+
+def test_a_broker_that_restarts_finds_its_members_again(tmp_path: Path) -> None:
+    with running_broker(tmp_path) as broker:
+        port = int(broker.bootstrap.rpartition(":")[2])
+        with Admin(broker.bootstrap) as admin:
+            admin.create_topic("t", 2)
+        member = GroupMember(broker.bootstrap, "g", ["t"], heartbeat_interval_ms=100, request_timeout_ms=20_000)
+        member.start()
+        owned = member.ownership()
+    with running_broker(tmp_path, port=port):
+        member.commit(offsets(owned.partitions, 5), owned)
+        assert member.ownership().partitions == owned.partitions
+        assert member.committed(owned.partitions) == offsets(owned.partitions, 5)
+        member.close()
+
+
+def test_a_leader_that_cannot_assign_tells_every_member(
+    make: Callable[..., GroupMember], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object, **__: object) -> dict[str, bytes]:
+        raise ValueError("the test forbids it")
+
+    monkeypatch.setattr(runner_module, "lead", broken)
+    with pytest.raises(AssignmentError, match=r"range: ValueError: the test forbids it"):
+        make(assignors=["range"]).start()
+
+
+def test_a_second_process_with_the_same_instance_id_fences_the_first(make: Callable[..., GroupMember]) -> None:
+    one, two = make(group_instance_id="i"), make(group_instance_id="i")
+    one.start()
+    two.start()
+    gone = until(one, lambda o: o.error is not None)
+    assert isinstance(gone.error, FencedInstanceError)
+    assert not gone.partitions
+    with pytest.raises(FencedInstanceError):
+        one.commit(offsets(gone.lost), gone)
+
+
+def test_events_tell_what_happened(make: Callable[..., GroupMember]) -> None:
+    told: list[MemberEvent] = []
+    member = make(on_event=told.append)
+    member.start()
+    member.close()
+    kinds = [event.kind for event in told]
+    for kind in ("coordinator", "joining", "joined", "leading", "assigned", "left"):
+        assert kind in kinds
+
+
+def test_an_on_event_that_raises_harms_nothing(make: Callable[..., GroupMember]) -> None:
+    def broken(event: MemberEvent) -> None:
+        raise RuntimeError(event.kind)
+
+    member = make(on_event=broken)
+    member.start()
+    assert len(member.ownership().partitions) == 4
+
+
+def test_closing_is_final_and_may_be_repeated(make: Callable[..., GroupMember], topic: str, admin: Admin) -> None:
+    member = make(group=f"closing-{topic}")
+    member.start()
+    owned = member.ownership()
+    member.close()
+    member.close()
+    assert not admin.describe_group(f"closing-{topic}").members, "it said goodbye"
+    assert not member.ownership().partitions
+    member.release(owned.partitions)
+    for call in (
+        lambda: member.commit(offsets(owned.partitions), owned),
+        lambda: member.committed(owned.partitions),
+        member.start,
+    ):
+        with pytest.raises(ClosedError):
+            call()
+    assert not [t for t in threading.enumerate() if t.name == f"roster-member-closing-{topic}"]
+
+
+def test_without_leave_the_place_is_kept_until_the_session_ends(make: Callable[..., GroupMember], admin: Admin) -> None:
+    group = f"kept-{next(numbers)}"
+    member = make(group=group)
+    member.start()
+    member.close(leave=False)
+    assert len(admin.describe_group(group).members) == 1
+
+
+# What cannot start says so.
+
+
+def test_a_missing_topic(make: Callable[..., GroupMember]) -> None:
+    with pytest.raises(UnknownTopicError, match="no such topic: nowhere") as raised:
+        make(topics=["nowhere"]).start()
+    assert raised.value.topics == ("nowhere",)
+
+
+def test_an_unreachable_broker(topic: str) -> None:
+    member = GroupMember("127.0.0.1:1", "g", [topic])
+    with pytest.raises(UnreachableError, match=r"127\.0\.0\.1:1"):
+        member.start(timeout=0.3)
+    with pytest.raises(ClosedError):
+        member.start()
+
+
+def test_a_session_timeout_the_broker_refuses(make: Callable[..., GroupMember]) -> None:
+    with pytest.raises(SessionTimeoutError, match="session_timeout_ms=2000000"):
+        make(session_timeout_ms=2_000_000).start()
+
+
+def test_a_group_that_uses_other_assignors(make: Callable[..., GroupMember]) -> None:
+    make(assignors=["range"]).start()
+    with pytest.raises(InconsistentProtocolError, match=r"none of this member's assignors"):
+        make(assignors=["roundrobin"]).start()
+
+
+WRONG: dict[str, dict[str, Any]] = {
+    "group": {"group": ""},
+    "topics": {"topics": []},
+    "assignors": {"assignors": ["fair"]},
+    "session_timeout_ms": {"session_timeout_ms": 0},
+    "heartbeat_interval_ms": {"heartbeat_interval_ms": 45_000},
+    "rebalance_timeout_ms": {"rebalance_timeout_ms": -1},
+    "request_timeout_ms": {"request_timeout_ms": 1.5},
+    "metadata_max_age_ms": {"metadata_max_age_ms": True},
+    "group_instance_id": {"group_instance_id": "a b"},
+    "bootstrap": {"bootstrap": "nowhere:port"},
+}
+
+
+@pytest.mark.parametrize("option", WRONG)
+def test_a_wrong_option_is_one_clear_error_that_names_it(option: str) -> None:
+    arguments: dict[str, Any] = {"bootstrap": "127.0.0.1:9092", "group": "g", "topics": ["t"], **WRONG[option]}
+    with pytest.raises(OptionError, match=f"^option {option}: ") as raised:
+        GroupMember(arguments.pop("bootstrap"), arguments.pop("group"), arguments.pop("topics"), **arguments)
+    assert raised.value.option == option
+    assert isinstance(raised.value, ClientError)
+
+
+@pytest.mark.parametrize("topics", ["t", ["a b"], ["."], ["x" * 250], [1], None])
+def test_topics_that_are_none(topics: Any) -> None:
+    with pytest.raises(OptionError, match=r"^option topics: "):
+        GroupMember("127.0.0.1:9092", "g", topics)
