@@ -69,6 +69,9 @@ class World(Stage):
         assert rate == TOTAL / story_module.STREAM_S
         return self._start("loader", [])
 
+    def settle_output(self):
+        return self.counted
+
     def _start(self, name, _command):
         self.children[name] = FakeChild(name)
         return self.children[name]
@@ -155,6 +158,7 @@ def test_the_plot_in_order_and_everything_counted_once(tell):
         "the broker answers again",
         "the loader is done: 2",
         "A and C are asked to stop",
+        "the sink covers 240 offsets of 240 in the topic",
         "compared with a plain computation",
     ]
     positions = [next(at for at, text in enumerate(events) if text.startswith(words)) for words in wanted]

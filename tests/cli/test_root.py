@@ -59,6 +59,13 @@ def test_a_mistake_is_one_line_naming_the_field_and_exit_code_2(arguments, words
     assert words in line
 
 
+def test_a_demo_without_java_says_so_before_anything_starts(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    assert run(["demo"]) == 2
+    (line,) = lines(capsys)
+    assert line.startswith("roster: error: JAVA_HOME: ")
+
+
 def test_no_command_shows_the_help_and_exit_code_2(capsys):
     assert run([]) == 2
     assert "Commands:" in capsys.readouterr().err

@@ -11,8 +11,10 @@ import click
 from roster.cli.demo.stage import flights, set_stage, users_file
 from roster.cli.demo.story import Story
 from roster.cli.demo.view import open_view
-from roster.cli.errors import FAILED, UserError
+from roster.cli.errors import FAILED, UserError, one_line
 from roster.cli.options import columns_of
+from roster.spark import PipelineError
+from roster.spark.session import check_java
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -47,6 +49,7 @@ def demo(
     if file is None and (key is not None or form is not None):
         raise UserError("--input: --key and --format are for a file of your own; name it with --input FILE")
     material = users_file(file, columns_of(key, "--key"), form) if file is not None and key is not None else flights()
+    _check_java()
     _end_like_ctrl_c(signal.SIGTERM, signal.SIGHUP)
     with set_stage(material, partitions, keep) as stage:
         if keep:
@@ -54,6 +57,13 @@ def demo(
         verdict = Story(stage, open_view(not no_view), rate, deadline).tell()
     click.echo(f"demo: {verdict}")
     return 0 if verdict.holds else FAILED
+
+
+def _check_java() -> None:
+    try:
+        check_java()
+    except PipelineError as error:
+        raise UserError(one_line(error)) from error
 
 
 def _end_like_ctrl_c(*signals: signal.Signals) -> None:

@@ -20,6 +20,7 @@ from roster.cli.demo import oracle
 from roster.cli.demo.processes import Child, end_all
 from roster.cli.errors import Failure, UserError
 from roster.cli.readers import open_source
+from roster.spark import ParquetSink
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -100,6 +101,12 @@ class Stage:
         arguments = ["load", str(self.material.path), "--topic", self.material.topic, "--bootstrap", self.bootstrap]
         arguments += ["--key", ",".join(self.material.key), "--rate", str(rate), "--json", *self.material.load_options]
         return self._start("loader", _roster(*arguments))
+
+    def settle_output(self) -> int:
+        """Publish what a killed application had committed but not yet renamed; the offsets the sink says it covers."""
+        sink = ParquetSink(self.output)
+        sink.open(None)
+        return sum(sink.positions().values())
 
     def check_children(self) -> None:
         """Complain about a child that ended without being asked to; only the loader may, when it is done."""

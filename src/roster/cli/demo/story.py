@@ -128,6 +128,8 @@ class Story:
         self.scene.broker, self.scene.group_state = "stopped", "-"
 
     def _compare(self, expected: oracle.Groups) -> oracle.Verdict:
+        covered = self.stage.settle_output()
+        self._happened(f"the sink covers {covered:,} offsets of {self.scene.in_topic:,} in the topic")
         verdict = oracle.compare(expected, self.stage.material.output(self.stage.output))
         self._happened(f"compared with a plain computation of the file: {verdict.groups:,} groups")
         return verdict
