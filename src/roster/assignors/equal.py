@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from roster.assignors.groups import deal, rank_within
+from roster.assignors.groups import deal, rank_within, stable_order
 from roster.model import NOBODY, Problem
-from roster.model.problem import Int32, Int64
+from roster.model.problem import Bool, Int32, Int64
 
 
 def balance(problem: Problem, held: Int32, members: Int64) -> Int32:
@@ -32,18 +32,19 @@ def balance(problem: Problem, held: Int32, members: Int64) -> Int32:
 
     lack = quota - np.minimum(load, quota)
     plain = np.flatnonzero(limit == quota)
-    next_fuller = plain[np.argsort(lack[plain], kind="stable")][: spare - len(fuller)]
+    next_fuller = plain[stable_order(lack[plain], quota + 1)][: spare - len(fuller)]
     free = np.flatnonzero(has < 0)
     has[free] = np.concatenate((deal(lack), next_fuller))
     return members[has].astype(np.int32)
 
 
-def _give_up(problem: Problem, has: Int32, limit: Int64, over: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> None:
+def _give_up(problem: Problem, has: Int32, limit: Int64, over: Bool) -> None:
     """Take from members that are over their limit what is beyond it, evenly from all topics (KAFKA-16277).
 
     A member keeps its lowest partition numbers: sorted by number and then topic, what lies past the limit goes.
     """
     candidates = np.flatnonzero(np.append(over, False)[has])
-    candidates = candidates[np.argsort(problem.number_of()[candidates], kind="stable")]
+    number = problem.number_of()[candidates]
+    candidates = candidates[stable_order(number, int(number.max()) + 1)]
     owner = has[candidates]
-    has[candidates[rank_within(owner) >= limit[owner]]] = NOBODY
+    has[candidates[rank_within(owner, len(limit)) >= limit[owner]]] = NOBODY

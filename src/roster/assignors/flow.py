@@ -13,6 +13,7 @@ from itertools import pairwise
 
 import numpy as np
 
+from roster.assignors.groups import stable_order
 from roster.model.problem import Bool, Int64
 
 UNBOUNDED = np.int64(1 << 40)
@@ -33,7 +34,7 @@ class Network:
     ) -> None:
         arcs = len(tail)
         tails = np.concatenate((tail, head))
-        self._order = np.argsort(tails, kind="stable")
+        self._order = stable_order(tails, nodes)
         place = np.empty(2 * arcs, dtype=np.int64)
         place[self._order] = np.arange(2 * arcs)
         self._tail = tails[self._order]
@@ -89,7 +90,7 @@ class Network:
         shortest = (distance[tail] < _FAR) & (distance[tail] == distance[head] + self._length[live])
         arcs = live[shortest]
         steps = distance[self._tail[arcs]] % self._most_steps
-        nearest_first = np.argsort(steps, kind="stable")
+        nearest_first = stable_order(steps, int(self._most_steps))
         arcs, steps = arcs[nearest_first], steps[nearest_first]
         tail, head, room = self._tail[arcs], self._head[arcs], self._room[arcs]
         bounds = [*np.flatnonzero(np.append(True, steps[1:] != steps[:-1])).tolist(), len(arcs)]
@@ -106,7 +107,7 @@ class Network:
             if not len(busy):
                 continue
             sent = _share(tail[busy], fits[busy], self.surplus)
-            by_head = np.argsort(head[busy], kind="stable")
+            by_head = stable_order(head[busy], int(self._most_steps))
             busy, sent = busy[by_head], sent[by_head]
             sent = _share(head[busy], sent, takes)
             takes -= np.bincount(head[busy], weights=sent, minlength=len(takes)).astype(np.int64)

@@ -12,31 +12,61 @@ from roster.model.problem import Bool, Int32, Int64
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TopicClasses:
-    """Topics grouped by who subscribes to them.
+    """Topics grouped by who subscribes to them; classes are numbered by their first topic.
 
-    of_topic: [topics] class of each topic. subscriptions: per class, the indices of the subscriptions that contain it.
+    of_topic: [topics] class of each topic. Class c is in subscriptions `subscription[start[c]:start[c + 1]]`.
     """
 
-    of_topic: Int32
-    subscriptions: list[Int32]
+    of_topic: Int64
+    start: Int64
+    subscription: Int32
+
+    def __len__(self) -> int:
+        return len(self.start) - 1
+
+    def subscriptions(self, number: int) -> Int32:
+        """The subscriptions that contain the topics of a class."""
+        return self.subscription[self.start[number] : self.start[number + 1]]
 
 
 def topic_classes(problem: Problem) -> TopicClasses:
-    """Group the topics; classes are numbered by their first topic."""
-    subscriptions = problem.subscriptions
+    """Group the topics of a problem, each of which is in some subscription."""
     topic_count = len(problem.topics)
-    if len(subscriptions) == 1:
-        return TopicClasses(np.zeros(topic_count, dtype=np.int32), [np.zeros(1, dtype=np.int32)] if topic_count else [])
-    topic = np.concatenate([*subscriptions, np.zeros(0, dtype=np.int32)])
-    subscription = np.repeat(np.arange(len(subscriptions), dtype=np.int32), [len(s) for s in subscriptions])
-    order = np.argsort(topic, kind="stable")
-    subscription = subscription[order]
-    bounds = np.zeros(topic_count + 1, dtype=np.int64)
-    np.cumsum(np.bincount(topic, minlength=topic_count), out=bounds[1:])
-    cells, at = subscription.tobytes(), (bounds * subscription.itemsize).tolist()
-    number: dict[bytes, int] = {}
-    of_topic = [number.setdefault(cells[at[t] : at[t + 1]], len(number)) for t in range(topic_count)]
-    return TopicClasses(np.array(of_topic, dtype=np.int32), [np.frombuffer(key, dtype=np.int32) for key in number])
+    if len(problem.subscriptions) <= 1 or not topic_count:
+        one = np.zeros(min(topic_count, 1), dtype=np.int32)
+        return TopicClasses(np.zeros(topic_count, dtype=np.int64), np.arange(len(one) + 1), one)
+    topic = np.concatenate(problem.subscriptions)
+    subscription = np.repeat(
+        np.arange(len(problem.subscriptions), dtype=np.int32), list(map(len, problem.subscriptions))
+    )
+    subscription = subscription[stable_order(topic, topic_count)]
+    size = np.bincount(topic, minlength=topic_count)
+    start = np.cumsum(size) - size
+    example = _first_alike(subscription, start, size)
+    examples, of_topic = np.unique(example, return_inverse=True)
+    bounds = np.zeros(len(examples) + 1, dtype=np.int64)
+    np.cumsum(size[examples], out=bounds[1:])
+    return TopicClasses(of_topic, bounds, subscription[ranges(start[examples], size[examples])])
+
+
+def _first_alike(values: Int32, start: Int64, size: Int64) -> Int64:
+    """For each list values[start:start + size], none empty, the first list that is equal to it."""
+    mixed = (values.astype(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
+    mixed = (mixed ^ (mixed >> np.uint64(31))) * np.uint64(0xBF58476D1CE4E5B9)
+    signature = np.add.reduceat(mixed ^ (mixed >> np.uint64(29)), start)
+    _, first, group = np.unique(signature, return_index=True, return_inverse=True)
+    example = first[group]
+    if (size == size[example]).all() and (values == values[ranges(start[example], size)]).all():
+        return example.astype(np.int64)
+    seen: dict[bytes, int] = {}  # two different lists with one signature
+    lists = (values[a : a + n].tobytes() for a, n in zip(start.tolist(), size.tolist(), strict=True))
+    return np.array([seen.setdefault(key, number) for number, key in enumerate(lists)], dtype=np.int64)
+
+
+def ranges(start: Int64, size: Int64) -> Int64:
+    """start[0], start[0] + 1, ... (size[0] of them), start[1], ..."""
+    end = np.cumsum(size)
+    return np.asarray(np.arange(int(end[-1]) if len(end) else 0) + np.repeat(start - (end - size), size))
 
 
 def members_by_subscription(problem: Problem) -> list[Int64]:
@@ -51,14 +81,13 @@ def subscribers(members: list[Int64], subscriptions: Int32) -> Int64:
     return np.sort(np.concatenate([members[s] for s in subscriptions.tolist()]))
 
 
-_MATRIX_LIMIT = 1 << 26
-
-
 def may_have(problem: Problem, member: Int32, topic: Int32) -> Bool:
     """For each pair, whether the member subscribes to the topic."""
+    if len(problem.subscriptions) == 1:
+        return np.ones(len(member), dtype=np.bool_)
     subscription, topic_count = problem.subscription_of[member], len(problem.topics)
     sizes = [len(s) for s in problem.subscriptions]
-    if len(sizes) * topic_count <= _MATRIX_LIMIT:
+    if len(sizes) * topic_count <= 8 * len(member):
         subscribed = np.zeros((len(sizes), topic_count), dtype=np.bool_)
         for row, topics in zip(subscribed, problem.subscriptions, strict=True):
             row[topics] = True
@@ -69,9 +98,14 @@ def may_have(problem: Problem, member: Int32, topic: Int32) -> Bool:
     return np.asarray(pairs[place] == asked, dtype=np.bool_)
 
 
-def rank_within(groups: Int64 | Int32) -> Int64:
-    """For each entry, how many earlier entries are of the same group."""
-    order = np.argsort(groups, kind="stable")
+def stable_order(values: Int64 | Int32, bound: int) -> Int64:
+    """The stable sorting permutation of values in 0..bound-1; numpy sorts two-byte numbers in linear time."""
+    return np.argsort(values.astype(np.uint16) if bound <= 1 << 16 else values, kind="stable")
+
+
+def rank_within(groups: Int64 | Int32, bound: int) -> Int64:
+    """For each entry, how many earlier entries are of the same group; groups are 0..bound-1."""
+    order = stable_order(groups, bound)
     ordered = groups[order]
     starts = np.flatnonzero(np.append(True, ordered[1:] != ordered[:-1])) if len(order) else order
     rank = np.empty(len(order), dtype=np.int64)
@@ -83,4 +117,4 @@ def deal(counts: Int64) -> Int64:
     """Indices 0..n-1, index i counts[i] times, as cards are dealt: one to each in turn who still lacks some."""
     receivers = np.repeat(np.arange(len(counts)), counts)
     turn = np.arange(len(receivers)) - np.repeat(np.cumsum(counts) - counts, counts)
-    return receivers[np.argsort(turn, kind="stable")]
+    return receivers[stable_order(turn, int(counts.max(initial=0)))]

@@ -47,71 +47,71 @@ class Levels:
 
 
 def fairest(table: Table, placed: Int64) -> Levels:
-    """The blocks of a table. `placed` ([cells], each row adding up to its supply) is any assignment; a near one is
-    faster.
-    """
+    """The blocks of a table. `placed` ([cells]) is any assignment of the whole supply; a near one is faster."""
     classes, rows = len(table.size), len(table.supply)
     result = Levels(np.zeros(classes, dtype=np.int64), np.full(classes, -1), np.full(rows, -1))
     blocks = 0
-    waiting = [(np.arange(len(table.row)), np.arange(rows), np.arange(classes))]
+    waiting = [_Part(table, placed, np.arange(len(table.row)), np.arange(rows), np.arange(classes))]
     while waiting:
-        cells, own_rows, own_classes = waiting.pop()
-        supply, size = int(table.supply[own_rows].sum()), int(table.size[own_classes].sum())
-        level = -(-supply // size)
-        if level > 0:
-            above = _cannot_stay_under(level, table, placed, cells, own_rows, own_classes)
-            if not above.any():
-                above = _cannot_stay_under(level - 1, table, placed, cells, own_rows, own_classes)
-                finished = True
-            else:
-                finished = False
-        else:
-            above, finished = np.ones(len(own_rows) + len(own_classes), dtype=np.bool_), True
-        upper_rows, upper_classes = own_rows[above[: len(own_rows)]], own_classes[above[len(own_rows) :]]
+        part = waiting.pop()
+        level = part.mean
+        above = part.above(level)
+        finished = not above.any()
         if finished:
-            result.level[upper_classes] = level
-            result.block_of_class[upper_classes] = blocks
-            result.block_of_row[upper_rows] = blocks
+            above = part.above(level - 1) if level > 0 else ~above
+            result.level[part.classes[above[part.rows.size :]]] = level
+            result.block_of_class[part.classes[above[part.rows.size :]]] = blocks
+            result.block_of_row[part.rows[above[: part.rows.size]]] = blocks
             blocks += 1
-        in_upper = np.zeros(rows, dtype=np.bool_)
-        in_upper[upper_rows] = True
-        upper_cells = in_upper[table.row[cells]]
-        if not finished:
-            waiting.append((cells[upper_cells], upper_rows, upper_classes))
-        if len(upper_classes) < len(own_classes):
-            high = np.zeros(classes, dtype=np.bool_)
-            high[upper_classes] = True
-            rest = cells[~upper_cells & ~high[table.column[cells]]]
-            waiting.append((rest, np.setdiff1d(own_rows, upper_rows), np.setdiff1d(own_classes, upper_classes)))
+        else:
+            waiting.append(part.cut(above))
+        if not above.all():
+            waiting.append(part.cut(~above))
     return result
 
 
-def _cannot_stay_under(level: int, table: Table, placed: Int64, cells: Int64, rows: Int64, classes: Int64) -> Bool:
-    """[rows + classes] those in which some member must carry more than `level`; improves `placed` as far as it goes."""
-    row = np.searchsorted(rows, table.row[cells])
-    column = np.searchsorted(classes, table.column[cells]) + len(rows)
-    nodes = len(rows) + len(classes)
-    load = np.bincount(column, weights=placed[cells], minlength=nodes).astype(np.int64)
-    surplus = load
-    surplus[len(rows) :] -= level * table.size[classes]
-    network = Network(
-        nodes,
-        row,
-        column,
-        np.full(len(cells), UNBOUNDED),
-        np.zeros(len(cells), dtype=np.int64),
-        placed[cells],
-        surplus,
-    )
-    network.drain()
-    above = network.reached()
-    flow = network.flow
-    stuck = network.surplus[: len(rows)]
-    if stuck.any():
-        first_cell = np.searchsorted(row, np.arange(len(rows)))
-        flow[first_cell] += stuck
-    placed[cells] = flow
-    return above
+class _Part:
+    """Rows and classes that are settled apart from the others, with what of their supply is placed where so far."""
+
+    def __init__(self, table: Table, placed: Int64, cells: Int64, rows: Int64, classes: Int64) -> None:
+        self.table, self.placed = table, placed
+        self.cells, self.rows, self.classes = cells, rows, classes
+        size = table.size[classes]
+        self.mean = -(-int(table.supply[rows].sum()) // int(size.sum()))
+        self.level = self.mean
+        self.size = np.concatenate((np.zeros(len(rows), dtype=np.int64), size))
+        number_of_row, number_of_class = np.empty(len(table.supply), np.int64), np.empty(len(table.size), np.int64)
+        number_of_row[rows] = np.arange(len(rows))
+        number_of_class[classes] = np.arange(len(rows), len(self.size))
+        row, column = number_of_row[table.row[cells]], number_of_class[table.column[cells]]
+        load = np.bincount(column, weights=placed[cells], minlength=len(self.size)).astype(np.int64)
+        free = np.zeros(len(cells), dtype=np.int64)
+        self.network = Network(
+            len(self.size), row, column, free + UNBOUNDED, free, placed[cells], load - self.level * self.size
+        )
+
+    def above(self, level: int) -> Bool:
+        """[rows + classes] those in which some member must carry more than `level`, however the rest is shared."""
+        self.network.surplus += (self.level - level) * self.size
+        self.level = level
+        self.network.drain()
+        return self.network.reached()
+
+    def cut(self, chosen: Bool) -> _Part:
+        """The part of this one that has the chosen rows and classes, between which and the others nothing runs."""
+        flow = self.network.flow
+        stuck = self.network.surplus[: len(self.rows)]
+        rows, classes = chosen[: len(self.rows)], chosen[len(self.rows) :]
+        row_here = np.zeros(len(self.table.supply), dtype=np.bool_)
+        class_here = np.zeros(len(self.table.size), dtype=np.bool_)
+        row_here[self.rows[rows]] = class_here[self.classes[classes]] = True
+        keep = row_here[self.table.row[self.cells]] & class_here[self.table.column[self.cells]]
+        cells = self.cells[keep]
+        self.placed[cells] = flow[keep]
+        if stuck[rows].any():
+            own, first = np.unique(self.table.row[cells], return_index=True)
+            self.placed[cells[first]] += stuck[np.searchsorted(self.rows, own)]
+        return _Part(self.table, self.placed, cells, self.rows[rows], self.classes[classes])
 
 
 def spread(table: Table, supply: Int64) -> Int64:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from roster.assignors.flow import UNBOUNDED, Network
-from roster.assignors.groups import may_have, rank_within, topic_classes
+from roster.assignors.groups import may_have, ranges, rank_within, stable_order, topic_classes
 from roster.assignors.levels import Levels, Table, fairest, spread
 from roster.model import NOBODY, Problem
 from roster.model.problem import Bool, Int32, Int64
@@ -50,37 +50,34 @@ class _Kinds:
 
 def _kinds(problem: Problem, topic_of: Int32, *, by_rack: bool) -> _Kinds:
     topics = topic_classes(problem)
-    row_of = topics.of_topic[topic_of].astype(np.int64)
-    subscribes = np.array([len(s) > 0 for s in problem.subscriptions], dtype=np.bool_)[problem.subscription_of]
-    class_of = np.where(subscribes, problem.subscription_of.astype(np.int64), -1)
-    topic_class_of_row = np.arange(len(topics.subscriptions))
+    row_of = topics.of_topic[topic_of]
+    topic_class_of_row = np.arange(len(topics))
+    set_of_row = np.zeros(len(topics), dtype=np.int64)
+    rack_of = np.zeros(len(problem.members), dtype=np.int64)
     racks = problem.racks if by_rack else None
     if racks is not None:
-        sets = len(racks.sets)
-        used, row_of = np.unique(row_of * sets + racks.set_of, return_inverse=True)
-        topic_class_of_row, set_of_row = used // sets, used % sets
-        rack_names = sorted({rack for rack in racks.member if rack is not None})
-        rack_number = {rack: i for i, rack in enumerate(rack_names)}
-        rack_of = np.array([-1 if rack is None else rack_number[rack] for rack in racks.member], dtype=np.int64)
-        class_of = np.where(subscribes, class_of * (len(rack_names) + 1) + rack_of + 1, -1)
-    busy = np.flatnonzero(subscribes)
-    _, first_member, class_of[busy] = np.unique(class_of[busy], return_index=True, return_inverse=True)
-    subscription_of_class = problem.subscription_of[busy[first_member]]
+        used, row_of = np.unique(row_of * len(racks.sets) + racks.set_of, return_inverse=True)
+        topic_class_of_row, set_of_row = used // len(racks.sets), used % len(racks.sets)
+        number = {rack: i for i, rack in enumerate(sorted({rack for rack in racks.member if rack is not None}), 1)}
+        rack_of += [0 if rack is None else number[rack] for rack in racks.member]
 
-    classes_of: dict[int, list[int]] = {}
-    for number, subscription in enumerate(subscription_of_class.tolist()):
-        classes_of.setdefault(subscription, []).append(number)
-    columns = [
-        np.sort([number for s in subscriptions.tolist() for number in classes_of.get(s, ())])
-        for subscriptions in topics.subscriptions
-    ]
-    column = np.concatenate([columns[t] for t in topic_class_of_row.tolist()])
-    row = np.repeat(np.arange(len(topic_class_of_row)), [len(columns[t]) for t in topic_class_of_row.tolist()])
+    subscribes = np.array([len(s) > 0 for s in problem.subscriptions], dtype=np.bool_)
+    busy = np.flatnonzero(subscribes[problem.subscription_of])
+    kind = problem.subscription_of[busy] * (rack_of.max(initial=0) + 1) + rack_of[busy]
+    class_of = np.full(len(problem.members), -1, dtype=np.int64)
+    _, example, class_of[busy] = np.unique(kind, return_index=True, return_inverse=True)
+    classes_of = np.bincount(problem.subscription_of[busy[example]], minlength=len(problem.subscriptions))
+    first_class = np.cumsum(classes_of) - classes_of
+
+    width = np.diff(topics.start)[topic_class_of_row]
+    subscription = topics.subscription[ranges(topics.start[topic_class_of_row], width)]
+    row = np.repeat(np.repeat(np.arange(len(width)), width), classes_of[subscription])
+    column = ranges(first_class[subscription], classes_of[subscription])
     off_rack = np.zeros(len(row), dtype=np.bool_)
     if racks is not None:
-        off_rack = ~racks.matches()[busy[first_member]][column, set_of_row[row]]
-    rows, classes = len(topic_class_of_row), len(subscription_of_class)
-    table = Table(row, column, np.bincount(row_of, minlength=rows), np.bincount(class_of[busy], minlength=classes))
+        off_rack = ~racks.matches()[busy[example][column], set_of_row[row]]
+    supply = np.bincount(row_of, minlength=len(width))
+    table = Table(row, column, supply, np.bincount(class_of[busy], minlength=len(example)))
     return _Kinds(row_of, class_of, table, off_rack)
 
 
@@ -96,7 +93,7 @@ class _Exchange:
         self.rows, self.classes, self.members = len(table.supply), len(table.size), len(kinds.class_of)
         owned = np.flatnonzero(has >= 0)
         pair = has[owned].astype(np.int64) * self.rows + kinds.row_of[owned]
-        pairs, self.holding_of_owned, self.held = np.unique(pair, return_inverse=True, return_counts=True)
+        pairs, self.holding_of_owned, self.held = _distinct(pair, self.members * self.rows)
         self.owned = owned
         self.holder, self.held_row = pairs // self.rows, pairs % self.rows
 
@@ -181,10 +178,10 @@ class _Exchange:
         """
         owner = has.copy()
         shrinks = np.flatnonzero((kept < self.held)[self.holding_of_owned])
-        by_number = np.argsort(problem.number_of()[self.owned[shrinks]], kind="stable")
-        shrinks = shrinks[by_number]
+        number = problem.number_of()[self.owned[shrinks]]
+        shrinks = shrinks[stable_order(number, int(number.max(initial=0)) + 1)]
         holding = self.holding_of_owned[shrinks]
-        owner[self.owned[shrinks[rank_within(holding) >= kept[holding]]]] = NOBODY
+        owner[self.owned[shrinks[rank_within(holding, len(kept)) >= kept[holding]]]] = NOBODY
         return owner
 
     def _give_out(self, owner: Int32, row_to_class: Int64, class_to_member: Int64) -> None:
@@ -203,5 +200,16 @@ class _Exchange:
         receiver = receiver[np.lexsort((receiver, turn, self.kinds.class_of[receiver]))]
 
         free = np.flatnonzero(owner < 0)
-        free = free[np.argsort(self.kinds.row_of[free], kind="stable")]
-        owner[free[np.argsort(unit_class, kind="stable")]] = receiver
+        free = free[stable_order(self.kinds.row_of[free], self.rows)]
+        owner[free[stable_order(unit_class, self.classes)]] = receiver
+
+
+def _distinct(values: Int64, bound: int) -> tuple[Int64, Int64, Int64]:
+    """(distinct values, ascending; the index of each value among them; how often it occurs)"""
+    if bound > 4 * len(values):
+        return np.unique(values, return_inverse=True, return_counts=True)
+    counts = np.bincount(values, minlength=bound)
+    present = np.flatnonzero(counts)
+    index = np.empty(bound, dtype=np.int64)
+    index[present] = np.arange(len(present))
+    return present, index[values], counts[present]

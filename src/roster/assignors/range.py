@@ -20,9 +20,11 @@ def assign(problem: Problem) -> Plan:
     classes = topic_classes(problem)
     members = members_by_subscription(problem)
     counts = problem.counts
-    for number, subscriptions in enumerate(classes.subscriptions):
-        consumers = subscribers(members, subscriptions)
-        alike = np.flatnonzero(classes.of_topic == number) if len(classes.subscriptions) > 1 else np.arange(len(counts))
+    by_class = np.argsort(classes.of_topic, kind="stable")
+    alike_topics = np.split(by_class, np.cumsum(np.bincount(classes.of_topic, minlength=len(classes)))[:-1])
+    for number in range(len(classes)):
+        consumers = subscribers(members, classes.subscriptions(number))
+        alike = alike_topics[number]
         for count in np.unique(counts[alike]).tolist():
             topics = alike[counts[alike] == count]
             partitions = problem.first[topics][:, np.newaxis] + np.arange(count)

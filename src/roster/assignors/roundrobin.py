@@ -15,7 +15,7 @@ def assign(problem: Problem) -> Plan:
     """One pointer goes round all members and skips those that do not subscribe to the partition's topic."""
     classes = topic_classes(problem)
     members = members_by_subscription(problem)
-    consumers = [subscribers(members, subscriptions) for subscriptions in classes.subscriptions]
+    consumers = [subscribers(members, classes.subscriptions(number)) for number in range(len(classes))]
     turns = [group.tolist() for group in consumers]
     owner = np.full(problem.partition_count, NOBODY, dtype=np.int32)
     if len(turns) == 1:
