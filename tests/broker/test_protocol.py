@@ -200,8 +200,8 @@ def damaged(data: bytes) -> bytes:
     ("records", "code"),
     [
         pytest.param(damaged(batch([b"x"])), ErrorCode.CORRUPT_MESSAGE, id="crc"),
-        pytest.param(batch([b"x"])[:-1], ErrorCode.CORRUPT_MESSAGE, id="cut off"),
-        pytest.param(batch([b"x"])[:16] + b"\1" + batch([b"x"])[17:], ErrorCode.CORRUPT_MESSAGE, id="magic 1"),
+        pytest.param(batch([b"x"])[:-1], ErrorCode.INVALID_RECORD, id="cut off"),
+        pytest.param(batch([b"x"])[:16] + b"\1" + batch([b"x"])[17:], ErrorCode.INVALID_RECORD, id="magic 1"),
         pytest.param(batch([b"x"]) * 2, ErrorCode.INVALID_RECORD, id="two batches"),
         pytest.param(b"", ErrorCode.INVALID_RECORD, id="nothing"),
         pytest.param(batch([b"x"], attributes=1 << 5), ErrorCode.INVALID_RECORD, id="control"),
@@ -451,3 +451,11 @@ def test_settings_are_described_changed_and_obeyed(client: RawClient, topic: str
     assert alter("max.message.bytes", 1, None) == ErrorCode.NONE
     assert produce(client, topic, batch([b"x" * 100])).error_code == ErrorCode.NONE
     assert alter("nonsense", 0, "1") == ErrorCode.INVALID_CONFIG
+
+
+def test_what_is_not_in_memory_is_read_by_a_thread(
+    client: RawClient, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    produce(client, topic, batch([b"cold"]))
+    monkeypatch.setattr("roster.broker.segment.read_cached", lambda *_: None)
+    assert bytes(fetch(client, topic, 0).records) == placed(batch([b"cold"]), 0)

@@ -25,6 +25,10 @@ async def _offset_commit(services: Services, call: Call[Any]) -> Message:
     return await services.groups.commit_offsets(call)
 
 
+async def _describe_groups(services: Services, call: Call[Any]) -> Message:
+    return await services.groups.describe(call)
+
+
 async def _offset_delete(services: Services, call: Call[Any]) -> Message:
     return await services.groups.delete_offsets(call)
 
@@ -41,7 +45,7 @@ HANDLERS: dict[int, Handler] = {
     ApiKey.HEARTBEAT: _group,
     ApiKey.LEAVE_GROUP: _group,
     ApiKey.SYNC_GROUP: _group,
-    ApiKey.DESCRIBE_GROUPS: _group,
+    ApiKey.DESCRIBE_GROUPS: _describe_groups,
     ApiKey.LIST_GROUPS: _group,
     ApiKey.API_VERSIONS: metadata.api_versions,
     ApiKey.CREATE_TOPICS: topic_admin.create_topics,

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 _TOPIC_IDS_SINCE = 13
 _NEW_SESSION = (-1, 0)
+_READ_UNCOMMITTED = 0
 
 
 @dataclass(slots=True)
@@ -87,6 +88,8 @@ def _resolve(services: Services, version: int, request: FetchRequest) -> tuple[F
                 answer.error_code = ErrorCode.UNKNOWN_TOPIC_ID if unknown_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             else:
                 answer.error_code = leader_epoch_error(partition.current_leader_epoch)
+                if request.isolation_level == _READ_UNCOMMITTED:
+                    answer.aborted_transactions = None
             wanted.append(_Wanted(answer, log, partition.fetch_offset, max(0, partition.partition_max_bytes)))
     return response, wanted
 
@@ -107,12 +110,12 @@ def _locate(wanted: list[_Wanted], budget: int) -> tuple[int, bool]:
         if log is None or answer.error_code != ErrorCode.NONE:
             wrong = True
             continue
-        answer.high_watermark = answer.last_stable_offset = log.high_watermark
-        answer.log_start_offset = log.log_start_offset
         if not log.log_start_offset <= want.offset <= log.end_offset:
             answer.error_code = ErrorCode.OFFSET_OUT_OF_RANGE
             wrong = True
             continue
+        answer.high_watermark = answer.last_stable_offset = log.high_watermark
+        answer.log_start_offset = log.log_start_offset
         limit = min(want.max_bytes, budget - available)
         if limit <= 0 and available:
             continue

@@ -9,6 +9,7 @@ import uuid
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
+from roster.broker import permissions
 from roster.broker.config import BrokerError
 from roster.broker.services import wall_ms
 from roster.broker.timers import Timers
@@ -27,6 +28,8 @@ from roster.coordinator.events import (
 )
 from roster.wire import ErrorCode, WireError
 from roster.wire.messages import (
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
     OffsetCommitRequest,
     OffsetCommitResponse,
     OffsetDeleteRequest,
@@ -139,6 +142,15 @@ class Groups:
             )
             for topic in unknown
         ]
+        return response
+
+    async def describe(self, call: Call[DescribeGroupsRequest]) -> Message:
+        """DescribeGroups: what the client may do with a group is not the coordinator's business."""
+        response = cast("DescribeGroupsResponse", await self.handle(call))
+        if call.message.include_authorized_operations:
+            for group in response.groups:
+                if group.error_code == ErrorCode.NONE:
+                    group.authorized_operations = permissions.ON_GROUP
         return response
 
     async def delete_offsets(self, call: Call[OffsetDeleteRequest]) -> Message:

@@ -34,6 +34,14 @@ class SpecialTime(IntEnum):
     LATEST_TIERED = -5
 
 
+_SPECIAL_TIMES_SINCE: dict[int, int] = {
+    SpecialTime.MAX_TIMESTAMP: 7,
+    SpecialTime.EARLIEST_LOCAL: 8,
+    SpecialTime.LATEST_TIERED: 9,
+}
+"""The first version of the request that knows each of them."""
+
+
 async def list_offsets(services: Services, call: Call[ListOffsetsRequest]) -> Message:
     """The offset for each partition's timestamp, or for one of the special times."""
     request = call.message
@@ -42,15 +50,22 @@ async def list_offsets(services: Services, call: Call[ListOffsetsRequest]) -> Me
         topic = services.topics.get(asked.name)
         answers = ListOffsetsResponse.Topic(name=asked.name)
         response.topics.append(answers)
-        for partition in asked.partitions:
+        indexes = [partition.partition_index for partition in asked.partitions]
+        for partition in {each.partition_index: each for each in asked.partitions}.values():
             answer = ListOffsetsResponse.Partition(partition_index=partition.partition_index)
             answers.partitions.append(answer)
+            if indexes.count(partition.partition_index) > 1:
+                answer.error_code = ErrorCode.INVALID_REQUEST
+                continue
             log = topic.log(partition.partition_index) if topic is not None else None
             if log is None:
                 answer.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
                 continue
             answer.error_code = leader_epoch_error(partition.current_leader_epoch)
             if answer.error_code != ErrorCode.NONE:
+                continue
+            if call.version < _SPECIAL_TIMES_SINCE.get(partition.timestamp, 0):
+                answer.error_code = ErrorCode.UNSUPPORTED_VERSION
                 continue
             try:
                 found = find_offset(log, partition.timestamp)

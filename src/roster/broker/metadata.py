@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
+from roster.broker import permissions
 from roster.broker.partition_log import LEADER_EPOCH
 from roster.broker.topics import InvalidTopicError, TopicExistsError, check_name
 from roster.wire import ZERO_UUID, ErrorCode
@@ -47,8 +48,11 @@ async def metadata(services: Services, call: Call[MetadataRequest]) -> Message:
         cluster_id=services.identity.cluster_id,
         controller_id=config.node_id,
     )
+    if request.include_cluster_authorized_operations:
+        response.cluster_authorized_operations = permissions.ON_CLUSTER
+    operations = permissions.ON_TOPIC if request.include_topic_authorized_operations else permissions.NOT_ASKED
     if request.topics is None or (call.version == 0 and not request.topics):
-        response.topics = [describe_topic(config.node_id, topic) for topic in services.topics]
+        response.topics = [describe_topic(config.node_id, topic, operations) for topic in services.topics]
         return response
     may_create = config.auto_create_topics and (
         call.version < _AUTO_CREATE_FLAG_SINCE or request.allow_auto_topic_creation
@@ -60,7 +64,7 @@ async def metadata(services: Services, call: Call[MetadataRequest]) -> Message:
         else:
             found, code = await _find_or_create(services, asked.name, may_create=may_create)
             missing = MetadataResponse.Topic(name=asked.name, topic_id=ZERO_UUID, error_code=code)
-        response.topics.append(missing if found is None else describe_topic(config.node_id, found))
+        response.topics.append(missing if found is None else describe_topic(config.node_id, found, operations))
     return response
 
 
@@ -84,12 +88,13 @@ async def _find_or_create(services: Services, name: str, *, may_create: bool) ->
     return topic, ErrorCode.NONE if topic is not None else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
-def describe_topic(node_id: int, topic: Topic) -> MetadataResponse.Topic:
+def describe_topic(node_id: int, topic: Topic, operations: int) -> MetadataResponse.Topic:
     """A topic whose partitions are all led by one broker."""
     return MetadataResponse.Topic(
         name=topic.name,
         topic_id=topic.id,
         is_internal=topic.is_internal,
+        topic_authorized_operations=operations,
         partitions=[
             MetadataResponse.Partition(
                 partition_index=partition,
@@ -111,6 +116,8 @@ async def describe_cluster(services: Services, call: Call[DescribeClusterRequest
         cluster_id=services.identity.cluster_id,
         controller_id=services.config.node_id,
     )
+    if request.include_cluster_authorized_operations:
+        response.cluster_authorized_operations = permissions.ON_CLUSTER
     if request.endpoint_type != ENDPOINT_BROKERS:
         response.error_code = ErrorCode.MISMATCHED_ENDPOINT_TYPE
         response.error_message = "this is a broker, there are no controllers to be asked"

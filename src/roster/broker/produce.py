@@ -52,6 +52,8 @@ def produce(services: Services, call: Call[ProduceRequest]) -> Coroutine[None, N
                 appended = log.append(*_batch(log, data.records), wall_ms())
             except (_Refused, SequenceError) as refusal:
                 answer.error_code, answer.error_message, answer.base_offset = refusal.code, str(refusal), -1
+                if isinstance(refusal, SequenceError):
+                    answer.log_start_offset = log.log_start_offset
             except OSError as error:
                 logger.error("cannot write to %s-%d: %s", topic_data.name, data.index, error)
                 answer.error_code, answer.base_offset = ErrorCode.KAFKA_STORAGE_ERROR, -1
@@ -104,7 +106,7 @@ def _batch(log: PartitionLog, records: bytes | memoryview | None) -> tuple[Batch
     try:
         batches = split_batches(memoryview(records or b""))
     except WireError as error:
-        raise _Refused(ErrorCode.CORRUPT_MESSAGE, str(error)) from error
+        raise _Refused(ErrorCode.INVALID_RECORD, str(error)) from error
     if len(batches) != 1:
         raise _Refused(ErrorCode.INVALID_RECORD, f"{len(batches)} record batches where exactly one belongs")
     header, batch = batches[0]

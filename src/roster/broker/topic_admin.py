@@ -103,6 +103,10 @@ async def _create(
             f"replication factor {asked.replication_factor} is larger than the number of brokers, 1",
         )
     partitions = services.config.default_partitions if asked.num_partitions == _DEFAULT else asked.num_partitions
+    if asked.assignments and (asked.num_partitions, asked.replication_factor) != (_DEFAULT, _DEFAULT):
+        raise _RefusedError(
+            ErrorCode.INVALID_REQUEST, "partitions and replication factor must be -1 where replicas are placed by hand"
+        )
     if asked.assignments:
         placed = sorted((entry.partition_index, entry.broker_ids) for entry in asked.assignments)
         if placed != [(index, [services.config.node_id]) for index in range(len(placed))]:
@@ -135,7 +139,12 @@ async def delete_topics(services: Services, call: Call[DeleteTopicsRequest]) -> 
     else:
         asked = [(name, ZERO_UUID) for name in request.topic_names]
     deleted = []
-    for name, topic_id in asked:
+    for name, topic_id in dict.fromkeys(asked):
+        if asked.count((name, topic_id)) > 1:
+            twice = DeleteTopicsResponse.Topic(name=name, topic_id=topic_id, error_code=ErrorCode.INVALID_REQUEST)
+            twice.error_message = "the topic is in the request more than once"
+            response.responses.append(twice)
+            continue
         topic = services.topics.get(name) if name is not None else services.topics.by_id(topic_id)
         answer = DeleteTopicsResponse.Topic(name=name, topic_id=topic_id)
         response.responses.append(answer)
@@ -223,7 +232,7 @@ async def describe_configs(services: Services, call: Call[DescribeConfigsRequest
                 config_type=TOPIC_SETTINGS[name].type,
             )
             for name, default in default_settings(services.config.log).items()
-            if keys is None or name in keys
+            if not keys or name in keys
         ]
     return response
 
