@@ -92,6 +92,12 @@ class Shell:
     states: dict[int, tuple[Group, GroupState]] = field(default_factory=dict)
     transitions: Counter[tuple[GroupState, GroupState]] = field(default_factory=Counter)
     ids: int = 0
+    signs: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """GROUP's members: when each was last certainly, and last possibly, seen alive."""
+    stored_generation: int = 0
+    """GROUP's generation in the log; 0 if the log has no such group."""
+    stored_offsets: dict[tuple[str, int], int] = field(default_factory=dict)
+    """GROUP's offsets in the log."""
 
     def __post_init__(self) -> None:
         self.log = {partition: [] for partition in range(self.config.partitions)}
@@ -108,8 +114,12 @@ class Shell:
         self.timers.clear()
         self.writes.clear()
         self.states.clear()
+        self.signs.clear()
         for partition, records in self.log.items():
             self.step(PartitionLoaded(partition, tuple(records), self.wall_ms))
+        group = self.coordinator.group(GROUP)
+        if group is not None:
+            self.signs = dict.fromkeys(group.members, (self.now, self.now))
 
     def fail_over(self) -> None:
         """The coordinator dies; another one takes over with what is durable. Open requests are lost."""
@@ -135,6 +145,7 @@ class Shell:
             assert call.reply is None, f"answered twice: {call.request}"
             call.reply = decode(type(reply.message), call.version, encode(reply.message, call.version))
             call.answered_at = self.now
+            self.answered(call, at_once=reply.token == getattr(event, "token", None))
         self.writes.extend(effects.writes)
         self._check_structure()
         if self.auto_ack:
@@ -142,12 +153,38 @@ class Shell:
                 self.ack()
         return effects
 
+    def answered(self, call: Call, at_once: bool) -> None:
+        """Note whom the answer shows to be alive; an answer that was waited for certainly does."""
+        request = call.request
+        error = call.reply.error_code if hasattr(call.reply, "error_code") else 0
+        if isinstance(request, JoinGroupRequest | SyncGroupRequest):
+            self.saw(call.reply.member_id if isinstance(request, JoinGroupRequest) else request.member_id, not at_once)
+        elif isinstance(request, HeartbeatRequest) and error in {ErrorCode.NONE, ErrorCode.REBALANCE_IN_PROGRESS}:
+            self.saw(request.member_id, True)
+
+    def saw(self, member_id: str, certainly: bool) -> None:
+        self.signs[member_id] = (self.now if certainly else self.signs.get(member_id, (0, 0))[0], self.now)
+
+    def _store(self, write: Write) -> None:
+        self.log[write.partition].extend(write.records)
+        for key, value in write.records:
+            about = decode_key(key)
+            if about is None or about.group != GROUP:
+                continue
+            if isinstance(about, GroupMetadataKey):
+                content = None if value is None else decode_value(about, value)
+                self.stored_generation = 0 if content is None else content.generation
+            else:
+                self.stored_offsets.pop((about.topic, about.partition), None)
+                if value is not None:
+                    self.stored_offsets[about.topic, about.partition] = decode_value(about, value).offset
+
     def ack(self, error: ErrorCode | None = None) -> None:
         """Complete the oldest write, with `fail_with` unless told."""
         write = self.writes.pop(0)
         outcome = self.fail_with if error is None else error
         if not outcome:
-            self.log[write.partition].extend(write.records)
+            self._store(write)
         self.step(WriteCompleted(write.id, outcome))
 
     def advance(self, ms: int) -> None:
@@ -213,6 +250,15 @@ class Shell:
             self.states[id(group)] = (group, group.state)
             check_group(group, self.config)
             self._check_timers(group)
+
+    def check_sessions(self, group: Group) -> None:
+        """S12: a session ends neither before nor after its timeout since the last sign of life."""
+        for member in group.members.values():
+            if not member.is_new and not member.counts_as_alive():
+                certainly, possibly = self.signs[member.member_id]
+                assert certainly + member.session_timeout_ms <= member.deadline, f"{member.member_id} too early"
+                assert member.deadline <= possibly + member.session_timeout_ms, f"{member.member_id} too late"
+                assert self.now <= member.deadline, f"{member.member_id} is overdue"
 
     def _check_timers(self, group: Group) -> None:
         """S12: every deadline is backed by a timer that rings by then, and no timer watches what is gone."""
