@@ -52,6 +52,7 @@ final class AdminDesk {
     private static ObjectNode answer(JsonNode question) throws Exception {
         Properties properties = new Properties();
         properties.put("bootstrap.servers", question.get("bootstrap").asText());
+        properties.put("request.timeout.ms", "10000");
         properties.put("default.api.timeout.ms", "15000");
         ObjectNode result = ConsumerHost.JSON.createObjectNode();
         String operation = question.get("operation").asText();

@@ -13,14 +13,19 @@ def partitions(topic: str, count: int) -> set[Partition]:
     return {(topic, partition) for partition in range(count)}
 
 
+def none_failed(members: Sequence[Member]) -> None:
+    """Every member still goes on; AssertionError with what ended it."""
+    failed = [(member.id, member.error) for member in members if member.error is not None]
+    assert not failed, failed
+
+
 def shared_out(members: Sequence[Member], wanted: Iterable[Partition], timeout: float = 40.0) -> None:
     """Wait until the members own these partitions, each exactly one, as evenly as counts allow."""
     everything = set(wanted)
     low, extra = divmod(len(everything), len(members))
 
     def fair() -> bool:
-        for member in members:
-            assert member.error is None, (member.id, member.error)
+        none_failed(members)
         owned = [partition for member in members for partition in member.owned]
         counts = {len(member.owned) for member in members}
         return sorted(owned) == sorted(everything) and counts <= {low, low + bool(extra)}
@@ -32,6 +37,7 @@ def consumed_up_to(members: Sequence[Member], ends: dict[Partition, int], timeou
     """Wait until the members, whichever it was, have consumed each partition up to that offset."""
 
     def done() -> bool:
+        none_failed(members)
         reached: dict[Partition, int] = {}
         for member in members:
             for partition, position in list(member.positions.items()):

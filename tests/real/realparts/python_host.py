@@ -16,7 +16,6 @@ from collections.abc import Iterable
 from typing import Any
 
 _stdout_lock = threading.Lock()
-TOLERATED = {"CommitFailedError", "RebalanceInProgressError", "IllegalGenerationError", "UnknownMemberIdError"}
 
 
 def emit(identity: str, name: str, **fields: Any) -> None:
@@ -336,7 +335,14 @@ class Roster(Consumer):
         self.positions = {p: offset for p, offset in self.positions.items() if p in held}
         if self.view.revoking:
             self.member.release(self.view.revoking)
-        return self._advance(held - self.view.revoking)
+        from roster.client import ClientError
+
+        try:
+            return self._advance(held - self.view.revoking)
+        except ClientError as e:
+            if not e.retriable:
+                raise
+            return []
 
     def _advance(self, working: frozenset[Any]) -> list[list[Any]]:
         fresh = [p for p in working if p not in self.positions]
