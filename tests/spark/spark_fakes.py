@@ -98,7 +98,12 @@ class FakeSink(Sink):
         self.records: list[tuple[TopicPartition, int]] = []
         self.aborted = 0
 
-    def claim(self, partitions: Collection[TopicPartition], owner: Owner) -> dict[TopicPartition, int]:
+    def claim(
+        self, partitions: Collection[TopicPartition], owner: Owner, committed: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, int]:
+        for partition in partitions:
+            if partition in self.positions:
+                self.positions[partition] = max(self.positions[partition], committed.get(partition, 0))
         self.claims.update(dict.fromkeys(partitions, owner.member_id))
         return {p: self.positions[p] for p in partitions if p in self.positions} if self.exact else {}
 

@@ -179,6 +179,18 @@ def test_a_writer_without_a_claim_or_at_the_wrong_offset_is_fenced_and_its_files
     assert visible(tmp_path) == []
 
 
+def test_what_another_kind_of_member_did_and_committed_is_passed_over(tmp_path: Path) -> None:
+    writer = Writer(tmp_path, A)
+    writer.work()
+    again = CommitLogOf(tmp_path)
+    assert again.claim((T0, T1), B, {T0: 25, T1: 28}) == {T0: 30, T1: 28}
+    assert again.claim((T0, T1), B, {T0: 25, T1: 28}) == {T0: 30, T1: 28}
+    assert CommitLogOf(tmp_path).positions == {T0: 30, T1: 28}
+    span = {T1: Range(28, 29)}
+    again.commit(B, span, *Writer(tmp_path, B).stage(span), 1)
+    assert visible(tmp_path) == sorted([*ALL, "t-1 28"])
+
+
 def test_opening_reads_only_what_follows_the_checkpoint(tmp_path: Path) -> None:
     Writer(tmp_path, A, step=2).work()
     place = Scripted(LocalStorage(str(tmp_path)), -1, lambda: None, after=False)

@@ -101,6 +101,14 @@ def test_the_sinks_position_comes_before_the_groups_and_the_group_is_told() -> N
     assert stage.member.of("commit")[0][1] == {P0: 8}
 
 
+def test_an_offset_the_group_committed_past_the_sinks_position_is_where_another_member_got_to() -> None:
+    stage = Stage()
+    stage.sink.positions = {P0: 2, P1: 19}
+    stage.member.offsets = {P0: 8, P1: 4}
+    stage.run()
+    assert sorted(stage.sink.records) == [(P0, 8), (P0, 9), (P1, 19)]
+
+
 def test_a_partition_added_later_is_read_from_its_first_record_even_with_latest() -> None:
     stage = Stage(starting_offsets="latest")
     stage.member.counts = {"t": 2}

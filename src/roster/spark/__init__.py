@@ -1,11 +1,15 @@
 """The pipeline that makes a Spark application a member of a consumer group."""
 
-from roster.spark.batch import Batch, Owner, Progress, Range
-from roster.spark.errors import PipelineError, SinkFencedError
-from roster.spark.parquet import ParquetSink
-from roster.spark.pipeline import Pipeline
-from roster.spark.session import session
-from roster.spark.sinks import ConsoleSink, KafkaSink, Sink
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from roster.spark.batch import Batch, Owner, Progress, Range
+    from roster.spark.errors import PipelineError, SinkFencedError
+    from roster.spark.parquet import ParquetSink
+    from roster.spark.pipeline import Pipeline
+    from roster.spark.sinks import ConsoleSink, KafkaSink, Sink
+    from roster.spark.startup import session
 
 __all__ = [
     "Batch",
@@ -21,3 +25,20 @@ __all__ = [
     "SinkFencedError",
     "session",
 ]
+
+_HOMES = {
+    "batch": ("Batch", "Owner", "Progress", "Range"),
+    "errors": ("PipelineError", "SinkFencedError"),
+    "parquet": ("ParquetSink",),
+    "pipeline": ("Pipeline",),
+    "startup": ("session",),
+    "sinks": ("ConsoleSink", "KafkaSink", "Sink"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Names are imported when first used: a task's process needs the reader only, and starts the faster for it."""
+    for module, names in _HOMES.items():
+        if name in names:
+            return getattr(import_module(f"roster.spark.{module}"), name)
+    raise AttributeError(f"module 'roster.spark' has no attribute {name!r}")

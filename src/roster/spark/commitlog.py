@@ -40,7 +40,10 @@ FORMAT = 1
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One version of the log; a claim has `claims` only, a commit `ranges`, and `files` unless it has no rows."""
+    """One version of the log: a commit has `ranges`, and `files` unless it has no rows.
+
+    A claim has `claims`, and `ranges` of what was done outside this log.
+    """
 
     version: int
     owner: Owner
@@ -126,12 +129,28 @@ class CommitLog:
             self._publish(entry)
         self._unpublished.clear()
 
-    def claim(self, partitions: Collection[TopicPartition], owner: Owner) -> dict[TopicPartition, int]:
-        """Take partitions over, so that writers of before are fenced; returns the positions of those that have one."""
+    def claim(
+        self,
+        partitions: Collection[TopicPartition],
+        owner: Owner,
+        committed: Mapping[TopicPartition, int] | None = None,
+    ) -> dict[TopicPartition, int]:
+        """Take partitions over, so that writers of before are fenced; returns the positions of those that have one.
+
+        A position behind the group's committed offset moves on to it: writers of this log commit here first, so another
+        kind of member has done what lies between.
+        """
         self.refresh()
         self.check_group(owner.group)
-        while wanted := {p for p in partitions if self.claimants.get(p) != owner.member_id}:
-            self._append(Entry(self.version + 1, owner, claims=frozenset(wanted), time=_now()))
+        while True:
+            claims = frozenset(p for p in partitions if self.claimants.get(p) != owner.member_id)
+            elsewhere = {
+                p: Range(self.positions[p], end) for p, end in (committed or {}).items() if p in self.positions
+            }
+            elsewhere = {p: span for p, span in elsewhere.items() if p in partitions and span.size > 0}
+            if not claims and not elsewhere:
+                break
+            self._append(Entry(self.version + 1, owner, claims=claims, ranges=elsewhere, time=_now()))
         # What the owner of before committed but did not live to publish becomes visible with the take-over.
         self.complete()
         self._sweep()

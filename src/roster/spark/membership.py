@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
+
+import confluent_kafka
+from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
+
+from roster.client import ClientError, GroupMember, UnreachableError
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
     from roster.client import OffsetAndMetadata, Ownership
     from roster.model import TopicPartition
+    from roster.spark.options import Options
 
 
 class Membership(Protocol):
@@ -46,3 +52,50 @@ class Membership(Protocol):
 
     def close(self, leave: bool = True, timeout: float = 10.0) -> None:
         """Stop, and leave the group."""
+
+
+def group_member(options: Options) -> Membership:
+    """The member a pipeline's options ask for."""
+    kind = StableEndsMember if options.isolation_level == "read_committed" else GroupMember
+    return kind(
+        options.bootstrap,
+        options.group,
+        options.topics,
+        assignors=options.assignors,
+        session_timeout_ms=options.session_timeout_ms,
+        heartbeat_interval_ms=options.heartbeat_interval_ms,
+        rebalance_timeout_ms=options.rebalance_timeout_ms,
+        request_timeout_ms=options.request_timeout_ms,
+        metadata_max_age_ms=options.metadata_max_age_ms,
+        client_id=options.client_id,
+        group_instance_id=options.group_instance_id,
+        rack_id=options.rack_id,
+    )
+
+
+class StableEndsMember(GroupMember):
+    """For `read_committed`: a log ends where its first open transaction begins, so that no range waits for that."""
+
+    _admin: AdminClient | None = None
+
+    def __init__(self, bootstrap: str, *arguments: Any, request_timeout_ms: int = 30_000, **options: Any) -> None:
+        super().__init__(bootstrap, *arguments, request_timeout_ms=request_timeout_ms, **options)
+        self._addresses, self._patience = bootstrap, request_timeout_ms / 1000
+
+    def end_offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        """The last stable offset of each partition."""
+        if self._admin is None:
+            self._admin = AdminClient({"bootstrap.servers": self._addresses, "log_level": 2})
+        wanted = {confluent_kafka.TopicPartition(*partition): partition for partition in partitions}
+        latest: Any = OffsetSpec
+        asked = self._admin.list_offsets(
+            dict.fromkeys(wanted, latest.latest()),
+            isolation_level=confluent_kafka.IsolationLevel.READ_COMMITTED,
+            request_timeout=self._patience,
+        )
+        try:
+            return {wanted[partition]: answer.result().offset for partition, answer in asked.items()}
+        except confluent_kafka.KafkaException as error:
+            reason = error.args[0]
+            kind = UnreachableError if reason.retriable() or reason.code() < 0 else ClientError
+            raise kind(f"the last stable offsets are not known: {reason.str()}") from error

@@ -14,7 +14,7 @@ from roster.spark.sinks import Sink
 from roster.spark.storage import LocalStorage, Storage, storage
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from pyspark.sql import DataFrame, SparkSession
 
@@ -64,9 +64,11 @@ class ParquetSink(Sink):
         self.open(spark)
         return spark.read.parquet(self._opened()[0].uri)
 
-    def claim(self, partitions: Collection[TopicPartition], owner: Owner) -> dict[TopicPartition, int]:
+    def claim(
+        self, partitions: Collection[TopicPartition], owner: Owner, committed: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, int]:
         """Fence the owners of before and say where their results end."""
-        return self._opened()[1].claim(partitions, owner)
+        return self._opened()[1].claim(partitions, owner, committed)
 
     def write(self, df: DataFrame, batch: Batch) -> str:
         """Write the rows to a stage of their own."""

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, Self
 
 from pyspark import InheritableThread
 
-from roster.client import GroupMember
 from roster.spark.errors import PipelineError
 from roster.spark.execution import SparkRunner, check_session
 from roster.spark.loop import Loop
+from roster.spark.membership import group_member
 from roster.spark.options import Options, StartingOffsets, parse_bootstrap, parse_starting_offsets, parse_topics
 from roster.spark.reader import ReaderConfig
 from roster.spark.sinks import ForeachBatch, Sink
@@ -113,7 +113,7 @@ class Pipeline:
         )
         self._spark = spark
         self._on_progress = on_progress
-        self._membership = membership or _group_member
+        self._membership = membership or group_member
         self._function: Callable[[pa.RecordBatch], Any] | None = None
         self._schema: str | StructType | None = None
         self._transform: Callable[[DataFrame], DataFrame] | None = None
@@ -266,20 +266,3 @@ def _signals(stop: Callable[..., None]) -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler if handler is not None else signal.SIG_DFL)
-
-
-def _group_member(options: Options) -> Membership:
-    return GroupMember(
-        options.bootstrap,
-        options.group,
-        options.topics,
-        assignors=options.assignors,
-        session_timeout_ms=options.session_timeout_ms,
-        heartbeat_interval_ms=options.heartbeat_interval_ms,
-        rebalance_timeout_ms=options.rebalance_timeout_ms,
-        request_timeout_ms=options.request_timeout_ms,
-        metadata_max_age_ms=options.metadata_max_age_ms,
-        client_id=options.client_id,
-        group_instance_id=options.group_instance_id,
-        rack_id=options.rack_id,
-    )

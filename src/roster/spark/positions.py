@@ -42,11 +42,11 @@ class StartingPoints:
         """
         if not partitions:
             return {}, set()
-        in_sink = self._sink.claim(partitions, owner)
         committed = self._member.committed(partitions)
+        group = {partition: found.offset for partition, found in committed.items() if found is not None}
+        in_sink = self._sink.claim(partitions, owner, group)
         begins = self._member.beginning_offsets(partitions)
         ends = self._member.end_offsets(partitions)
-        group = {partition: found.offset for partition, found in committed.items() if found is not None}
         fresh = [p for p in partitions if p not in in_sink and p not in group]
         starts = {**self._first_offsets(fresh, begins, ends), **group, **in_sink}
         for partition, start in starts.items():

@@ -30,8 +30,14 @@ class Sink:
     def open(self, spark: SparkSession, group: str) -> None:
         """Check what can be checked before the pipeline joins the group; errors are `PipelineError`."""
 
-    def claim(self, partitions: Collection[TopicPartition], owner: Owner) -> Mapping[TopicPartition, int]:
-        """Called when partitions were taken over: the next offset each needs, without those the sink never saw."""
+    def claim(
+        self, partitions: Collection[TopicPartition], owner: Owner, committed: Mapping[TopicPartition, int]
+    ) -> Mapping[TopicPartition, int]:
+        """Called when partitions were taken over: the next offset each needs, without those the sink never saw.
+
+        `committed` are the group's offsets. One past the sink's position means that another kind of member did that
+        work: the sink moves on to it.
+        """
         return {}
 
     def write(self, df: DataFrame, batch: Batch) -> Any:

@@ -1,0 +1,119 @@
+"""Options, Java and session: what is wrong is said once, with the field and the fix."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from roster.model import TopicPartition
+from roster.spark import KafkaSink, ParquetSink, Pipeline, PipelineError
+from roster.spark.options import parse_bootstrap, parse_starting_offsets, parse_topics
+from roster.spark.startup import check_java
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+NO_SPARK: Any = None
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"bootstrap": "localhost"}, "bootstrap: 'localhost' is not host:port. For example"),
+        ({"bootstrap": "h:99999"}, "bootstrap: 'h:99999' is not host:port"),
+        ({"bootstrap": []}, "bootstrap: no address given"),
+        ({"group": ""}, "group: the group needs a name"),
+        ({"topics": []}, "topics: no topic named"),
+        ({"topics": ["a b"]}, "topics: 'a b' is not a topic name"),
+        ({"topics": "pattern:("}, "topics: 'pattern:(' is not a regular expression"),
+        ({"starting_offsets": "newest"}, "starting_offsets: 'newest' is not understood. Use 'earliest'"),
+        ({"starting_offsets": {"t": 5}}, "starting_offsets: 't': 5 is not understood"),
+        ({"starting_offsets": {"t": {"x": 5}}}, "starting_offsets: t: 'x' is not a partition number"),
+        ({"starting_offsets": {"t": {0: -3}}}, "starting_offsets: t-0: -3 is not an offset"),
+        ({"starting_offsets": datetime(2026, 1, 1)}, "starting_offsets: 2026-01-01T00:00:00 has no time zone"),  # noqa: DTZ001
+        ({"max_offsets_per_batch": 0}, "max_offsets_per_batch: 0 is not a whole number of at least 1"),
+        ({"poll_interval_ms": 1.5}, "poll_interval_ms: 1.5 is not a whole number of at least 1"),
+        ({"isolation_level": "serial"}, "isolation_level: 'serial' is not known. Use 'read_uncommitted'"),
+        ({"heartbeat_interval_ms": 45_000}, "heartbeat_interval_ms: 45000 is not shorter than session_timeout_ms"),
+        ({"assignors": ()}, "assignors: no assignor named"),
+        ({"reader_options": {"group.id": "x"}}, "reader_options: 'group.id' is set by the pipeline itself"),
+    ],
+    ids=lambda value: str(value)[:40],
+)
+def test_a_wrong_option_is_named_with_its_fix(wrong: dict[str, Any], message: str) -> None:
+    options = {"bootstrap": "127.0.0.1:9092", "group": "g", "topics": ["t"], **wrong}
+    with pytest.raises(PipelineError, match=re.escape(message)):
+        Pipeline(NO_SPARK, **options)
+
+
+def test_the_forms_options_may_take() -> None:
+    assert parse_bootstrap(["a:1", "b:2,c:3"]) == "a:1,b:2,c:3"
+    assert parse_topics("flights") == ("flights",)
+    assert parse_topics(["a", "b", "a"]) == ("a", "b")
+    assert parse_topics("pattern:fl.*") == re.compile("fl.*")
+    assert parse_starting_offsets(datetime(2026, 1, 1, tzinfo=UTC)) == 1_767_225_600_000
+    expected = {TopicPartition("t", 0): 7, TopicPartition("t", 1): -1}
+    assert parse_starting_offsets({"t": {"0": 7, 1: "latest"}}) == expected
+    assert parse_starting_offsets(expected) == expected
+
+
+def test_a_sink_that_cannot_work_is_refused_at_once() -> None:
+    with pytest.raises(PipelineError, match="path: no path given"):
+        ParquetSink("")
+    with pytest.raises(PipelineError, match="topic: 'a b' is not a topic name"):
+        KafkaSink("127.0.0.1:1", "a b")
+    pipeline = Pipeline(NO_SPARK, "127.0.0.1:9092", "g", ["t"])
+    with pytest.raises(PipelineError, match="write: 5 is not a Sink"):
+        pipeline.write(5)  # type: ignore[arg-type]
+
+
+def test_a_missing_or_old_java_is_named_with_its_fix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(PipelineError, match=r"neither JAVA_HOME nor `java` on the PATH\. Install Java 17 or newer"):
+        check_java()
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "nowhere"))
+    with pytest.raises(PipelineError, match=r"JAVA_HOME: .*nowhere has no bin/java\. Unset it or point it at"):
+        check_java()
+    java = tmp_path / "bin" / "java"
+    java.parent.mkdir()
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    for version, major in [("11.0.2", 11), ("1.8.0_392", 8)]:
+        java.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\" 2020-01-01' >&2\n")
+        java.chmod(0o755)
+        with pytest.raises(PipelineError, match=rf"is Java {major}, Spark needs 17"):
+            check_java()
+    java.write_text("#!/bin/sh\nexit 3\n")
+    with pytest.raises(PipelineError, match="does not start"):
+        check_java()
+    java.write_text("#!/bin/sh\necho 'openjdk version \"21\" 2023-09-19' >&2\n")
+    assert check_java() == str(java)
+
+
+@pytest.mark.spark
+def test_a_stopped_or_foreign_session_is_refused(spark: SparkSession) -> None:
+    class Remote:
+        pass
+
+    for session, message in [
+        (Remote(), "is not a classic Spark session"),
+        (_stopped(), "the Spark session is stopped"),
+    ]:
+        pipeline = Pipeline(session, "127.0.0.1:1", "g", ["t"]).foreach_batch(print)  # type: ignore[arg-type]
+        with pytest.raises(PipelineError, match=message):
+            pipeline.run()
+
+
+def _stopped() -> Any:
+    class Context:
+        _jsc = None
+
+    class Session:
+        _sc = Context()
+
+    return Session()
