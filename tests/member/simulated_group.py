@@ -109,6 +109,10 @@ class Actor:
     def held(self) -> frozenset[TopicPartition]:
         return self.owns.partitions | self.owns.revoking
 
+    @property
+    def fenced(self) -> bool:
+        return self.owns.failure is not None and self.owns.failure.kind is FailureKind.FENCED_INSTANCE
+
     def feed(self, event: Event) -> None:
         if not self.alive:
             return
@@ -225,6 +229,7 @@ class World:
         self.heads: dict[int, tuple[str, str]] = {}
         self.committed: dict[TopicPartition, int] = {}
         self.rounds = 0
+        self.crashes = 0
 
     # Time.
 
@@ -389,6 +394,7 @@ class World:
         if not self.up:
             return
         self.up = False
+        self.crashes += 1
         self._life += 1
         for _, partition, records in list(self._writes)[: self.chance.randint(0, len(self._writes))]:
             self.log[partition].extend(records)

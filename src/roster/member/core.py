@@ -7,19 +7,18 @@ So nothing has to be remembered about why an action waits; the next step looks a
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from roster.assignors import RebalanceProtocol
-from roster.member import matrix
-from roster.member.backoff import Chance, backoff_ms
+from roster.member import matrix, requests
+from roster.member.backoff import Chance
 from roster.member.commits import Commit, CommitQueue, commit_request, split_errors
 from roster.member.config import MemberConfig, check_selection
 from roster.member.events import (
     Assign,
     Assigned,
     AssignFailed,
-    CancelTimer,
     Channel,
     Closed,
     CommitDone,
@@ -36,8 +35,6 @@ from roster.member.events import (
     RequestFailed,
     Responded,
     SelectionChanged,
-    Send,
-    SetTimer,
     Started,
     Stopped,
     TimerExpired,
@@ -46,6 +43,7 @@ from roster.member.events import (
 from roster.member.failures import commit_fenced, commit_refused, fatal_answer
 from roster.member.holdings import Holdings
 from roster.member.matrix import Action, error_code
+from roster.member.outbox import Identity, Outbox, Sent
 from roster.member.subscription import (
     LeaderFailure,
     decode_assignment,
@@ -58,31 +56,21 @@ from roster.member.watch import TopicWatch
 from roster.model import TopicPartition
 from roster.wire import ErrorCode, Message, WireError
 from roster.wire.messages import (
-    FindCoordinatorRequest,
     FindCoordinatorResponse,
-    HeartbeatRequest,
     HeartbeatResponse,
-    JoinGroupRequest,
     JoinGroupResponse,
-    LeaveGroupRequest,
     LeaveGroupResponse,
     MetadataResponse,
     OffsetCommitResponse,
-    SyncGroupRequest,
     SyncGroupResponse,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-PROTOCOL_TYPE = "consumer"
 NO_GENERATION = -1
-MAX_REASON = 255
 IMMEDIATE_ATTEMPTS = 5
 """Joins that follow each other at once; after that even errors that ask for an immediate retry pause."""
-
-Identity: TypeAlias = tuple[int, str]
-"""Generation and member id."""
 
 HEARTBEAT: TimerName = ("heartbeat",)
 REVOKE: TimerName = ("revoke",)
@@ -90,15 +78,6 @@ JOIN: TimerName = ("join",)
 DISCOVER: TimerName = ("discover",)
 METADATA: TimerName = ("metadata",)
 COMMIT: TimerName = ("commit",)
-
-
-@dataclass(frozen=True, slots=True)
-class Sent:
-    """What an answer must be matched with: the request, who this member was then, and where it went."""
-
-    request: str
-    identity: Identity
-    to: Node | None
 
 
 class Member:
@@ -114,14 +93,10 @@ class Member:
         self.protocol: str | None = None
         self.holdings = Holdings()
         self.failure: Failure | None = None
-        self._chance = chance
         self._watch = TopicWatch(config.selection)
         self._commits = CommitQueue()
-        self._now = 0
-        self._out: list[Effect] = []
+        self._out = Outbox(config, chance)
         self._published = Publish(epoch=0)
-        self._next_id = 1
-        self._sent: dict[int, Sent] = {}
         self._assigning: int | None = None
         self._group: dict[str, tuple[bytes, str | None]] = {}
         """While leading: each member's subscription and instance id."""
@@ -132,15 +107,12 @@ class Member:
         self._failures = 0
         self._lookups = 0
         self._refreshes = 0
-        self._waiting: set[TimerName] = set()
-        """Pauses that are running: the action named must wait for its timer."""
 
     # The one entry.
 
     def step(self, event: Event, now: int) -> tuple[Effect, ...]:
         """Take in one event at `now` (ms, monotonic); returns the effects in the order they are to be carried out."""
-        self._now = now
-        self._out = []
+        self._out.begin(now)
         if self.state is State.LEFT:
             self._after_leaving(event)
         elif self.state is State.FAILED:
@@ -149,7 +121,7 @@ class Member:
             self._take(event)
             self._advance()
         self._publish()
-        return tuple(self._out)
+        return self._out.end()
 
     def _take(self, event: Event) -> None:
         match event:
@@ -196,10 +168,9 @@ class Member:
         self._send_commit()
 
     def _discover(self) -> None:
-        if DISCOVER in self._waiting or self._in_flight("find"):
+        if self._out.paused(DISCOVER) or self._out.in_flight("find"):
             return
-        request = FindCoordinatorRequest(key_type=0, coordinator_keys=[self.config.group])
-        self._send("find", request, self.config.request_timeout_ms)
+        self._send("find", requests.find_coordinator(self.config))
 
     def _approach_join(self) -> None:
         """Give up what must be given up before joining, learn the topics, then join."""
@@ -212,7 +183,7 @@ class Member:
         if self._watch.topics is None:
             self._refresh_metadata()
             return
-        if self.coordinator is not None and JOIN not in self._waiting:
+        if self.coordinator is not None and not self._out.paused(JOIN):
             self._join(self.coordinator)
 
     def _revoke_before_join(self) -> frozenset[TopicPartition]:
@@ -224,53 +195,41 @@ class Member:
         return frozenset(p for p in self.holdings.owned if p.topic not in topics)
 
     def _revoke(self, partitions: frozenset[TopicPartition]) -> None:
-        deadline = self._now + self.config.revocation_ms
+        deadline = self._out.now + self.config.revocation_ms
         self.holdings.revoke(partitions, deadline)
-        self._set(REVOKE, deadline)
+        self._out.set(REVOKE, deadline)
         self._report("revoking", "to be finished, committed and released", partitions)
 
     def _end_revocation(self) -> None:
         if not self.holdings.revoking:
-            self._out.append(CancelTimer(REVOKE))
+            self._out.cancel(REVOKE)
 
     def _join(self, coordinator: Node) -> None:
         topics = self._watch.topics or frozenset()
         self._joined_topics = topics
-        reason = (self._rejoin or "")[:MAX_REASON]
-        self._rejoin = None
+        reason, self._rejoin = self._rejoin or "", None
         self._move(Trigger.JOIN_SENT)
-        self._out.append(CancelTimer(HEARTBEAT))
+        self._out.cancel(HEARTBEAT)
         self._report("joining", reason)
-        config = self.config
-        request = JoinGroupRequest(
-            group_id=config.group,
-            session_timeout_ms=config.session_timeout_ms,
-            rebalance_timeout_ms=config.rebalance_timeout_ms,
-            member_id=self.member_id,
-            group_instance_id=config.group_instance_id,
-            protocol_type=PROTOCOL_TYPE,
-            protocols=[
-                JoinGroupRequest.Protocol(name=name, metadata=self._subscription(name, topics))
-                for name in config.assignors
-            ],
-            reason=reason,
-        )
-        self._send("join", request, config.join_timeout_ms, coordinator, Channel.PARKED)
-
-    def _subscription(self, assignor: str, topics: frozenset[str]) -> bytes:
-        return subscription_bytes(
-            assignor,
-            topics=topics,
-            owned=self.holdings.owned,
-            generation=self.generation,
-            rack=self.config.rack_id,
-            last_assignment=self._last_assignment,
-        )
+        subscriptions = {
+            name: subscription_bytes(
+                name,
+                topics=topics,
+                owned=self.holdings.owned,
+                generation=self.generation,
+                rack=self.config.rack_id,
+                last_assignment=self._last_assignment,
+            )
+            for name in self.config.assignors
+        }
+        request = requests.join_group(self.config, self.member_id, subscriptions, reason)
+        timeout = self.config.join_timeout_ms
+        self._send("join", request, coordinator, timeout_ms=timeout, channel=Channel.PARKED)
 
     # Answers.
 
     def _answered(self, number: int, message: Message) -> None:
-        sent = self._sent.pop(number, None)
+        sent = self._out.take(number)
         if sent is None:
             return
         match message:
@@ -288,17 +247,17 @@ class Member:
                 self._commit_answered(message, sent)
 
     def _unanswered(self, number: int, reason: str, unsupported: bool) -> None:
-        sent = self._sent.pop(number, None)
+        sent = self._out.take(number)
         if sent is None:
             return
         if unsupported:
             self._fail(Failure(FailureKind.UNSUPPORTED, reason, ErrorCode.UNSUPPORTED_VERSION))
-        elif sent.request == "find":
+        elif sent.kind == "find":
             self._pause_lookup(reason)
-        elif sent.request == "metadata":
+        elif sent.kind == "metadata":
             self._refreshes = self._pause(METADATA, self._refreshes, reason)
         else:
-            if sent.request == "commit" and self._commits:
+            if sent.kind == "commit" and self._commits:
                 self._commits.first.obstacle = reason
             if sent.to == self.coordinator:
                 self._coordinator_lost(reason)
@@ -329,10 +288,10 @@ class Member:
         if self.coordinator is None:
             return
         self._report("coordinator", f"the coordinator at {self.coordinator} is lost: {reason}")
-        self._out.append(Disconnect(self.coordinator))
-        self._sent = {n: s for n, s in self._sent.items() if s.to != self.coordinator}
+        self._out.emit(Disconnect(self.coordinator))
+        self._out.forget_node(self.coordinator)
         self.coordinator = None
-        self._out.append(CancelTimer(HEARTBEAT))
+        self._out.cancel(HEARTBEAT)
         if self.state in (State.PREPARING_REBALANCE, State.COMPLETING_REBALANCE):
             self._attempt_failed("the coordinator was lost", pause=True)
 
@@ -346,7 +305,10 @@ class Member:
             self._attempt_failed(f"need to re-join with the given member-id: {response.member_id}", pause=False)
         elif action is not Action.ACCEPT:
             self._attempt_refused("JoinGroup", code, action, sent)
-        elif response.protocol_type not in (None, PROTOCOL_TYPE) or response.protocol_name not in self.config.assignors:
+        elif (
+            response.protocol_type not in (None, requests.PROTOCOL_TYPE)
+            or response.protocol_name not in self.config.assignors
+        ):
             self._fail(fatal_answer("JoinGroup", ErrorCode.INCONSISTENT_GROUP_PROTOCOL, self.config))
         else:
             self._move(Trigger.JOIN_ACCEPTED)
@@ -369,13 +331,13 @@ class Member:
             self._sync({})
         else:
             self._report("leading", f"assigning for {len(self._group)} members")
-        self._sent = {n: s for n, s in self._sent.items() if s.request != "metadata"}  # it asked for other topics
-        self._waiting.discard(METADATA)
+        self._out.forget("metadata")  # it asked for other topics
+        self._out.resume(METADATA)
         self._refresh_metadata()
 
     def _start_assignment(self) -> None:
-        self._assigning = self._number()
-        self._out.append(
+        self._assigning = self._out.number()
+        self._out.emit(
             Assign(
                 self._assigning,
                 self.protocol or "",
@@ -394,19 +356,9 @@ class Member:
 
     def _sync(self, assignments: Mapping[str, bytes]) -> None:
         self._group = {}
-        request = SyncGroupRequest(
-            group_id=self.config.group,
-            generation_id=self.generation,
-            member_id=self.member_id,
-            group_instance_id=self.config.group_instance_id,
-            protocol_type=PROTOCOL_TYPE,
-            protocol_name=self.protocol,
-            assignments=[
-                SyncGroupRequest.Assignment(member_id=member, assignment=assignment)
-                for member, assignment in sorted(assignments.items())
-            ],
-        )
-        self._send("sync", request, self.config.join_timeout_ms, self.coordinator, Channel.PARKED)
+        request = requests.sync_group(self.config, self._identity, self.protocol, assignments)
+        timeout = self.config.join_timeout_ms
+        self._send("sync", request, self.coordinator, timeout_ms=timeout, channel=Channel.PARKED)
 
     def _synced(self, response: SyncGroupResponse, sent: Sent) -> None:
         code = error_code(response.error_code)
@@ -414,7 +366,10 @@ class Member:
         if action is not Action.ACCEPT:
             self._attempt_refused("SyncGroup", code, action, sent)
             return
-        if response.protocol_type not in (None, PROTOCOL_TYPE) or response.protocol_name not in (None, self.protocol):
+        if response.protocol_type not in (None, requests.PROTOCOL_TYPE) or response.protocol_name not in (
+            None,
+            self.protocol,
+        ):
             self._fail(fatal_answer("SyncGroup", ErrorCode.INCONSISTENT_GROUP_PROTOCOL, self.config))
             return
         try:
@@ -447,7 +402,7 @@ class Member:
             self._request_rejoin("need to revoke partitions and re-join")
         self._check_topics()
         if self._watch.needed:
-            self._set(METADATA, self._now + self.config.metadata_max_age_ms)
+            self._out.set(METADATA, self._out.now + self.config.metadata_max_age_ms)
 
     def _attempt_refused(self, api: str, code: ErrorCode, action: Action, sent: Sent) -> None:
         """JoinGroup or SyncGroup was answered with an error."""
@@ -485,7 +440,7 @@ class Member:
         """Forget what a join or sync is still waiting for; answers that come after all are ignored."""
         self._assigning = None
         self._group = {}
-        self._sent = {n: s for n, s in self._sent.items() if s.request not in ("join", "sync")}
+        self._out.forget("join", "sync")
 
     def _reset(self, reason: str, action: Action) -> None:
         """The coordinator does not know this member in this generation: what it held is lost."""
@@ -497,7 +452,7 @@ class Member:
         self.leader = False
         self._watch.follow()
         self._last_assignment = (NO_GENERATION, frozenset())
-        self._out.append(CancelTimer(HEARTBEAT))
+        self._out.cancel(HEARTBEAT)
         self._lose(self.holdings.held, reason)
         self._request_rejoin(reason)
         self._pause_join(reason, pause=False)
@@ -520,19 +475,14 @@ class Member:
         return self.generation != NO_GENERATION and self.state is not State.PREPARING_REBALANCE
 
     def _set_heartbeat(self) -> None:
-        self._set(HEARTBEAT, self._now + self.config.heartbeat_interval_ms)
+        self._out.set(HEARTBEAT, self._out.now + self.config.heartbeat_interval_ms)
 
     def _heartbeat(self) -> None:
         self._set_heartbeat()
-        if self.coordinator is None or self._in_flight("heartbeat"):
+        if self.coordinator is None or self._out.in_flight("heartbeat"):
             return
-        request = HeartbeatRequest(
-            group_id=self.config.group,
-            generation_id=self.generation,
-            member_id=self.member_id,
-            group_instance_id=self.config.group_instance_id,
-        )
-        self._send("heartbeat", request, self.config.heartbeat_timeout_ms, self.coordinator)
+        request = requests.heartbeat(self.config, self._identity)
+        self._send("heartbeat", request, self.coordinator, timeout_ms=self.config.heartbeat_timeout_ms)
 
     def _heartbeat_answered(self, response: HeartbeatResponse, sent: Sent) -> None:
         code = error_code(response.error_code)
@@ -551,15 +501,15 @@ class Member:
     # Metadata.
 
     def _refresh_metadata(self) -> None:
-        if METADATA in self._waiting or self._in_flight("metadata"):
+        if self._out.paused(METADATA) or self._out.in_flight("metadata"):
             return
-        self._send("metadata", self._watch.request(), self.config.request_timeout_ms)
+        self._send("metadata", self._watch.request())
 
     def _metadata(self, response: MetadataResponse) -> None:
         self._refreshes = 0
         self._watch.update(response)
         if self._watch.needed:
-            self._set(METADATA, self._now + self.config.metadata_max_age_ms)
+            self._out.set(METADATA, self._out.now + self.config.metadata_max_age_ms)
         if self.state is State.COMPLETING_REBALANCE and self._group and self._assigning is None:
             self._start_assignment()
         self._check_topics()
@@ -579,21 +529,21 @@ class Member:
 
     def _commit_requested(self, commit: Commit) -> None:
         self._commits.add(commit)
-        self._set(("commit", commit.token), self._now + self.config.request_timeout_ms)
+        self._out.set(("commit", commit.token), self._out.now + self.config.request_timeout_ms)
 
     def _send_commit(self) -> None:
         """Send the first commit if nothing stands in its way; fail those whose partitions were lost meanwhile."""
-        while self._commits and not self._in_flight("commit"):
+        while self._commits and not self._out.in_flight("commit"):
             commit = self._commits.first
             fenced = self.holdings.fenced(commit.offsets, commit.epoch)
             if fenced:
                 self._commit_done(commit.token, commit_fenced(fenced))
                 continue
-            if self.coordinator is None or self.state is State.COMPLETING_REBALANCE or COMMIT in self._waiting:
+            if self.coordinator is None or self.state is State.COMPLETING_REBALANCE or self._out.paused(COMMIT):
                 return
             config = self.config
             request = commit_request(commit, config.group, self.generation, self.member_id, config.group_instance_id)
-            self._send("commit", request, config.request_timeout_ms, self.coordinator)
+            self._send("commit", request, self.coordinator)
 
     def _commit_answered(self, response: OffsetCommitResponse, sent: Sent) -> None:
         code, own = split_errors(response)
@@ -628,25 +578,25 @@ class Member:
 
     def _commit_done(self, token: int, failure: Failure | None) -> None:
         if self._commits.remove(token) is not None:
-            self._out.append(CancelTimer(("commit", token)))
-            self._out.append(CommitDone(token, failure))
+            self._out.cancel(("commit", token))
+            self._out.emit(CommitDone(token, failure))
 
     def _commit_expired(self, token: int) -> None:
         if token not in self._commits.tokens():
             return
         if self._commits.first.token == token:
-            self._sent = {n: s for n, s in self._sent.items() if s.request != "commit"}
+            self._out.forget("commit")
         commit = self._commits.remove(token)
         if commit is not None:
             seconds = self.config.request_timeout_ms / 1000
             text = f"the commit did not go through within {seconds:g} s ({commit.obstacle}); its outcome may be unknown"
             failure = Failure(FailureKind.RETRIABLE, text, partitions=frozenset(commit.offsets))
-            self._out.append(CommitDone(token, failure))
+            self._out.emit(CommitDone(token, failure))
 
     # Timers.
 
     def _timer(self, name: TimerName) -> None:
-        self._waiting.discard(name)
+        self._out.resume(name)
         if name == HEARTBEAT:
             if self._beating():
                 self._heartbeat()
@@ -659,15 +609,9 @@ class Member:
         elif len(name) == 2 and isinstance(name[1], int):
             self._commit_expired(name[1])
 
-    def _set(self, name: TimerName, deadline: int) -> None:
-        self._waiting.discard(name)
-        self._out.append(SetTimer(name, deadline))
-
     def _pause(self, name: TimerName, attempts: int, reason: str) -> int:
-        """Hold back the action `name` for a while that grows with `attempts`; returns the new number of attempts."""
-        pause = backoff_ms(attempts, self.config.retry_backoff_ms, self.config.retry_backoff_max_ms, self._chance)
-        self._set(name, self._now + pause)
-        self._waiting.add(name)
+        """Hold back the action `name` for a while; returns the new number of attempts."""
+        pause = self._out.pause(name, attempts)
         self._report("retry", f"{name[0]}: again in {pause} ms, {reason}")
         return attempts + 1
 
@@ -685,80 +629,71 @@ class Member:
         self._move(Trigger.CLOSE)
         self._report("left", reason)
         self._end(Failure(FailureKind.CLOSED, "the member was closed"), reason if leave else None)
-        if not self._in_flight("leave"):
-            self._out.append(Stopped())
+        if not self._out.in_flight("leave"):
+            self._out.emit(Stopped())
 
     def _end(self, failure: Failure, leave_reason: str | None) -> None:
         for token in self._commits.tokens():
             self._commit_done(token, failure)
-        for name in (HEARTBEAT, REVOKE, JOIN, DISCOVER, METADATA, COMMIT):
-            self._out.append(CancelTimer(name))
-        self._waiting.clear()
-        self._sent.clear()
+        self._out.cancel(HEARTBEAT, REVOKE, JOIN, DISCOVER, METADATA, COMMIT)
+        self._out.clear()
         self._rejoin = None
         self._assigning = None
         self.holdings.lose(self.holdings.held)
         dynamic = self.config.group_instance_id is None
         if leave_reason is not None and dynamic and self.member_id and self.coordinator is not None:
-            gone = LeaveGroupRequest.Member(member_id=self.member_id, reason=leave_reason[:MAX_REASON])
-            request = LeaveGroupRequest(group_id=self.config.group, members=[gone])
-            self._send("leave", request, self.config.request_timeout_ms, self.coordinator)
+            self._send("leave", requests.leave_group(self.config, self.member_id, leave_reason), self.coordinator)
         self.generation = NO_GENERATION
         self.member_id = ""
 
     def _after_failing(self, event: Event) -> None:
         match event:
             case Responded(number) | RequestFailed(number):
-                self._sent.pop(number, None)
+                self._out.take(number)
             case CommitRequested(token):
-                self._out.append(CommitDone(token, self.failure))
+                self._out.emit(CommitDone(token, self.failure))
             case Closed():
                 self._move(Trigger.CLOSE)
-                if not self._in_flight("leave"):
-                    self._out.append(Stopped())
+                if not self._out.in_flight("leave"):
+                    self._out.emit(Stopped())
 
     def _after_leaving(self, event: Event) -> None:
         match event:
             case Responded(number, LeaveGroupResponse()) | RequestFailed(number):
-                if self._sent.pop(number, None) is not None:
-                    self._out.append(Stopped())
+                if self._out.take(number) is not None:
+                    self._out.emit(Stopped())
             case CommitRequested(token):
                 closed = Failure(FailureKind.CLOSED, "the member was closed")
-                self._out.append(CommitDone(token, self.failure or closed))
+                self._out.emit(CommitDone(token, self.failure or closed))
 
     # Small change.
 
-    def _number(self) -> int:
-        number = self._next_id
-        self._next_id += 1
-        return number
+    @property
+    def _identity(self) -> Identity:
+        return self.generation, self.member_id
 
     def _is_me(self, sent: Sent) -> bool:
         """Whether the request was sent in the present generation; an answer to an older one tells nothing of it."""
-        return sent.identity == (self.generation, self.member_id)
-
-    def _in_flight(self, request: str) -> bool:
-        return any(sent.request == request for sent in self._sent.values())
+        return sent.identity == self._identity
 
     def _send(
         self,
-        request: str,
+        kind: str,
         message: Message,
-        timeout_ms: int,
         to: Node | None = None,
+        *,
+        timeout_ms: int | None = None,
         channel: Channel = Channel.PROMPT,
     ) -> None:
-        number = self._number()
-        self._sent[number] = Sent(request, (self.generation, self.member_id), to)
-        self._out.append(Send(number, message, timeout_ms, to, Channel.ANY if to is None else channel))
+        self._out.send(kind, message, self._identity, timeout_ms=timeout_ms, to=to, channel=channel)
 
     def _report(self, kind: str, text: str, partitions: frozenset[TopicPartition] = frozenset()) -> None:
-        self._out.append(Report(kind, text, self.generation, self.member_id, partitions))
+        self._out.emit(Report(kind, text, self.generation, self.member_id, partitions))
 
     def _publish(self) -> None:
         """Tell of a change; the epoch counts the changes told."""
         held = self.holdings
-        snapshot = Publish(
+        news = Publish(
             held.epoch,
             self.generation,
             self.member_id,
@@ -768,16 +703,12 @@ class Member:
             held.deadline,
             self.failure,
         )
-        if snapshot != self._published:
+        if news != self._published:
             held.epoch += 1
-            self._published = Publish(
-                held.epoch,
-                self.generation,
-                self.member_id,
-                held.owned,
-                held.revoking,
-                held.lost,
-                held.deadline,
-                self.failure,
-            )
-            self._out.append(self._published)
+            self._published = replace(news, epoch=held.epoch)
+            self._out.emit(self._published)
+
+
+def _foreign(response: JoinGroupResponse | SyncGroupResponse) -> bool:
+    """Whether the group is not one of consumers; old versions do not say."""
+    return response.protocol_type not in (None, requests.PROTOCOL_TYPE)
