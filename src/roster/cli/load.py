@@ -62,6 +62,7 @@ def load(
     with _Reporter(topic, checked.rows, as_json) as report:
         try:
             send(producer, topic, source.batches(), rate, tally, report)
+            report.say(tally)
         except KeyboardInterrupt:
             producer.purge()
             click.echo(f"roster: interrupted: {tally.acknowledged} of {checked.rows} acknowledged", err=True)

@@ -14,7 +14,7 @@ from roster.cli.demo.view import open_view
 from roster.cli.errors import FAILED, UserError, one_line
 from roster.cli.options import columns_of
 from roster.spark import PipelineError
-from roster.spark.session import check_java
+from roster.spark.startup import check_java
 
 if TYPE_CHECKING:
     from types import FrameType
