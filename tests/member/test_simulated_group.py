@@ -19,7 +19,7 @@ TOPICS = {"t": 5, "u": 3}
 def settled(world: World) -> None:
     """Faults stop; then everything must be owned, balanced and at rest.
 
-    A coordinator that crashes in the middle of a rebalance forgets the id it gave a restarted static member and fences it
+    A coordinator that crashes within a rebalance forgets the id it gave a restarted static member and fences it
     (KIP-345; the id is written only with the leader's sync). Whoever runs such a process starts it again.
     """
     world.calm()
