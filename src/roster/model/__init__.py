@@ -1,7 +1,18 @@
 """The vocabulary every room shares: topics, members, Problem, Plan, Move, offsets."""
 
-from roster.model.plan import Move, Plan
+from roster.model.plan import LagBalance, Move, Plan
 from roster.model.problem import NO_GENERATION, NOBODY, Claims, MemberInfo, Problem, Racks
 from roster.model.topics import TopicPartition
 
-__all__ = ["NOBODY", "NO_GENERATION", "Claims", "MemberInfo", "Move", "Plan", "Problem", "Racks", "TopicPartition"]
+__all__ = [
+    "NOBODY",
+    "NO_GENERATION",
+    "Claims",
+    "LagBalance",
+    "MemberInfo",
+    "Move",
+    "Plan",
+    "Problem",
+    "Racks",
+    "TopicPartition",
+]

@@ -24,6 +24,26 @@ class Move(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class LagBalance:
+    """How evenly a plan spreads the records still to be read.
+
+    of_member: [members] records each is to read; fullest: the most that a member is to read for each unit of its
+    capacity. No assignment whatever has a fullest member below `bound`. note: for people, what the policy had to do
+    without, or why it left things as they are; "" if there is nothing to say.
+    """
+
+    of_member: Int64
+    fullest: float
+    bound: float
+    note: str = ""
+
+    @property
+    def ratio(self) -> float:
+        """fullest / bound: 1.0 is perfect, and also what nothing to read counts as."""
+        return self.fullest / self.bound if self.bound else 1.0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Plan:
     """The decision over `problem`.
 
@@ -31,6 +51,7 @@ class Plan:
     held: [partitions] member index that has it now, as the policy sees it (claims settled), NOBODY if none.
     withheld: [partitions] True where the owner gets it one round later, because somebody has yet to let it go.
     contested: [partitions] True where several members claimed it in the same newest generation, so nobody has it.
+    lag: what a policy that looks at lag came to; None for others.
     """
 
     problem: Problem
@@ -38,6 +59,7 @@ class Plan:
     held: Int32
     withheld: Bool
     contested: Bool
+    lag: LagBalance | None = None
 
     @classmethod
     def of(
@@ -120,6 +142,8 @@ class Plan:
             elif loads[source] < had[source]:
                 grows = f"{to} goes from {had[target]} to {loads[target]}"
                 why = f"balance: {giver} had {had[source]} and keeps {loads[source]}, {grows}"
+            elif self.lag is not None and problem.lag is not None:
+                why = f"lag: {int(problem.lag[p])} records to read go from {giver} to {to}"
             elif gains[source]:
                 why = f"balance: {giver} makes room for a partition that {to} may not have"
             else:

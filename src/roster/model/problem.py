@@ -25,6 +25,9 @@ NOBODY = -1
 
 NO_GENERATION = -1
 
+MOST_CAPACITY = 1 << 20
+"""The largest capacity a member can have."""
+
 
 @dataclass(frozen=True, slots=True)
 class MemberInfo:
@@ -37,6 +40,7 @@ class MemberInfo:
     generation: int = NO_GENERATION
     instance: str | None = None
     rack: str | None = None
+    capacity: int = 1
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -88,6 +92,9 @@ class Problem:
     member has. claims, generation: what members say to own, and the generation each says it from ([members], -1 if
     none). racks: None unless some member is in a rack that holds a replica; whether racks then matter, `Racks.matter`
     says. unreadable: ids of members whose subscription could not be parsed; they are members with no topics here.
+    For policies that look at lag: lag: [partitions] records still to be read, None when nobody knows; capacity:
+    [members] how many plain members each counts for, None when all are alike; settling: members have just given up what
+    is to be handed on, so this round finishes the one before.
     """
 
     members: tuple[str, ...]
@@ -100,6 +107,9 @@ class Problem:
     generation: Int32
     racks: Racks | None = None
     unreadable: frozenset[str] = frozenset()
+    lag: Int64 | None = None
+    capacity: Int32 | None = None
+    settling: bool = False
 
     @property
     def partition_count(self) -> int:
@@ -161,6 +171,7 @@ class Problem:
             claim_topic=np.array(claim_topic, dtype=np.int32),
             claim_number=np.array(claim_number, dtype=np.int64),
             replica_racks=replica_racks,
+            capacity=_capacity([info.capacity for info in members.values()]),
         )
 
     @classmethod
@@ -180,6 +191,8 @@ class Problem:
         claim_number: Int32 | Int64,
         replica_racks: Mapping[str, Sequence[Collection[str]]] | None = None,
         unreadable: frozenset[str] = frozenset(),
+        capacity: Int32 | None = None,
+        settling: bool = False,
     ) -> Problem:
         """The canonical form of columns in any order.
 
@@ -237,7 +250,16 @@ class Problem:
             generation=generation[members_order],
             racks=_racks(ordered_racks, ordered_topics, first, replica_racks),
             unreadable=unreadable,
+            capacity=None if capacity is None else capacity[members_order],
+            settling=settling,
         )
+
+
+def _capacity(capacities: Sequence[int]) -> Int32 | None:
+    """[members] column, or None where all count for one; what is out of range is brought to its end."""
+    if all(capacity == 1 for capacity in capacities):
+        return None
+    return np.array([min(max(capacity, 1), MOST_CAPACITY) for capacity in capacities], dtype=np.int32)
 
 
 def kafka_order(names: Sequence[str]) -> Int64:
