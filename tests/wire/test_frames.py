@@ -13,6 +13,7 @@ from roster.wire.messages import (
     ApiVersionsResponse,
     HeartbeatRequest,
     HeartbeatResponse,
+    MetadataRequest,
     ProduceRequest,
 )
 
@@ -107,6 +108,16 @@ def test_a_frame_cut_anywhere_is_refused(version):
         decode_request(request + b"\0")
     with pytest.raises(WireError, match="behind the end"):
         decode_response(HeartbeatResponse, version, response + b"\0")
+
+
+def test_librdkafkas_way_of_asking_for_all_topics_is_understood():
+    asked = bytes.fromhex("0003000d00000003000772646b61666b61" + "00" + "00000000" + "010000")
+    header, message = decode_request(asked)
+    assert header.correlation_id == 3
+    assert message == MetadataRequest(topics=None, allow_auto_topic_creation=True)
+    for broken in (asked + b"\0", asked[:-1], asked.replace(b"\1\0\0", b"\1\0\0\0\0")):
+        with pytest.raises(WireError, match="MetadataRequest"):
+            decode_request(broken)
 
 
 def test_headers_that_cannot_be_written():

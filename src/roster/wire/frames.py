@@ -17,7 +17,7 @@ from roster.wire.codec import decode_from, encode_framed
 from roster.wire.compile_read import skip_tags
 from roster.wire.errors import ErrorCode, WireError
 from roster.wire.fields import Versions
-from roster.wire.messages import ApiVersionsResponse
+from roster.wire.messages import ApiVersionsResponse, MetadataRequest
 from roster.wire.table import Message
 
 if TYPE_CHECKING:
@@ -105,8 +105,16 @@ def decode_request(frame: Buffer) -> tuple[RequestHeader, Message]:
     if header.api_version in cls.__table__.flexible:
         pos = skip_tags(frame, pos, len(frame), "request header: tagged fields")
     message, end = decode_from(cls, header.api_version, frame, pos)
+    if len(frame) - end == _WIDER and cls is MetadataRequest and bytes(frame[pos : pos + 4]) == _WIDE_NULL:
+        message, end = decode_from(cls, header.api_version, frame, pos + _WIDER)
     _all_read(cls, header.api_version, end, frame)
     return header, message
+
+
+_WIDE_NULL = bytes(4)
+"""How librdkafka (2.16) writes "all topics" in flexible versions: its 4-byte place for a count is not shrunk to the one
+byte of a compact null. Apache Kafka ignores the bytes left over; here the request is read as it was meant."""
+_WIDER = len(_WIDE_NULL) - 1
 
 
 def decode_request_header(frame: Buffer) -> tuple[RequestHeader, int]:
