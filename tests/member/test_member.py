@@ -280,6 +280,19 @@ def test_a_commit_that_meets_no_end_of_the_rebalance_is_retriable() -> None:
     assert (failure.kind, failure.partitions) == (FailureKind.RETRIABLE, parts("t-0"))
 
 
+def test_a_commit_for_what_was_lost_fails_even_while_there_is_no_coordinator() -> None:
+    stage = Stage(**EAGER, rebalance_timeout_ms=10_000, request_timeout_ms=60_000)
+    stage.stable("t-0")
+    stage.heartbeat(E.REBALANCE_IN_PROGRESS)
+    stage.heartbeat(E.NOT_COORDINATOR)
+    stage.commit("t-0")
+    assert not stage.commits
+    stage.wait(10_000)
+    failure = stage.commits[1].failure
+    assert failure is not None
+    assert failure.kind is FailureKind.FENCED
+
+
 def test_commits_go_out_one_at_a_time_and_in_order() -> None:
     stage = Stage()
     stage.stable("t-0")

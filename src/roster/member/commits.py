@@ -6,6 +6,8 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from roster.member.events import CommitDone, Failure, FailureKind
+from roster.member.failures import commit_fenced, commit_refused
 from roster.member.matrix import COMMIT_FAILURES, error_code
 from roster.wire import ErrorCode
 from roster.wire.messages import OffsetCommitRequest
@@ -13,12 +15,20 @@ from roster.wire.messages import OffsetCommitRequest
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from roster.member.config import MemberConfig
+    from roster.member.events import TimerName
+    from roster.member.holdings import Holdings
     from roster.member.offsets import OffsetAndMetadata
+    from roster.member.outbox import Outbox
     from roster.model import TopicPartition
     from roster.wire.messages import OffsetCommitResponse
 
 
-@dataclass(slots=True)
+PAUSE: TimerName = ("commit",)
+"""Ends the pause before a commit is tried again."""
+
+
+@dataclass(slots=True, eq=False)
 class Commit:
     """What the application asked for, how often it was tried, and what stood in the way last."""
 
@@ -29,35 +39,75 @@ class Commit:
     obstacle: str = "the group is rebalancing"
 
 
-class CommitQueue:
-    """Commits in order; the first one may be in flight. A retry can therefore never overtake a later commit."""
+class Commits:
+    """Commits in order; only the first may be in flight, so a retry can never overtake a later commit.
 
-    def __init__(self) -> None:
+    Each has the request timeout to go through, whatever stands in its way. The member sends what is `due` and tells
+    what became of it.
+    """
+
+    def __init__(self, config: MemberConfig, out: Outbox) -> None:
+        self._config = config
+        self._out = out
         self._waiting: deque[Commit] = deque()
 
-    def __bool__(self) -> bool:
-        return bool(self._waiting)
+    def add(self, commit: Commit) -> None:
+        """Queue behind the others; the time it has begins now."""
+        self._waiting.append(commit)
+        self._out.set(("commit", commit.token), self._out.now + self._config.request_timeout_ms)
 
-    @property
-    def first(self) -> Commit:
-        """The commit whose turn it is."""
+    def fence(self, holdings: Holdings) -> None:
+        """Fail those whose partitions were lost meanwhile, except one that is on its way: its answer will tell."""
+        on_its_way = self._waiting[0] if self._waiting and self._out.in_flight("commit") else None
+        for commit in list(self._waiting):
+            fenced = holdings.fenced(commit.offsets, commit.epoch)
+            if fenced and commit is not on_its_way:
+                self._done(commit, commit_fenced(fenced))
+
+    def due(self) -> Commit | None:
+        """The commit to send now, if any."""
+        if not self._waiting or self._out.in_flight("commit") or self._out.paused(PAUSE):
+            return None
         return self._waiting[0]
 
-    def add(self, commit: Commit) -> None:
-        """Queue behind the others."""
-        self._waiting.append(commit)
+    def answered(self, errors: Mapping[tuple[str, int], ErrorCode]) -> None:
+        """The first is written, but for the partitions in `errors`."""
+        if self._waiting:
+            self._done(self._waiting[0], commit_refused(errors) if errors else None)
 
-    def remove(self, token: int) -> Commit | None:
-        """Take one out, wherever it stands; None when it is done already."""
-        for commit in self._waiting:
+    def obstructed(self, reason: str) -> None:
+        """The first cannot go through yet."""
+        if self._waiting:
+            self._waiting[0].obstacle = reason
+
+    def delayed(self, code: ErrorCode) -> None:
+        """The first is to be tried again after a pause."""
+        if self._waiting:
+            commit = self._waiting[0]
+            commit.obstacle = code.name
+            self._out.pause(PAUSE, commit.attempts)
+            commit.attempts += 1
+
+    def expired(self, token: int) -> None:
+        """The time of this one is up."""
+        for place, commit in enumerate(self._waiting):
             if commit.token == token:
-                self._waiting.remove(commit)
-                return commit
-        return None
+                if place == 0:
+                    self._out.forget("commit")
+                seconds = self._config.request_timeout_ms / 1000
+                text = f"the commit did not go through within {seconds:g} s ({commit.obstacle}), its outcome is unknown"
+                self._done(commit, Failure(FailureKind.RETRIABLE, text, partitions=frozenset(commit.offsets)))
+                return
 
-    def tokens(self) -> list[int]:
-        """Those that wait, in order."""
-        return [commit.token for commit in self._waiting]
+    def fail_all(self, failure: Failure) -> None:
+        """The member is done."""
+        while self._waiting:
+            self._done(self._waiting[0], failure)
+
+    def _done(self, commit: Commit, failure: Failure | None) -> None:
+        self._waiting.remove(commit)
+        self._out.cancel(("commit", commit.token))
+        self._out.emit(CommitDone(commit.token, failure))
 
 
 def commit_request(

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 from roster.assignors import RebalanceProtocol
 from roster.member import matrix, requests
 from roster.member.backoff import Chance
-from roster.member.commits import Commit, CommitQueue, commit_request, split_errors
+from roster.member.commits import PAUSE as COMMIT
+from roster.member.commits import Commit, Commits, commit_request, split_errors
 from roster.member.config import MemberConfig, check_selection
 from roster.member.events import (
     Assign,
@@ -40,7 +41,7 @@ from roster.member.events import (
     TimerExpired,
     TimerName,
 )
-from roster.member.failures import commit_fenced, commit_refused, fatal_answer
+from roster.member.failures import fatal_answer
 from roster.member.holdings import Holdings
 from roster.member.matrix import Action, error_code
 from roster.member.outbox import Identity, Outbox, Sent
@@ -77,7 +78,6 @@ REVOKE: TimerName = ("revoke",)
 JOIN: TimerName = ("join",)
 DISCOVER: TimerName = ("discover",)
 METADATA: TimerName = ("metadata",)
-COMMIT: TimerName = ("commit",)
 
 
 class Member:
@@ -94,8 +94,8 @@ class Member:
         self.holdings = Holdings()
         self.failure: Failure | None = None
         self._watch = TopicWatch(config.selection)
-        self._commits = CommitQueue()
         self._out = Outbox(config, chance)
+        self._commits = Commits(config, self._out)
         self._published = Publish(epoch=0)
         self._assigning: int | None = None
         self._group: dict[str, tuple[bytes, str | None]] = {}
@@ -149,7 +149,7 @@ class Member:
                     self._refresh_metadata()
                 self._check_topics()
             case CommitRequested(token, offsets, epoch):
-                self._commit_requested(Commit(token, offsets, epoch))
+                self._commits.add(Commit(token, offsets, epoch))
             case Closed(leave, reason):
                 self._close(leave, reason)
 
@@ -257,8 +257,8 @@ class Member:
         elif sent.kind == "metadata":
             self._refreshes = self._pause(METADATA, self._refreshes, reason)
         else:
-            if sent.kind == "commit" and self._commits:
-                self._commits.first.obstacle = reason
+            if sent.kind == "commit":
+                self._commits.obstructed(reason)
             if sent.to == self.coordinator:
                 self._coordinator_lost(reason)
 
@@ -527,22 +527,13 @@ class Member:
 
     # Commits.
 
-    def _commit_requested(self, commit: Commit) -> None:
-        self._commits.add(commit)
-        self._out.set(("commit", commit.token), self._out.now + self.config.request_timeout_ms)
-
     def _send_commit(self) -> None:
-        """Send the first commit if nothing stands in its way; fail those whose partitions were lost meanwhile."""
-        while self._commits and not self._out.in_flight("commit"):
-            commit = self._commits.first
-            fenced = self.holdings.fenced(commit.offsets, commit.epoch)
-            if fenced:
-                self._commit_done(commit.token, commit_fenced(fenced))
-                continue
-            if self.coordinator is None or self.state is State.COMPLETING_REBALANCE or self._out.paused(COMMIT):
-                return
-            config = self.config
-            request = commit_request(commit, config.group, self.generation, self.member_id, config.group_instance_id)
+        self._commits.fence(self.holdings)
+        if self.coordinator is None or self.state is State.COMPLETING_REBALANCE:
+            return  # between join and sync it would be refused
+        commit = self._commits.due()
+        if commit is not None:
+            request = commit_request(commit, self.config.group, *self._identity, self.config.group_instance_id)
             self._send("commit", request, self.coordinator)
 
     def _commit_answered(self, response: OffsetCommitResponse, sent: Sent) -> None:
@@ -551,47 +542,24 @@ class Member:
             case Action.REJOIN:
                 if self.state is State.STABLE and self._rejoin is None:
                     self._request_rejoin("offset commit failed since group is already rebalancing")
-                self._commit_delayed(code)
+                self._commits.delayed(code)
             case Action.BACK_OFF:
-                self._commit_delayed(code)
+                self._commits.delayed(code)
             case Action.REDISCOVER:
-                self._commit_delayed(code)
+                self._commits.delayed(code)
                 if sent.to == self.coordinator:
                     self._coordinator_lost(code.name)
             case (Action.RESET_MEMBER | Action.RESET_GENERATION) as action:
                 if self._is_me(sent) and self.state is State.STABLE:
                     self._reset(f"encountered {code.name} from OffsetCommit response", action)
                 else:
-                    self._commit_delayed(code)
+                    self._commits.delayed(code)
             case Action.FATAL if code is ErrorCode.FENCED_INSTANCE_ID and not self._is_me(sent):
-                self._commit_delayed(code)
+                self._commits.delayed(code)
             case Action.FATAL:
                 self._fail(fatal_answer("OffsetCommit", code, self.config))
-            case _ if self._commits:
-                self._commit_done(self._commits.first.token, commit_refused(own) if own else None)
-
-    def _commit_delayed(self, code: ErrorCode) -> None:
-        if self._commits:
-            commit = self._commits.first
-            commit.obstacle = code.name
-            commit.attempts = self._pause(COMMIT, commit.attempts, f"commit: {code.name}")
-
-    def _commit_done(self, token: int, failure: Failure | None) -> None:
-        if self._commits.remove(token) is not None:
-            self._out.cancel(("commit", token))
-            self._out.emit(CommitDone(token, failure))
-
-    def _commit_expired(self, token: int) -> None:
-        if token not in self._commits.tokens():
-            return
-        if self._commits.first.token == token:
-            self._out.forget("commit")
-        commit = self._commits.remove(token)
-        if commit is not None:
-            seconds = self.config.request_timeout_ms / 1000
-            text = f"the commit did not go through within {seconds:g} s ({commit.obstacle}); its outcome may be unknown"
-            failure = Failure(FailureKind.RETRIABLE, text, partitions=frozenset(commit.offsets))
-            self._out.emit(CommitDone(token, failure))
+            case _:
+                self._commits.answered(own)
 
     # Timers.
 
@@ -607,7 +575,7 @@ class Member:
         elif name == REVOKE:
             self._lose(self.holdings.revoking, "not released before the revoke deadline")
         elif len(name) == 2 and isinstance(name[1], int):
-            self._commit_expired(name[1])
+            self._commits.expired(name[1])
 
     def _pause(self, name: TimerName, attempts: int, reason: str) -> int:
         """Hold back the action `name` for a while; returns the new number of attempts."""
@@ -633,8 +601,7 @@ class Member:
             self._out.emit(Stopped())
 
     def _end(self, failure: Failure, leave_reason: str | None) -> None:
-        for token in self._commits.tokens():
-            self._commit_done(token, failure)
+        self._commits.fail_all(failure)
         self._out.cancel(HEARTBEAT, REVOKE, JOIN, DISCOVER, METADATA, COMMIT)
         self._out.clear()
         self._rejoin = None
