@@ -75,6 +75,11 @@ class TestRange:
         both = {t: [{"a", "b"}] * n for t, n in partitions.items()}
         assert shown(plan("range", partitions, group, both)) == shown(plan("range", partitions, group))
 
+    def test_racks_that_are_the_same_for_all_partitions_change_nothing(self):
+        group = {"c0": MemberInfo(["t1", "t2"], rack="b"), "c1": MemberInfo(["t1", "t2"], rack="a")}
+        racks = {"t1": [{"a"}], "t2": [{"a"}]}
+        assert shown(plan("range", {"t1": 1, "t2": 1}, group, racks)) == sets(c0="t1-0 t2-0", c1="")
+
 
 class TestRoundRobin:
     def test_rr_3_static_members_first(self):

@@ -92,6 +92,8 @@ class Network:
         steps = distance[self._tail[arcs]] % self._most_steps
         nearest_first = stable_order(steps, int(self._most_steps))
         arcs, steps = arcs[nearest_first], steps[nearest_first]
+        if np.bincount(self._head[arcs]).max() > 1:
+            arcs = arcs[_turned(self._tail[arcs])]
         tail, head, room = self._tail[arcs], self._head[arcs], self._room[arcs]
         bounds = [*np.flatnonzero(np.append(True, steps[1:] != steps[:-1])).tolist(), len(arcs)]
         layers = [slice(begin, end) for begin, end in pairwise(bounds)]
@@ -116,6 +118,17 @@ class Network:
             change = np.bincount(head[busy], weights=sent, minlength=len(takes))
             change -= np.bincount(tail[busy], weights=sent, minlength=len(takes))
             self.surplus += change.astype(np.int64)
+
+
+def _turned(tail: Int64) -> Int64:
+    """A permutation that turns each tail's run of arcs by a different amount, so that not all send to the same heads
+    first.
+    """
+    starts = np.flatnonzero(np.append(True, tail[1:] != tail[:-1]))
+    degree = np.diff(np.append(starts, len(tail)))
+    turn = ((tail[starts] * 0.6180339887498949) % 1.0 * degree).astype(np.int64)
+    start, degree, turn = (np.repeat(column, degree) for column in (starts, degree, turn))
+    return np.asarray(start + (np.arange(len(tail)) - start + turn) % degree)
 
 
 def _share(group: Int64, wanted: Int64, available: Int64) -> Int64:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 
 from roster.assignors.base import Assignor, ClaimSource, RebalanceProtocol
-from roster.assignors.groups import members_by_subscription, subscribers, topic_classes
+from roster.assignors.groups import members_by_subscription, stable_order, subscribers, topic_classes
 from roster.model import NOBODY, Plan, Problem, Racks
 from roster.model.problem import Bool, Int64
 
@@ -17,23 +19,35 @@ def assign(problem: Problem) -> Plan:
     that before racks.
     """
     owner = np.full(problem.partition_count, NOBODY, dtype=np.int32)
+    racks = problem.racks
+    if racks is not None and not any(_racks_matter(racks, consumers, rows) for consumers, rows in _alike(problem)):
+        racks = None
+    for consumers, partitions in _alike(problem):
+        if racks is None:
+            quota, spare = divmod(partitions.shape[1], len(consumers))
+            owner[partitions] = np.repeat(consumers, quota + (np.arange(len(consumers)) < spare))
+        else:
+            owner[partitions] = consumers[_Cut(racks, consumers, partitions).owners()]
+    return Plan.of(problem, owner)
+
+
+def _alike(problem: Problem) -> Iterator[tuple[Int64, Int64]]:
+    """Topics with the same subscribers and as many partitions: (members, [topics, numbers] flat partitions)."""
     classes = topic_classes(problem)
     members = members_by_subscription(problem)
     counts = problem.counts
-    by_class = np.argsort(classes.of_topic, kind="stable")
-    alike_topics = np.split(by_class, np.cumsum(np.bincount(classes.of_topic, minlength=len(classes)))[:-1])
-    for number in range(len(classes)):
+    by_class = stable_order(classes.of_topic, len(classes))
+    bounds = np.cumsum(np.bincount(classes.of_topic, minlength=len(classes)))[:-1]
+    for number, topics in enumerate(np.split(by_class, bounds) if len(classes) else ()):
         consumers = subscribers(members, classes.subscriptions(number))
-        alike = alike_topics[number]
-        for count in np.unique(counts[alike]).tolist():
-            topics = alike[counts[alike] == count]
-            partitions = problem.first[topics][:, np.newaxis] + np.arange(count)
-            if problem.racks is None:
-                quota, spare = divmod(count, len(consumers))
-                owner[partitions] = np.repeat(consumers, quota + (np.arange(len(consumers)) < spare))
-            else:
-                owner[partitions] = consumers[_Cut(problem.racks, consumers, partitions).owners()]
-    return Plan.of(problem, owner)
+        for count in np.unique(counts[topics]).tolist():
+            first = problem.first[topics[counts[topics] == count]]
+            yield consumers, first[:, np.newaxis] + np.arange(count)
+
+
+def _racks_matter(racks: Racks, consumers: Int64, partitions: Int64) -> bool:
+    """Whether racks can change anything for one of the topics."""
+    return any(racks.matter(consumers.tolist(), np.unique(sets).tolist()) for sets in racks.set_of[partitions])
 
 
 class _Cut:
@@ -41,7 +55,7 @@ class _Cut:
 
     def __init__(self, racks: Racks, consumers: Int64, partitions: Int64) -> None:
         self.racks = racks
-        self.sets = racks.set_of[partitions]
+        self.partitions = partitions
         self.quota, self.spare = divmod(partitions.shape[1], len(consumers))
         self.consumers = consumers
         self.has = np.zeros(len(consumers), dtype=np.int64)
@@ -49,13 +63,13 @@ class _Cut:
 
     def owners(self) -> Int64:
         """[numbers] index into the consumers."""
-        alone = len(self.sets) == 1
+        alone = len(self.partitions) == 1
         if any(self.racks.member[m] for m in self.consumers.tolist()):
-            fits = np.asarray(self.racks.matches()[self.consumers][:, self.sets].all(axis=1))
-            if alone and self.racks.matter(self.consumers.tolist(), np.unique(self.sets).tolist()):
-                self._fill(fits)
-            elif not alone:
+            fits = np.asarray(self.racks.matches()[self.consumers][:, self.racks.set_of[self.partitions]].all(axis=1))
+            if not alone:
                 self._first_fit(fits)
+            elif _racks_matter(self.racks, self.consumers, self.partitions):
+                self._fill(fits)
         self._fill(np.ones((len(self.consumers), len(self.owner)), dtype=np.bool_))
         return self.owner
 

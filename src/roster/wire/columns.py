@@ -14,7 +14,7 @@ members are left the rest is read one by one. Every count and length is checked 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from struct import Struct
 from typing import TypeAlias
@@ -73,13 +73,12 @@ class Subscriptions:
 class Buffer:
     """Bytes that can be read as integers at any position, aligned or not, many positions at once."""
 
-    def __init__(self, data: bytes) -> None:
-        self.data = data
-        self.size = len(data)
-        padded = data + bytes(_WORD)
-        self.int16 = np.ndarray(self.size, dtype=">i2", buffer=padded, strides=(1,))
-        self.int32 = np.ndarray(self.size, dtype=">i4", buffer=padded, strides=(1,))
-        self.word = np.ndarray(self.size + 1, dtype="<u8", buffer=padded, strides=(1,))
+    def __init__(self, parts: Iterable[bytes]) -> None:
+        self.data = b"".join((*parts, bytes(_WORD)))  # padded, so that the last bytes can be read as a word too
+        self.size = len(self.data) - _WORD
+        self.int16 = np.ndarray(self.size, dtype=">i2", buffer=self.data, strides=(1,))
+        self.int32 = np.ndarray(self.size, dtype=">i4", buffer=self.data, strides=(1,))
+        self.word = np.ndarray(self.size + 1, dtype="<u8", buffer=self.data, strides=(1,))
 
     def words(self, start: Int64, length: Int64, width: int) -> UInt64:
         """[width, names] the bytes of each name as little-endian integers, zero past its end."""
@@ -100,7 +99,7 @@ class Names:
         self._length = np.fromiter(map(len, self.encoded), dtype=np.int64, count=len(names))
         self._width = -(-int(self._length.max(initial=0)) // _WORD)
         start = np.cumsum(self._length) - self._length
-        self._words = Buffer(b"".join(self.encoded)).words(start, self._length, self._width)
+        self._words = Buffer(self.encoded).words(start, self._length, self._width)
         bits = max(3, (4 * len(names)).bit_length())
         self._shift = np.uint64(64 - bits)
         slot = (_hash(self._words, self._length) >> self._shift).astype(np.int64)
@@ -257,7 +256,7 @@ def _numbers(buffer: Buffer, entries: _Entries, names: Names) -> TopicPartitions
 
 def decode_subscriptions(subscriptions: Sequence[bytes], names: Names) -> Subscriptions:
     """Read the subscriptions of a group's members. Never raises: unreadable ones are marked."""
-    buffer = Buffer(b"".join(subscriptions))
+    buffer = Buffer(subscriptions)
     size = np.fromiter(map(len, subscriptions), dtype=np.int64, count=len(subscriptions))
     end = np.cumsum(size)
     start = end - size
@@ -368,7 +367,7 @@ def decode_sticky_user_data(user_data: Sequence[bytes | None], names: Names) -> 
     """
     present = [m for m, data in enumerate(user_data) if data]
     chosen = [user_data[m] or b"" for m in present]
-    buffer = Buffer(b"".join(chosen))
+    buffer = Buffer(chosen)
     size = np.fromiter(map(len, chosen), dtype=np.int64, count=len(chosen))
     end = np.cumsum(size)
     entries, after = _walk(buffer, end - size, end, with_numbers=True)
@@ -449,7 +448,7 @@ def encode_assignments(
     int16[entry_at] = length
     width = -(-int(name_length.max(initial=0)) // _WORD)
     name_start = np.cumsum(name_length) - name_length
-    words = Buffer(b"".join(encoded)).words(name_start, name_length, width)
+    words = Buffer(encoded).words(name_start, name_length, width)
     for w in range(width):  # whole words spill over the name's end, onto bytes that are written after them
         reach = slice(None) if int(name_length.min()) > w * _WORD else length > w * _WORD
         word[entry_at[reach] + 2 + w * _WORD] = words[w, entry_topic[reach]]
