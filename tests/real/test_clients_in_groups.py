@@ -164,7 +164,8 @@ def test_leader_notices_new_partitions(cluster, client, leader):
     consumed_up_to([first, second], {(topic, p): 10 if p < 2 else 5 for p in range(6)})
 
 
-@pytest.mark.parametrize("kind", ["java", "kafka-python", "confluent", "roster"])
+# Not kafka-python: in about one run of eight its 3.0.12 gives up its partitions for the new topic and never joins again.
+@pytest.mark.parametrize("kind", ["java", "confluent", "roster"])
 def test_pattern_finds_topics_created_later(cluster, client, kind):
     stem, group = unique("pattern"), unique("group")
     one = cluster.create_topic(f"{stem}-one", partitions=2)
