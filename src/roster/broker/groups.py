@@ -38,7 +38,7 @@ from roster.wire.messages import (
 from roster.wire.records import Record, build_batch, read_batch, read_header, verify_crc
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from roster.broker.group_commit import GroupCommit
     from roster.broker.partition_log import PartitionLog
@@ -121,28 +121,40 @@ class Groups:
             self._waiting.pop(token, None)
 
     async def commit_offsets(self, call: Call[OffsetCommitRequest]) -> Message:
-        """OffsetCommit: topics that do not exist are refused here, the coordinator knows nothing of topics."""
+        """OffsetCommit: partitions that do not exist are refused here, the coordinator knows nothing of topics."""
         request = call.message
-        unknown = [topic for topic in request.topics if self._topics.get(topic.name) is None]
-        if not unknown:
-            return await self.handle(call)
-        request.topics = [topic for topic in request.topics if topic not in unknown]
+        refused = self._take_unknown(request.topics)
+        request.topics = [topic for topic in request.topics if topic.partitions]
         response = OffsetCommitResponse()
         if request.topics:
             response = cast("OffsetCommitResponse", await self.handle(call))
-        response.topics += [
-            OffsetCommitResponse.Topic(
-                name=topic.name,
-                partitions=[
-                    OffsetCommitResponse.Partition(
-                        partition_index=partition.partition_index, error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-                    )
-                    for partition in topic.partitions
-                ],
-            )
-            for topic in unknown
-        ]
+        response.topics = _with_refused(OffsetCommitResponse.Topic, refused, response.topics)
         return response
+
+    async def delete_offsets(self, call: Call[OffsetDeleteRequest]) -> Message:
+        """OffsetDelete: as with commits, partitions that do not exist are refused here."""
+        request = call.message
+        refused = self._take_unknown(request.topics)
+        request.topics = [topic for topic in request.topics if topic.partitions]
+        response = OffsetDeleteResponse()
+        if request.topics:
+            response = cast("OffsetDeleteResponse", await self.handle(call))
+            if response.error_code != ErrorCode.NONE:
+                return response
+        response.topics = _with_refused(OffsetDeleteResponse.Topic, refused, response.topics)
+        return response
+
+    def _take_unknown(self, topics: Iterable[Any]) -> dict[str, list[int]]:
+        """Take the partitions that do not exist out of a request; return them by topic."""
+        taken: dict[str, list[int]] = {}
+        for asked in topics:
+            topic = self._topics.get(asked.name)
+            count = len(topic.logs) if topic is not None else 0
+            unknown = [each.partition_index for each in asked.partitions if not 0 <= each.partition_index < count]
+            if unknown:
+                taken.setdefault(asked.name, []).extend(unknown)
+                asked.partitions = [each for each in asked.partitions if 0 <= each.partition_index < count]
+        return taken
 
     async def describe(self, call: Call[DescribeGroupsRequest]) -> Message:
         """DescribeGroups: what the client may do with a group is not the coordinator's business."""
@@ -151,28 +163,6 @@ class Groups:
             for group in response.groups:
                 if group.error_code == ErrorCode.NONE:
                     group.authorized_operations = permissions.ON_GROUP
-        return response
-
-    async def delete_offsets(self, call: Call[OffsetDeleteRequest]) -> Message:
-        """OffsetDelete: as with commits, topics that do not exist are refused here."""
-        request = call.message
-        unknown = [topic for topic in request.topics if self._topics.get(topic.name) is None]
-        request.topics = [topic for topic in request.topics if topic not in unknown]
-        response = cast("OffsetDeleteResponse", await self.handle(call))
-        if response.error_code != ErrorCode.NONE:
-            return response
-        response.topics += [
-            OffsetDeleteResponse.Topic(
-                name=topic.name,
-                partitions=[
-                    OffsetDeleteResponse.Partition(
-                        partition_index=partition.partition_index, error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-                    )
-                    for partition in topic.partitions
-                ],
-            )
-            for topic in unknown
-        ]
         return response
 
     def topics_deleted(self, names: Sequence[str]) -> None:
@@ -227,6 +217,18 @@ class Groups:
             self._step(event)
         except Exception:
             logger.exception("the coordinator failed on %s", event)
+
+
+def _with_refused(kind: Any, refused: dict[str, list[int]], answered: list[Any]) -> list[Any]:
+    """The topics of a response with the refused partitions before the others, as Kafka has it."""
+    merged = []
+    for name, indexes in refused.items():
+        code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        topic = kind(name=name, partitions=[kind.Partition(partition_index=n, error_code=code) for n in indexes])
+        for other in [each for each in answered if each.name == name]:
+            topic.partitions += other.partitions
+        merged.append(topic)
+    return merged + [topic for topic in answered if topic.name not in refused]
 
 
 def _read_all(log: PartitionLog) -> tuple[tuple[bytes, bytes | None], ...]:
