@@ -2,15 +2,14 @@
 
 It shares nothing with the assignors. Three questions, each about the plan alone:
 
-valid     Does everything that somebody subscribes to have one owner who subscribes to it?
-balanced  Can load be passed on, partition by partition, from a member to one that has two less? If from nobody to
-nobody,
-          the loads are lexicographically fairest (Harvey, Ladner, Lovasz, Tamir, Semi-matchings for bipartite graphs,
-          2006).
-fewest    Is there a round of exchanges that leaves the loads as they are, but more partitions with the member that
-holds them
-          (or, where racks matter, in a rack with a replica)? If there is none (no negative cycle in the graph of
-          possible exchanges), no plan with these loads moves less.
+valid: does everything that somebody subscribes to have one owner, who subscribes to it?
+
+balanced: can load be passed on, partition by partition, from a member to one that has two less? If not, by nobody, the
+loads are lexicographically fairest (Harvey, Ladner, Lovasz and Tamir, Semi-matchings for bipartite graphs, 2006).
+
+fewest: is there a round of exchanges that leaves the loads as they are, but more partitions with the member that holds
+them (or, where racks matter, in a rack with a replica)? If there is none, that is, no negative cycle in the graph of
+possible exchanges, then no plan with these loads moves less.
 """
 
 from __future__ import annotations

@@ -19,6 +19,9 @@ from roster.model.problem import Bool, Int64
 UNBOUNDED = np.int64(1 << 40)
 """Room of an arc without a limit; more than any flow here."""
 
+GOLDEN = 0.6180339887498949
+"""Multiples of the golden ratio's fraction are spread evenly over [0, 1): a different, repeatable start for each."""
+
 _FAR = np.int64(1 << 60)
 
 
@@ -71,9 +74,7 @@ class Network:
         return reached
 
     def _distances(self, live: Int64) -> Int64:
-        """Length of a shortest way from each node to a deficit: its cost, times `_most_steps`, plus its number of
-        arcs.
-        """
+        """Length of a shortest way from each node to a deficit: its cost times `_most_steps`, plus its arcs."""
         tail, head, length = self._tail[live], self._head[live], self._length[live]
         starts = np.flatnonzero(np.append(True, tail[1:] != tail[:-1]))
         nodes = tail[starts]
@@ -121,12 +122,10 @@ class Network:
 
 
 def _turned(tail: Int64) -> Int64:
-    """A permutation that turns each tail's run of arcs by a different amount, so that not all send to the same heads
-    first.
-    """
+    """A permutation that turns each tail's run of arcs, each by its own amount, so that not all begin at one head."""
     starts = np.flatnonzero(np.append(True, tail[1:] != tail[:-1]))
     degree = np.diff(np.append(starts, len(tail)))
-    turn = ((tail[starts] * 0.6180339887498949) % 1.0 * degree).astype(np.int64)
+    turn = ((tail[starts] * GOLDEN) % 1.0 * degree).astype(np.int64)
     start, degree, turn = (np.repeat(column, degree) for column in (starts, degree, turn))
     return np.asarray(start + (np.arange(len(tail)) - start + turn) % degree)
 

@@ -13,19 +13,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from roster.assignors.flow import UNBOUNDED, Network
+from roster.assignors.flow import GOLDEN, UNBOUNDED, Network
 from roster.model.problem import Bool, Int64
-
-_GOLDEN = 0.6180339887498949
-"""Multiples of it are spread evenly over [0, 1): where a row's rounding starts."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Table:
     """Rows x classes as a sparse table: cell i says that members of `column[i]` may own partitions of `row[i]`.
 
-    Cells are ordered by row; supply: [rows] partitions of each, at least one; size: [classes] members of each, at least
-    one.
+    Cells are ordered by row and column. supply: [rows] partitions of each; size: [classes] members of each; none is 0.
     """
 
     row: Int64
@@ -126,7 +122,7 @@ def spread(table: Table, supply: Int64) -> Int64:
         weight *= (target + 1e-9) / (load + 1e-9)
     total = np.cumsum(share)
     begin = (total - share)[starts]
-    reached = np.floor(total - begin[table.row] + (_GOLDEN * table.row) % 1.0)
+    reached = np.floor(total - begin[table.row] + (GOLDEN * table.row) % 1.0)
     reached = np.minimum(reached, supply[table.row])
     reached[np.append(starts[1:], len(share)) - 1] = supply
     before = np.append(0.0, reached[:-1])

@@ -118,9 +118,7 @@ class _Exchange:
         return fairest(table, placed + spread(table, left))
 
     def _cheapest(self, levels: Levels) -> tuple[Int64, Int64, Int64]:
-        """([holdings] partitions kept, [cells] partitions that go to the class, [members] partitions that a member is
-        given).
-        """
+        """([holdings] partitions kept, [cells] how many go to a class, [members] how many one is given)."""
         kinds, table, rows, classes, members = self.kinds, self.kinds.table, self.rows, self.classes, self.members
         busy = np.flatnonzero(kinds.class_of >= 0)
         member_class = kinds.class_of[busy]

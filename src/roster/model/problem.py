@@ -89,10 +89,12 @@ class Problem:
     instances: the members' instance ids, None for dynamic ones.
     topics: names of the topics that somebody subscribes to and that exist, ascending.
     first: [topics + 1] flat number of each topic's partition 0; the last entry is the number of partitions.
-    subscriptions: the distinct subscriptions, each ascending topic indices; subscription_of: [members] which one a
-    member has. claims, generation: what members say to own, and the generation each says it from ([members], -1 if
-    none). racks: None unless some member is in a rack that holds a replica; whether racks then matter, `Racks.matter`
-    says. unreadable: ids of members whose subscription could not be parsed; they are members with no topics here.
+    subscriptions: the distinct subscriptions, each ascending topic indices.
+    subscription_of: [members] which of them a member has.
+    claims: what members say to own; generation: [members] the generation each says it from, -1 if none.
+    racks: None unless some member is in a rack that holds a replica; whether racks then matter, `Racks.matter` says.
+    unreadable: ids of members whose subscription could not be parsed; they are members with no topics here.
+
     For policies that look at lag: lag: [partitions] records still to be read, None when nobody knows; capacity:
     [members] how many plain members each counts for, None when all are alike; settling: members have just given up what
     is to be handed on, so this round finishes the one before.

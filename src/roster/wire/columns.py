@@ -3,8 +3,9 @@
 Formats (Kafka's ConsumerProtocolSubscription and ConsumerProtocolAssignment v0-v3, non-flexible, big-endian, an int16
 version in front; a version above 3 reads as 3 and its tail is ignored):
 
-    Subscription  topics [string] · user data bytes? · v1+ owned [topic string, [int32]] · v2+ generation int32 · v3+
-    rack string? Assignment    [topic string, [int32]] · user data bytes?
+    Subscription           topics [string] · user data bytes? · v1+ owned [topic string, [int32]] · v2+ generation int32
+                           · v3+ rack string?
+    Assignment             [topic string, [int32]] · user data bytes?
     sticky user data       [topic string, [int32]] · V1 generation int32
     cooperative user data  generation int32
 
@@ -25,7 +26,6 @@ import numpy.typing as npt
 Int32: TypeAlias = npt.NDArray[np.int32]
 Int64: TypeAlias = npt.NDArray[np.int64]
 UInt64: TypeAlias = npt.NDArray[np.uint64]
-Bytes: TypeAlias = npt.NDArray[np.uint8]
 Bool: TypeAlias = npt.NDArray[np.bool_]
 
 HIGHEST_VERSION = 3
@@ -35,16 +35,17 @@ _LOCKSTEP_MIN = 48
 """Below this many members a Python loop over entries is faster than numpy steps over members."""
 
 _WORD = 8
+
 _CHUNK = 1 << 16
+"""Names looked up at once; bounds the memory that hostile lists of names can ask for."""
+
 _int16 = Struct(">h")
 _int32 = Struct(">i")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TopicPartitions:
-    """Entries of topic-partition lists: row i says that `member[i]` lists `number[i]` of topic index `topic[i]` (-1
-    unknown).
-    """
+    """Entries of topic-partition lists: row i says that `member[i]` lists partition `number[i]` of topic `topic[i]`."""
 
     member: Int32
     topic: Int32
@@ -55,10 +56,11 @@ class TopicPartitions:
 class Subscriptions:
     """What the members of a group sent, members in the order given, topics as indices into the names given.
 
-    sections: distinct topic lists as topic indices (unknown topics left out); section_of: [members] which one a member
-    sent. user_data: per member, None where null. owned: entries of the v1+ field. generation: [members] of the v2+
-    field, else -1. racks: of the v3 field, None if absent or empty. readable: [members] False where the bytes are no
-    subscription; such a member has no topics, no user data and owns nothing here.
+    sections: distinct topic lists as topic indices, unknown topics left out; section_of: [members] which one was sent.
+    user_data: per member, None where null.
+    owned: entries of the v1+ field; generation: [members] the v2+ field, -1 if absent.
+    racks: per member the v3 field, None if absent or empty.
+    readable: [members] False where the bytes are no subscription; such a member has no topics and owns nothing here.
     """
 
     sections: list[Int32]
