@@ -289,8 +289,9 @@ def decode_subscriptions(subscriptions: Sequence[bytes], names: Names) -> Subscr
     generation, racks = _tails(data, version.tolist(), position, ends)
     readable = position >= 0
     section_of[~readable] = 0
+    generation[~readable] = NO_GENERATION
     for m in np.flatnonzero(~readable).tolist():
-        user_data[m] = None
+        user_data[m] = racks[m] = None
     entries = replace(entries, row=lists_owned[entries.row].astype(np.int32))
     if not readable.all():
         keep = readable[entries.row]
