@@ -70,11 +70,6 @@ class FakeConsumer:
     def resume(self, partitions: list[TopicPartition]) -> None:
         self.paused -= {(p.topic, p.partition) for p in partitions}
 
-    def seek(self, partition: TopicPartition) -> None:
-        key = (partition.topic, partition.partition)
-        self.at[key] = partition.offset
-        self.done.discard(key)
-
     def close(self) -> None:
         self.closed = True
 
@@ -179,6 +174,15 @@ def test_records_that_are_gone_fail_the_task_or_are_skipped_as_told(consuming: A
     assert [offset for _, _, offset in rows([Split("t", 0, 0, 10)], fail_on_data_loss=False)] == [*range(5, 10)]
     consuming(FakeConsumer(logs, lows={("t", 0): 5}))
     assert rows([Split("t", 0, 0, 3)], fail_on_data_loss=False) == []
+    both = {("t", 0): ([*range(5, 20)], 20), ("t", 1): ([*range(20)], 20), ("t", 2): ([*range(20)], 20)}
+    consuming(FakeConsumer(both, [1, 9, 10, 0], lows={("t", 0): 5}))
+    wanted = [Split("t", 0, 0, 10), Split("t", 1, 0, 20), Split("t", 2, 0, 5)]
+    expected = [
+        *(("t", 0, o) for o in range(5, 10)),
+        *(("t", 1, o) for o in range(20)),
+        *(("t", 2, o) for o in range(5)),
+    ]
+    assert sorted(rows(wanted, fail_on_data_loss=False)) == expected
 
 
 def test_silence_ends_in_an_error_that_names_what_was_awaited(consuming: Any) -> None:

@@ -112,7 +112,6 @@ def read_splits(config: ReaderConfig, splits: Sequence[Split]) -> Iterator[pa.Re
         raise ReadError(f"reading from {config.bootstrap}: {error.args[0].str()}") from error
     finally:
         if key in _consumers:
-            # A pause outlives the assignment it was made in.
             consumer.resume(reading.paused)
             consumer.unassign()
 
@@ -123,12 +122,13 @@ class _Reading:
     def __init__(self, consumer: Consumer, config: ReaderConfig, splits: Sequence[Split]) -> None:
         self._consumer, self._config = consumer, config
         self._open = {(split.topic, split.partition): split for split in splits}
+        self._next = {key: split.start for key, split in self._open.items()}
         self._columns = _Columns(config, splits)
         self.paused: list[TopicPartition] = []
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Reads until every split has ended."""
-        self._consumer.assign([TopicPartition(s.topic, s.partition, s.start) for s in self._open.values()])
+        self._assign()
         last = time.monotonic()
         left = sum(split.end - split.start for split in self._open.values())
         while self._open:
@@ -150,6 +150,13 @@ class _Reading:
         if self._columns.rows:
             yield self._columns.batch()
 
+    def _assign(self) -> None:
+        """Go on with every open split where it stands."""
+        # A pause outlives the assignment it was made in.
+        self._consumer.resume(self.paused)
+        self.paused.clear()
+        self._consumer.assign([TopicPartition(*key, self._next[key]) for key in self._open])
+
     def _take(self, records: list[Any]) -> int:
         """Keep the records inside their splits; returns how many."""
         offsets = np.fromiter((record.offset() for record in records), np.int64, len(records))
@@ -163,7 +170,8 @@ class _Reading:
             if split is None:
                 inside &= ~mine
                 continue
-            last = offsets[mine][-1]
+            last = int(offsets[mine][-1])
+            self._next[key] = last + 1
             if last >= split.end - 1:
                 self._end(key)
                 inside &= ~mine | (offsets < split.end)
@@ -202,7 +210,8 @@ class _Reading:
             raise ReadError(f"{problem}; fail_on_data_loss=False goes on with what is left")
         log.warning("%s: records are lost", problem)
         if split.start < low < split.end:
-            self._consumer.seek(TopicPartition(*key, low))
+            self._next[key] = low
+            self._assign()  # a partition that ran into an error cannot seek
         else:
             self._end(key)
 
