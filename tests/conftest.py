@@ -23,6 +23,8 @@ settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True
 DEMANDING = os.environ.get("ROSTER_REQUIRE_REAL") == "1" or "CI" in os.environ
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci" if DEMANDING else "dev"))
 
+HOSTS = {"java": "java_host", "franz-go": "go_host"}
+"""The fixture whose process holds clients of that kind; all others live in `python_host`."""
 REAL_FIXTURES = {"apache_kafka", "java_host", "kcat", "client"}
 REAL_TIMEOUT = 300
 """Seconds: the first test that needs the jars may have to fetch them."""
@@ -78,6 +80,14 @@ def python_host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
 
 
 @pytest.fixture(scope="session")
+def go_host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
+    """One Go process that holds all franz-go consumers."""
+    host = clients.go_host(tmp_path_factory.mktemp("go") / "host.log")
+    yield host
+    host.stop()
+
+
+@pytest.fixture(scope="session")
 def kcat() -> str:
     """The path of the kcat program."""
     return clients.kcat_path()
@@ -96,7 +106,7 @@ def client(request: pytest.FixtureRequest) -> Iterator[MemberFactory]:
         if kind == "kcat":
             member: Member = KcatMember(cluster.bootstrap, group, wanted)
         else:
-            host = request.getfixturevalue("java_host" if kind == "java" else "python_host")
+            host = request.getfixturevalue(HOSTS.get(kind, "python_host"))
             member = HostedMember(host, kind, cluster.bootstrap, group, wanted)
         opened.append(member)
         return member

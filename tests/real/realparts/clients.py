@@ -19,7 +19,7 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
-from realparts import jvm, require_real
+from realparts import golang, jvm, require_real
 from realparts.cluster import Partition
 
 _ids = itertools.count(1)
@@ -365,3 +365,8 @@ def java_host(log: Path) -> Host:
 def python_host(log: Path) -> Host:
     """A Python process that holds kafka-python, aiokafka, confluent-kafka and Roster members."""
     return Host([sys.executable, str(Path(__file__).with_name("python_host.py"))], log)
+
+
+def go_host(log: Path) -> Host:
+    """A Go process that holds franz-go consumers."""
+    return Host([golang.program()], log)
