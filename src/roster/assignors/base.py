@@ -30,9 +30,10 @@ class ClaimSource(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Assignor:
-    """A policy under its Kafka name."""
+    """A policy under its Kafka name; `wants_lag`: it looks at `Problem.lag`, so the leader should fetch offsets."""
 
     name: str
     supported_protocols: tuple[RebalanceProtocol, ...]
     claim_source: ClaimSource
     assign: Callable[[Problem], Plan]
+    wants_lag: bool = False

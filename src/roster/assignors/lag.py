@@ -1,0 +1,247 @@
+"""Assignors that look at lag: how many records of each partition are still to be read.
+
+`lag` is KIP-169 and more. Within a topic the counts of its subscribers differ by one at most, whatever the lags are; so
+do totals, as far as that allows (the text, which counts each topic by itself, gives 100 topics of one partition to one
+of ten members). Within those counts lag is evened out: dealt out in decreasing order to the member with least, then
+repaired by exchanges until none relieves the fullest member. `Plan.lag` tells what came out and a lower bound.
+
+How good that is: with equal subscriptions and topics whose partitions divide evenly, no two members differ by more than
+the biggest partition, so the fullest has at most twice the bound. Against the best of all assignments with these
+counts, tests/assignors/test_lag.py measures small groups.
+
+`lag-sticky` and `lag-cooperative-sticky` add: who holds a partition keeps it, unless counts demand a move, or the
+fullest member is above what `LagOptions` tolerate and moving pays. A member's capacity multiplies what it is due, of
+partitions and of lag. Without lags they decide as sticky and cooperative-sticky do. Racks are not looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from roster.assignors import sticky
+from roster.assignors.base import Assignor, ClaimSource, RebalanceProtocol
+from roster.assignors.lag_exchange import Exchanges, lower_bound
+from roster.assignors.lag_placing import complete
+from roster.assignors.lag_shares import Shares
+from roster.assignors.ownership import settle, to_withhold
+from roster.model import NOBODY, LagBalance, Plan, Problem
+from roster.model.problem import MOST_CAPACITY, Int32, Int64
+
+EARLIEST, LATEST, NONE = "earliest", "latest", "none"
+
+Offsets = Mapping[str, Mapping[int, tuple[int, int, int | None]]]
+"""offsets[topic][partition] = (first offset, end offset, committed offset or None)."""
+
+_MOST_LAG = 1 << 62
+_LOOKS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class LagOptions:
+    """When partitions move for the sake of lag alone.
+
+    max_skew: nothing moves while the fullest member is within this fraction above the lower bound; if something must,
+    the aim is half of it. hysteresis: the fraction by which all moves together must relieve the fullest member, else
+    none is made. movement_cost: records; each moved partition must relieve it by at least so many per unit of capacity.
+    """
+
+    max_skew: float = 0.1
+    hysteresis: float = 0.05
+    movement_cost: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("max_skew", "hysteresis", "movement_cost"):
+            value = getattr(self, name)
+            if not 0 <= value < float("inf"):
+                raise ValueError(f"{name} must be a number from 0 up, not {value!r}")
+
+
+def lag_of(begin: int, end: int, committed: int | None, auto_offset_reset: str = LATEST) -> int:
+    """Records of a partition still to be read (KIP-169): from the committed offset to the end, and without one from
+    where `auto_offset_reset` puts the reader: everything, or nothing for "latest".
+
+    A position that the log no longer has counts as none, as for a consumer; one past the end means nothing is left.
+    """
+    if committed is None or committed < 0 or committed < begin:
+        return 0 if auto_offset_reset == LATEST else max(end - max(begin, 0), 0)
+    return max(end - committed, 0)
+
+
+def with_offsets(problem: Problem, offsets: Offsets | None, auto_offset_reset: str = LATEST) -> Problem:
+    """The problem with the lag of each partition; those without offsets count as read. None: nobody knows any lag.
+
+    Raises ValueError for another policy than earliest, latest or none.
+    """
+    if auto_offset_reset not in (EARLIEST, LATEST, NONE):
+        raise ValueError(f"auto_offset_reset must be earliest, latest or none, not {auto_offset_reset!r}")
+    if offsets is None:
+        return problem
+    lag = np.zeros(problem.partition_count, dtype=np.int64)
+    for topic, start, end in zip(problem.topics, problem.first[:-1].tolist(), problem.first[1:].tolist(), strict=True):
+        known = offsets.get(topic)
+        if not known:
+            continue
+        rows = [
+            (number, *_clipped(first, last, committed))
+            for number, (first, last, committed) in known.items()
+            if 0 <= number < end - start
+        ]
+        if not rows:
+            continue
+        number, first, last, committed = np.array(rows, dtype=np.int64).T
+        unplaced = (committed < 0) | (committed < first)
+        whole = np.zeros_like(last) if auto_offset_reset == LATEST else last - np.maximum(first, 0)
+        lag[start + number] = np.maximum(np.where(unplaced, whole, last - committed), 0)
+    return replace(problem, lag=lag)
+
+
+def _clipped(first: int, last: int, committed: int | None) -> tuple[int, int, int]:
+    return (
+        min(max(first, 0), _MOST_LAG),
+        min(max(last, 0), _MOST_LAG),
+        -1 if committed is None else min(max(committed, -1), _MOST_LAG),
+    )
+
+
+def assign(problem: Problem) -> Plan:
+    """KIP-169 with totals and lag levelled over all topics; who holds what is not looked at, nor are capacities."""
+    shares = Shares(problem, np.ones(len(problem.members), dtype=np.int64))
+    nobody = np.full(problem.partition_count, NOBODY, dtype=np.int32)
+    if not len(shares.busy):
+        return Plan.of(problem, nobody)
+    lag = _usable(problem)
+    bound = lower_bound(problem, shares, lag)
+    owner = complete(problem, shares, lag, nobody, bound)
+    note = "" if problem.lag is not None else "no offsets: every lag counts as 0"
+    return replace(Plan.of(problem, owner), lag=_balance(shares, lag, owner, bound, note))
+
+
+def _usable(problem: Problem) -> Int64:
+    """The lags, so bounded that sums cannot overflow."""
+    if problem.lag is None:
+        return np.zeros(problem.partition_count, dtype=np.int64)
+    return np.clip(problem.lag, 0, _MOST_LAG // (2 * max(problem.partition_count, 1)))
+
+
+def _balance(shares: Shares, lag: Int64, owner: Int32, bound: float, note: str) -> LagBalance:
+    load = np.zeros(len(shares.weight), dtype=np.int64)
+    np.add.at(load, owner, lag)
+    return LagBalance(load, float((load / shares.weight).max(initial=0.0)), bound, note)
+
+
+def _decide(problem: Problem, options: LagOptions, *, cooperative: bool) -> Plan:
+    if problem.lag is None and problem.capacity is None:
+        plan = sticky.assign_cooperatively(problem) if cooperative else sticky.assign(problem)
+        nothing = np.zeros(len(problem.members), dtype=np.int64)
+        return replace(plan, lag=LagBalance(nothing, 0.0, 0.0, "no offsets: decided as sticky, by counts alone"))
+    held, contested = settle(problem)
+    weight = np.ones(len(problem.members), dtype=np.int64)
+    if problem.capacity is not None:
+        weight = np.clip(problem.capacity, 1, MOST_CAPACITY).astype(np.int64)
+    shares = Shares(problem, weight // np.gcd.reduce(weight) if len(weight) else weight)
+    if not len(shares.busy):
+        return Plan.of(problem, np.full_like(held, NOBODY), held=held, contested=contested)
+    decision = _Decision(problem, shares, options, held, cooperative=cooperative)
+    owner, note = decision.make()
+    withheld = to_withhold(problem, owner, held) if cooperative else None
+    plan = Plan.of(problem, owner, held=held, withheld=withheld, contested=contested)
+    real = Shares(problem, weight)
+    bound = lower_bound(problem, real, decision.lag)
+    return replace(plan, lag=_balance(real, decision.lag, owner, bound, note))
+
+
+class _Decision:
+    """One sticky decision: fill up what is held, then look whether moving pays."""
+
+    def __init__(
+        self, problem: Problem, shares: Shares, options: LagOptions, held: Int32, *, cooperative: bool
+    ) -> None:
+        self.problem, self.shares, self.options, self.held, self.cooperative = (
+            problem,
+            shares,
+            options,
+            held,
+            cooperative,
+        )
+        self.lag = _usable(problem)
+        self.bound = lower_bound(problem, shares, self.lag)
+
+    def make(self) -> tuple[Int32, str]:
+        """([partitions] owner, a note)."""
+        owner = self._complete(self.held)
+        note = "" if self.problem.lag is not None else "no offsets: decided by counts and capacities alone"
+        if self.problem.lag is None:
+            return owner, note
+        if self.cooperative and self.problem.settling:
+            return owner, "the last round's hand-over is being finished: nothing moves for lag's sake"
+        plan, note = self._relieve(owner)
+        if not self.cooperative:
+            return plan, note
+        # Next round what is withheld now will be free. Prefer a plan after which that round has nothing left to move.
+        for _ in range(_LOOKS):
+            withheld = to_withhold(self.problem, plan, self.held)
+            if not withheld.any():
+                break
+            finished = self._complete(np.where(withheld, np.int32(NOBODY), plan))
+            if (self._relieve(finished)[0] == finished).all():
+                break
+            plan, note = self._relieve(finished)
+        return plan, note
+
+    def _complete(self, held: Int32) -> Int32:
+        aim = self.bound * (1 + self.options.max_skew / 2)
+        return complete(self.problem, self.shares, self.lag, held, min(aim, self.bound))
+
+    def _relieve(self, owner: Int32) -> tuple[Int32, str]:
+        """The assignment after moves for lag's sake, or as it is. Depends on nothing but the assignment and the lags,
+        so that doing it again changes nothing.
+        """
+        options, bound = self.options, self.bound
+        exchanges = Exchanges(self.problem, self.shares, self.lag, owner.copy())
+        before = exchanges.fullest()
+        if before <= bound * (1 + options.max_skew):
+            return owner, ""
+        least_gain = before * min(options.hysteresis, options.max_skew) / 16
+        moved, enough = 0, bound * (1 + options.max_skew / 2)
+        while exchanges.fullest() > enough:
+            parts = exchanges.step(least_gain, float(options.movement_cost))
+            if not parts:
+                break
+            moved += parts
+        relief = before - exchanges.fullest()
+        if relief <= 0 or relief < before * options.hysteresis or relief < options.movement_cost * moved:
+            return (
+                owner,
+                f"left as it is: moving would take {relief:.0f} of {before:.0f} records off the fullest member",
+            )
+        return exchanges.owner, f"moved to take {relief:.0f} of {before:.0f} records off the fullest member"
+
+
+def lag_sticky(options: LagOptions = LagOptions()) -> Assignor:
+    """`lag-sticky` with these options."""
+    return Assignor(
+        "lag-sticky",
+        (RebalanceProtocol.EAGER,),
+        ClaimSource.STICKY_USER_DATA,
+        lambda problem: _decide(problem, options, cooperative=False),
+        wants_lag=True,
+    )
+
+
+def lag_cooperative_sticky(options: LagOptions = LagOptions()) -> Assignor:
+    """`lag-cooperative-sticky` with these options."""
+    return Assignor(
+        "lag-cooperative-sticky",
+        (RebalanceProtocol.COOPERATIVE, RebalanceProtocol.EAGER),
+        ClaimSource.FIELDS,
+        lambda problem: _decide(problem, options, cooperative=True),
+        wants_lag=True,
+    )
+
+
+LAG = Assignor("lag", (RebalanceProtocol.EAGER,), ClaimSource.NONE, assign, wants_lag=True)
+LAG_STICKY = lag_sticky()
+LAG_COOPERATIVE_STICKY = lag_cooperative_sticky()

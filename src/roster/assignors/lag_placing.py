@@ -1,0 +1,262 @@
+"""Filling up an assignment so that every topic is spread evenly and lag as well as can be.
+
+Whoever holds partitions keeps them as far as the counts allow. Of what is left each topic's partitions go, in
+decreasing lag, to the members that have fewest of it, and of those to the one with least lag so far (KIP-169). Since
+members with equally few get one each before any gets a second, a topic is dealt in waves, one numpy step each: the
+biggest partition of the wave to the member with least lag, and so on.
+"""
+
+from __future__ import annotations
+
+from zlib import crc32
+
+import numpy as np
+
+from roster.assignors.groups import rank_within
+from roster.assignors.lag_exchange import Exchanges
+from roster.assignors.lag_shares import Shares, fullness, level
+from roster.model import NOBODY, Problem
+from roster.model.problem import Bool, Int32, Int64
+
+_FEW = 24
+"""Up to so many members a wave is dealt faster by Python than by numpy."""
+
+
+def complete(problem: Problem, shares: Shares, lag: Int64, held: Int32, bound: float) -> Int32:
+    """[partitions] an owner for everything: counts as `Shares` says and with the fairest totals.
+
+    Changes nothing that is held when counts allow it. `bound` is the lag at which evening out may end.
+    """
+    placing = _Placing(problem, shares, lag, held)
+    if placing.settled:
+        return placing.owner
+    placing.fill()
+    placing.hand_out_extras()
+    placing.level()
+    movable = placing.owner != held
+    if movable.any():
+        Exchanges(problem, shares, lag, placing.owner, None if movable.all() else movable).smooth(bound)
+    return placing.owner
+
+
+class _Placing:
+    """owner: [partitions] so far; load, count: [members] lag so far, and partitions it is due in the end."""
+
+    def __init__(self, problem: Problem, shares: Shares, lag: Int64, held: Int32) -> None:
+        self.problem, self.shares, self.lag = problem, shares, lag
+        self.topic_of = problem.topic_of()
+        self.members, self.topics = len(problem.members), len(problem.topics)
+        self.owner = held.copy()
+        mine = np.flatnonzero(held >= 0)
+        self.owner[mine[~shares.subscribe(held[mine], self.topic_of[mine])]] = NOBODY
+        self._keep()
+        self.load = np.zeros(self.members, dtype=np.int64)
+        mine = np.flatnonzero(self.owner >= 0)
+        np.add.at(self.load, self.owner[mine], lag[mine])
+        self.free = np.flatnonzero(self.owner < 0)
+        self.settled = not len(self.free) and self._totals_fairest()
+        self.extras: list[tuple[int, Int64]] = []
+        self.given: dict[int, tuple[Int64, Int64]] = {}
+        """Per topic the members that got an extra now, and its partitions."""
+
+    def _keep(self) -> None:
+        """Settle how many partitions of each topic every member keeps, and take the rest away."""
+        mine = np.flatnonzero(self.owner >= 0)
+        pairs, pair_of, had = np.unique(
+            self.topic_of[mine] * np.int64(self.members) + self.owner[mine], return_inverse=True, return_counts=True
+        )
+        topic, member = pairs // self.members, pairs % self.members
+        least = self.shares.least(topic, member)
+        willing = (had > least) & self.shares.may_have_extra(topic, member)
+        self.count = self.shares.base()
+        spare = self._spare()
+        contended = np.bincount(topic[willing], minlength=self.topics) > spare
+        keeps = willing & ~contended[topic]
+        np.add.at(self.count, member[keeps], 1)
+        begin = np.searchsorted(topic, np.arange(self.topics + 1))
+        for t in np.flatnonzero(contended).tolist():
+            rows = np.arange(begin[t], begin[t + 1])[willing[begin[t] : begin[t + 1]]]
+            who = member[rows]
+            rows = rows[np.argsort(fullness(self.count[who], self.shares.weight[who]), kind="stable")[: int(spare[t])]]
+            keeps[rows] = True
+            self.count[member[rows]] += 1
+        self.keepers = [member[begin[t] : begin[t + 1]][keeps[begin[t] : begin[t + 1]]] for t in range(self.topics)]
+        kept = np.minimum(had, least + keeps)
+        if (kept < had).any():
+            self._give_up(mine, pair_of, had - kept, member)
+        self._kept_of, self._kept_by, self._kept_begin = kept, member, begin
+
+    def _spare(self) -> Int64:
+        """[topics] number of extras."""
+        counts, weight = self.problem.counts, self.shares.topic_weight
+        if (self.shares.weight == 1).all():
+            return np.asarray(counts % np.maximum(weight, 1), dtype=np.int64)
+        known: dict[int, int] = {}
+        spare = []
+        for t, count in enumerate(counts.tolist()):
+            least = self.shares.lot(t)[0]
+            spare.append(count - known.setdefault(id(least), int(least.sum())))
+        return np.array(spare, dtype=np.int64)
+
+    def _give_up(self, mine: Int64, pair_of: Int64, surplus: Int64, member: Int64) -> None:
+        """Take what is over from members, of each the partitions that bring its lag closest to the mean."""
+        load = np.zeros(self.members, dtype=np.int64)
+        np.add.at(load, self.owner[mine], self.lag[mine])
+        weight = self.shares.weight
+        fair = load.sum() * (weight / max(int(weight[self.shares.busy].sum()), 1))
+        leaving = np.bincount(member, weights=surplus, minlength=self.members)
+        each = np.maximum(load - fair, 0) / np.maximum(leaving, 1)
+        rows = np.flatnonzero(surplus[pair_of] > 0)
+        partition, pair = mine[rows], pair_of[rows]
+        order = np.lexsort((-partition, np.abs(self.lag[partition] - each[self.owner[partition]]), pair))
+        partition, pair = partition[order], pair[order]
+        self.owner[partition[rank_within(pair, len(surplus)) < surplus[pair]]] = NOBODY
+
+    def _totals_fairest(self) -> bool:
+        """Whether no extra can be passed on to make totals fairer."""
+        self.extras, self.given = [], {}
+        before = self.owner.copy()
+        self.level()
+        return bool((before == self.owner).all())
+
+    # What is free.
+
+    def fill(self) -> None:
+        """Give every member the least it is due of every topic; `extras` is what is left."""
+        lag, free = self.lag, self.free
+        free = free[np.lexsort((-lag[free], self.topic_of[free]))]
+        begin = np.searchsorted(self.topic_of[free], np.arange(self.topics + 1))
+        waiting = np.flatnonzero(np.diff(begin))
+        heaviest_first = waiting[np.argsort(-lag[free[begin[waiting]]], kind="stable")]
+        had = np.zeros(self.members, dtype=np.int64)
+        self.first_dealt = int(heaviest_first[0]) if len(heaviest_first) else 0
+        for t in heaviest_first.tolist():
+            partitions = free[begin[t] : begin[t + 1]]
+            consumers = self.shares.consumers[self.shares.class_of[t]]
+            rows = slice(self._kept_begin[t], self._kept_begin[t + 1])
+            had[self._kept_by[rows]] = self._kept_of[rows]
+            room = self.shares.lot(t)[0] - had[consumers]
+            had[self._kept_by[rows]] = 0
+            np.maximum(room, 0, out=room)
+            size = int(room.sum())
+            if size:
+                self._deal(t, partitions[:size], consumers, room)
+            if size < len(partitions):
+                self.extras.append((t, partitions[size:]))
+
+    def _deal(self, topic: int, partitions: Int64, consumers: Int64, room: Int64) -> None:
+        """Deal partitions, in decreasing lag, to members with room for so many."""
+        members = np.flatnonzero(room)
+        turn = self._turn(topic, len(consumers))[members]
+        members, room = consumers[members], room[members]
+        if len(members) == 1:
+            self.owner[partitions] = members[0]
+            self.load[members[0]] += int(self.lag[partitions].sum())
+            return
+        order = np.lexsort((turn, fullness(self.count[members], self.shares.weight[members])))
+        members, room = members[order], room[order]
+        rounds = int(room.max())
+        if int(room.min()) == rounds:
+            waves = [members] * rounds
+        else:
+            slot = np.repeat(np.arange(len(room)), room)
+            nth = np.arange(len(slot)) - np.repeat(np.cumsum(room) - room, room)
+            number = (2 * nth + 1) * rounds // (2 * room[slot])
+            by_wave = np.argsort(number, kind="stable")
+            cuts = np.flatnonzero(np.diff(number[by_wave])) + 1
+            waves = np.split(members[slot[by_wave]], cuts)
+        at = 0
+        for wave in waves:
+            dealt = partitions[at : at + len(wave)]
+            at += len(dealt)
+            takers = self._emptiest_first(wave) if self.lag[dealt[0]] > 0 else wave
+            self.owner[dealt] = takers
+            self.load[takers] += self.lag[dealt]
+
+    def _emptiest_first(self, members: Int64) -> Int64:
+        """Members by lag so far for a unit of capacity; those alike stay in the order they stand in."""
+        relative = self.load[members] / self.shares.weight[members]
+        if len(members) <= _FEW:
+            loads = relative.tolist()
+            return members[sorted(range(len(loads)), key=loads.__getitem__)]
+        return np.asarray(members[np.argsort(relative, kind="stable")])
+
+    def _turn(self, topic: int, size: int) -> Int64:
+        """[subscribers] in which order they come when nothing else tells them apart: turned for every topic, by its
+        name, so that no member is first everywhere; the heaviest topic keeps the members' own order.
+        """
+        names = self.problem.topics
+        turn = crc32(names[topic].encode("utf-8", "surrogatepass")) - crc32(
+            names[self.first_dealt].encode("utf-8", "surrogatepass")
+        )
+        return (np.arange(size) - turn) % size
+
+    def hand_out_extras(self) -> None:
+        """Give each extra to a subscriber that has none of the topic: to those with fewest in total, then least lag."""
+        consumers = self.shares.consumers
+        class_of, weight = self.shares.class_of, self.shares.weight
+        for t, partitions in sorted(
+            self.extras, key=lambda e: (len(consumers[class_of[e[0]]]), -int(self.lag[e[1][0]]), e[0])
+        ):
+            group, (_, may) = consumers[class_of[t]], self.shares.lot(t)
+            may = may.copy()
+            may[np.searchsorted(group, self.keepers[t])] = False
+            members, turn = group[may], self._turn(t, len(group))[may]
+            relative = self.load[members] / weight[members]
+            order = np.lexsort((turn, relative, fullness(self.count[members], weight[members])))[: len(partitions)]
+            order = order[np.lexsort((turn[order], relative[order]))]
+            chosen = members[order]
+            self.owner[partitions] = chosen
+            self.load[chosen] += self.lag[partitions]
+            self.count[chosen] += 1
+            self.given[t] = chosen, partitions
+
+    def level(self) -> None:
+        """Pass extras on until totals are fairest, first those that were free; what is held moves only if it must."""
+        consumers, class_of = self.shares.consumers, self.shares.class_of
+        for every in (False, True):
+            topics = range(self.topics) if every else sorted(self.given)
+            eligible: list[Int64] = []
+            has: list[Bool] = []
+            touched: list[int] = []
+            for t in topics:
+                group, (_, may) = consumers[class_of[t]], self.shares.lot(t)
+                if not may.any():
+                    continue
+                given = self.given[t][0] if t in self.given else np.zeros(0, dtype=np.int64)
+                if not every:
+                    may = may.copy()
+                    may[np.searchsorted(group, self.keepers[t])] = False
+                    having = given
+                else:
+                    having = np.concatenate((given, self.keepers[t]))
+                members = group[may]
+                mask = np.zeros(len(members), dtype=np.bool_)
+                mask[np.searchsorted(members, having)] = True
+                eligible.append(members)
+                has.append(mask)
+                touched.append(t)
+            before = [mask.copy() for mask in has]
+            level(eligible, has, self.count, self.shares.weight)
+            for t, members, was, now in zip(touched, eligible, before, has, strict=True):
+                if (was != now).any():
+                    self._pass_extras(t, members[was & ~now], members[now & ~was])
+
+    def _pass_extras(self, topic: int, givers: Int64, takers: Int64) -> None:
+        begin, end = self.problem.first[topic : topic + 2]
+        given, parts = self.given.get(topic, (np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)))
+        given = given.copy()
+        for giver, taker in zip(givers.tolist(), takers.tolist(), strict=True):
+            at = np.flatnonzero(given == giver)
+            if len(at):
+                partition = int(parts[at[0]])
+                given[at[0]] = taker
+            else:
+                own = begin + np.flatnonzero(self.owner[begin:end] == giver)
+                partition = int(own[np.lexsort((-own, self.lag[own]))[0]])
+                self.keepers[topic] = self.keepers[topic][self.keepers[topic] != giver]
+                given, parts = np.append(given, taker), np.append(parts, partition)
+            self.owner[partition] = taker
+            self.load[giver] -= self.lag[partition]
+            self.load[taker] += self.lag[partition]
+        self.given[topic] = given, parts

@@ -1,0 +1,175 @@
+"""How many partitions each member may have, where every topic must be spread evenly (KIP-169's guarantee).
+
+Of a topic's n partitions a subscriber has its share n x capacity / capacities of all subscribers, rounded down, or one
+more (an extra) if its share is no whole number. With equal capacities that is the text's guarantee: counts within a
+topic differ by one at most. Who gets the extras is free topic by topic; `level` chooses so that the totals over all
+topics are fairest too.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+import numpy as np
+
+from roster.assignors.groups import may_have, members_by_subscription, subscribers, topic_classes
+from roster.model import Problem
+from roster.model.problem import Bool, Float64, Int32, Int64
+
+
+class Shares:
+    """Each topic's subscribers and what they are due.
+
+    consumers: per class of topics the members that subscribe to them, ascending; class_of: [topics]; weight: [members]
+    capacity; busy: members that subscribe to something.
+    """
+
+    def __init__(self, problem: Problem, weight: Int64) -> None:
+        classes = topic_classes(problem)
+        members = members_by_subscription(problem)
+        self.problem = problem
+        self.classes = classes
+        self.class_of = classes.of_topic
+        self.consumers = [subscribers(members, classes.subscriptions(number)) for number in range(len(classes))]
+        self.weight = weight
+        self.class_weight = np.array([weight[group].sum() for group in self.consumers], dtype=np.int64)
+        self.counts = problem.counts
+        self.topic_weight = self.class_weight[self.class_of]
+        subscribes = np.array([len(topics) > 0 for topics in problem.subscriptions], dtype=np.bool_)
+        self.busy = np.flatnonzero(subscribes[problem.subscription_of]) if len(weight) else np.zeros(0, dtype=np.int64)
+        self._lots: dict[tuple[int, int], tuple[Int64, Bool]] = {}
+
+    def least(self, topic: Int64 | Int32, member: Int64 | Int32) -> Int64:
+        """For each pair of a topic and a subscriber, how many partitions it has at least."""
+        return self.counts[topic] * self.weight[member] // self.topic_weight[topic]
+
+    def may_have_extra(self, topic: Int64 | Int32, member: Int64 | Int32) -> Bool:
+        """For each pair of a topic and a subscriber, whether it may have one more than that."""
+        return np.asarray(self.counts[topic] * self.weight[member] % self.topic_weight[topic] > 0, dtype=np.bool_)
+
+    def lot(self, topic: int) -> tuple[Int64, Bool]:
+        """([subscribers] least, [subscribers] may have an extra) of one topic; alike topics share the arrays."""
+        number, count = int(self.class_of[topic]), int(self.counts[topic])
+        if (number, count) not in self._lots:
+            due = count * self.weight[self.consumers[number]]
+            whole = int(self.class_weight[number])
+            self._lots[number, count] = due // whole, due % whole > 0
+        return self._lots[number, count]
+
+    def subscribe(self, member: Int64 | Int32, topic: Int64 | Int32) -> Bool:
+        """For each pair, whether the member subscribes to the topic."""
+        if len(self.problem.subscriptions) == 1:
+            return np.ones(len(member), dtype=np.bool_)
+        return may_have(self.problem, np.asarray(member, dtype=np.int32), np.asarray(topic, dtype=np.int32))
+
+    def base(self) -> Int64:
+        """[members] partitions that each has without extras."""
+        total = np.zeros(len(self.weight), dtype=np.int64)
+        kinds, number = np.unique(np.stack((self.class_of, self.counts)), axis=1, return_counts=True)
+        for (group, _), topic, times in zip(
+            kinds.T.tolist(), self._example(kinds).tolist(), number.tolist(), strict=True
+        ):
+            total[self.consumers[group]] += times * self.lot(topic)[0]
+        return total
+
+    def _example(self, kinds: Int64) -> Int64:
+        """One topic of each (class, number of partitions)."""
+        _, example = np.unique(np.stack((self.class_of, self.counts)), axis=1, return_index=True)
+        return np.asarray(example[: kinds.shape[1]], dtype=np.int64)
+
+
+def fullness(count: Int64, weight: Int64) -> Float64:
+    """What one more partition costs a member, by the convex cost (count^2 / capacity) whose least is the fairest."""
+    return np.asarray((2 * count + 1) / weight, dtype=np.float64)
+
+
+def level(eligible: list[Int64], has: list[Bool], count: Int64, weight: Int64) -> None:
+    """Pass extras on until the totals are fairest; changes `has` and `count`.
+
+    eligible[t]: members that may have an extra of topic t, has[t]: which of them do; count: [members] total. One who is
+    fuller than another by more than one partition passes an extra on, directly or by way of others. When no such way is
+    left the totals are fairest for every convex cost (the totals are the base of an M-convex set, where local is
+    global; Murota, Discrete Convex Analysis, 2003).
+    """
+    holds: list[list[int]] = []
+    while True:
+        givers = np.zeros(len(count), dtype=np.bool_)
+        takers = np.zeros(len(count), dtype=np.bool_)
+        for members, mask in zip(eligible, has, strict=True):
+            givers[members[mask]] = True
+            takers[members[~mask]] = True
+        if not givers.any() or not takers.any():
+            return
+        sheds, takes = fullness(count - 1, weight), fullness(count, weight)
+        lowest = takes[takers].min()
+        sources = np.flatnonzero(givers & (sheds > lowest))
+        if not len(sources):
+            return
+        if not holds:
+            holds = [[] for _ in count]
+            for t, (members, mask) in enumerate(zip(eligible, has, strict=True)):
+                for m in members[mask].tolist():
+                    holds[m].append(t)
+        if not _pass_on(sources[np.argsort(-sheds[sources], kind="stable")], eligible, has, holds, sheds, takes, count):
+            return
+
+
+def _pass_on(
+    sources: Int64,
+    eligible: list[Int64],
+    has: list[Bool],
+    holds: list[list[int]],
+    sheds: Float64,
+    takes: Float64,
+    count: Int64,
+) -> bool:
+    """Find one way from a fuller to an emptier member and go it; False when there is none.
+
+    Whoever was met from a fuller source need not be met again from one less full.
+    """
+    met = np.zeros(len(count), dtype=np.bool_)
+    seen = np.zeros(len(eligible), dtype=np.bool_)
+    came: dict[int, tuple[int, int]] = {}
+    for source in sources.tolist():
+        if met[source]:
+            continue
+        met[source] = True
+        waiting = deque([source])
+        while waiting:
+            giver = waiting.popleft()
+            for topic in holds[giver]:
+                if seen[topic]:
+                    continue
+                seen[topic] = True
+                new = eligible[topic][~has[topic]]
+                new = new[~met[new]]
+                if not len(new):
+                    continue
+                met[new] = True
+                came.update(dict.fromkeys(new.tolist(), (topic, giver)))
+                best = int(new[np.argmin(takes[new])])
+                if takes[best] < sheds[source]:
+                    _hand_along(best, source, came, eligible, has, holds)
+                    count[source] -= 1
+                    count[best] += 1
+                    return True
+                waiting.extend(new.tolist())
+    return False
+
+
+def _hand_along(
+    target: int,
+    source: int,
+    came: dict[int, tuple[int, int]],
+    eligible: list[Int64],
+    has: list[Bool],
+    holds: list[list[int]],
+) -> None:
+    taker = target
+    while taker != source:
+        topic, giver = came[taker]
+        for member, gets in ((taker, True), (giver, False)):
+            has[topic][np.searchsorted(eligible[topic], member)] = gets
+        holds[giver].remove(topic)
+        holds[taker].append(topic)
+        taker = giver
