@@ -36,6 +36,9 @@ _LOCKSTEP_MIN = 48
 
 _WORD = 8
 
+_WINDOWS = (16, 64, 1024)
+"""Bytes that topic lists must have in common to be taken for alike, round after round; then each is read on its own."""
+
 _CHUNK = 1 << 16
 """Names looked up at once; bounds the memory that hostile lists of names can ask for."""
 
@@ -312,12 +315,12 @@ def _topic_sections(
     section_of = np.zeros(len(start), dtype=np.int32)
     after = np.full(len(start), -1, dtype=np.int64)
     waiting = np.flatnonzero(readable).tolist()
-    for attempt in range(4):
+    for window in (*_WINDOWS, None):
         if not waiting:
             break
-        alike: dict[bytes, list[int]] = {}
+        alike: dict[bytes | int, list[int]] = {}
         for m in waiting:
-            alike.setdefault(subscriptions[m][2:66] if attempt < 3 else m.to_bytes(8, "big"), []).append(m)
+            alike.setdefault(m if window is None else subscriptions[m][2 : 2 + window], []).append(m)
         readers = np.array([group[0] for group in alike.values()], dtype=np.int64)
         entries, ends = _walk(buffer, start[readers] + 2, end[readers], with_numbers=False)
         topic = names.find(buffer, entries.name, entries.name_length)
