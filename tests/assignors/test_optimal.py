@@ -3,6 +3,7 @@
 import itertools
 import os
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -70,6 +71,90 @@ def test_loads_are_fairest_and_moves_fewest_among_all_assignments(chunk):
         kept = int(((plan.owner == plan.held) & (plan.owner >= 0)).sum())
         assert (tuple(sorted(plan.loads().tolist(), reverse=True)), kept) == best(topics, members), seed
         assert verify(plan.problem, plan).ok, seed
+
+
+def test_rack_matches_come_after_balance_and_before_staying():
+    """KIP-881 for sticky, against all assignments: loads, then partitions outside their owner's rack, then moves."""
+    for seed in range(CASES):
+        topics, members = small_group(seed)
+        chance = random.Random(seed)
+        members = {m: replace(info, rack=chance.choice([None, "a", "b", "c"])) for m, info in members.items()}
+        racks = {t: [chance.sample("abc", chance.randint(0, 2)) for _ in range(n)] for t, n in topics.items()}
+        problem = Problem.build(members, topics, replica_racks=racks)
+        plan = STICKY.assign(problem)
+        held = settled(members)
+        partitions = [problem.name(p) for p in range(problem.partition_count)]
+        choices = [[m for m, info in members.items() if tp.topic in info.topics] for tp in partitions]
+        matter = problem.racks is not None and problem.racks.matter(
+            [m for m, s in enumerate(problem.subscription_of) if len(problem.subscriptions[s])],
+            problem.racks.set_of.tolist(),
+        )
+
+        def figures(owners, partitions=partitions, members=members, racks=racks, held=held, matter=matter):
+            loads = tuple(sorted((owners.count(m) for m in members), reverse=True))
+            off = sum(
+                members[m].rack not in (None, *racks[tp.topic][tp.partition])
+                for tp, m in zip(partitions, owners, strict=True)
+            )
+            lost = sum(held.get(tp) != m for tp, m in zip(partitions, owners, strict=True))
+            return loads, off * matter, lost
+
+        got = [problem.members[owner] for owner in plan.owner]
+        assert figures(got) == min(map(figures, itertools.product(*choices))), seed
+
+
+def cheapest(topics, members):
+    """Σ load² (weighing more than any number of moves) + moves of the best plan: partitions placed one by one along
+    shortest augmenting paths, the textbook's way, with a place per member and unit of load.
+    """
+    held = settled(members)
+    partitions = [(t, p) for t, n in topics.items() for p in range(n) if any(t in i.topics for i in members.values())]
+    weight = len(partitions) + 1
+    owner, loads, total = {}, dict.fromkeys(members, 0), 0
+    for new in partitions:
+        cost = {("p", new): 0}
+        came = {}
+        changed = True
+        while changed:  # Bellman and Ford: take a partition to a member, or a partition away from one
+            changed = False
+            for kind, node in list(cost):
+                price = cost[kind, node]
+                if kind == "p":
+                    ways = [(("m", m), held.get(node) != m) for m, i in members.items() if node[0] in i.topics]
+                else:
+                    ways = [(("p", tp), -(held.get(tp) != node)) for tp, m in owner.items() if m == node]
+                for way, extra in ways:
+                    if price + extra < cost.get(way, 1 << 60):
+                        cost[way], came[way], changed = price + extra, (kind, node), True
+        ends = {m: cost["m", m] + weight * (2 * loads[m] + 1) for m in members if ("m", m) in cost}
+        end = min(ends, key=ends.__getitem__)
+        total, loads[end] = total + ends[end], loads[end] + 1
+        node = ("m", end)
+        while node in came:
+            before = came[node]
+            if node[0] == "m":
+                owner[before[1]] = node[1]
+            node = before
+    return total, weight
+
+
+def test_larger_groups_cost_what_the_textbook_flow_says():
+    for seed in range(CASES // 10):
+        for problem, plan in itertools.islice(evolve(seed, 3 + seed % 3), 3):
+            subscribed = [[problem.topics[t] for t in topics] for topics in problem.subscriptions]
+            members = {
+                m: MemberInfo(subscribed[s]) for m, s in zip(problem.members, problem.subscription_of, strict=True)
+            }
+            owned = {m: {} for m in members}
+            for p in range(problem.partition_count):
+                if plan.held[p] >= 0:
+                    topic, number = problem.name(p)
+                    owned[problem.members[plan.held[p]]].setdefault(topic, []).append(number)
+            members = {m: replace(info, owned=owned[m]) for m, info in members.items()}
+            topics = dict(zip(problem.topics, problem.counts.tolist(), strict=True))
+            total, weight = cheapest(topics, members)
+            moves = int((plan.owner != plan.held).sum())
+            assert weight * int((plan.loads() ** 2).sum()) + moves == total, seed
 
 
 def test_df_3_two_moves_reach_what_kafka_leaves_at_1_2_3():
