@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
-from spark_topics import until
+from spark_topics import Topics, until
 
 from roster.client import GroupMember, UnknownTopicError, UnreachableError
 from roster.model import TopicPartition
 from roster.spark import ConsoleSink, KafkaSink, ParquetSink, Pipeline, PipelineError, Progress
+from roster.testing.broker import BrokerProcess
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
     from pyspark.sql import DataFrame, SparkSession
-    from spark_topics import Topics
 
     from roster.spark import Batch
 
@@ -234,6 +234,23 @@ def test_a_batch_that_outlasts_the_rebalance_timeout_is_cancelled_and_handed_ove
     pipeline.stop()
     assert pipeline.wait(30)
     assert pairs(spark.read.parquet(str(tmp_path / "out"))) == topics.everything(topic)
+
+
+def test_a_broker_killed_and_restarted_costs_no_record_and_doubles_none(
+    spark: SparkSession, group: str, tmp_path: Path
+) -> None:
+    with BrokerProcess(tmp_path / "data") as broker, Topics(broker.bootstrap) as topics:
+        topic = topics.create(2, 1000)
+        pipeline = Pipeline(spark, broker.bootstrap, group, topic, max_offsets_per_batch=100, heartbeat_interval_ms=300)
+        pipeline.write(ParquetSink(str(tmp_path / "out"))).start()
+        until(lambda: pipeline.last_progress is not None and pipeline.last_progress.batch >= 2)
+        broker.kill()
+        broker.start()
+        topics.fill(topic, 2, 200)
+        until(lambda: topics.committed(group) == topics.ends(topic))
+        pipeline.stop()
+        assert pipeline.wait(30)
+        assert pairs(spark.read.parquet(str(tmp_path / "out"))) == topics.everything(topic)
 
 
 def test_the_kafka_sink_writes_every_row(spark: SparkSession, topics: Topics, group: str) -> None:
