@@ -7,7 +7,7 @@ import pytest
 
 import roster
 from roster.assignors import ASSIGNORS
-from roster.member.leader import plan_group, subscription_user_data
+from roster.member.leader import plan_group
 from roster.wire.columns import encode_cooperative_user_data, encode_sticky_user_data
 from roster.wire.consumer_protocol import Subscription, TopicPartitions, decode_assignment, encode_subscription
 
@@ -118,14 +118,6 @@ def test_kip_881_racks_come_from_the_subscriptions_and_the_metadata():
     racks = {"t1": [{"a"}, {"b"}, {"a"}, {"b"}]}
     group = {"c0": sent("t1", rack="b"), "c1": sent("t1", rack="a")}
     assert received(roster.lead("range", group, {"t1": 4}, racks=racks)) == sets(c0="t1-1 t1-3", c1="t1-0 t1-2")
-
-
-def test_subscription_user_data_is_what_each_assignor_expects_back():
-    assert subscription_user_data("range", {"t": [0]}, 4) is None
-    assert subscription_user_data("sticky", None, -1) is None
-    assert subscription_user_data("sticky", {"t": [0]}, 4) == encode_sticky_user_data({"t": [0]}, 4)
-    assert subscription_user_data("cooperative-sticky", None, 4) == b"\xff\xff\xff\xff"
-    assert subscription_user_data("cooperative-sticky", {}, 4) == b"\x00\x00\x00\x04"
 
 
 def test_importing_roster_does_not_import_numpy():

@@ -15,8 +15,6 @@ from roster.wire.columns import (
     decode_sticky_user_data,
     decode_subscriptions,
     encode_assignments,
-    encode_cooperative_user_data,
-    encode_sticky_user_data,
 )
 
 
@@ -117,18 +115,3 @@ def find_assignor(name: str | Assignor) -> Assignor:
     if name not in ASSIGNORS:
         raise ValueError(f"unknown assignor {name!r}; known are {', '.join(ASSIGNORS)}")
     return ASSIGNORS[name]
-
-
-def subscription_user_data(
-    assignor: str | Assignor, owned: Mapping[str, Sequence[int]] | None, generation: int
-) -> bytes | None:
-    """The user data a member sends with its subscription under this assignor.
-
-    owned and generation are of the member's last assignment; owned is None before the first one.
-    """
-    source = find_assignor(assignor).claim_source
-    if source is ClaimSource.STICKY_USER_DATA:
-        return None if owned is None else encode_sticky_user_data(owned, generation)
-    if source is ClaimSource.FIELDS:
-        return encode_cooperative_user_data(NO_GENERATION if owned is None else generation)
-    return None

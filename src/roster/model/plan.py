@@ -39,7 +39,7 @@ class LagBalance:
 
     @property
     def ratio(self) -> float:
-        """fullest / bound: 1.0 is perfect, and also what nothing to read counts as."""
+        """What `fullest / bound` is: 1.0 is perfect, and also what nothing to read counts as."""
         return self.fullest / self.bound if self.bound else 1.0
 
 
@@ -158,8 +158,14 @@ def _by_member(problem: Problem, owner: Int32) -> dict[str, dict[str, list[int]]
     numbers = problem.number_of()[order].tolist()
     starts = np.ones(len(order), dtype=np.bool_)
     starts[1:] = (owners[1:] != owners[:-1]) | (topics[1:] != topics[:-1])
-    bounds = [*np.flatnonzero(starts).tolist(), len(order)]
-    result: dict[str, dict[str, list[int]]] = {member: {} for member in problem.members}
-    for begin, end in pairwise(bounds):
-        result[problem.members[owners[begin]]][problem.topics[topics[begin]]] = numbers[begin:end]
-    return result
+    runs = np.flatnonzero(starts)
+    names = [problem.topics[topic] for topic in topics[runs].tolist()]
+    if len(runs) == len(order):
+        lists = [[number] for number in numbers]
+    else:
+        lists = [numbers[begin:end] for begin, end in pairwise([*runs.tolist(), len(order)])]
+    bounds = np.searchsorted(owners[runs], np.arange(len(problem.members) + 1)).tolist()
+    return {
+        member: dict(zip(names[begin:end], lists[begin:end], strict=True))
+        for member, (begin, end) in zip(problem.members, pairwise(bounds), strict=True)
+    }
