@@ -23,6 +23,9 @@ def test_files_are_created_only_once_replaced_listed_published_and_removed(
     place: Storage = LocalStorage(str(tmp_path)) if kind == "local" else HadoopStorage(spark, tmp_path.as_uri())
     assert place.read("a/log/1") is None
     assert place.children("a") == place.files("a") == []
+    place.prepare("b/c")
+    place.prepare("b/c")
+    assert place.children("b") == ["c"]
     assert place.create("a/log/1", b"one")
     assert not place.create("a/log/1", b"two")
     assert place.read("a/log/1") == b"one"

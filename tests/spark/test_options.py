@@ -62,11 +62,15 @@ def test_the_forms_options_may_take() -> None:
     assert parse_starting_offsets(expected) == expected
 
 
-def test_a_sink_that_cannot_work_is_refused_at_once() -> None:
+def test_a_sink_that_cannot_work_is_refused_at_once(tmp_path: Path) -> None:
     with pytest.raises(PipelineError, match="path: no path given"):
         ParquetSink("")
     with pytest.raises(PipelineError, match="topic: 'a b' is not a topic name"):
         KafkaSink("127.0.0.1:1", "a b")
+    blocked = tmp_path / "file"
+    blocked.write_text("not a folder")
+    with pytest.raises(PipelineError, match=r"path: .*file cannot be used: .* Name a writable folder"):
+        ParquetSink(blocked).open(None, "g")
     pipeline = Pipeline(NO_SPARK, "127.0.0.1:9092", "g", ["t"])
     with pytest.raises(PipelineError, match="write: 5 is not a Sink"):
         pipeline.write(5)  # type: ignore[arg-type]

@@ -273,7 +273,7 @@ def test_the_kafka_sink_writes_every_row(spark: SparkSession, topics: Topics, gr
 
 def test_the_kafka_sink_raises_what_could_not_be_written(spark: SparkSession, topics: Topics, group: str) -> None:
     source = topics.create(1, 5)
-    failing = KafkaSink(topics.bootstrap, "no-such-topic", options={"message.timeout.ms": 1500})
+    failing = KafkaSink(topics.bootstrap, "no-such-topic", options={"message.timeout.ms": 700})
     with pytest.raises(Exception, match="5 of 5 rows not written"):
         Pipeline(spark, topics.bootstrap, group, [source]).write(failing).run(available_now=True)
     assert topics.committed(group) == {TopicPartition(source, 0): 0}

@@ -8,7 +8,7 @@ from urllib.parse import unquote, urlsplit
 
 import pyarrow.parquet as pq
 
-from roster.spark.commitlog import CommitLog, folder
+from roster.spark.commitlog import STAGING, CommitLog, folder
 from roster.spark.errors import PipelineError
 from roster.spark.sinks import Sink
 from roster.spark.storage import LocalStorage, Storage, storage
@@ -45,9 +45,13 @@ class ParquetSink(Sink):
         self._storage = storage(self._path, spark)
         self._log = CommitLog(self._storage, checkpoint_every=self._checkpoint_every)
         try:
+            if group is not None:
+                self._storage.prepare(STAGING)
             self._log.open()
         except OSError as error:
-            raise PipelineError(f"{self._path} cannot be used: {error.strerror or error}", field="path") from error
+            raise PipelineError(
+                f"{self._path} cannot be used: {error.strerror or error}", field="path", fix="Name a writable folder"
+            ) from error
         if group is not None:
             self._log.check_group(group)
 

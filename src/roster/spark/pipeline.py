@@ -132,7 +132,8 @@ class Pipeline:
         """Apply `function` to each record batch inside the reading task, before the rows reach the JVM.
 
         It is the fastest place for work in Python: Arrow in, Arrow out, no crossing in between. `function` gives a
-        record batch of the columns `schema` (Spark DDL or a StructType) or an iterator of them.
+        record batch of the columns `schema` (Spark DDL or a StructType) or an iterator of them. It is pickled to the
+        tasks with every batch, so it must not hold on to the session, open files or other state of the driver.
         """
         if self._function is not None:
             raise PipelineError("given twice", field="map_arrow", fix="Compose the two functions")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import shutil
 import uuid
@@ -21,6 +22,9 @@ class Storage(Protocol):
 
     uri: str
     """The root as Spark takes it."""
+
+    def prepare(self, folder: str) -> None:
+        """Make a folder if it is not there; fails where nothing can be written."""
 
     def create(self, name: str, data: bytes) -> bool:
         """Write a file whole and durably if there is none of that name; False if there is. Readers never see half."""
@@ -53,6 +57,13 @@ class LocalStorage:
     def __init__(self, root: str) -> None:
         self._root = Path(root).absolute()
         self.uri = self._root.as_uri()
+
+    def prepare(self, folder: str) -> None:
+        """See `Storage`."""
+        path = self._root / folder
+        path.mkdir(parents=True, exist_ok=True)
+        if not os.access(path, os.W_OK):
+            raise PermissionError(errno.EACCES, "it is not writable", str(path))
 
     def create(self, name: str, data: bytes) -> bool:
         """See `Storage`."""
@@ -141,6 +152,10 @@ class HadoopStorage:
             self._rename_options[name] = jvm.java.lang.reflect.Array.newInstance(option, 1)
             constant = jvm.java.lang.Enum.valueOf(option, name)
             jvm.java.lang.reflect.Array.set(self._rename_options[name], 0, constant)
+
+    def prepare(self, folder: str) -> None:
+        """See `Storage`."""
+        self._files.mkdirs(self._at(folder))
 
     def create(self, name: str, data: bytes) -> bool:
         """See `Storage`."""
