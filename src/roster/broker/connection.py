@@ -178,6 +178,9 @@ class Connection:
             await self._all_answered()
             await self._send(encode_response(unsupported_api_versions(), 0, error.header.correlation_id))
             return
+        logger.debug(
+            "%s asks %d: %s v%d", self._name, header.correlation_id, type(message).__name__, header.api_version
+        )
         call = Call(header, message, self._host)
         if header.api_key == ApiKey.PRODUCE:
             self._begin_produce(call)
@@ -191,6 +194,7 @@ class Connection:
         self._handling = True
         response = await HANDLERS[header.api_key](self._services, call)
         self._handling = False
+        logger.debug("%s is answered %d", self._name, header.correlation_id)
         if response is not None:
             await self._send(encode_response(response, header.api_version, header.correlation_id))
 

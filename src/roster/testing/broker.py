@@ -87,6 +87,8 @@ class BrokerProcess:
         self.bootstrap = "127.0.0.1:0"
         self._arguments = arguments
         self._process: subprocess.Popen[str] | None = None
+        self.log = data_dir.with_name(data_dir.name + ".stderr")
+        """What the broker said on stderr, all its lives together."""
 
     @property
     def pid(self) -> int:
@@ -99,18 +101,21 @@ class BrokerProcess:
         """Start it and wait until it serves; RuntimeError with its output if it does not."""
         program = [sys.executable, "-c", "from roster.cli import main; main()"]
         command = [*program, "broker", "--data", str(self.data_dir), "--listen", self.bootstrap]
-        self._process = subprocess.Popen(  # noqa: S603 (our own program)
-            [*command, *self._arguments],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "PYTHONUNBUFFERED": "1"},
-        )
+        self.log.parent.mkdir(parents=True, exist_ok=True)
+        with self.log.open("a") as errors:
+            self._process = subprocess.Popen(  # noqa: S603 (our own program)
+                [*command, *self._arguments],
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+                env={**os.environ, "PYTHONUNBUFFERED": "1"},
+            )
         assert self._process.stdout is not None  # noqa: S101 (it was asked for)
         line = self._process.stdout.readline()
         if not line:
-            _, errors = self._process.communicate(timeout=START_SECONDS)
-            raise RuntimeError(f"the broker did not start (exit {self._process.returncode}): {errors.strip()}")
+            self._process.wait(START_SECONDS)
+            said = self.log.read_text().strip().splitlines()[-1:]
+            raise RuntimeError(f"the broker did not start (exit {self._process.returncode}): {' '.join(said)}")
         self.bootstrap = line.split()[-1]
         return self
 
