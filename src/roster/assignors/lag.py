@@ -116,7 +116,7 @@ def assign(problem: Problem) -> Plan:
     bound = lower_bound(problem, shares, lag)
     owner = complete(problem, shares, lag, nobody, bound)
     note = "" if problem.lag is not None else "no offsets: every lag counts as 0"
-    return replace(Plan.of(problem, owner), lag=_balance(shares, lag, owner, bound, note))
+    return replace(Plan.of(problem, owner), lag=_balance(shares.weight, lag, owner, bound, note))
 
 
 def _usable(problem: Problem) -> Int64:
@@ -126,10 +126,10 @@ def _usable(problem: Problem) -> Int64:
     return np.clip(problem.lag, 0, _MOST_LAG // (2 * max(problem.partition_count, 1)))
 
 
-def _balance(shares: Shares, lag: Int64, owner: Int32, bound: float, note: str) -> LagBalance:
-    load = np.zeros(len(shares.weight), dtype=np.int64)
+def _balance(weight: Int64, lag: Int64, owner: Int32, bound: float, note: str) -> LagBalance:
+    load = np.zeros(len(weight), dtype=np.int64)
     np.add.at(load, owner, lag)
-    return LagBalance(load, float((load / shares.weight).max(initial=0.0)), bound, note)
+    return LagBalance(load, float((load / weight).max(initial=0.0)), bound, note)
 
 
 def _decide(problem: Problem, options: LagOptions, *, cooperative: bool) -> Plan:
@@ -141,16 +141,15 @@ def _decide(problem: Problem, options: LagOptions, *, cooperative: bool) -> Plan
     weight = np.ones(len(problem.members), dtype=np.int64)
     if problem.capacity is not None:
         weight = np.clip(problem.capacity, 1, MOST_CAPACITY).astype(np.int64)
-    shares = Shares(problem, weight // np.gcd.reduce(weight) if len(weight) else weight)
+    unit = int(np.gcd.reduce(weight)) if len(weight) else 1
+    shares = Shares(problem, weight // unit)
     if not len(shares.busy):
         return Plan.of(problem, np.full_like(held, NOBODY), held=held, contested=contested)
     decision = _Decision(problem, shares, options, held, cooperative=cooperative)
     owner, note = decision.make()
     withheld = to_withhold(problem, owner, held) if cooperative else None
     plan = Plan.of(problem, owner, held=held, withheld=withheld, contested=contested)
-    real = Shares(problem, weight)
-    bound = lower_bound(problem, real, decision.lag)
-    return replace(plan, lag=_balance(real, decision.lag, owner, bound, note))
+    return replace(plan, lag=_balance(weight, decision.lag, owner, decision.bound / unit, note))
 
 
 class _Decision:

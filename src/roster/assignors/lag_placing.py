@@ -16,7 +16,7 @@ from roster.assignors.groups import rank_within
 from roster.assignors.lag_exchange import Exchanges
 from roster.assignors.lag_shares import Shares, fullness, level
 from roster.model import NOBODY, Problem
-from roster.model.problem import Bool, Int32, Int64
+from roster.model.problem import Bool, Float64, Int32, Int64
 
 _FEW = 24
 """Up to so many members a wave is dealt faster by Python than by numpy."""
@@ -175,7 +175,7 @@ class _Placing:
 
     def _emptiest_first(self, members: Int64) -> Int64:
         """Members by lag so far for a unit of capacity; those alike stay in the order they stand in."""
-        relative = self.load[members] / self.shares.weight[members]
+        relative = self._relative(members)
         if len(members) <= _FEW:
             loads = relative.tolist()
             return members[sorted(range(len(loads)), key=loads.__getitem__)]
@@ -194,7 +194,7 @@ class _Placing:
     def hand_out_extras(self) -> None:
         """Give each extra to a subscriber that has none of the topic: to those with fewest in total, then least lag."""
         consumers = self.shares.consumers
-        class_of, weight = self.shares.class_of, self.shares.weight
+        class_of = self.shares.class_of
         for t, partitions in sorted(
             self.extras, key=lambda e: (len(consumers[class_of[e[0]]]), -int(self.lag[e[1][0]]), e[0])
         ):
@@ -202,14 +202,24 @@ class _Placing:
             may = may.copy()
             may[np.searchsorted(group, self.keepers[t])] = False
             members, turn = group[may], self._turn(t, len(group))[may]
-            relative = self.load[members] / weight[members]
-            order = np.lexsort((turn, relative, fullness(self.count[members], weight[members])))[: len(partitions)]
-            order = order[np.lexsort((turn[order], relative[order]))]
-            chosen = members[order]
+            chosen = self._emptiest(members, turn, len(partitions))
             self.owner[partitions] = chosen
             self.load[chosen] += self.lag[partitions]
             self.count[chosen] += 1
             self.given[t] = chosen, partitions
+
+    def _emptiest(self, members: Int64, turn: Int64, size: int) -> Int64:
+        """So many of the members: those with fewest partitions, then least lag; least lag comes first."""
+        count, relative = fullness(self.count[members], self.shares.weight[members]), self._relative(members)
+        if size == 1:
+            best = np.flatnonzero(count == count.min())
+            best = best[relative[best] == relative[best].min()]
+            return np.asarray(members[best[[np.argmin(turn[best])]]])
+        order = np.lexsort((turn, relative, count))[:size]
+        return np.asarray(members[order[np.lexsort((turn[order], relative[order]))]])
+
+    def _relative(self, members: Int64) -> Float64:
+        return np.asarray(self.load[members] / self.shares.weight[members], dtype=np.float64)
 
     def level(self) -> None:
         """Pass extras on until totals are fairest, first those that were free; what is held moves only if it must."""

@@ -91,18 +91,16 @@ def level(eligible: list[Int64], has: list[Bool], count: Int64, weight: Int64) -
     left the totals are fairest for every convex cost (the totals are the base of an M-convex set, where local is
     global; Murota, Discrete Convex Analysis, 2003).
     """
+    extras = np.zeros(len(count), dtype=np.int64)
+    chances = np.zeros(len(count), dtype=np.int64)
+    for members, mask in zip(eligible, has, strict=True):
+        extras[members[mask]] += 1
+        chances[members] += 1
     holds: list[list[int]] = []
-    while True:
-        givers = np.zeros(len(count), dtype=np.bool_)
-        takers = np.zeros(len(count), dtype=np.bool_)
-        for members, mask in zip(eligible, has, strict=True):
-            givers[members[mask]] = True
-            takers[members[~mask]] = True
-        if not givers.any() or not takers.any():
-            return
+    while extras.any():
         sheds, takes = fullness(count - 1, weight), fullness(count, weight)
-        lowest = takes[takers].min()
-        sources = np.flatnonzero(givers & (sheds > lowest))
+        lowest = takes[chances > extras].min(initial=np.inf)
+        sources = np.flatnonzero((extras > 0) & (sheds > lowest))
         if not len(sources):
             return
         if not holds:
@@ -110,8 +108,13 @@ def level(eligible: list[Int64], has: list[Bool], count: Int64, weight: Int64) -
             for t, (members, mask) in enumerate(zip(eligible, has, strict=True)):
                 for m in members[mask].tolist():
                     holds[m].append(t)
-        if not _pass_on(sources[np.argsort(-sheds[sources], kind="stable")], eligible, has, holds, sheds, takes, count):
+        sources = sources[np.argsort(-sheds[sources], kind="stable")]
+        ends = _pass_on(sources, eligible, has, holds, sheds, takes)
+        if ends is None:
             return
+        for totals in (extras, count):
+            totals[ends[0]] -= 1
+            totals[ends[1]] += 1
 
 
 def _pass_on(
@@ -121,13 +124,12 @@ def _pass_on(
     holds: list[list[int]],
     sheds: Float64,
     takes: Float64,
-    count: Int64,
-) -> bool:
-    """Find one way from a fuller to an emptier member and go it; False when there is none.
+) -> tuple[int, int] | None:
+    """Find one way from a fuller to an emptier member and go it; returns its ends, None when there is none.
 
     Whoever was met from a fuller source need not be met again from one less full.
     """
-    met = np.zeros(len(count), dtype=np.bool_)
+    met = np.zeros(len(takes), dtype=np.bool_)
     seen = np.zeros(len(eligible), dtype=np.bool_)
     came: dict[int, tuple[int, int]] = {}
     for source in sources.tolist():
@@ -150,11 +152,9 @@ def _pass_on(
                 best = int(new[np.argmin(takes[new])])
                 if takes[best] < sheds[source]:
                     _hand_along(best, source, came, eligible, has, holds)
-                    count[source] -= 1
-                    count[best] += 1
-                    return True
+                    return source, best
                 waiting.extend(new.tolist())
-    return False
+    return None
 
 
 def _hand_along(
