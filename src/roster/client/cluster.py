@@ -28,6 +28,8 @@ M = TypeVar("M", bound=Message)
 CONNECT_TIMEOUT = 10.0
 RETRY_PAUSE = 0.1
 MOST_PAUSE = 1.0
+NEWS_PATIENCE = 1.5
+"""Seconds to look again for a topic or partition nobody knows yet: news of a new one takes a moment to spread."""
 DEFAULT_PORT = 9092
 
 
@@ -173,7 +175,7 @@ class Cluster:
         for topic in topics:
             self._topics.pop(topic, None)
 
-    async def topics(self, names: Collection[str], patience: float = 1.5) -> dict[str, Topic]:
+    async def topics(self, names: Collection[str], patience: float = NEWS_PATIENCE) -> dict[str, Topic]:
         """The topics by name, from memory where it has them.
 
         A topic that a broker does not know is asked for again for `patience` seconds, since news of a new topic takes

@@ -6,7 +6,7 @@ import asyncio
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
-from roster.client.cluster import MOST_PAUSE, RETRY_PAUSE, Cluster, expect
+from roster.client.cluster import MOST_PAUSE, NEWS_PATIENCE, RETRY_PAUSE, Cluster, expect
 from roster.client.errors import (
     AuthorizationError,
     BrokerError,
@@ -95,16 +95,29 @@ async def list_offsets(cluster: Cluster, times: Mapping[TopicPartition, int]) ->
 
 
 async def _by_leader(cluster: Cluster, partitions: list[TopicPartition]) -> dict[int, list[TopicPartition]]:
-    topics = await cluster.topics({partition.topic for partition in partitions})
+    """The partitions by their leader's id.
+
+    A partition may be younger than what is remembered of its topic, since the group's leader can have seen it first:
+    it is looked for again for `NEWS_PATIENCE` seconds; then UnknownTopicError.
+    """
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + NEWS_PATIENCE
+    while True:
+        topics = await cluster.topics({partition.topic for partition in partitions})
+        counts = {name: len(topic.leaders) for name, topic in topics.items()}
+        beyond = [partition for partition in partitions if not 0 <= partition.partition < counts[partition.topic]]
+        if not beyond:
+            break
+        if loop.time() >= deadline:
+            name = beyond[0].topic
+            raise UnknownTopicError(
+                f"topic {name} has {counts[name]} partitions, so there is no {beyond[0]}", topics=[name]
+            )
+        cluster.forget({partition.topic for partition in beyond})
+        await asyncio.sleep(RETRY_PAUSE)
     leaders: dict[int, list[TopicPartition]] = defaultdict(list)
     for partition in partitions:
-        known = topics[partition.topic].leaders
-        if not 0 <= partition.partition < len(known):
-            raise UnknownTopicError(
-                f"topic {partition.topic} has {len(known)} partitions, so there is no {partition}",
-                topics=[partition.topic],
-            )
-        leaders[known[partition.partition]].append(partition)
+        leaders[topics[partition.topic].leaders[partition.partition]].append(partition)
     return leaders
 
 
