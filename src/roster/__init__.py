@@ -18,6 +18,8 @@ def lead(
     instance_ids: Mapping[str, str | None] | None = None,
     racks: Mapping[str, Sequence[Collection[str]]] | None = None,
     generation: int | None = None,
+    offsets: Mapping[str, Mapping[int, tuple[int, int, int | None]]] | None = None,
+    auto_offset_reset: str = "latest",
 ) -> dict[str, bytes]:
     """Do a group leader's whole duty: {member id: subscription bytes} to {member id: assignment bytes}.
 
@@ -25,6 +27,13 @@ def lead(
     """
     duty = import_module("roster.member.leader")  # by name: the package itself depends on none of its rooms
     assigned: dict[str, bytes] = duty.lead(
-        assignor, subscriptions, partitions, instance_ids=instance_ids, racks=racks, generation=generation
+        assignor,
+        subscriptions,
+        partitions,
+        instance_ids=instance_ids,
+        racks=racks,
+        generation=generation,
+        offsets=offsets,
+        auto_offset_reset=auto_offset_reset,
     )
     return assigned

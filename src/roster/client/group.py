@@ -52,8 +52,9 @@ class GroupMember:
     """A member of a consumer group on an event-loop thread of its own; every method is thread-safe and blocking.
 
     topics: names, or a compiled pattern that must match whole names. rebalance_timeout_ms is how long the group waits
-    for this member to finish revoked work. on_event is called on the loop's thread and must not block. seed: of the
-    jitter in retry pauses. Raises OptionError naming an option that cannot work.
+    for this member to finish revoked work. capacity (how many plain members this one counts for) and auto_offset_reset
+    matter to assignors that look at lag; the member itself resets nothing. on_event is called on the loop's thread and
+    must not block. seed: of the jitter in retry pauses. Raises OptionError naming an option that cannot work.
     """
 
     def __init__(
@@ -71,6 +72,8 @@ class GroupMember:
         client_id: str = "roster",
         group_instance_id: str | None = None,
         rack_id: str | None = None,
+        capacity: int = 1,
+        auto_offset_reset: str = "latest",
         on_event: Callable[[MemberEvent], None] | None = None,
         seed: int | None = None,
     ) -> None:
@@ -86,6 +89,8 @@ class GroupMember:
                 metadata_max_age_ms=metadata_max_age_ms,
                 group_instance_id=group_instance_id,
                 rack_id=rack_id,
+                capacity=capacity,
+                auto_offset_reset=auto_offset_reset,
             )
         except ConfigError as error:
             raise OptionError(error.option, str(error)) from None

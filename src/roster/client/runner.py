@@ -7,6 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from roster.client.errors import ClientError, UnsupportedError
+from roster.client.lag import group_offsets
+from roster.client.positions import Groups
 from roster.member.core import Member
 from roster.member.events import (
     Assign,
@@ -17,6 +19,8 @@ from roster.member.events import (
     Disconnect,
     Effect,
     Event,
+    FetchOffsets,
+    OffsetsFetched,
     Publish,
     Report,
     RequestFailed,
@@ -55,6 +59,7 @@ class MemberRunner:
     ) -> None:
         self.member = Member(config, chance)
         self._cluster = cluster
+        self._groups = Groups(cluster)
         self._on_effect = on_effect
         self._after_step = after_step
         self._timers: dict[TimerName, asyncio.TimerHandle] = {}
@@ -82,6 +87,8 @@ class MemberRunner:
                 self._cancel_timer(name)
             case Assign():
                 self._start(self._assign(effect))
+            case FetchOffsets():
+                self._start(self._fetch_offsets(effect))
             case Disconnect(node):
                 self._cluster.disconnect(node)
             case Publish() | CommitDone() | Report() | Stopped():
@@ -107,6 +114,19 @@ class MemberRunner:
             if isinstance(response, MetadataResponse):
                 self._cluster.learn(response)
             self.feed(Responded(send.id, response))
+
+    async def _fetch_offsets(self, wanted: FetchOffsets) -> None:
+        timeout = wanted.timeout_ms / 1000
+        try:
+            offsets = await group_offsets(self._cluster, self._groups, wanted.group, wanted.partitions, timeout)
+        except TimeoutError:
+            self.feed(OffsetsFetched(wanted.id, None, f"the offsets did not come within {timeout:g} s"))
+        except Exception as error:
+            causes = error.exceptions if isinstance(error, ExceptionGroup) else (error,)
+            reason = "; ".join(f"{type(cause).__name__}: {cause}" for cause in causes)
+            self.feed(OffsetsFetched(wanted.id, None, reason))
+        else:
+            self.feed(OffsetsFetched(wanted.id, offsets))
 
     async def _assign(self, task: Assign) -> None:
         try:
@@ -144,4 +164,6 @@ def _compute(task: Assign) -> dict[str, bytes]:
         instance_ids=task.instance_ids,
         racks=task.racks,
         generation=task.generation,
+        offsets=task.offsets,
+        auto_offset_reset=task.auto_offset_reset,
     )

@@ -7,12 +7,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from roster.assignors import ASSIGNORS, RebalanceProtocol
+from roster.assignors.lag import EARLIEST, LATEST, NONE
 
 if TYPE_CHECKING:
     from roster.member.events import Selection
 
 
 MAX_NAME = 249
+MOST_OFFSETS_WAIT_MS = 10_000
 LEGAL_TOPIC = re.compile(r"[a-zA-Z0-9._-]+")
 
 
@@ -26,7 +28,11 @@ class ConfigError(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberConfig:
-    """The options of a member; times in ms. Raises ConfigError naming the option."""
+    """The options of a member; times in ms. Raises ConfigError naming the option.
+
+    For assignors that look at lag: capacity is how many plain members this one counts for; auto_offset_reset says where
+    the group starts reading without a committed offset, so what lag it then has.
+    """
 
     group: str
     selection: Selection
@@ -40,6 +46,8 @@ class MemberConfig:
     retry_backoff_max_ms: int = 1_000
     group_instance_id: str | None = None
     rack_id: str | None = None
+    capacity: int = 1
+    auto_offset_reset: str = LATEST
 
     def __post_init__(self) -> None:
         if not self.group:
@@ -64,6 +72,12 @@ class MemberConfig:
                 f"must be less than session_timeout_ms ({self.session_timeout_ms}), usually a third of it or less,"
                 f" not {self.heartbeat_interval_ms}",
             )
+        if isinstance(self.capacity, bool) or not isinstance(self.capacity, int) or self.capacity < 1:
+            raise ConfigError("capacity", f"must be a whole number from 1 up, not {self.capacity!r}")
+        if self.auto_offset_reset not in (EARLIEST, LATEST, NONE):
+            raise ConfigError(
+                "auto_offset_reset", f"must be {EARLIEST}, {LATEST} or {NONE}, not {self.auto_offset_reset!r}"
+            )
         if self.group_instance_id is not None:
             _check_instance_id(self.group_instance_id)
 
@@ -81,6 +95,11 @@ class MemberConfig:
     def heartbeat_timeout_ms(self) -> int:
         """After which an unanswered heartbeat is given up: early enough to try elsewhere within the session."""
         return min(self.request_timeout_ms, max(self.heartbeat_interval_ms, self.session_timeout_ms // 3))
+
+    @property
+    def offsets_timeout_ms(self) -> int:
+        """How long a leader waits for the offsets that its assignor wants, before it does without them."""
+        return min(self.request_timeout_ms, self.rebalance_timeout_ms // 4, MOST_OFFSETS_WAIT_MS)
 
     @property
     def revocation_ms(self) -> int:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from roster.assignors import RebalanceProtocol
+from roster.assignors import ASSIGNORS, RebalanceProtocol
 from roster.member import matrix, requests
 from roster.member.backoff import Chance
 from roster.member.commits import PAUSE as COMMIT
@@ -29,7 +29,9 @@ from roster.member.events import (
     Event,
     Failure,
     FailureKind,
+    FetchOffsets,
     Node,
+    OffsetsFetched,
     Publish,
     Released,
     Report,
@@ -69,6 +71,8 @@ from roster.wire.messages import (
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from roster.assignors.lag import Offsets
+
 NO_GENERATION = -1
 IMMEDIATE_ATTEMPTS = 5
 """Joins that follow each other at once; after that even errors that ask for an immediate retry pause."""
@@ -98,6 +102,9 @@ class Member:
         self._commits = Commits(config, self._out)
         self._published = Publish(epoch=0)
         self._assigning: int | None = None
+        """The number of the running `FetchOffsets` or `Assign`."""
+        self._settling = False
+        """Whether the next join tells the group that partitions were given up for others to have."""
         self._group: dict[str, tuple[bytes, str | None]] = {}
         """While leading: each member's subscription and instance id."""
         self._rejoin: str | None = None
@@ -139,6 +146,11 @@ class Member:
                 if number == self._assigning:
                     self._report("retry", f"the assignment failed, the group will be told: {reason}")
                     self._assigned(number, dict.fromkeys(self._group, failure_assignment(reason)))
+            case OffsetsFetched(number, found, reason):
+                if number == self._assigning:
+                    if found is None:
+                        self._report("leading", f"{self.protocol} does without lags: {reason or 'no offsets'}")
+                    self._assign(found)
             case Released(partitions):
                 self.holdings.release(partitions)
                 self._end_revocation()
@@ -219,6 +231,8 @@ class Member:
                 generation=self.generation,
                 rack=self.config.rack_id,
                 last_assignment=self._last_assignment,
+                capacity=self.config.capacity,
+                settling=self._settling,
             )
             for name in self.config.assignors
         }
@@ -336,6 +350,14 @@ class Member:
         self._refresh_metadata()
 
     def _start_assignment(self) -> None:
+        if not ASSIGNORS[self.protocol or ""].wants_lag:
+            self._assign(None)
+            return
+        self._assigning = self._out.number()
+        partitions, timeout = self._watch.assigned(), self.config.offsets_timeout_ms
+        self._out.emit(FetchOffsets(self._assigning, self.config.group, partitions, timeout))
+
+    def _assign(self, offsets: Offsets | None) -> None:
         self._assigning = self._out.number()
         self._out.emit(
             Assign(
@@ -346,6 +368,8 @@ class Member:
                 {member: instance for member, (_, instance) in self._group.items()},
                 self._watch.racks(),
                 self.generation,
+                offsets,
+                self.config.auto_offset_reset,
             )
         )
 
@@ -395,6 +419,7 @@ class Member:
             self._joined_topics |= topics
         self._last_assignment = (self.generation, assigned)
         revoked = self.holdings.owned - assigned
+        self._settling = bool(revoked)
         added = self.holdings.assign(assigned | revoked)
         self._report("assigned", f"{len(assigned)} partitions, {len(added)} of them new", assigned)
         if revoked:
@@ -452,6 +477,7 @@ class Member:
         self.leader = False
         self._watch.follow()
         self._last_assignment = (NO_GENERATION, frozenset())
+        self._settling = False
         self._out.cancel(HEARTBEAT)
         self._lose(self.holdings.held, reason)
         self._request_rejoin(reason)

@@ -118,6 +118,15 @@ class AssignFailed:
 
 
 @dataclass(frozen=True, slots=True)
+class OffsetsFetched:
+    """The answer to `FetchOffsets` number `id`, as `roster.member.leader.lead` takes it; None: they cannot be had."""
+
+    id: int
+    offsets: Mapping[str, Mapping[int, tuple[int, int, int | None]]] | None
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Released:
     """The application stopped working on these partitions and committed what it had."""
 
@@ -155,6 +164,7 @@ Event: TypeAlias = (
     | TimerExpired
     | Assigned
     | AssignFailed
+    | OffsetsFetched
     | Released
     | SelectionChanged
     | CommitRequested
@@ -197,6 +207,21 @@ class Assign:
     instance_ids: Mapping[str, str | None]
     racks: Mapping[str, Sequence[Collection[str]]] | None
     generation: int
+    offsets: Mapping[str, Mapping[int, tuple[int, int, int | None]]] | None = None
+    auto_offset_reset: str = "latest"
+
+
+@dataclass(frozen=True, slots=True)
+class FetchOffsets:
+    """Look up first, end and the group's committed offset of every partition, before the assignment that wants them.
+
+    partitions: how many each topic has. Answered by one `OffsetsFetched`, at the latest after `timeout_ms`.
+    """
+
+    id: int
+    group: str
+    partitions: Mapping[str, int]
+    timeout_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,4 +277,6 @@ class Stopped:
     """The member is done; nothing more will come out of it."""
 
 
-Effect: TypeAlias = Send | Disconnect | Assign | SetTimer | CancelTimer | Publish | CommitDone | Report | Stopped
+Effect: TypeAlias = (
+    Send | Disconnect | Assign | FetchOffsets | SetTimer | CancelTimer | Publish | CommitDone | Report | Stopped
+)

@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 import numpy as np
 
 from roster.assignors import ASSIGNORS, Assignor, ClaimSource
+from roster.assignors.lag import LATEST, Offsets, with_offsets
 from roster.model import NO_GENERATION, Plan, Problem
 from roster.wire.columns import (
     Names,
@@ -16,6 +17,7 @@ from roster.wire.columns import (
     decode_subscriptions,
     encode_assignments,
 )
+from roster.wire.lag_user_data import split_lag_user_data
 
 
 def lead(
@@ -26,6 +28,8 @@ def lead(
     instance_ids: Mapping[str, str | None] | None = None,
     racks: Mapping[str, Sequence[Collection[str]]] | None = None,
     generation: int | None = None,
+    offsets: Offsets | None = None,
+    auto_offset_reset: str = LATEST,
 ) -> dict[str, bytes]:
     """Assign a whole group: {member id: subscription bytes} to {member id: assignment bytes}, every member answered.
 
@@ -34,12 +38,21 @@ def lead(
     racks: racks[topic][partition] are the racks that hold a replica (KIP-881).
     generation: the generation being formed. Claims from it or a later one are left over from an earlier life of the
     group whose generations restarted, and yield to every claim that can be true.
+    offsets: for assignors that look at lag, offsets[topic][partition] = (first, end, committed or None); None if nobody
+    knows them. auto_offset_reset: where readers start without a committed offset: earliest, latest or none.
 
     A member whose subscription cannot be read gets an empty assignment; nothing a member sends makes this raise.
-    Raises ValueError for an assignor nobody knows.
+    Raises ValueError for an assignor or a reset policy nobody knows.
     """
     plan = plan_group(
-        assignor, subscriptions, partitions, instance_ids=instance_ids, racks=racks, generation=generation
+        assignor,
+        subscriptions,
+        partitions,
+        instance_ids=instance_ids,
+        racks=racks,
+        generation=generation,
+        offsets=offsets,
+        auto_offset_reset=auto_offset_reset,
     )
     problem = plan.problem
     encoded = encode_assignments(plan.given, len(problem.members), problem.topics, problem.first)
@@ -55,12 +68,16 @@ def plan_group(
     instance_ids: Mapping[str, str | None] | None = None,
     racks: Mapping[str, Sequence[Collection[str]]] | None = None,
     generation: int | None = None,
+    offsets: Offsets | None = None,
+    auto_offset_reset: str = LATEST,
 ) -> Plan:
     """The same as a Plan, which can explain itself."""
     chosen = find_assignor(assignor)
     problem = read_group(
         chosen.claim_source, subscriptions, partitions, instance_ids=instance_ids, racks=racks, generation=generation
     )
+    if chosen.wants_lag:
+        problem = with_offsets(problem, offsets, auto_offset_reset)
     return chosen.assign(problem)
 
 
@@ -79,12 +96,13 @@ def read_group(
     names = Names(topics)
     columns = decode_subscriptions(list(subscriptions.values()), names)
     claims, generations = columns.owned, columns.generation
+    user_data, capacity, settling = split_lag_user_data(columns.user_data)
     if claim_source is ClaimSource.STICKY_USER_DATA:
-        claims, generations = decode_sticky_user_data(columns.user_data, names)
+        claims, generations = decode_sticky_user_data(user_data, names)
     elif claim_source is ClaimSource.FIELDS:
         without = generations == NO_GENERATION
         if without.any():
-            generations = np.where(without, decode_cooperative_user_data(columns.user_data), generations)
+            generations = np.where(without, decode_cooperative_user_data(user_data), generations)
     else:
         nothing = np.zeros(0, dtype=np.int32)
         claims = TopicPartitions(nothing, nothing, nothing)
@@ -105,6 +123,8 @@ def read_group(
         claim_number=claims.number,
         replica_racks=racks,
         unreadable=frozenset(members[m] for m in np.flatnonzero(~columns.readable).tolist()),
+        capacity=capacity if (capacity > 1).any() else None,
+        settling=settling,
     )
 
 

@@ -4,6 +4,7 @@ User data by assignor (reference: StickyAssignor, CooperativeStickyAssignor):
 
     sticky               V1: [topic string, [int32]] of the last assignment, int32 generation it was given in
     cooperative-sticky   int32 generation, -1 before the first
+    lag-sticky, lag-cooperative-sticky   the same behind Roster's own header (`roster.wire.lag_user_data`)
     others, and sticky before its first assignment: null
 
 When a leader of Roster cannot compute an assignment it sends every member an empty one whose user data is
@@ -26,6 +27,7 @@ from roster.wire.consumer_protocol import (
     flat,
 )
 from roster.wire.consumer_protocol import decode_assignment as read_assignment
+from roster.wire.lag_user_data import encode_lag_user_data
 
 if TYPE_CHECKING:
     from roster.model import TopicPartition
@@ -47,20 +49,25 @@ def subscription_bytes(
     generation: int,
     rack: str | None,
     last_assignment: tuple[int, frozenset[TopicPartition]],
+    capacity: int = 1,
+    settling: bool = False,
 ) -> bytes:
     """The subscription for one assignor, in version 3.
 
     `last_assignment` is the generation and the partitions of the newest assignment, (-1, none) when it does not count
-    any more.
+    any more. For assignors that look at lag: `capacity` is how many plain members this one counts for, `settling` tells
+    that it joins because it has given up partitions.
     """
     given_in, given = last_assignment
     user_data = None
-    if assignor == "sticky" and given_in != NO_GENERATION:
+    if assignor in ("sticky", "lag-sticky") and given_in != NO_GENERATION:
         user_data = encode_sticky_user_data(
             {entry.topic: entry.partitions for entry in by_topic(sorted(given))}, given_in
         )
-    elif assignor == "cooperative-sticky":
+    elif assignor in ("cooperative-sticky", "lag-cooperative-sticky"):
         user_data = encode_cooperative_user_data(generation)
+    if assignor in ("lag-sticky", "lag-cooperative-sticky"):
+        user_data = encode_lag_user_data(user_data, capacity=capacity, settling=settling)
     return encode_subscription(
         Subscription(
             topics=sorted(topics),
