@@ -159,6 +159,10 @@ class Shell:
         error = call.reply.error_code if hasattr(call.reply, "error_code") else 0
         if isinstance(request, JoinGroupRequest | SyncGroupRequest):
             self.saw(call.reply.member_id if isinstance(request, JoinGroupRequest) else request.member_id, not at_once)
+            group = self.coordinator.group(GROUP)
+            holder = group and group.instances.get(request.group_instance_id or "")
+            if holder:  # a restart that failed gives its old self another session
+                self.saw(holder, certainly=False)
         elif isinstance(request, HeartbeatRequest) and error in {ErrorCode.NONE, ErrorCode.REBALANCE_IN_PROGRESS}:
             self.saw(request.member_id, True)
 

@@ -28,7 +28,8 @@ RETRIABLE = {
     ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
     ErrorCode.REBALANCE_IN_PROGRESS,
 }
-PREFERENCES = (("range",), ("range", "rr"), ("rr", "range"), ("sticky", "rr", "range"))
+PREFERENCES = (("range", "rr"), ("rr", "range"), ("range", "sticky", "rr"), ("rr", "range", "sticky"))
+"""What everybody has comes first: the log knows of a member only the protocol that was chosen, as with Kafka."""
 CONFIG = CoordinatorConfig(
     partitions=1,
     min_session_timeout_ms=1,
@@ -58,6 +59,7 @@ class Actor:
     """out (has to join), joining, joined (has to sync), syncing, stable, gone."""
     call: Call | None = None
     owned: frozenset[int] = frozenset()
+    shown_when_asked: int = -1
     shown: int = -1
     """The highest generation this member has named to the present coordinator."""
 
@@ -89,6 +91,7 @@ class Histories(RuleBasedStateMachine):
         self.current: Group | None = None
         self.handed_out = 0
         self.lives_since_stored = 0
+        self.stored_before = 0
         self.unstored = 0
         self.owners: dict[int, dict[int, str]] = {}
 
@@ -98,6 +101,16 @@ class Histories(RuleBasedStateMachine):
     def first_members(self) -> None:
         self.spawn(None, 9, PREFERENCES[1], 1_000, 1_500)
         self.spawn("i1", 9, PREFERENCES[2], 1_000, 1_500)
+        self.settle(1_200)
+
+    @rule(ms=st.sampled_from([400, 1_200]))
+    def settle(self, ms: int) -> None:
+        """A while without faults."""
+        self.c.auto_ack = True
+        while self.c.writes:
+            self.c.ack(ErrorCode.NONE)
+        self.run_calmly(ms)
+        self.c.auto_ack = False
 
     @precondition(lambda self: len(self.actors) < 8)
     @rule(
@@ -249,7 +262,7 @@ class Histories(RuleBasedStateMachine):
         self.owners.clear()
         self.lives_since_stored += 1
         for actor in self.actors:
-            actor.shown = -1
+            actor.shown = actor.shown_when_asked = -1
         group = self.group()
         self.loaded_generation = group.generation if group else 0
         self.current = group
@@ -271,6 +284,7 @@ class Histories(RuleBasedStateMachine):
                 self.synced(actor, call)
         if actor.phase == "out":
             actor.phase = "joining"
+            actor.shown_when_asked = actor.shown
             actor.call = self.c.join(
                 actor.member_id,
                 version=actor.version,
@@ -303,7 +317,7 @@ class Histories(RuleBasedStateMachine):
             actor.reset()
         elif not error:
             assert not actor.member_id or actor.member_id == reply.member_id
-            assert reply.generation_id > actor.shown or reply.generation_id == actor.generation
+            assert reply.generation_id > actor.shown_when_asked or reply.generation_id == actor.generation
             actor.member_id = reply.member_id
             actor.generation = reply.generation_id
             actor.protocol = reply.protocol_name
@@ -357,7 +371,7 @@ class Histories(RuleBasedStateMachine):
     def show(self, member: str, generation: int) -> None:
         group = self.group()
         for actor in self.actors:
-            if actor.member_id == member and group is not None and member in group.members:
+            if (actor.member_id, actor.generation) == (member, generation) and group and member in group.members:
                 actor.shown = max(actor.shown, generation)
 
     # -- books -----------------------------------------------------------------------------------------------------
@@ -392,8 +406,10 @@ class Histories(RuleBasedStateMachine):
     @invariant()
     def books_agree(self) -> None:
         group = self.group()
-        if self.c.stored_generation >= self.handed_out:
-            self.lives_since_stored, self.unstored = 0, 0
+        if self.c.stored_generation != self.stored_before:
+            self.stored_before = self.c.stored_generation
+            self.handed_out = max(self.generations, default=0)  # what lives before the last one gave away is lost
+            self.lives_since_stored, self.unstored = 0, max(0, self.handed_out - self.c.stored_generation)
         self.notice_another_group()
         if group is not None:
             assert group.generation >= self.c.stored_generation, "S10: behind the log"
@@ -461,6 +477,6 @@ Histories.TestCase.settings = settings(
     max_examples=60,
     stateful_step_count=50,
     deadline=None,
-    phases=(Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink),
+    phases=(Phase.explicit, Phase.reuse, Phase.generate),  # shrinking fifty steps outlasts the test's timeout
 )
 TestHistories = Histories.TestCase

@@ -163,6 +163,21 @@ def test_an_assignment_that_arrives_at_the_log_after_a_new_rebalance_began_is_no
     assert all(member.assignment == b"" for member in c.group().members.values())
 
 
+def test_an_assignment_that_arrives_at_the_log_in_the_next_generation_is_not_taken_for_that_ones() -> None:
+    c, (leader, follower) = completing_group(None, None)
+    c.auto_ack = False
+    c.sync(leader, 2, {leader: b"old", follower: b"old"})
+    c.join(follower, protocols=(("range", b"changed"),))
+    c.join(leader)
+    waiting = c.sync(follower, 3)
+    c.ack()
+    assert waiting.parked
+    assert c.state is GroupState.COMPLETING
+    c.sync(leader, 3, {leader: b"new", follower: b"new"})
+    c.ack()
+    assert waiting.reply.assignment == b"new"
+
+
 @pytest.mark.parametrize(
     ("failure", "seen"),
     [
