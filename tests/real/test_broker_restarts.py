@@ -33,6 +33,7 @@ def test_members_go_on_after_the_broker_came_back(mortal_broker, client, ending)
     getattr(mortal_broker, ending)()
     mortal_broker.start()
     assert mortal_broker.bootstrap == cluster.bootstrap
+    cluster = Cluster("roster", mortal_broker.bootstrap)  # a new admin client, not one that waits to connect again
     cluster.produce(dict.fromkeys(everything, 5))
     consumed_up_to(members, dict.fromkeys(everything, 10), 45)
     assert not [piece for piece in consumed_since(members, marks) if piece[2] < 5], "committed records were read again"

@@ -153,7 +153,9 @@ def test_killed_members_partitions_move_after_its_session(cluster, client, tmp_p
     assert not [piece for piece in consumed_since(others, marks) if piece[2] < 5]
 
 
-@pytest.mark.parametrize("leader", LEADERS)
+# In the next two not kafka-python: when a poll of its 3.0.12 ends while it joins again because of new metadata, it
+# forgets that join, stops its heartbeats and stays behind, on Apache Kafka as well.
+@pytest.mark.parametrize("leader", [kind for kind in LEADERS if kind != "kafka-python"])
 def test_leader_notices_new_partitions(cluster, client, leader):
     topic, group = cluster.create_topic(partitions=2, records=5), unique("group")
     first = client(leader, cluster, group, topics=[topic])
@@ -166,7 +168,6 @@ def test_leader_notices_new_partitions(cluster, client, leader):
     consumed_up_to([first, second], {(topic, p): 10 if p < 2 else 5 for p in range(6)})
 
 
-# Not kafka-python: once in a while its 3.0.12 gives up its partitions for the new topic and never joins again.
 @pytest.mark.parametrize("kind", ["java", "confluent", "franz-go", "roster"])
 def test_pattern_finds_topics_created_later(cluster, client, kind):
     stem, group = unique("pattern"), unique("group")

@@ -31,11 +31,12 @@ def test_join_refuses_bad_requests(x):
         "empty protocol type": {"protocol_type": ""},
         "unknown member of an unknown group": {"member_id": "who-is-this"},
         "unknown member and no protocols": {"member_id": "who-is-this", "protocols": []},
+        "unknown member and empty protocol type": {"member_id": "who-is-this", "protocol_type": ""},
     }
     for version in (2, 3, 4, 5, 6, 7, 8, 9):
         for label, change in table.items():
             if version < 4 and label == "empty protocol type":
-                continue
+                continue  # such a request would wait for the initial delay on a connection that others need
             x.call(f"v{version} {label}", "JoinGroup", version, **{**good, "member_id": "", **change})
 
 

@@ -73,9 +73,9 @@ def refusal(rt: Runtime, group: Group | None, request: JoinGroupRequest, protoco
     if group is None:
         if error := rt.unavailable(request.group_id):
             return error
-        if request.member_id:
-            return ErrorCode.UNKNOWN_MEMBER_ID
-        return ErrorCode.NONE if request.protocol_type and protocols else ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+        if not request.protocol_type or not protocols:
+            return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+        return ErrorCode.UNKNOWN_MEMBER_ID if request.member_id else ErrorCode.NONE
     if not has_room(rt, group, request.member_id or group.instances.get(request.group_instance_id or "", "")):
         return ErrorCode.GROUP_MAX_SIZE_REACHED
     if group.state is GroupState.DEAD:
