@@ -1,1 +1,8 @@
-"""The assignors as classes for other Kafka clients."""
+"""Roster's assignors as classes for other Python clients: one module for each client, which alone imports it.
+
+from roster.plugins.kafka_python import RosterCooperativeSticky
+consumer = KafkaConsumer("topic", group_id="g", partition_assignment_strategy=[RosterCooperativeSticky])
+
+from roster.plugins.aiokafka import RosterSticky
+consumer = AIOKafkaConsumer("topic", group_id="g", partition_assignment_strategy=[RosterSticky])
+"""
