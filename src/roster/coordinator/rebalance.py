@@ -174,8 +174,7 @@ def start_generation(rt: Runtime, group: Group) -> None:
     group.generation = group.next_generation()
     group.protocol = group.vote()
     group.move_to(GroupState.COMPLETING, rt.wall_ms)
-    for member in group.members.values():
-        member.assignment = b""
+    for member in group.members.values():  # who describes the group now still sees the assignments before
         parked = group.unpark_join(member)
         if parked is not None:
             member.is_new = False
