@@ -129,7 +129,7 @@ class _Placing:
         waiting = np.flatnonzero(np.diff(begin))
         heaviest_first = waiting[np.argsort(-lag[free[begin[waiting]]], kind="stable")]
         had = np.zeros(self.members, dtype=np.int64)
-        self.first_dealt = int(heaviest_first[0]) if len(heaviest_first) else 0
+        self.heaviest = int(heaviest_first[0]) if len(heaviest_first) else NOBODY
         for t in heaviest_first.tolist():
             partitions = free[begin[t] : begin[t + 1]]
             consumers = self.shares.consumers[self.shares.class_of[t]]
@@ -147,7 +147,7 @@ class _Placing:
     def _deal(self, topic: int, partitions: Int64, consumers: Int64, room: Int64) -> None:
         """Deal partitions, in decreasing lag, to members with room for so many."""
         members = np.flatnonzero(room)
-        turn = self._turn(topic, len(consumers))[members]
+        turn = self._turn(topic, len(consumers), unless=self.heaviest)[members]
         members, room = consumers[members], room[members]
         if len(members) == 1:
             self.owner[partitions] = members[0]
@@ -181,14 +181,11 @@ class _Placing:
             return members[sorted(range(len(loads)), key=loads.__getitem__)]
         return np.asarray(members[np.argsort(relative, kind="stable")])
 
-    def _turn(self, topic: int, size: int) -> Int64:
+    def _turn(self, topic: int, size: int, *, unless: int = NOBODY) -> Int64:
         """[subscribers] in which order they come when nothing else tells them apart: turned for every topic, by its
-        name, so that no member is first everywhere; the heaviest topic keeps the members' own order.
+        name, so that no member is first everywhere; topic `unless` keeps the members' own order.
         """
-        names = self.problem.topics
-        turn = crc32(names[topic].encode("utf-8", "surrogatepass")) - crc32(
-            names[self.first_dealt].encode("utf-8", "surrogatepass")
-        )
+        turn = 0 if topic == unless else crc32(self.problem.topics[topic].encode("utf-8", "surrogatepass"))
         return (np.arange(size) - turn) % size
 
     def hand_out_extras(self) -> None:
