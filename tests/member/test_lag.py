@@ -1,0 +1,171 @@
+"""A leader whose assignor looks at lag: offsets first, bytes to bytes, and what its members tell it."""
+
+import pytest
+from stage import Stage, group_of
+from test_leader import received, sent, sets
+
+import roster
+from roster.member.config import ConfigError, MemberConfig
+from roster.member.events import FetchOffsets, OffsetsFetched
+from roster.member.leader import plan_group
+from roster.wire import ErrorCode
+from roster.wire.columns import encode_cooperative_user_data, encode_sticky_user_data
+from roster.wire.lag_user_data import encode_lag_user_data, split_lag_user_data
+from roster.wire.messages import SyncGroupRequest
+
+LA_1 = {"t": {0: (0, 100_000, 0), 1: (0, 60_000, 0), 2: (0, 50_000, 0)}}
+COOPERATIVE = "lag-cooperative-sticky"
+
+
+class LagStage(Stage):
+    """A stage on which offsets are looked up."""
+
+    def __init__(self, assignor=COOPERATIVE, **options):
+        self.lookups = []
+        super().__init__(assignors=(assignor,), **options)
+        step = self.member.step
+
+        def watched(event, now):
+            effects = step(event, now)
+            self.lookups += [effect for effect in effects if isinstance(effect, FetchOffsets)]
+            return effects
+
+        self.member.step = watched
+
+    def leading(self):
+        self.start()
+        self.joined(leader="m", members=group_of(m="t", other="t"))
+        self.know({"t": 3})
+        return self
+
+    def rejoining(self):
+        """The coordinator tells of a rebalance."""
+        self.heartbeat(ErrorCode.REBALANCE_IN_PROGRESS)
+
+
+def test_offsets_are_asked_for_once_before_the_assignment_that_wants_them():
+    stage = LagStage(auto_offset_reset="earliest").leading()
+    assert stage.work == []
+    (lookup,) = stage.lookups
+    assert (lookup.group, lookup.partitions, lookup.timeout_ms) == ("g", {"t": 3}, 10_000)
+    stage.step(OffsetsFetched(lookup.id, LA_1))
+    (work,) = stage.work
+    assert (work.offsets, work.auto_offset_reset, work.partitions) == (LA_1, "earliest", {"t": 3})
+    stage.assigned(m="t-0", other="t-1 t-2")
+    assert stage.has(SyncGroupRequest)
+
+
+def test_without_offsets_the_assignment_is_made_all_the_same_and_people_are_told():
+    stage = LagStage().leading()
+    stage.step(OffsetsFetched(stage.lookups[0].id, None, "no broker answered"))
+    assert stage.work[0].offsets is None
+    assert any("does without lags: no broker answered" in report.text for report in stage.reports)
+
+
+def test_other_assignors_and_followers_ask_for_nothing():
+    assert LagStage("cooperative-sticky").leading().lookups == []
+    follower = LagStage()
+    follower.start()
+    follower.joined()
+    assert follower.lookups == []
+
+
+def test_an_answer_that_comes_late_or_twice_does_no_harm():
+    stage = LagStage().leading()
+    number = stage.lookups[0].id
+    stage.step(OffsetsFetched(number - 1, LA_1))
+    assert stage.work == []
+    stage.step(OffsetsFetched(number, LA_1))
+    stage.step(OffsetsFetched(number, None))
+    assert len(stage.work) == 1
+    stage.assigned(m="t-0")
+    stage.synced("t-0")
+    stage.step(OffsetsFetched(number, LA_1))
+    assert stage.work == []
+
+
+def test_news_of_topics_while_offsets_are_fetched_is_in_the_assignment():
+    stage = LagStage(metadata_max_age_ms=1_000).leading()
+    stage.wait(1_000)
+    stage.know({"t": 5})
+    assert len(stage.lookups) == 1
+    stage.step(OffsetsFetched(stage.lookups[0].id, LA_1))
+    assert stage.work[0].partitions == {"t": 5}
+
+
+def test_a_member_tells_its_capacity_and_that_it_gave_something_up():
+    stage = LagStage(capacity=40)
+    stage.start()
+    assert split_lag_user_data([stage.claims().user_data])[1:] == ([40], False)
+    stage.joined()
+    stage.synced("t-0 t-1")
+    stage.rejoining()
+    assert split_lag_user_data([stage.claims().user_data])[2] is False
+    stage.joined(2)
+    stage.synced("t-0")
+    stage.release("t-1")
+    (rest,), _, settling = split_lag_user_data([stage.claims().user_data])
+    assert settling
+    assert rest == encode_cooperative_user_data(2)
+    stage.joined(3)
+    stage.synced("t-0")
+    stage.rejoining()
+    assert split_lag_user_data([stage.claims().user_data])[2] is False
+
+
+def test_an_eager_member_sends_what_it_owned_behind_the_header():
+    stage = LagStage("lag-sticky")
+    stage.stable("t-0 t-1", generation=4)
+    stage.rejoining()
+    stage.release("t-0 t-1")
+    (rest,), capacity, _ = split_lag_user_data([stage.claims().user_data])
+    assert rest == encode_sticky_user_data({"t": [0, 1]}, 4)
+    assert capacity.tolist() == [1]
+
+
+def test_la_1_bytes_to_bytes():
+    group = {"C0": sent("t"), "C1": sent("t")}
+    for assignor in ("lag", "lag-sticky", COOPERATIVE):
+        got = received(roster.lead(assignor, group, {"t": 3}, offsets=LA_1))
+        assert got == sets(C0="t-0", C1="t-1 t-2")
+
+
+def test_la_4_the_reset_policy_decides_about_partitions_without_a_commit():
+    offsets = {"t": {0: (0, 900, None), 1: (0, 50, 0), 2: (0, 40, 0), 3: (0, 10, 0)}}
+    group = {"a": sent("t"), "b": sent("t")}
+    earliest = plan_group("lag", group, {"t": 4}, offsets=offsets, auto_offset_reset="earliest")
+    latest = plan_group("lag", group, {"t": 4}, offsets=offsets)
+    assert earliest.lag.of_member.tolist() == [910, 90]
+    assert sorted(latest.lag.of_member.tolist()) == [50, 50]
+    with pytest.raises(ValueError, match="auto_offset_reset"):
+        plan_group("lag", group, {"t": 4}, offsets=offsets, auto_offset_reset="newest")
+
+
+def test_assignors_that_do_not_look_at_lag_do_not_mind_offsets():
+    group = {"a": sent("t"), "b": sent("t")}
+    assert roster.lead("range", group, {"t": 3}, offsets=LA_1) == roster.lead("range", group, {"t": 3})
+
+
+def test_capacity_and_claims_are_read_from_the_user_data():
+    big = encode_lag_user_data(encode_sticky_user_data({"t": [7]}, 3), capacity=3, settling=False)
+    group = {"a": sent("t", user_data=big), "b": sent("t", user_data=b"what is this")}
+    got = received(roster.lead("lag-sticky", group, {"t": 8}, offsets={}))
+    assert (len(got["a"]), len(got["b"])) == (6, 2)
+    assert "t-7" in got["a"]
+
+
+def test_cooperative_members_are_given_nothing_that_another_still_has():
+    data = encode_lag_user_data(encode_cooperative_user_data(5), capacity=1, settling=False)
+    group = {"a": sent("t", {"t": [0, 1, 2]}, 5, data), "b": sent("t", None, 5, data)}
+    plan = plan_group(COOPERATIVE, group, {"t": 3}, generation=6, offsets=LA_1)
+    assert received(roster.lead(COOPERATIVE, group, {"t": 3}, generation=6, offsets=LA_1)) == sets(a="t-1 t-2", b="")
+    assert {(p.partition, m) for p, m in plan.transferring().items()} == {(0, "b")}
+
+
+@pytest.mark.parametrize(
+    ("option", "value"), [("capacity", 0), ("capacity", True), ("capacity", 1.5), ("auto_offset_reset", "newest")]
+)
+def test_options_that_cannot_work_are_named(option, value):
+    with pytest.raises(ConfigError, match="must be") as refused:
+        MemberConfig(group="g", selection=frozenset({"t"}), **{option: value})
+    assert refused.value.option == option
