@@ -189,6 +189,22 @@ class Admin:
         topic_id = None if topic.topic_id == ZERO_UUID else topic.topic_id
         return TopicDescription(name, topic_id, topic.is_internal, partitions)
 
+    def replica_racks(self, topics: Collection[str]) -> dict[str, list[frozenset[str]]]:
+        """For each partition of each of these topics the racks of the brokers that hold a replica, by number.
+
+        Topics that do not exist, or that this client may not see, are left out.
+        """
+        response = self._run.call(self._cluster.metadata(topics)) if topics else None
+        racks = {} if response is None else {broker.node_id: broker.rack for broker in response.brokers}
+        return {
+            topic.name: [
+                frozenset(rack for node in partition.replica_nodes if (rack := racks.get(node)))
+                for partition in sorted(topic.partitions, key=lambda p: p.partition_index)
+            ]
+            for topic in (() if response is None else response.topics)
+            if topic.name is not None and topic.error_code == ErrorCode.NONE
+        }
+
     async def _ask_controller(self, request: Message) -> Message:
         """Topics change through the controller; a broker in KRaft mode forwards the request itself."""
         await self._cluster.metadata(())
@@ -253,7 +269,12 @@ class Admin:
             raise UnknownGroupError(f"there is no group {group!r}", code=ErrorCode.GROUP_ID_NOT_FOUND)
         members = [
             MemberDescription(
-                m.member_id, m.group_instance_id, m.client_id, m.client_host, _assignment(m.member_assignment)
+                m.member_id,
+                m.group_instance_id,
+                m.client_id,
+                m.client_host,
+                _assignment(m.member_assignment),
+                bytes(m.member_metadata),
             )
             for m in sorted(found.members, key=lambda m: m.member_id)
         ]

@@ -75,13 +75,18 @@ class GroupListing:
 
 @dataclass(frozen=True, slots=True)
 class MemberDescription:
-    """One member of a group, with the partitions its assignment holds."""
+    """One member of a group, with the partitions its assignment holds.
+
+    `metadata` are the bytes of the subscription it last joined with, under the group's protocol; a coordinator shows
+    them only while the group is stable.
+    """
 
     member_id: str
     instance_id: str | None
     client_id: str
     host: str
     assignment: list[TopicPartition] = field(default_factory=list)
+    metadata: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)

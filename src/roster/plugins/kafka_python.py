@@ -15,9 +15,10 @@ What kafka-python does not pass on:
 - The generation being formed, and the racks of replicas. As a leader these classes look at no racks.
 - Members whose subscription cannot be parsed: kafka-python's leader fails on them before it asks an assignor.
 
-Two more things to know of kafka-python 3.0. Partitions are revoked after the new assignment is in place, so `position()`
-fails in `on_partitions_revoked` of a cooperative consumer: commit from offsets you keep yourself. And a `poll` that
-times out while the group rebalances can lose the assignment, whatever the assignor: poll for half a second or more.
+Two more things to know of kafka-python 3.0. Partitions are revoked after the new assignment is in place, so that
+`position()` fails in `on_partitions_revoked` of a cooperative consumer: commit from offsets you keep yourself. And a
+`poll` that times out while the group rebalances can lose the assignment, whatever the assignor: poll for half a second
+or more.
 """
 
 from __future__ import annotations
