@@ -1,12 +1,14 @@
 """A leader whose assignor looks at lag: offsets first, bytes to bytes, and what its members tell it."""
 
+import re
+
 import pytest
 from stage import Stage, group_of
 from test_leader import received, sent, sets
 
 import roster
 from roster.member.config import ConfigError, MemberConfig
-from roster.member.events import FetchOffsets, OffsetsFetched
+from roster.member.events import FetchOffsets, OffsetsFetched, Started
 from roster.member.leader import plan_group
 from roster.wire import ErrorCode
 from roster.wire.columns import encode_cooperative_user_data, encode_sticky_user_data
@@ -85,7 +87,12 @@ def test_an_answer_that_comes_late_or_twice_does_no_harm():
 
 
 def test_news_of_topics_while_offsets_are_fetched_is_in_the_assignment():
-    stage = LagStage(metadata_max_age_ms=1_000).leading()
+    stage = LagStage(selection=re.compile("t"), metadata_max_age_ms=1_000)
+    stage.step(Started())
+    stage.know({"t": 3})
+    stage.find_coordinator()
+    stage.joined(leader="m", members=group_of(m="t", other="t"))
+    stage.know({"t": 3})
     stage.wait(1_000)
     stage.know({"t": 5})
     assert len(stage.lookups) == 1

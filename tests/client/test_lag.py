@@ -1,0 +1,116 @@
+"""Groups that balance lag, on Roster's broker: offsets fetched by the leader's own client, or done without."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from itertools import count
+
+import pytest
+from confluent_kafka import Producer
+
+from roster.client import Admin, GroupMember, OffsetAndMetadata, OptionError
+from roster.client import runner as runner_module
+from roster.model import TopicPartition
+
+numbers = count()
+
+
+@pytest.fixture
+def topic(bootstrap: str, admin: Admin) -> str:
+    """LA-1's topic, a thousandth of its size."""
+    name = f"lagging-{next(numbers)}"
+    admin.create_topic(name, 3)
+    producer = Producer({"bootstrap.servers": bootstrap})
+    for partition, records in enumerate((100, 60, 50)):
+        for number in range(records):
+            producer.produce(name, str(number), partition=partition)
+    assert producer.flush(20) == 0
+    return name
+
+
+@pytest.fixture
+def make(bootstrap: str, topic: str) -> Iterator[Callable[..., GroupMember]]:
+    """Started members of one group; what they are to give up they release at once."""
+    group, stop = f"lag-group-{next(numbers)}", threading.Event()
+    with ExitStack() as stack:
+
+        def build(**options: object) -> GroupMember:
+            settings = {"assignors": ("lag-cooperative-sticky",), "auto_offset_reset": "earliest", **options}
+            member = GroupMember(
+                bootstrap, group, [topic], heartbeat_interval_ms=100, session_timeout_ms=6_000, **settings
+            )
+            stack.callback(member.close)
+            thread = threading.Thread(target=_release, args=(member, stop), daemon=True)
+            stack.callback(thread.join, 5)
+            stack.callback(stop.set)
+            thread.start()
+            member.start(20)
+            return member
+
+        yield build
+        stop.set()
+
+
+def _release(member: GroupMember, stop: threading.Event) -> None:
+    epoch = -1
+    while not stop.is_set():
+        now = member.wait(epoch, 0.1)
+        epoch = now.epoch
+        if now.revoking:
+            member.release(now.revoking)
+
+
+def split(members: list[GroupMember]) -> list[set[int]]:
+    """The partition numbers of each member once each has some and all are given out."""
+    deadline = time.monotonic() + 20
+    while True:
+        owned = [{p.partition for p in member.ownership().partitions} for member in members]
+        if all(owned) and sorted(p for numbers in owned for p in numbers) == [0, 1, 2]:
+            return owned
+        assert time.monotonic() < deadline, owned
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize("assignor", ["lag", "lag-sticky", "lag-cooperative-sticky"])
+def test_la_1_with_a_real_backlog(make: Callable[..., GroupMember], assignor: str) -> None:
+    members = [make(assignors=(assignor,)), make(assignors=(assignor,))]
+    assert sorted(split(members), key=len) == [{0}, {1, 2}]
+
+
+def test_committed_offsets_count(make: Callable[..., GroupMember], topic: str) -> None:
+    """With 10 records of partition 0 left, 1 is what weighs most."""
+    first = make()
+    first.commit({TopicPartition(topic, 0): OffsetAndMetadata(90)}, first.ownership())
+    assert sorted(split([first, make()]), key=len) == [{1}, {0, 2}]
+
+
+def test_when_offsets_cannot_be_had_the_group_is_assigned_all_the_same(
+    make: Callable[..., GroupMember], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def never(*arguments: object) -> None:
+        raise TimeoutError
+
+    monkeypatch.setattr(runner_module, "group_offsets", never)
+    told: list[str] = []
+    members = [make(on_event=lambda event: told.append(event.text)), make()]
+    assert sorted(map(len, split(members))) == [1, 2]
+    assert any("lag-cooperative-sticky does without lags: the offsets did not come within" in text for text in told)
+
+
+def test_capacity_counts(make: Callable[..., GroupMember]) -> None:
+    """The big one is due 2.7 of 3 partitions, the small one 0.3: rounded, two or three and none or one."""
+    big, small = make(capacity=9), make()
+    deadline = time.monotonic() + 20
+    while sum(len(m.ownership().partitions) for m in (big, small)) != 3 or big.ownership().revoking:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert len(big.ownership().partitions) >= 2
+
+
+def test_an_option_that_cannot_work_is_named(bootstrap: str) -> None:
+    with pytest.raises(OptionError) as refused:
+        GroupMember(bootstrap, "g", ["t"], capacity=0)
+    assert refused.value.option == "capacity"
