@@ -244,7 +244,7 @@ class _Placing:
                 has.append(mask)
                 touched.append(t)
             before = [mask.copy() for mask in has]
-            level(eligible, has, self.count, self.shares.weight)
+            level(eligible, has, self.count, self.shares.weight, self.load)
             for t, members, was, now in zip(touched, eligible, before, has, strict=True):
                 if (was != now).any():
                     self._pass_extras(t, members[was & ~now], members[now & ~was])

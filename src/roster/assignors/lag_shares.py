@@ -83,13 +83,13 @@ def fullness(count: Int64, weight: Int64) -> Float64:
     return np.asarray((2 * count + 1) / weight, dtype=np.float64)
 
 
-def level(eligible: list[Int64], has: list[Bool], count: Int64, weight: Int64) -> None:
+def level(eligible: list[Int64], has: list[Bool], count: Int64, weight: Int64, load: Int64) -> None:
     """Pass extras on until the totals are fairest; changes `has` and `count`.
 
     eligible[t]: members that may have an extra of topic t, has[t]: which of them do; count: [members] total. One who is
-    fuller than another by more than one partition passes an extra on, directly or by way of others. When no such way is
-    left the totals are fairest for every convex cost (the totals are the base of an M-convex set, where local is
-    global; Murota, Discrete Convex Analysis, 2003).
+    fuller than another by more than one partition passes an extra on, directly or by way of others; of those equally
+    full the one with most `load` first. When no such way is left the totals are fairest for every convex cost (they
+    form an M-convex set, where local is global; Murota, Discrete Convex Analysis, 2003).
     """
     extras = np.zeros(len(count), dtype=np.int64)
     chances = np.zeros(len(count), dtype=np.int64)
@@ -108,7 +108,7 @@ def level(eligible: list[Int64], has: list[Bool], count: Int64, weight: Int64) -
             for t, (members, mask) in enumerate(zip(eligible, has, strict=True)):
                 for m in members[mask].tolist():
                     holds[m].append(t)
-        sources = sources[np.argsort(-sheds[sources], kind="stable")]
+        sources = sources[np.lexsort((-load[sources], -sheds[sources]))]
         ends = _pass_on(sources, eligible, has, holds, sheds, takes)
         if ends is None:
             return
