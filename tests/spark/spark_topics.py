@@ -54,6 +54,9 @@ class Topics:
         """Each record's partition and offset, sorted."""
         return sorted((p.partition, offset) for p, end in self.ends(topic).items() for offset in range(end))
 
+    def exists(self, group: str) -> bool:
+        return any(listing.group_id == group for listing in self.admin.list_groups())
+
     def committed(self, group: str) -> dict[TopicPartition, int]:
         return {p: found.offset for p, found in self.admin.group_offsets(group).items()}
 

@@ -120,15 +120,27 @@ def entries(out: Path) -> list[dict[str, Any]]:
     return [json.loads(path.read_text()) for path in sorted((out / "_roster" / "log").glob("*.json"))]
 
 
+def both_have_a_share(topics: Topics, group: str) -> None:
+    """Whichever of two applications started first would otherwise do all the work."""
+
+    def shared() -> bool:
+        members = topics.admin.describe_group(group).members
+        return [len(member.assignment) for member in members] == [2, 2]
+
+    until(lambda: topics.exists(group) and shared(), START_SECONDS, "both applications have partitions")
+
+
 def test_killed_mid_batch_and_taken_over_no_record_is_lost_or_doubled(
     topics: Topics, group: str, hold: Path, tmp_path: Path
 ) -> None:
-    topic, out = topics.create(4, 4000), tmp_path / "out"
+    topic, out = topics.create(4), tmp_path / "out"
     common = [topics.bootstrap, group, topic, str(out), "--most", "900"]
     with (
         Application(*common, "--hold", str(hold), log=tmp_path / "a.log") as first,
         Application(*common, log=tmp_path / "b.log") as second,
     ):
+        both_have_a_share(topics, group)
+        topics.fill(topic, 4, 4000)
         first.hears("done")
         hold.touch()
         topics.fill(topic, 4, 2000)
@@ -175,14 +187,15 @@ def test_killed_mid_batch_and_restarted_no_record_is_lost_or_doubled_and_ctrl_c_
 def test_a_paused_application_that_wakes_up_after_its_partitions_moved_writes_nothing_more(
     topics: Topics, group: str, hold: Path, tmp_path: Path
 ) -> None:
-    topic, out = topics.create(4, 1000), tmp_path / "out"
+    topic, out = topics.create(4), tmp_path / "out"
     common = [topics.bootstrap, group, topic, str(out)]
     with (
         Application(*common, "--hold", str(hold), log=tmp_path / "a.log") as paused,
         Application(*common, log=tmp_path / "b.log") as other,
     ):
+        both_have_a_share(topics, group)
+        topics.fill(topic, 4, 1000)
         paused.hears("done")
-        until(lambda: len(topics.admin.describe_group(group).members) == 2, START_SECONDS)
         hold.touch()
         topics.fill(topic, 4, 1000)
         paused.stands_in_a_batch()
