@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from itertools import count
+from typing import Any
 
 import pytest
 from confluent_kafka import Producer
@@ -19,11 +20,18 @@ numbers = count()
 
 
 @pytest.fixture
-def topic(bootstrap: str, admin: Admin) -> str:
+def address(bootstrap: str) -> str:
+    """Where the tests that do not say otherwise run."""
+    return bootstrap
+
+
+@pytest.fixture
+def topic(address: str) -> str:
     """LA-1's topic, a thousandth of its size."""
     name = f"lagging-{next(numbers)}"
-    admin.create_topic(name, 3)
-    producer = Producer({"bootstrap.servers": bootstrap})
+    with Admin(address) as admin:
+        admin.create_topic(name, 3)
+    producer = Producer({"bootstrap.servers": address})
     for partition, records in enumerate((100, 60, 50)):
         for number in range(records):
             producer.produce(name, str(number), partition=partition)
@@ -32,7 +40,7 @@ def topic(bootstrap: str, admin: Admin) -> str:
 
 
 @pytest.fixture
-def make(bootstrap: str, topic: str) -> Iterator[Callable[..., GroupMember]]:
+def make(address: str, topic: str) -> Iterator[Callable[..., GroupMember]]:
     """Started members of one group; what they are to give up they release at once."""
     group, stop = f"lag-group-{next(numbers)}", threading.Event()
     with ExitStack() as stack:
@@ -40,7 +48,7 @@ def make(bootstrap: str, topic: str) -> Iterator[Callable[..., GroupMember]]:
         def build(**options: object) -> GroupMember:
             settings = {"assignors": ("lag-cooperative-sticky",), "auto_offset_reset": "earliest", **options}
             member = GroupMember(
-                bootstrap, group, [topic], heartbeat_interval_ms=100, session_timeout_ms=6_000, **settings
+                address, group, [topic], heartbeat_interval_ms=100, session_timeout_ms=6_000, **settings
             )
             stack.callback(member.close)
             thread = threading.Thread(target=_release, args=(member, stop), daemon=True)
@@ -78,6 +86,15 @@ def split(members: list[GroupMember]) -> list[set[int]]:
 def test_la_1_with_a_real_backlog(make: Callable[..., GroupMember], assignor: str) -> None:
     members = [make(assignors=(assignor,)), make(assignors=(assignor,))]
     assert sorted(split(members), key=len) == [{0}, {1, 2}]
+
+
+class TestOnApacheKafka:
+    @pytest.fixture
+    def address(self, apache_kafka: Any) -> str:
+        return str(apache_kafka.bootstrap)
+
+    def test_la_1_with_a_real_backlog(self, make: Callable[..., GroupMember]) -> None:
+        assert sorted(split([make(), make()]), key=len) == [{0}, {1, 2}]
 
 
 def test_committed_offsets_count(make: Callable[..., GroupMember], topic: str) -> None:
