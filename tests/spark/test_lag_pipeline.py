@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import uuid
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from spark_topics import Topics, until
 
-from roster.spark import ParquetSink, Pipeline
+from roster.spark import ConsoleSink, ParquetSink, Pipeline
+from roster.spark.membership import group_member
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from pyspark.sql import SparkSession
+
+    from roster.spark.options import Options
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(180)]
 
@@ -43,3 +46,18 @@ def test_two_applications_share_a_topic_by_lag(spark: SparkSession, topics: Topi
     assert all(pipeline.wait(30) for pipeline in shared)
     rows = spark.read.parquet(str(tmp_path)).select("partition", "offset").collect()
     assert sorted((row.partition, row.offset) for row in rows) == topics.everything(topic)
+
+
+def test_the_application_counts_for_the_tasks_it_runs_at_once(spark: SparkSession, topics: Topics) -> None:
+    asked: list[Options] = []
+
+    def look(options: Options) -> Any:
+        asked.append(options)
+        return group_member(options)
+
+    topic = topics.create(1)
+    for capacity in (None, 7):
+        Pipeline(spark, topics.bootstrap, f"g-{uuid.uuid4().hex[:8]}", topic, capacity=capacity, membership=look).write(
+            ConsoleSink()
+        ).run(available_now=True)
+    assert [options.capacity for options in asked] == [spark.sparkContext.defaultParallelism, 7]

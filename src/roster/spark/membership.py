@@ -70,6 +70,7 @@ def group_member(options: Options) -> Membership:
         client_id=options.client_id,
         group_instance_id=options.group_instance_id,
         rack_id=options.rack_id,
+        capacity=options.capacity or 1,
         auto_offset_reset="latest" if options.starting_offsets == "latest" else "earliest",
     )
 

@@ -48,6 +48,8 @@ class Options:
     client_id: str = "roster"
     group_instance_id: str | None = None
     rack_id: str | None = None
+    capacity: int | None = None
+    """How many plain members the application counts for; None: as many as the tasks Spark runs at once."""
     reader_options: Mapping[str, str | int | bool] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -92,6 +94,7 @@ _LEAST = {
     "rebalance_timeout_ms": 1,
     "request_timeout_ms": 1,
     "metadata_max_age_ms": 1,
+    "capacity": 1,
 }
 _RESERVED = {
     "bootstrap.servers",

@@ -6,6 +6,7 @@ import contextlib
 import logging
 import signal
 import threading
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
 
 from pyspark import InheritableThread
@@ -72,6 +73,7 @@ class Pipeline:
         client_id: str = "roster",
         group_instance_id: str | None = None,
         rack_id: str | None = None,
+        capacity: int | None = None,
         reader_options: Mapping[str, str | int | bool] | None = None,
         on_progress: Callable[[Progress], object] | None = None,
         membership: Callable[[Options], Membership] | None = None,
@@ -82,8 +84,10 @@ class Pipeline:
         is shared over the partitions by lag. `tasks` is how many tasks share a batch (default: Spark's parallelism),
         none gets much fewer than `min_offsets_per_task`. An idle pipeline looks for records every `poll_interval_ms`;
         batches start at least `trigger_interval_ms` apart. `reader_options` are librdkafka settings for the tasks'
-        consumers. `on_progress` is called after each batch in the running thread. The rest is as in Kafka's consumer.
-        `membership` makes the group member (default: `roster.client.GroupMember`).
+        consumers. `capacity` is how many plain members this application counts for where the group's assignor looks at
+        lag (default: the tasks that Spark runs at once). `on_progress` is called after each batch in the running
+        thread. The rest is as in Kafka's consumer. `membership` makes the group member (default:
+        `roster.client.GroupMember`).
         """
         self._options = Options(
             bootstrap=parse_bootstrap(bootstrap),
@@ -109,6 +113,7 @@ class Pipeline:
             client_id=client_id,
             group_instance_id=group_instance_id,
             rack_id=rack_id,
+            capacity=capacity,
             reader_options=dict(reader_options or {}),
         )
         self._spark = spark
@@ -236,7 +241,7 @@ class Pipeline:
         )
         runner = SparkRunner(self._spark, config, self._function, self._schema, self._transform)
         sink.open(self._spark, options.group)
-        member = self._membership(options)
+        member = self._membership(replace(options, capacity=options.capacity or max(runner.cores, 1)))
         with _signals(self.stop), contextlib.ExitStack() as cleanup:
             cleanup.callback(sink.close)
             cleanup.callback(member.close)
