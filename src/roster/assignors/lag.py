@@ -191,8 +191,7 @@ class _Decision:
         return plan, note
 
     def _complete(self, held: Int32) -> Int32:
-        aim = self.bound * (1 + self.options.max_skew / 2)
-        return complete(self.problem, self.shares, self.lag, held, min(aim, self.bound))
+        return complete(self.problem, self.shares, self.lag, held, self.bound)
 
     def _relieve(self, owner: Int32) -> tuple[Int32, str]:
         """The assignment after moves for lag's sake, or as it is. Depends on nothing but the assignment and the lags,
