@@ -11,6 +11,7 @@ import click
 
 from roster.cli.admin import admin
 from roster.cli.errors import UserError
+from roster.cli.groups_check import check
 from roster.cli.options import bootstrap_option, json_option
 from roster.cli.output import print_json, print_table
 from roster.client import OffsetAndMetadata
@@ -49,6 +50,9 @@ def positions(cluster: Admin, group: str, assigned: set[TopicPartition]) -> dict
 @click.group()
 def groups() -> None:
     """List and describe the consumer groups of any Kafka-compatible cluster."""
+
+
+groups.add_command(check)
 
 
 @groups.command("list")

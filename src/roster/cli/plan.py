@@ -1,0 +1,143 @@
+"""`roster plan`: what an assignor would do, with problems from JSON lines or with a live group."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING, BinaryIO
+
+import click
+
+from roster.assignors import ASSIGNORS
+from roster.assignors import tasks as task_assignor
+from roster.cli.errors import USAGE, UserError
+from roster.cli.options import bootstrap_option
+from roster.cli.plan_input import RESETS, InputError, parse_line, read_problem, read_tasks
+from roster.cli.plan_output import as_json, explain, explain_tasks, judge, tasks_as_json
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+TASKS = "tasks"
+
+
+@click.command()
+@click.argument("source", metavar="[FILE]", type=click.File("rb"), required=False)
+@click.option(
+    "--assignor", "-a", "names", type=click.Choice([*ASSIGNORS, TASKS]), multiple=True, help="With --group, repeatable."
+)
+@click.option("--explain", "explained", is_flag=True, help="Print every move and its reason for people.")
+@click.option("--group", "-g", help="Plan for this group as it is now; nothing is changed.")
+@click.option("--lag", "with_lag", is_flag=True, help="With --group: look at offsets, and try the lag assignors too.")
+@click.option(
+    "--auto-offset-reset",
+    "reset",
+    type=click.Choice(RESETS),
+    default=RESETS[1],
+    show_default=True,
+    help="With --group: where reading starts in partitions without a committed offset.",
+)
+@click.option("--json", "as_document", is_flag=True, help="With --group: print JSON instead of tables.")
+@bootstrap_option
+def plan(
+    source: BinaryIO | None,
+    names: tuple[str, ...],
+    explained: bool,
+    group: str | None,
+    with_lag: bool,
+    reset: str,
+    as_document: bool,
+    bootstrap: str,
+) -> int:
+    r"""Dry run of an assignor.
+
+    Reads one problem a line from FILE or standard input and prints one plan a line, both JSON:
+
+    \b
+    {"topics": {"t": 3}, "members": {"a": {"topics": ["t"], "owned": {"t": [0, 1, 2]}}, "b": {"topics": ["t"]}}}
+
+    A topic is a number of partitions or {"partitions": 2, "racks": [["r1"], ["r2"]]}. Members may have owned,
+    generation, rack, instance, capacity, and user_data in hex. "offsets": {"t": {"0": {"begin": 0, "end": 9,
+    "committed": 4}}} and "auto_offset_reset" make lag known. `tasks` reads {"tasks": {"0_0": {"stateful": true}},
+    "clients": {"A": {"threads": 2, "tasks": {"0_0": {"lag": 0}}}}, "standbys": 1}. A line that is wrong is named on
+    standard error with its field, the others are answered, and the exit code is 2.
+
+    In the answer "moved" counts partitions that a member loses to another, "fewest_moves" how many an even plan must
+    move, and "optimal" says whether it is proved that no plan is more even.
+    """
+    if group is not None:
+        if source is not None:
+            raise UserError("--group plans for a live group; leave FILE out")
+        return _plan_group(
+            group, bootstrap, names, with_lag=with_lag, reset=reset, explained=explained, as_document=as_document
+        )
+    if len(names) != 1:
+        known = ", ".join([*ASSIGNORS, TASKS])
+        raise UserError(f"--assignor: one is needed of {known} (several only with --group)")
+    if with_lag or as_document:
+        raise UserError(
+            f"{'--lag' if with_lag else '--json'} goes with --group; problems carry offsets, plans are JSON"
+        )
+    lines = sys.stdin.buffer if source is None else source
+    return _plan_lines(lines, names[0], explained=explained)
+
+
+def _plan_lines(lines: Iterable[bytes], name: str, *, explained: bool) -> int:
+    """Answer line by line; the exit code."""
+    code = 0
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            _answer(line, name, f"line {number}: {name}" if explained else "")
+        except InputError as error:
+            message = f"roster: error: line {number}: {error}"
+            click.echo(message.encode(errors="backslashreplace").decode(), err=True)
+            code = USAGE
+    return code
+
+
+def _answer(line: bytes, name: str, title: str) -> None:
+    document = parse_line(line)
+    if name == TASKS:
+        tasks = task_assignor.assign(read_tasks(document))
+        if title:
+            click.echo(title)
+            explain_tasks(tasks)
+        else:
+            _print_line(tasks_as_json(tasks))
+        return
+    assignor = ASSIGNORS[name]
+    judged = judge(assignor, read_problem(document, assignor.claim_source))
+    if title:
+        explain(title, judged)
+    else:
+        _print_line(as_json(judged))
+
+
+def _print_line(document: object) -> None:
+    click.echo(json.dumps(document, ensure_ascii=False))
+
+
+def _plan_group(
+    group: str,
+    bootstrap: str,
+    names: tuple[str, ...],
+    *,
+    with_lag: bool,
+    reset: str,
+    explained: bool,
+    as_document: bool,
+) -> int:
+    from roster.cli.admin import admin  # noqa: PLC0415  the client is not needed for lines
+    from roster.cli.plan_group import USUAL, compare, look_at  # noqa: PLC0415
+
+    if TASKS in names:
+        raise UserError("--assignor: tasks places Streams tasks; a group of consumers has none")
+    chosen = dict.fromkeys(names or (ASSIGNORS if with_lag else USUAL))
+    assignors = [ASSIGNORS[name] for name in chosen]
+    wanted = with_lag or any(assignor.wants_lag for assignor in assignors)
+    with admin(bootstrap) as cluster:
+        live = look_at(cluster, group, with_lag=wanted, reset=reset)
+    compare(live, assignors, as_document=as_document, explained=explained)
+    return 0
