@@ -149,6 +149,13 @@ def test_tm_5_a_caught_up_standby_swaps_roles_without_taking_warm_up_budget():
     assert plan.followup
 
 
+def test_a_task_that_everybody_holds_makes_room_for_one_that_is_held_once():
+    clients = {"A": Client(1, lags(t0_0=0)), "B": Client(1, lags(t0_0=LATEST, t0_1=LATEST))}
+    plan = solve(ids("0_0", "0_1"), clients, acceptable_lag=100)
+    assert actives(plan) == {"A": ["0_0"], "B": ["0_1"]}
+    assert not plan.followup
+
+
 def test_a_second_runner_of_a_task_is_believed_as_little_as_the_first():
     clients = {"A": Client(1, lags(t0_0=LATEST)), "B": Client(1, lags(t0_0=LATEST)), "C": Client()}
     plan = solve(ids("0_0"), clients)

@@ -254,14 +254,15 @@ class _Placing:
         return owners
 
     def _nearest(self, task: TaskId) -> frozenset[int] | None:
-        """The clients within the acceptable lag, else those of the least lag; None when all clients are alike."""
+        """The clients within the acceptable lag, else those of the least lag; None when nobody has an advantage."""
         lags = self.lags[task]
+        if self.problem.acceptable_lag >= WHOLE_LOG:
+            return None
         caught_up = frozenset(client for client, lag in lags.items() if lag <= self.problem.acceptable_lag)
-        if not caught_up:
-            least = min(lags.values(), default=WHOLE_LOG)
-            caught_up = frozenset(client for client, lag in lags.items() if lag == least < WHOLE_LOG)
-        everyone = len(caught_up) in {0, len(self.names)} or self.problem.acceptable_lag >= WHOLE_LOG
-        return None if everyone else caught_up
+        if caught_up:
+            return caught_up
+        least = min(lags.values(), default=WHOLE_LOG)
+        return frozenset(client for client, lag in lags.items() if lag == least < WHOLE_LOG) or None
 
 
 def _lags_by_task(problem: TaskProblem, names: Sequence[str]) -> defaultdict[TaskId, dict[int, int]]:
@@ -320,7 +321,8 @@ def _cheapest_on_preferred(
     for task in tasks:
         runs_on = running.get(task)
         holders = nearest[task] or frozenset()
-        if runs_on is not None or holders:
+        # What runs nowhere and is held everywhere fits any place, so it is dealt afterwards.
+        if runs_on is not None or 0 < len(holders) < len(quota):
             kinds[runs_on, holders].append(task)
     network = Network()
     clients = [network.node() for _ in quota]
