@@ -56,7 +56,7 @@ class Network:
 
     def drain(self) -> None:
         """Send surpluses to deficits as far as there are ways; what remains is in `surplus`."""
-        while (self.surplus > 0).any():
+        while (self.surplus > 0).any() and (self.surplus < 0).any():
             live = np.flatnonzero(self._room > 0)
             distance = self._distances(live)
             if not ((self.surplus > 0) & (distance < _FAR)).any():
@@ -65,9 +65,11 @@ class Network:
 
     def reached(self) -> Bool:
         """[nodes] True for the nodes that a remaining surplus could still get to."""
+        reached = self.surplus > 0
+        if not reached.any():
+            return reached
         live = self._room > 0
         tail, head = self._tail[live], self._head[live]
-        reached = self.surplus > 0
         size = 0
         while size != (size := int(np.count_nonzero(reached))):
             reached[head[reached[tail]]] = True
@@ -92,11 +94,11 @@ class Network:
         arcs = live[shortest]
         steps = distance[self._tail[arcs]] % self._most_steps
         nearest_first = stable_order(steps, int(self._most_steps))
-        arcs, steps = arcs[nearest_first], steps[nearest_first]
+        arcs, steps = self._below_surplus(arcs[nearest_first], steps[nearest_first])
         if np.bincount(self._head[arcs]).max() > 1:
             arcs = arcs[_turned(self._tail[arcs])]
         tail, head, room = self._tail[arcs], self._head[arcs], self._room[arcs]
-        bounds = [*np.flatnonzero(np.append(True, steps[1:] != steps[:-1])).tolist(), len(arcs)]
+        bounds = _layer_bounds(steps)
         layers = [slice(begin, end) for begin, end in pairwise(bounds)]
         takes = np.maximum(-self.surplus, 0)
         fits = np.empty(len(arcs), dtype=np.int64)
@@ -119,6 +121,21 @@ class Network:
             change = np.bincount(head[busy], weights=sent, minlength=len(takes))
             change -= np.bincount(tail[busy], weights=sent, minlength=len(takes))
             self.surplus += change.astype(np.int64)
+
+    def _below_surplus(self, arcs: Int64, steps: Int64) -> tuple[Int64, Int64]:
+        """Of arcs by layer, nearest first, those on a way down from a surplus, and their steps."""
+        tail, head = self._tail[arcs], self._head[arcs]
+        busy = self.surplus > 0
+        chosen = np.empty(len(arcs), dtype=np.bool_)
+        for begin, end in reversed([*pairwise(_layer_bounds(steps))]):
+            chosen[begin:end] = busy[tail[begin:end]]
+            busy[head[begin:end][chosen[begin:end]]] = True
+        return arcs[chosen], steps[chosen]
+
+
+def _layer_bounds(steps: Int64) -> list[int]:
+    """Where runs of equal steps begin, and the end of the last."""
+    return [*np.flatnonzero(np.append(True, steps[1:] != steps[:-1])).tolist(), len(steps)]
 
 
 def _turned(tail: Int64) -> Int64:

@@ -35,17 +35,22 @@ class Levels:
     """level: [classes] most that a member of the class carries, all carry that or one less (0: all carry nothing).
 
     block_of_class, block_of_row: blocks are numbered; classes of equal level may be in different blocks.
+    placed: [cells] an assignment; where `fairest` was asked for one, its loads are these. Cells between a row and a
+    class of different blocks count nothing.
     """
 
     level: Int64
     block_of_class: Int64
     block_of_row: Int64
+    placed: Int64
 
 
-def fairest(table: Table, placed: Int64) -> Levels:
-    """The blocks of a table. `placed` ([cells]) is any assignment of the whole supply; a near one is faster."""
+def fairest(table: Table, placed: Int64, *, wants_placed: bool = False) -> Levels:
+    """The blocks of a table. `placed` ([cells]) is any assignment of the whole supply; a near one is faster. It is
+    worked on in place, and made a fairest assignment if that is wanted.
+    """
     classes, rows = len(table.size), len(table.supply)
-    result = Levels(np.zeros(classes, dtype=np.int64), np.full(classes, -1), np.full(rows, -1))
+    result = Levels(np.zeros(classes, dtype=np.int64), np.full(classes, -1), np.full(rows, -1), placed)
     blocks = 0
     waiting = [_Part(table, placed, np.arange(len(table.row)), np.arange(rows), np.arange(classes))]
     while waiting:
@@ -59,6 +64,9 @@ def fairest(table: Table, placed: Int64) -> Levels:
             result.block_of_class[part.classes[above[part.rows.size :]]] = blocks
             result.block_of_row[part.rows[above[: part.rows.size]]] = blocks
             blocks += 1
+            if wants_placed:
+                part.bring_down_to(level)
+                part.record(above)
         else:
             waiting.append(part.cut(above))
         if not above.all():
@@ -88,13 +96,22 @@ class _Part:
 
     def above(self, level: int) -> Bool:
         """[rows + classes] those in which some member must carry more than `level`, however the rest is shared."""
+        self.bring_down_to(level)
+        return self.network.reached()
+
+    def bring_down_to(self, level: int) -> None:
+        """Lower the loads that are above `level`, where that can be; none of the others gets smaller by it."""
         self.network.surplus += (self.level - level) * self.size
         self.level = level
         self.network.drain()
-        return self.network.reached()
 
     def cut(self, chosen: Bool) -> _Part:
         """The part of this one that has the chosen rows and classes, between which and the others nothing runs."""
+        cells, rows, classes = self.record(chosen)
+        return _Part(self.table, self.placed, cells, rows, classes)
+
+    def record(self, chosen: Bool) -> tuple[Int64, Int64, Int64]:
+        """Note what is placed between the chosen rows and classes; (their cells, rows, classes)."""
         flow = self.network.flow
         stuck = self.network.surplus[: len(self.rows)]
         rows, classes = chosen[: len(self.rows)], chosen[len(self.rows) :]
@@ -107,7 +124,7 @@ class _Part:
         if stuck[rows].any():
             own, first = np.unique(self.table.row[cells], return_index=True)
             self.placed[cells[first]] += stuck[np.searchsorted(self.rows, own)]
-        return _Part(self.table, self.placed, cells, self.rows[rows], self.classes[classes])
+        return cells, self.rows[rows], self.classes[classes]
 
 
 def spread(table: Table, supply: Int64) -> Int64:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from roster.assignors.flow import UNBOUNDED, Network
-from roster.assignors.groups import may_have, ranges, rank_within, stable_order, topic_classes
+from roster.assignors.groups import ranges, rank_within, stable_order, topic_classes
 from roster.assignors.levels import Levels, Table, fairest, spread
 from roster.model import NOBODY, Problem
 from roster.model.problem import Bool, Int32, Int64
@@ -26,13 +26,8 @@ def balance_mixed(problem: Problem, held: Int32, *, by_rack: bool) -> Int32:
     First the loads are lexicographically fairest, then (by_rack) most partitions have a replica in their owner's rack,
     then fewest leave a member that holds them.
     """
-    has = held.copy()
-    mine = np.flatnonzero(has >= 0)
-    topic_of = problem.topic_of()
-    has[mine[~may_have(problem, has[mine], topic_of[mine])]] = NOBODY
-    kinds = _kinds(problem, topic_of, by_rack=by_rack)
-    exchange = _Exchange(kinds, has)
-    return exchange.owners(problem, has)
+    exchange = _Exchange(_kinds(problem, by_rack=by_rack), held)
+    return exchange.owners(problem, held)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -48,9 +43,9 @@ class _Kinds:
     off_rack: Bool
 
 
-def _kinds(problem: Problem, topic_of: Int32, *, by_rack: bool) -> _Kinds:
+def _kinds(problem: Problem, *, by_rack: bool) -> _Kinds:
     topics = topic_classes(problem)
-    row_of = topics.of_topic[topic_of]
+    row_of = topics.of_topic[problem.topic_of()]
     topic_class_of_row = np.arange(len(topics))
     set_of_row = np.zeros(len(topics), dtype=np.int64)
     rack_of = np.zeros(len(problem.members), dtype=np.int64)
@@ -96,26 +91,56 @@ class _Exchange:
         pairs, self.holding_of_owned, self.held = _distinct(pair, self.members * self.rows)
         self.owned = owned
         self.holder, self.held_row = pairs // self.rows, pairs % self.rows
+        self.held_cell = self._cells()
+        if (self.held_cell < 0).any():
+            self._let_go(self.held_cell < 0)
+
+    def _cells(self) -> Int64:
+        """[holdings] the cell of the holding's row and class, -1 where the member does not subscribe."""
+        table, held_class = self.kinds.table, self.kinds.class_of[self.holder]
+        cells = table.row * self.classes + table.column
+        wanted = self.held_row * self.classes + held_class
+        place = np.minimum(np.searchsorted(cells, wanted), len(cells) - 1)
+        return np.where((cells[place] == wanted) & (held_class >= 0), place, -1)
+
+    def _let_go(self, gone: Bool) -> None:
+        """Forget holdings."""
+        stays = ~gone[self.holding_of_owned]
+        number = np.cumsum(~gone) - 1
+        self.owned, self.holding_of_owned = self.owned[stays], number[self.holding_of_owned[stays]]
+        self.holder, self.held_row, self.held_cell, self.held = (
+            column[~gone] for column in (self.holder, self.held_row, self.held_cell, self.held)
+        )
 
     def owners(self, problem: Problem, has: Int32) -> Int32:
         """[partitions] the plan."""
-        levels = self._levels()
-        kept, row_to_class, class_to_member = self._cheapest(levels)
+        nothing_to_lose = not len(self.held) and not self.kinds.off_rack.any()
+        levels = self._levels(wants_placed=nothing_to_lose)
+        kept, row_to_class, class_to_member = (self._as_placed if nothing_to_lose else self._cheapest)(levels)
         owner = self._keep(problem, has, kept)
         self._give_out(owner, row_to_class, class_to_member)
         return owner
 
-    def _levels(self) -> Levels:
+    def _levels(self, *, wants_placed: bool) -> Levels:
         """Blocks and loads, starting from what is held."""
-        table, classes = self.kinds.table, self.classes
+        table = self.kinds.table
         placed = np.zeros(len(table.row), dtype=np.int64)
-        cell = np.searchsorted(
-            table.row * classes + table.column, self.held_row * classes + self.kinds.class_of[self.holder]
-        )
-        np.add.at(placed, cell, self.held)
-        self.held_cell = cell
+        np.add.at(placed, self.held_cell, self.held)
         left = table.supply - np.bincount(table.row, weights=placed, minlength=self.rows).astype(np.int64)
-        return fairest(table, placed + spread(table, left))
+        return fairest(table, placed + spread(table, left), wants_placed=wants_placed)
+
+    def _as_placed(self, levels: Levels) -> tuple[Int64, Int64, Int64]:
+        """The same as `_cheapest` where nothing is held and racks say nothing: every way to reach the loads will do."""
+        table = self.kinds.table
+        inside = levels.block_of_row[table.row] == levels.block_of_class[table.column]
+        row_to_class = np.where(inside, levels.placed, 0)
+        load = np.bincount(table.column, weights=row_to_class, minlength=self.classes).astype(np.int64)
+        busy = np.flatnonzero(self.kinds.class_of >= 0)
+        member_class = self.kinds.class_of[busy]
+        class_to_member = np.zeros(self.members, dtype=np.int64)
+        share, more = load // table.size, load % table.size
+        class_to_member[busy] = share[member_class] + (rank_within(member_class, self.classes) < more[member_class])
+        return self.held, row_to_class, class_to_member
 
     def _cheapest(self, levels: Levels) -> tuple[Int64, Int64, Int64]:
         """([holdings] partitions kept, [cells] how many go to a class, [members] how many one is given)."""
@@ -174,7 +199,8 @@ class _Exchange:
         """What stays; of a holding that shrinks the lowest numbers stay, so all its topics shrink alike
         (KAFKA-16277).
         """
-        owner = has.copy()
+        owner = np.full(len(has), NOBODY, dtype=np.int32)
+        owner[self.owned] = has[self.owned]
         shrinks = np.flatnonzero((kept < self.held)[self.holding_of_owned])
         number = problem.number_of()[self.owned[shrinks]]
         shrinks = shrinks[stable_order(number, int(number.max(initial=0)) + 1)]
