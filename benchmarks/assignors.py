@@ -1,229 +1,234 @@
-"""The sticky assignors: `python -m benchmarks.assignors [--java CLASSPATH] [--slopes] [WORKLOAD ...]`.
+"""The sticky assignors against those of other clients: `python -m benchmarks assignors`.
 
-Per workload a fresh group, then one member joins, then one leaves. Figures are milliseconds of CPU, the least of
-several rounds: the decision alone, the plan as dictionaries for people, and bytes to bytes (`roster.lead`: decode,
-decide, encode). With --java the last columns are Kafka's own cooperative-sticky assignor (its `assign` alone, CPU of
-its thread, so without its garbage collector) and how many times faster Roster's bytes to bytes is than that.
-With --slopes: time against partitions and against members, as exponents of a power law fitted over the sizes shown.
+Each workload is a fresh group, then one member joins, then one leaves, then one whose members claim what cannot be
+true. Roster's three figures are medians of CPU milliseconds: the decision alone on columns; the plan for people, which
+is the decision and the plan as dictionaries; and bytes to bytes (`roster.lead`: read every member's subscription,
+decide, write every assignment).
 """
 
 from __future__ import annotations
 
-import argparse
 import math
-import random
-import subprocess
+import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
+import tracemalloc
+from collections.abc import Callable, Sequence
 
+from benchmarks import peers
+from benchmarks.groups import WORKLOADS, Group, Members, Topics, equal, events, four_classes
+from benchmarks.peers import MissingError, Peer, TooSlowError
 from roster.assignors import COOPERATIVE_STICKY
 from roster.assignors.certificate import verify
 from roster.member.leader import lead, plan_group
-from roster.model import Plan
-from roster.wire.consumer_protocol import Subscription, TopicPartitions, decode_assignment, encode_subscription
 
-Topics = dict[str, int]
-Group = dict[str, list[str]]
-Held = dict[str, dict[str, list[int]]]
+LIMIT = 60.0
+"""Seconds of wall clock that a peer gets for one group, warm-ups and all."""
 
-PEER = Path(__file__).parent / "java" / "AssignorPeer.java"
+PROVED_UP_TO = 200_000
+"""Partitions up to which the plan's certificate is verified as well."""
 
 
-def named(topics: int, partitions: int) -> Topics:
-    """Topics of one size."""
-    return {f"topic-{t:05}": partitions for t in range(topics)}
-
-
-def equal(topics: int, partitions: int, members: int) -> tuple[Topics, Group]:
-    """Everybody subscribes to everything."""
-    sizes = named(topics, partitions)
-    return sizes, {f"member-{m:05}": list(sizes) for m in range(members)}
-
-
-def one_narrow(topics: int, partitions: int, members: int) -> tuple[Topics, Group]:
-    """One more member, which subscribes to the first topic only; it is the one that joins."""
-    sizes, group = equal(topics, partitions, members)
-    return sizes, {**group, "member-narrow": ["topic-00000"]}
-
-
-def four_classes(topics: int, partitions: int, members: int) -> tuple[Topics, Group]:
-    """All, the first half, the second half, the middle half."""
-    sizes = named(topics, partitions)
-    names, quarter = list(sizes), topics // 4
-    kinds = [names, names[: 2 * quarter], names[2 * quarter :], names[quarter : 3 * quarter]]
-    return sizes, {f"member-{m:05}": kinds[m % 4] for m in range(members)}
-
-
-def nested(topics: int, members: int) -> tuple[Topics, Group]:
-    """Member m subscribes to the first 1 + m mod topics."""
-    chance = random.Random(1)
-    sizes = {name: chance.randint(1, 10) for name in named(topics, 1)}
-    return sizes, {f"member-{m:05}": list(sizes)[: 1 + m % topics] for m in range(members)}
-
-
-def scattered(topics: int, partitions: int, members: int, each: int | None) -> tuple[Topics, Group]:
-    """Random subscriptions, all different; of one size, or of any."""
-    chance = random.Random(2)
-    sizes = named(topics, partitions)
-    return sizes, {
-        f"member-{m:05}": sorted(chance.sample(list(sizes), each or chance.randint(1, topics))) for m in range(members)
-    }
-
-
-WORKLOADS: Mapping[str, Callable[[], tuple[Topics, Group]]] = {
-    "1x2100/2100": lambda: equal(1, 2100, 2100),
-    "10x1000/500": lambda: equal(10, 1000, 500),
-    "100x100/1000": lambda: equal(100, 100, 1000),
-    "500x2000/2000": lambda: equal(500, 2000, 2000),
-    "500x2000/2001 one narrow": lambda: one_narrow(500, 2000, 2000),
-    "100x200/500 in 4 classes": lambda: four_classes(100, 200, 500),
-    "40 nested/200": lambda: nested(40, 200),
-    "100x20/500 all distinct": lambda: scattered(100, 20, 500, None),
-    "20000x1/500, 40 each": lambda: scattered(20_000, 1, 500, 40),
-}
-
-
-def sent(group: Group, held: Held, generation: int) -> dict[str, bytes]:
-    """The members' subscriptions as they send them."""
-    return {
-        member: encode_subscription(
-            Subscription(
-                topics=topics,
-                owned_partitions=[TopicPartitions(topic=t, partitions=p) for t, p in held.get(member, {}).items()],
-                generation_id=generation if member in held else -1,
-            )
-        )
-        for member, topics in group.items()
-    }
-
-
-def received(assignments: Mapping[str, bytes]) -> Held:
-    """What each member then owns."""
-    return {
-        member: {entry.topic: entry.partitions for entry in decode_assignment(data).assigned_partitions}
-        for member, data in assignments.items()
-    }
-
-
-def events(topics: Topics, group: Group) -> Iterator[tuple[str, Group, Held]]:
-    """(event, group, what is held before it): fresh without the last member, the last joins, the fourth leaves."""
-    *early, last = group
-    smaller = {member: group[member] for member in early}
-    yield "fresh", smaller, {}
-    held = received(lead("sticky", sent(smaller, {}, -1), topics))
-    yield "join", {**smaller, last: group[last]}, held
-    gone = early[min(3, len(early) - 1)]
-    yield (
-        "leave",
-        {member: names for member, names in smaller.items() if member != gone},
-        {member: partitions for member, partitions in held.items() if member != gone},
-    )
-
-
-def least(work: Callable[[], object], rounds: int) -> float:
-    """Least CPU milliseconds of a call."""
+def median(work: Callable[[], object], rounds: int) -> float:
+    """Median CPU milliseconds of a call, after one that is not counted."""
+    work()
     figures = []
     for _ in range(rounds):
         begin = time.process_time()
         work()
-        figures.append(time.process_time() - begin)
-    return min(figures) * 1000
+        figures.append((time.process_time() - begin) * 1000)
+    return statistics.median(figures)
 
 
-class Java:
-    """Kafka's assignor in a JVM of its own."""
+def short(milliseconds: float) -> str:
+    """Three digits are enough."""
+    return f"{milliseconds:.0f}" if milliseconds >= 100 else f"{milliseconds:.3g}"
 
-    def __init__(self, classpath: str) -> None:
-        command = ["java", "-Xmx3g", "-cp", classpath, str(PEER)]
-        self.process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+
+class Table:
+    """Roster's figures beside its peers', row by row."""
+
+    def __init__(self, quick: bool) -> None:
+        self.rounds = 3 if quick else 7
+        self.budget = 2.0 if quick else 6.0
+        self.limit = 10.0 if quick else LIMIT
+        self.java = Peer("Java", lambda: peers.java("AssignorPeer"), self.limit)
+        self.franz = Peer("franz-go", peers.franz_go, self.limit)
+        self.python = [
+            Peer(name, lambda name=name: peers.python(name), self.limit) for name in ("kafka-python", "aiokafka")
+        ]
+        self.plugin = Peer("plugin", lambda: peers.python("plugin"), self.limit)
+
+    def stop(self) -> None:
+        """End the peers."""
+        for peer in (self.java, self.franz, self.plugin, *self.python):
+            peer.stop()
+
+    def header(self) -> None:
+        """Name the columns."""
+        self.said: set[str] = set()
+        print(f"{'milliseconds of CPU, medians':36}{'Roster':>26}{'':>24}{'Java':>16}{'franz-go':>24}")
+        print(
+            f"{'':36}{'decision':>9}{'people':>8}{'bytes':>9}{'moves':>9}{'loads':>10} {'':4}"
+            f"{'assign':>9}{'ratio':>7}{'plan':>8}{'ratio':>7}{'bytes':>8}{'ratio':>7}"
         )
 
-    def time(self, topics: Topics, group: Group, held: Held, rounds: int) -> tuple[float, int]:
-        """(milliseconds of `assign`, partitions it takes from members that had them)."""
-        lines = [f"T {topic} {count}" for topic, count in topics.items()]
-        lines += [f"M {m} {1 if m in held else -1} {','.join(names)}" for m, names in group.items()]
-        lines += [f"O {m} {t} {','.join(map(str, p))}" for m, owned in held.items() for t, p in owned.items()]
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        self.process.stdin.write("\n".join([*lines, f"E {rounds}", ""]))
-        self.process.stdin.flush()
-        spent, moved = self.process.stdout.readline().split()
-        return float(spent), int(moved)
-
-
-def measure(name: str, java: Java | None, rounds: int) -> None:
-    """One workload's rows."""
-    topics, group = WORKLOADS[name]()
-    for event, members, held in events(topics, group):
-        subscriptions = sent(members, held, 1)
-        plan: Plan = plan_group(COOPERATIVE_STICKY, subscriptions, topics)
+    def row(self, name: str, event: str, group: Group) -> None:
+        """One group."""
+        subscriptions = group.subscriptions()
+        plan = plan_group(COOPERATIVE_STICKY, subscriptions, group.topics)
         problem = plan.problem
-        decision = least(lambda problem=problem: COOPERATIVE_STICKY.assign(problem), rounds)
-        people = decision + least(plan.assignment, rounds)
-        whole = least(lambda sent=subscriptions: lead("cooperative-sticky", sent, topics), rounds)
-        loads, proof = (
-            plan.loads(),
-            "proved" if problem.partition_count > 200_000 or verify(problem, plan).ok else "WRONG",
-        )
-        proof = "" if problem.partition_count > 200_000 else proof
-        row = f"{name:26} {event:6} {decision:9.2f} {people:9.2f} {whole:9.2f}  {int(plan.moved().sum()):6}"
-        row += f" {loads.min():5}-{loads.max():<5} {proof:7}"
-        if java is not None:
-            spent, moved = java.time(topics, members, held, max(1, rounds // 2))
-            row += f" {spent:10.1f} {moved if held else 0:7} {spent / whole:8.1f}x"
-        print(row, flush=True)
+        decision = median(lambda: COOPERATIVE_STICKY.assign(problem), self.rounds)
+        people = median(lambda: COOPERATIVE_STICKY.assign(problem).assignment(), self.rounds)
+        whole = median(lambda: lead("cooperative-sticky", subscriptions, group.topics), self.rounds)
+        loads = plan.loads()
+        proof = ""
+        if problem.partition_count <= PROVED_UP_TO:
+            proof = "ok" if verify(problem, plan).ok else "BAD"
+        line = f"{name:27}{event:9}{short(decision):>9}{short(people):>8}{short(whole):>9}{int(plan.moved().sum()):>9}"
+        line += f"{f'{loads.min()}-{loads.max()}':>10} {proof:4}"
+        line += self._compared(self.java, group, [("decision", whole)])
+        line += self._compared(self.franz, group, [("plan", people), ("bytes", whole)])
+        print(line, flush=True)
+
+    def _compared(self, peer: Peer, group: Group, figures: list[tuple[str, float]]) -> str:
+        """Columns of a peer: its figure, and Roster's as a multiple of it."""
+        try:
+            answer = peer.time(group, rounds=self.rounds, budget=self.budget)
+        except TooSlowError:
+            return "".join(f"{f'>{self.limit:.0f} s':>9}{f'<{ours / self.limit / 1000:.2g}':>7}" for _, ours in figures)
+        except MissingError as missing:
+            if str(missing) not in self.said:
+                self.said.add(str(missing))
+                print(f"*** MISSING: {peer.name}: {missing}", flush=True)
+            return "".join(f"{'-':>9}{'':>7}" for _ in figures)
+        if "error" in answer:
+            return f"{answer['error'][:14]:>16}" + " " * 16 * (len(figures) - 1)
+        columns = ((statistics.median(answer[figure]), ours) for figure, ours in figures)
+        return "".join(f"{short(theirs):>9}{ours / theirs:>7.2g}" for theirs, ours in columns)
+
+    def python_row(self, name: str, event: str, group: Group) -> None:
+        """Python's own clients; Roster's figure is its plug-in for kafka-python, in the same place."""
+        ours = statistics.median(self.plugin.time(group, rounds=self.rounds, budget=self.budget)["assign"])
+        line = f"{name:27}{event:9}{short(ours):>9}"
+        for peer in self.python:
+            try:
+                answer = peer.time(group, rounds=1, budget=0)
+            except TooSlowError:
+                line += f"{f'>{self.limit:.0f} s':>12}{f'>{self.limit * 1000 / ours:.0f}x':>8}"
+                continue
+            if "error" in answer:
+                line += f"{answer['error'][:19]:>20}"
+                continue
+            theirs = statistics.median(answer["assign"])
+            line += f"{short(theirs):>12}{f'{theirs / ours:.0f}x':>8}"
+        print(line, flush=True)
+
+    def other_policies(self, topics: Topics, members: Members, name: str) -> None:
+        """range, roundrobin and the eager sticky assignor: bytes to bytes against Java's `assign`."""
+        for event, group in list(events(topics, members))[:2]:
+            subscriptions = group.subscriptions()
+            line = f"{name:27}{event:9}"
+            for policy in ("range", "roundrobin", "sticky"):
+                ours = median(lambda p=policy, s=subscriptions: lead(p, s, topics), self.rounds)
+                try:
+                    answer = self.java.time(group, policy=policy, rounds=self.rounds, budget=self.budget)
+                    theirs = statistics.median(answer["decision"])
+                    line += f"{short(ours):>11}{short(theirs):>8}{ours / theirs:>7.2g}"
+                except TooSlowError:
+                    line += f"{short(ours):>11}{f'>{self.limit:.0f} s':>8}{'':7}"
+                except MissingError:
+                    line += f"{short(ours):>11}{'-':>8}{'':7}"
+            print(line, flush=True)
 
 
-def slope(sizes: list[int], times: list[float]) -> float:
+def memory(quick: bool) -> None:
+    """What one rebalance needs on top of the group itself."""
+    print("\nMemory of one member joining, MB: what Python and numpy allocate at most at one time (tracemalloc),")
+    print("and how far the resident memory of a fresh process rises (Java's with its heap's default of free space)")
+    print(f"{'':27}{'tracemalloc':>12}{'Roster':>10}{'Java':>10}{'franz-go':>10}")
+    names = [
+        "100x200/500 in 4 classes",
+        "20000x1/500, 40 each",
+        *([] if quick else ["500x2000/2000", "500x2000/2001 one narrow"]),
+    ]
+    for name in names:
+        topics, members = WORKLOADS[name]()
+        group = dict(events(topics, members))["join"]
+        subscriptions = group.subscriptions()
+        tracemalloc.start()
+        lead("cooperative-sticky", subscriptions, topics)
+        line = f"{name:27}{tracemalloc.get_traced_memory()[1] / 1e6:>12.0f}"
+        tracemalloc.stop()
+        commands = {
+            "Roster": lambda: peers.python("roster"),
+            "Java": lambda: peers.java("AssignorPeer"),
+            "franz-go": peers.franz_go,
+        }
+        for peer, command in commands.items():
+            try:
+                line += f"{Peer(peer, command, LIMIT).growth(group):>10.0f}"
+            except (MissingError, OSError, TooSlowError):
+                line += f"{'-':>10}"
+        print(line, flush=True)
+
+
+def slope(sizes: Sequence[int], times: Sequence[float]) -> float:
     """Exponent of the power law through the points, least squares on logarithms."""
     x, y = [math.log(size) for size in sizes], [math.log(t) for t in times]
-    mean_x, mean_y = sum(x) / len(x), sum(y) / len(y)
+    mean_x, mean_y = statistics.mean(x), statistics.mean(y)
     return sum((a - mean_x) * (b - mean_y) for a, b in zip(x, y, strict=True)) / sum((a - mean_x) ** 2 for a in x)
 
 
-def slopes(rounds: int) -> None:
-    """How a join's bytes to bytes grows."""
+def slopes(quick: bool) -> None:
+    """How the time of a join, bytes to bytes, grows."""
+    print("\nGrowth: one member joins, bytes to bytes, CPU ms; slope: exponent of the power law through all points")
+    rounds = 3 if quick else 5
 
-    def joins(topics: Topics, group: Group) -> float:
-        _, (_, members, held), _ = events(topics, group)
-        subscriptions = sent(members, held, 1)
-        return least(lambda: lead("cooperative-sticky", subscriptions, topics), rounds)
+    def joins(topics: Topics, members: Members) -> float:
+        group = dict(events(topics, members))["join"]
+        subscriptions = group.subscriptions()
+        return median(lambda: lead("cooperative-sticky", subscriptions, topics), rounds)
 
     for shape, make in (("equal", equal), ("4 classes", four_classes)):
-        counts = [10_000, 30_000, 100_000, 300_000, 1_000_000]
+        counts = [10_000, 30_000, 100_000] if quick else [10_000, 30_000, 100_000, 300_000, 1_000_000]
         times = [joins(*make(100, count // 100, 1000)) for count in counts]
-        report(f"{shape}: partitions at 1000 members", counts, times)
-        counts = [10, 100, 1000, 10_000]
+        _growth(f"{shape}, 1000 members, partitions", counts, times)
+        counts = [10, 100, 1000] if quick else [10, 100, 1000, 10_000]
         times = [joins(*make(100, 1000, count)) for count in counts]
-        report(f"{shape}: members at 100,000 partitions", counts, times)
+        _growth(f"{shape}, 100,000 partitions, members", counts, times)
 
 
-def report(what: str, sizes: list[int], times: list[float]) -> None:
-    """One line of sizes, times and the exponent."""
-    print(f"{what}: {sizes}: {[round(t) for t in times]} ms, slope {slope(sizes, times):.2f}", flush=True)
+def _growth(what: str, sizes: list[int], times: list[float]) -> None:
+    points = ", ".join(f"{size:,}: {short(t)}" for size, t in zip(sizes, times, strict=True))
+    print(f"{what:44} {points}; slope {slope(sizes, times):.2f}", flush=True)
 
 
-def main() -> None:
-    """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("workloads", nargs="*", metavar="WORKLOAD", help=f"of: {'; '.join(WORKLOADS)}")
-    parser.add_argument("--java", metavar="CLASSPATH", help="classpath with kafka-clients and slf4j-api")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--slopes", action="store_true")
-    options = parser.parse_args()
-    if options.slopes:
-        slopes(options.rounds)
-        return
-    java = Java(options.java) if options.java else None
-    peer = f" {'Java':>10} {'moves':>7} {'faster':>9}" if java else ""
-    print(f"{'':26} {'':6} {'decision':>9} {'people':>9} {'bytes':>9}  {'moves':>6} {'loads':>9} {'':7}{peer}")
-    for name in options.workloads or WORKLOADS:
-        measure(name, java, options.rounds)
-    if java is not None:
-        java.process.kill()
-
-
-if __name__ == "__main__":
-    main()
+def run(*, quick: bool) -> None:
+    """All of it."""
+    skipped = {"500x2000/2000", "500x2000/2001 one narrow"} if quick else set()
+    print(f"peers: Apache Kafka {peers.kafka_version()} (cooperative-sticky), franz-go {peers.franz_version()};")
+    print(
+        "ratio: Roster's time as a multiple of the peer's, below 1 is faster. Java's `assign` reads and writes no bytes,"
+    )
+    print("yet it stands against Roster's bytes to bytes; franz-go's balancing into maps stands against Roster's plan")
+    print("for people, its bytes to bytes against Roster's.")
+    table = Table(quick)
+    try:
+        table.header()
+        for name in WORKLOADS:
+            if name not in skipped:
+                for event, group in events(*WORKLOADS[name]()):
+                    table.row(name, event, group)
+        print("\nOther policies: Roster bytes to bytes, Java `assign`, ratio")
+        print(f"{'':36}{'range':>26}{'roundrobin':>26}{'sticky':>26}")
+        for name in ("100x100/1000", "100x200/500 in 4 classes"):
+            table.other_policies(*WORKLOADS[name](), name)
+        print("\nPython clients' sticky assignors, and Roster's as a plug-in of kafka-python: CPU ms, times faster")
+        print(f"{'':36}{'plug-in':>9}{'kafka-python':>20}{'aiokafka':>20}")
+        for name in ("40 nested/200", "1x2100/2100", "10x1000/500", "100x200/500 in 4 classes"):
+            for event, group in events(*WORKLOADS[name]()):
+                table.python_row(name, event, group)
+    finally:
+        table.stop()
+    memory(quick)
+    slopes(quick)

@@ -1,4 +1,4 @@
-"""`roster broker` under load: `python -m benchmarks.broker [--peer HOST:PORT]`.
+"""`roster broker` under load: `python -m benchmarks broker`, or `python -m benchmarks.broker [--peer HOST:PORT]`.
 
 librdkafka produces and consumes one topic of several partitions, then many small producers wait for every record
 (group commit). The broker is a process of its own on a temporary directory below `--dir`; its CPU time is read from the
@@ -14,6 +14,7 @@ import tempfile
 import threading
 import time
 import uuid
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -157,7 +158,7 @@ def measure(bootstrap: str, pid: int | None, arguments: argparse.Namespace) -> R
     )
 
 
-def main() -> None:
+def main(words: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--count", type=int, default=300_000, help="records")
     parser.add_argument("--size", type=int, default=1_000, help="bytes a record")
@@ -165,7 +166,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=3.0, help="for each number of small producers")
     parser.add_argument("--dir", type=Path, default=Path.cwd(), help="where the data goes: a real disk")
     parser.add_argument("--peer", help="another broker to compare with")
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(words)
     with tempfile.TemporaryDirectory(dir=arguments.dir, prefix=".bench-") as name:
         floor = plain_syncs(Path(name), arguments.seconds)
         with BrokerProcess(Path(name) / "data", "--log-level", "warning") as process:
@@ -187,6 +188,11 @@ def main() -> None:
     print(
         f"{'CPU seconds of the broker a GB produced, fetched':58}{roster.produce_cpu:>10.2f}{roster.fetch_cpu:>10.2f}"
     )
+
+
+def run(*, quick: bool) -> None:
+    """With the default sizes, or a tenth of them."""
+    main(["--count", "30000", "--seconds", "1"] if quick else [])
 
 
 if __name__ == "__main__":

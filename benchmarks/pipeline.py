@@ -1,5 +1,6 @@
 """The pipeline's speed on one machine: reading, reading and computing, writing Parquet, and the cost of a small batch.
 
+    python -m benchmarks pipeline
     python -m benchmarks.pipeline [--records 1000000] [--bootstrap HOST:PORT]
 
 Without an address a Roster broker is started. Ratios are against the reader alone in one process, which is as fast as
@@ -28,7 +29,7 @@ from roster.spark.reader import ReaderConfig, read_splits
 from roster.testing.broker import running_broker
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from pyspark.sql import DataFrame, SparkSession
 
@@ -79,7 +80,7 @@ def to_nowhere(df: DataFrame, batch: Batch) -> None:
     df.write.format("noop").mode("overwrite").save()
 
 
-def run(
+def piped(
     spark: SparkSession, bootstrap: str, topic: str, build: Callable[[Pipeline], Pipeline], most: int
 ) -> list[Progress]:
     reports: list[Progress] = []
@@ -89,12 +90,12 @@ def run(
     return reports
 
 
-def main() -> None:
+def main(words: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--records", type=int, default=1_000_000)
     parser.add_argument("--cores", type=int, default=2)
     parser.add_argument("--bootstrap")
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(words)
     with contextlib.ExitStack() as stack:
         bootstrap = arguments.bootstrap
         if bootstrap is None:
@@ -104,11 +105,13 @@ def main() -> None:
         topic = fill(bootstrap, records)
         with contextlib.closing(Admin(bootstrap)) as admin:
             ends = admin.end_offsets([TopicPartition(topic, number) for number in range(PARTITIONS)])
-        alone = max(reader_alone(bootstrap, topic, ends) for _ in range(3))
+        alone = statistics.median(reader_alone(bootstrap, topic, ends) for _ in range(3))
         spark = session("bench", f"local[{arguments.cores}]")
         spark.sparkContext.setLogLevel("ERROR")
         stack.callback(spark.stop)
-        print(f"{records} records of 110 bytes, {PARTITIONS} partitions, {arguments.cores} cores, one batch, best of 3")
+        print(
+            f"{records} records of 110 bytes, {PARTITIONS} partitions, {arguments.cores} cores, one batch, median of 3"
+        )
         print(f"{'what':<46}{'records/s':>12}{'ratio':>8}")
         print(f"{'reader alone, one process':<46}{alone:>12,.0f}{1:>8.2f}")
         builds: dict[str, Callable[[Pipeline], Pipeline]] = {
@@ -119,17 +122,24 @@ def main() -> None:
             "pipeline, all columns to Parquet, exactly once": lambda p: p.write(ParquetSink(out / uuid.uuid4().hex)),
         }
         for name, build in builds.items():
-            run(spark, bootstrap, topic, build, records)
-            best = max(run(spark, bootstrap, topic, build, records)[0].rows_per_second for _ in range(3))
-            print(f"{name:<46}{best:>12,.0f}{best / alone:>8.2f}")
+            piped(spark, bootstrap, topic, build, records)
+            rate = statistics.median(
+                piped(spark, bootstrap, topic, build, records)[0].rows_per_second for _ in range(3)
+            )
+            print(f"{name:<46}{rate:>12,.0f}{rate / alone:>8.2f}", flush=True)
         small = min(records // 100, 1_000)
         print(f"\nbatches of {small} records: {'':<15}{'median ms':>12}{'p90':>8}   phases (median)")
         part = fill(bootstrap, small * 60)
         for name, build in builds.items():
-            reports = run(spark, bootstrap, part, build, small)[10:]
+            reports = piped(spark, bootstrap, part, build, small)[10:]
             times = sorted(report.duration_ms for report in reports)
             phases = {n: round(statistics.median(r.phases[n] for r in reports)) for n in reports[0].phases}
             print(f"{name:<46}{statistics.median(times):>8.0f}{times[len(times) * 9 // 10]:>8}   {phases}")
+
+
+def run(*, quick: bool) -> None:
+    """With the default sizes, or a tenth of them."""
+    main(["--records", "100000"] if quick else [])
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""The codec against kafka-python and kio: `python -m benchmarks.wire`.
+"""The codec against kafka-python and kio: `python -m benchmarks wire`.
 
-CPU time of one message, best of several rounds, all in one process. The last column is how many times faster Roster is
-than the faster of the two; kio reads in Rust, the rest is Python.
+CPU time of one message, median of several rounds, all in one process. The last column is how many times faster
+Roster is than the faster of the two; kio reads in Rust, the rest is Python.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import importlib
 import io
+import statistics
 import time
 from collections.abc import Callable
 
@@ -31,8 +32,8 @@ JOIN = JoinGroupResponse(
 HEARTBEAT = HeartbeatRequest(group_id="flights", generation_id=5, member_id="member-0-" + "x" * 36)
 
 
-def best(function: Callable[[], object], repeat: int) -> float:
-    """Microseconds of CPU of one call, the best round of several."""
+def median(function: Callable[[], object], repeat: int) -> float:
+    """Microseconds of CPU of one call, the median of several rounds."""
     function()
     rounds = []
     for _ in range(ROUNDS):
@@ -43,7 +44,7 @@ def best(function: Callable[[], object], repeat: int) -> float:
             function()
         rounds.append((time.process_time() - start) / repeat * 1e6)
         gc.enable()
-    return min(rounds)
+    return statistics.median(rounds)
 
 
 def compare(name: str, message: Message, version: int, kafka_python: type, kio_module: str, repeat: int) -> None:
@@ -72,20 +73,18 @@ def compare(name: str, message: Message, version: int, kafka_python: type, kio_m
             ),
         ),
     ):
-        ours, first, second = (best(call, repeat) for call in calls)
+        ours, first, second = (median(call, repeat) for call in calls)
         ratio = min(first, second) / ours
         print(f"{name} v{version} {what:<8}{ours:>12.2f}{first:>16.2f}{second:>10.2f}{ratio:>9.1f}")
 
 
-def main() -> None:
+def run(*, quick: bool) -> None:
+    """Print the table."""
+    fewer = 5 if quick else 1
     print(f"{'microseconds':<44}{'Roster':>12}{'kafka-python':>16}{'kio':>10}{'ratio':>9}")
     for version in (5, 9):
         module = f"kio.schema.join_group.v{version}.response"
-        compare("JoinGroupResponse, 2000 of 2 KB,", JOIN, version, KafkaPythonJoin, module, 5)
+        compare("JoinGroupResponse, 2000 of 2 KB,", JOIN, version, KafkaPythonJoin, module, max(1, 5 // fewer))
     for version in (3, 4):
         module = f"kio.schema.heartbeat.v{version}.request"
-        compare("HeartbeatRequest                ", HEARTBEAT, version, KafkaPythonHeartbeat, module, 5000)
-
-
-if __name__ == "__main__":
-    main()
+        compare("HeartbeatRequest                ", HEARTBEAT, version, KafkaPythonHeartbeat, module, 5000 // fewer)

@@ -1,89 +1,101 @@
 import java.io.BufferedReader;
 import java.io.InputStreamReader;
-import java.lang.management.ManagementFactory;
-import java.lang.management.ThreadMXBean;
+import java.nio.ByteBuffer;
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.HashMap;
+import java.util.HashSet;
 import java.util.List;
 import java.util.Map;
 import java.util.Optional;
+import org.apache.kafka.clients.consumer.ConsumerGroupMetadata;
+import org.apache.kafka.clients.consumer.ConsumerPartitionAssignor.Assignment;
 import org.apache.kafka.clients.consumer.ConsumerPartitionAssignor.Subscription;
 import org.apache.kafka.clients.consumer.CooperativeStickyAssignor;
+import org.apache.kafka.clients.consumer.RangeAssignor;
+import org.apache.kafka.clients.consumer.RoundRobinAssignor;
+import org.apache.kafka.clients.consumer.StickyAssignor;
+import org.apache.kafka.clients.consumer.internals.AbstractPartitionAssignor;
 import org.apache.kafka.common.TopicPartition;
 
 /**
- * Kafka's cooperative-sticky assignor, timed. Reads groups as lines and prints for each its least CPU milliseconds and moves.
- *
- * <pre>
- * T topic partitions
- * M member generation topic,topic,...
- * O member topic partition,partition,...
- * E rounds
- * </pre>
+ * Kafka's own assignors, `assign` alone on objects that are there already: no bytes are read or written. Reads groups
+ * as lines (see ../peers.py) and answers each with one line of JSON.
  */
 public final class AssignorPeer {
+    private final Map<String, Integer> partitions = new HashMap<>();
+    private final Map<String, List<String>> topics = new HashMap<>();
+    private final Map<String, Integer> generation = new HashMap<>();
+    private final Map<String, List<TopicPartition>> owned = new HashMap<>();
+
     public static void main(String[] args) throws Exception {
         BufferedReader in = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
-        Map<String, Integer> partitions = new HashMap<>();
-        Map<String, List<String>> topics = new HashMap<>();
-        Map<String, Integer> generation = new HashMap<>();
-        Map<String, List<TopicPartition>> owned = new HashMap<>();
+        AssignorPeer group = new AssignorPeer();
         for (String line = in.readLine(); line != null; line = in.readLine()) {
             String[] field = line.split(" ", -1);
             switch (field[0]) {
-                case "T" -> partitions.put(field[1], Integer.parseInt(field[2]));
+                case "T" -> group.partitions.put(field[1], Integer.parseInt(field[2]));
                 case "M" -> {
-                    generation.put(field[1], Integer.parseInt(field[2]));
-                    topics.put(field[1], Arrays.asList(field[3].split(",")));
-                    owned.put(field[1], new ArrayList<>());
+                    group.generation.put(field[1], Integer.parseInt(field[2]));
+                    group.topics.put(field[1], field[3].isEmpty() ? List.of() : Arrays.asList(field[3].split(",")));
+                    group.owned.put(field[1], new ArrayList<>());
                 }
                 case "O" -> {
                     for (String number : field[3].split(",")) {
-                        owned.get(field[1]).add(new TopicPartition(field[2], Integer.parseInt(number)));
+                        group.owned.get(field[1]).add(new TopicPartition(field[2], Integer.parseInt(number)));
                     }
                 }
-                default -> {
-                    report(partitions, topics, generation, owned, Integer.parseInt(field[1]));
-                    partitions.clear();
-                    topics.clear();
-                    generation.clear();
-                    owned.clear();
+                case "G" -> {
+                    System.gc();
+                    System.out.println("ready");
                 }
+                case "E" -> System.out.println(group.measure(
+                        field[1], Integer.parseInt(field[2]), Integer.parseInt(field[3]), Long.parseLong(field[4])));
+                default -> group = new AssignorPeer();
             }
+            System.out.flush();
         }
     }
 
-    private static void report(
-            Map<String, Integer> partitions,
-            Map<String, List<String>> topics,
-            Map<String, Integer> generation,
-            Map<String, List<TopicPartition>> owned,
-            int rounds) {
-        ThreadMXBean threads = ManagementFactory.getThreadMXBean();
-        Map<TopicPartition, String> holder = new HashMap<>();
-        owned.forEach((member, held) -> held.forEach(partition -> holder.put(partition, member)));
-        long least = Long.MAX_VALUE;
-        int moved = 0;
-        for (int round = 0; round < rounds; round++) {
-            Map<String, Subscription> subscriptions = new HashMap<>();
-            topics.forEach((member, names) -> subscriptions.put(
-                    member, new Subscription(names, null, owned.get(member), generation.get(member), Optional.empty())));
-            CooperativeStickyAssignor assignor = new CooperativeStickyAssignor();
-            long begin = threads.getCurrentThreadCpuTime();
-            Map<String, List<TopicPartition>> plan = assignor.assign(new HashMap<>(partitions), subscriptions);
-            least = Math.min(least, threads.getCurrentThreadCpuTime() - begin);
-            moved = holder.size();
-            for (Map.Entry<String, List<TopicPartition>> entry : plan.entrySet()) {
-                for (TopicPartition partition : entry.getValue()) {
-                    if (entry.getKey().equals(holder.get(partition))) {
-                        moved--;
-                    }
-                }
-            }
+    private String measure(String name, int warmups, int rounds, long budgetMs) {
+        Stopwatch watch = new Stopwatch();
+        try {
+            Map<String, List<TopicPartition>> plan = watch.time(
+                    warmups, rounds, budgetMs, () -> subscriptions(name), given -> assignor(name).assign(new HashMap<>(partitions), given));
+            int least = plan.values().stream().mapToInt(List::size).min().orElse(0);
+            int most = plan.values().stream().mapToInt(List::size).max().orElse(0);
+            return String.format("{\"decision\": %s, \"loads\": [%d, %d]}", watch.json(), least, most);
+        } catch (Exception problem) {
+            return String.format("{\"error\": \"%s\"}", problem.getClass().getSimpleName());
         }
-        System.out.printf("%.3f %d%n", least / 1e6, moved);
-        System.out.flush();
+    }
+
+    private static AbstractPartitionAssignor assignor(String name) {
+        return switch (name) {
+            case "range" -> new RangeAssignor();
+            case "roundrobin" -> new RoundRobinAssignor();
+            case "sticky" -> new StickyAssignor();
+            default -> new CooperativeStickyAssignor();
+        };
+    }
+
+    private Map<String, Subscription> subscriptions(String name) {
+        Map<String, Subscription> result = new HashMap<>();
+        topics.forEach((member, names) -> {
+            ByteBuffer userData = name.equals("sticky") ? stickyUserData(member) : null;
+            result.put(member, new Subscription(names, userData, owned.get(member), generation.get(member), Optional.empty()));
+        });
+        return result;
+    }
+
+    private ByteBuffer stickyUserData(String member) {
+        StickyAssignor last = new StickyAssignor();
+        if (generation.get(member) >= 0) {
+            last.onAssignment(
+                    new Assignment(owned.get(member)),
+                    new ConsumerGroupMetadata("group", generation.get(member), member, Optional.empty()));
+        }
+        return last.subscriptionUserData(new HashSet<>(topics.get(member)));
     }
 }

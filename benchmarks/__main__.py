@@ -1,0 +1,68 @@
+"""`python -m benchmarks [--quick] [SECTION ...]`: all benchmarks in one go, or some; see README.md beside this file.
+
+Sections: wire, broker, assignors, tasks, pipeline. What a section needs and cannot have (Java, Go, a library) is said
+in a line that begins with ***, and the rest goes on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import platform
+import sys
+import time
+import traceback
+from pathlib import Path
+
+SECTIONS = {
+    "wire": "the codec against kafka-python and kio",
+    "broker": "roster broker under load",
+    "assignors": "sticky assignors against Java, franz-go, kafka-python and aiokafka",
+    "tasks": "the task assignor against Kafka Streams",
+    "pipeline": "Spark reading from a group",
+}
+
+
+def machine() -> str:
+    """What this runs on, and how busy it is."""
+    model = next(
+        (
+            line.partition(":")[2].strip()
+            for line in Path("/proc/cpuinfo").read_text().splitlines()
+            if line.startswith("model name")
+        ),
+        platform.machine(),
+    )
+    load = "/".join(f"{average:.1f}" for average in os.getloadavg())
+    return f"{os.cpu_count()} cores, {model}, Python {platform.python_version()}, load {load} (1/5/15 minutes)"
+
+
+def main() -> int:
+    """The number of sections that failed."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__.splitlines()[0])
+    parser.add_argument("sections", nargs="*", metavar="SECTION", help=f"of: {', '.join(SECTIONS)}; all without any")
+    parser.add_argument("--quick", action="store_true", help="smaller sizes and fewer rounds: a few minutes")
+    options = parser.parse_args()
+    if unknown := set(options.sections) - set(SECTIONS):
+        parser.error(f"unknown section {min(unknown)!r}; known are {', '.join(SECTIONS)}")
+    failed = 0
+    begin = time.monotonic()
+    for section in options.sections or SECTIONS:
+        print(f"\n== {section}: {SECTIONS[section]}\n{machine()}", flush=True)
+        start = time.monotonic()
+        try:
+            importlib.import_module(f"benchmarks.{section}").run(quick=options.quick)
+        except ImportError as missing:
+            print(f"*** MISSING: {missing}; {section} is left out", flush=True)
+        except Exception:  # one section's trouble is no reason to lose the others
+            traceback.print_exc()
+            print(f"*** FAILED: {section}", flush=True)
+            failed += 1
+        print(f"-- {section} took {time.monotonic() - start:.0f} s", flush=True)
+    print(f"\nall of it took {time.monotonic() - begin:.0f} s; {machine()}")
+    return failed
+
+
+if __name__ == "__main__":
+    sys.exit(main())
