@@ -71,7 +71,7 @@ def check_group(description: GroupDescription, topics: Collection[str]) -> list[
             tell(member, f"its subscription cannot be read, so it is given nothing: {error}")
     if len(versions) > 1:
         spoken = "; ".join(f"v{version}: {', '.join(sorted(set(versions[version])))}" for version in sorted(versions))
-        tell(None, f"mixes versions of the subscription, and what the older lack is lost on the newer: {spoken}")
+        tell(None, f"mixes versions of the subscription, and what the older lack is lost: {spoken}")
     dated = {member: _dated(description.protocol, subscription) for member, subscription in read.items()}
     newest = max((each.generation for each in dated.values()), default=NO_GENERATION)
     for member in description.members:

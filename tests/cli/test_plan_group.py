@@ -1,0 +1,312 @@
+"""`roster plan --group` and `roster groups check` on groups that live."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from itertools import count
+
+import pytest
+from kafka import KafkaConsumer
+from kafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAssignor
+
+from roster.assignors import ASSIGNORS
+from roster.broker import Broker
+from roster.cli.groups_check import check_group
+from roster.cli.root import run
+from roster.client import Admin, GroupDescription, GroupMember, MemberDescription, OffsetAndMetadata
+from roster.model import TopicPartition
+from roster.testing.broker import running_broker
+from roster.wire.columns import encode_cooperative_user_data, encode_sticky_user_data
+from roster.wire.consumer_protocol import Subscription, by_topic, encode_subscription
+from roster.wire.frames import decode_response, encode_request
+from roster.wire.messages import JoinGroupRequest, JoinGroupResponse, SyncGroupRequest, SyncGroupResponse
+from roster.wire.table import Message
+
+numbers = count()
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[Broker]:
+    with running_broker() as running:
+        yield running
+
+
+@pytest.fixture
+def admin(broker: Broker) -> Iterator[Admin]:
+    with Admin(broker.bootstrap) as connection:
+        yield connection
+
+
+@pytest.fixture
+def group(admin: Admin) -> str:
+    """A group's name, and of a topic of four partitions and one, name-2, of two."""
+    name = f"plan-{next(numbers)}"
+    admin.create_topic(name, 4)
+    admin.create_topic(f"{name}-2", 2)
+    return name
+
+
+@pytest.fixture
+def shell(broker: Broker, capsys: pytest.CaptureFixture[str]):
+    """shell(…) runs a command against the broker: exit code, output, errors."""
+
+    def command(*arguments: str) -> tuple[int, str, str]:
+        code = run([*arguments, "--bootstrap", broker.bootstrap])
+        return code, *capsys.readouterr()
+
+    return command
+
+
+class RawMember:
+    """The only member of its group, with any bytes as its subscription."""
+
+    def __init__(self, bootstrap: str, group: str, protocol: str, metadata: bytes, assignment: bytes = b"") -> None:
+        host, _, port = bootstrap.rpartition(":")
+        self._socket = socket.create_connection((host, int(port)), 10)
+        protocols = [JoinGroupRequest.Protocol(name=protocol, metadata=metadata)]
+        join = JoinGroupRequest(
+            group_id=group,
+            session_timeout_ms=30_000,
+            rebalance_timeout_ms=30_000,
+            protocol_type="consumer",
+            protocols=protocols,
+        )
+        join.member_id = self._ask(join, 5, JoinGroupResponse).member_id
+        joined = self._ask(join, 5, JoinGroupResponse)
+        sync = SyncGroupRequest(group_id=group, generation_id=joined.generation_id, member_id=joined.member_id)
+        sync.assignments = [SyncGroupRequest.Assignment(member_id=joined.member_id, assignment=assignment)]
+        assert self._ask(sync, 3, SyncGroupResponse).error_code == 0
+        self.member_id = joined.member_id
+
+    def _ask(self, request: Message, version: int, kind: type) -> Message:
+        self._socket.sendall(encode_request(request, version, 1, "raw"))
+        answer = self._read(int.from_bytes(self._read(4), "big"))
+        return decode_response(kind, version, answer)[1]
+
+    def _read(self, size: int) -> bytes:
+        data = b""
+        while len(data) < size:
+            data += self._socket.recv(size - len(data))
+        return data
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+@contextlib.contextmanager
+def members(broker: Broker, group: str, *subscriptions: list[str]) -> Iterator[list[GroupMember]]:
+    """Members under range, one for each subscription, with all partitions given out."""
+    joined: list[GroupMember] = []
+    done = threading.Event()
+
+    def let_go() -> None:
+        while not done.wait(0.01):
+            for each in joined:
+                each.release(each.ownership().revoking)
+
+    with contextlib.ExitStack() as stack:
+        letting_go = threading.Thread(target=let_go)
+        letting_go.start()
+        stack.callback(letting_go.join)
+        stack.callback(done.set)
+        for topics in subscriptions:
+            member = GroupMember(broker.bootstrap, group, topics, assignors=("range",), heartbeat_interval_ms=100)
+            joined.append(stack.enter_context(member))
+        deadline = time.monotonic() + 30
+        while sum(len(each.ownership().partitions) for each in joined) < 6:
+            assert time.monotonic() < deadline, "the group does not come to rest"
+            time.sleep(0.01)
+        yield joined
+
+
+def test_a_dry_run_says_what_each_assignor_would_do_and_changes_nothing(broker, admin, group, shell):
+    with members(broker, group, [group, f"{group}-2"], [group]) as joined:
+        before = [each.ownership() for each in joined]
+        code, out, err = shell("plan", "--group", group)
+        assert (code, err) == (0, "")
+        assert f"{group}: 2 members, 6 partitions of 2 topics, protocol range; nothing is changed" in out
+        table = {line.split()[0]: line.split()[1:] for line in out.splitlines() if line}
+        assert table["(now)"] == ["-", "-", "2", "to", "4", "no", "-"]
+        assert table["range"] == ["0", "1", "2", "to", "4", "no", "-"]
+        assert table["sticky"] == ["1", "1", "3", "to", "3", "yes", "-"]
+        assert table[before[0].member_id][:3] == ["roster", "4", "4"]
+
+        code, out, err = shell("plan", "-g", group, "-a", "sticky", "-a", "cooperative-sticky", "--json")
+        assert (code, err) == (0, "")
+        document = json.loads(out)
+        assert list(document["plans"]) == ["sticky", "cooperative-sticky"]
+        assert document["now"]["balance"] == {"min": 2, "max": 4, "optimal": False}
+        assert document["now"]["assignment"][before[1].member_id] == {group: sorted(n for _, n in before[1].partitions)}
+        assert document["plans"]["sticky"]["moved"] == 1
+        (transfer,) = document["plans"]["cooperative-sticky"]["transferring"].values()
+        assert set(transfer.values()) == {before[1].member_id}
+
+        code, out, err = shell("plan", "-g", group, "-a", "sticky", "--explain")
+        assert (code, err) == (0, "")
+        assert "sticky: 5 unchanged, 1 moved" in out
+        assert [each.ownership() for each in joined] == before
+        assert admin.describe_group(group).state == "Stable"
+
+
+def test_lag_is_looked_at_when_asked_or_when_an_assignor_wants_it(broker, admin, group, shell):
+    with Admin(broker.bootstrap) as other:
+        other.commit_group_offsets(group, {TopicPartition(group, 0): OffsetAndMetadata(0)})
+    with members(broker, group, [group, f"{group}-2"], [group]):
+        _, out, _ = shell("plan", "-g", group, "--lag", "--auto-offset-reset", "earliest", "--json")
+        document = json.loads(out)
+        assert set(document["plans"]) == set(ASSIGNORS)
+        assert all(set(plan["lag"].values()) == {0} for plan in [*document["plans"].values(), document["now"]])
+        _, out, _ = shell("plan", "-g", group, "-a", "lag-sticky", "--json")
+        assert "lag" in json.loads(out)["plans"]["lag-sticky"]
+        _, out, _ = shell("plan", "-g", group, "--lag")
+        assert "most lag" in out
+        assert "4 (0)" in out
+
+
+def test_a_group_without_members_or_none_at_all_is_the_callers_mistake(group, admin, shell):
+    assert shell("plan", "-g", f"{group}-not")[0] == 2
+    admin.commit_group_offsets(group, {TopicPartition(group, 0): OffsetAndMetadata(0)})
+    code, _, err = shell("plan", "-g", group)
+    assert code == 2
+    assert err == f"roster: error: --group: {group} has no members (it is Empty)\n"
+
+
+def test_a_member_whose_subscription_cannot_be_read_is_named(broker, group, shell):
+    raw = RawMember(broker.bootstrap, group, "sticky", b"\x00\x01\x00\x00\x00\x05")
+    try:
+        code, out, _ = shell("plan", "-g", group)
+        assert code == 0
+        assert f"their subscriptions cannot be read: {raw.member_id}" in out
+        code, out, _ = shell("groups", "check", "-g", group)
+        assert code == 1
+        assert "cannot be read" in out
+    finally:
+        raw.close()
+
+
+def test_check_finds_nothing_in_a_group_of_rosters_members(broker, group, shell):
+    with members(broker, group, [group, f"{group}-2"], [group]):
+        code, out, err = shell("groups", "check", "--group", group)
+        assert (code, out, err) == (0, "nothing found\n", "")
+        code, out, _ = shell("groups", "check", "--group", group, "--json")
+        assert (code, json.loads(out)) == (0, [])
+
+
+def test_check_looks_at_every_group_and_names_claims_without_a_generation(broker, group, shell):
+    claims = Subscription(topics=[group, "not-there"], owned_partitions=by_topic([TopicPartition(group, 0)]))
+    raw = RawMember(broker.bootstrap, group, "cooperative-sticky", encode_subscription(claims, 1))
+    try:
+        code, out, _ = shell("groups", "check", "--json")
+        assert code == 1
+        problems = [each["problem"] for each in json.loads(out) if each["member"] == raw.member_id]
+        assert len(problems) == 2
+        assert problems[0].startswith("claims partitions and says no generation")
+        assert problems[1] == "subscribes to topics that do not exist: not-there"
+    finally:
+        raw.close()
+
+
+def test_a_group_of_kafka_python_with_its_own_sticky_assignor(broker, admin, group, shell):
+    own = StickyPartitionAssignor()
+    consumer = KafkaConsumer(
+        group,
+        bootstrap_servers=broker.bootstrap,
+        group_id=group,
+        client_id="kp",
+        partition_assignment_strategy=[own],
+        session_timeout_ms=10_000,
+    )
+    try:
+        deadline = time.monotonic() + 30
+        while own.generation < 0:
+            assert time.monotonic() < deadline, "the group does not come to rest"
+            consumer.poll(timeout_ms=500)
+        admin.create_partitions(group, 6)
+        code, out, _ = shell("plan", "-g", group, "-a", "sticky", "--json")
+        assert code == 0
+        plan = json.loads(out)["plans"]["sticky"]
+        assert (plan["moved"], [move["partition"] for move in plan["moves"]]) == (0, [4, 5])
+    finally:
+        consumer.close()
+
+
+def described(protocol: str, **subscriptions: bytes) -> GroupDescription:
+    listed = [
+        MemberDescription(name, None, f"app-{name}", "/127.0.0.1", metadata=data)
+        for name, data in subscriptions.items()
+    ]
+    return GroupDescription("g", "Stable", "consumer", protocol, listed, "127.0.0.1:9092")
+
+
+def subscribed(version: int = 3, user_data: bytes | None = None, generation: int = -1, owned: int = 0) -> bytes:
+    claims = by_topic(TopicPartition("t", n) for n in range(owned))
+    return encode_subscription(
+        Subscription(topics=["t"], user_data=user_data, owned_partitions=claims, generation_id=generation), version
+    )
+
+
+def listing(generation: int) -> bytes:
+    return encode_sticky_user_data({"t": [0]}, generation)
+
+
+@pytest.mark.parametrize(
+    ("protocol", "subscriptions", "problems"),
+    [
+        ("range", {"a": subscribed(owned=1), "b": subscribed()}, []),
+        ("cooperative-sticky", {"a": subscribed(owned=2, generation=4), "b": subscribed()}, []),
+        (
+            "cooperative-sticky",
+            {"a": subscribed(owned=2, generation=4), "b": subscribed(owned=1, generation=3)},
+            ["b: claims partitions as of generation 3, others as of 4: it missed a rebalance"],
+        ),
+        (
+            "cooperative-sticky",
+            {"a": subscribed(version=1, owned=1, user_data=encode_cooperative_user_data(4))},
+            [],
+        ),
+        ("cooperative-sticky", {"a": subscribed(owned=1)}, ["a: claims partitions and says no generation"]),
+        ("of-their-own", {"a": subscribed(owned=1)}, ["a: claims partitions and says no generation"]),
+        ("sticky", {"a": subscribed(user_data=listing(4)), "b": subscribed()}, []),
+        (
+            "sticky",
+            {"a": subscribed(user_data=listing(4)), "b": subscribed(user_data=listing(2))},
+            ["b: claims partitions as of generation 2, others as of 4"],
+        ),
+        (
+            "sticky",
+            {"a": subscribed(user_data=listing(4)[:-4])},
+            ["a: claims partitions and says no generation"],
+        ),
+        (
+            "sticky",
+            {"a": subscribed(user_data=b"\x00\x01" + listing(4))},
+            ["a: its sticky user data has two bytes too many in front, as kafka-python sends it"],
+        ),
+        ("sticky", {"a": subscribed(user_data=b"\xff" * 9)}, ["a: its sticky user data is no list of partitions"]),
+        (
+            "range",
+            {"a": subscribed(version=0), "b": subscribed(), "c": subscribed(version=0)},
+            ["None: mixes versions of the subscription, and what the older lack is lost: v0: app-a, app-c; v3: app-b"],
+        ),
+        ("range", {"a": b"", "b": subscribed()}, ["a: its subscription cannot be read"]),
+        ("range", {"a": b"\xff\xff" + bytes(8)}, ["a: its subscription cannot be read"]),
+    ],
+)
+def test_what_check_says(protocol, subscriptions, problems):
+    found = [f"{each.member}: {each.problem}" for each in check_group(described(protocol, **subscriptions), {"t"})]
+    assert len(found) == len(problems)
+    assert all(text.startswith(start) for text, start in zip(found, problems, strict=True))
+
+
+def test_a_group_in_a_rebalance_shows_nothing_to_check():
+    description = described("range", a=b"")
+    rebalancing = GroupDescription("g", "PreparingRebalance", "consumer", "", description.members, "")
+    (found,) = check_group(rebalancing, set())
+    assert found.member is None
+    assert "PreparingRebalance" in found.problem
+    assert check_group(GroupDescription("g", "Empty", "consumer", "", [], ""), set()) == []
