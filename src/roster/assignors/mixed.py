@@ -164,10 +164,12 @@ class _Exchange:
         surplus = np.zeros(nodes, dtype=np.int64)
         surplus[:rows] = table.supply - np.bincount(self.held_row, weights=kept, minlength=rows).astype(np.int64)
         held_by = np.bincount(self.holder, weights=kept, minlength=members).astype(np.int64)
-        surplus[member_node + busy] = held_by[busy] - np.maximum(member_level - 1, 0)
+        floor = np.maximum(member_level - 1, 0)
+        carries_more = (held_by[busy] > floor) & (member_level > 0)
+        surplus[member_node + busy] = held_by[busy] - floor - carries_more
         in_block = np.bincount(levels.block_of_row, weights=table.supply, minlength=blocks).astype(np.int64)
-        base = np.bincount(member_block, weights=np.maximum(member_level - 1, 0), minlength=blocks).astype(np.int64)
-        surplus[block_node:] = base - in_block
+        carried = np.bincount(member_block, weights=floor + carries_more, minlength=blocks).astype(np.int64)
+        surplus[block_node:] = carried - in_block
 
         zero = np.zeros
         arcs = [
@@ -179,9 +181,9 @@ class _Exchange:
              1 + wrong_rack * kinds.off_rack[cell], zero(len(cell), dtype=np.int64)),
             (class_node + member_class, member_node + busy, np.full(len(busy), UNBOUNDED),
              zero(len(busy), dtype=np.int64), zero(len(busy), dtype=np.int64)),
-            # the right to carry one more
+            # the right to carry one more, to begin with for those that hold more
             (member_node + busy[loaded], block_node + member_block[loaded], np.ones(len(loaded), dtype=np.int64),
-             zero(len(loaded), dtype=np.int64), zero(len(loaded), dtype=np.int64)),
+             zero(len(loaded), dtype=np.int64), carries_more[loaded].astype(np.int64)),
         ]  # fmt: skip
         tail, head, room, cost, flow0 = (np.concatenate(column) for column in zip(*arcs, strict=True))
         network = Network(nodes, tail, head, room, cost, flow0, surplus)
