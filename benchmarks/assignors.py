@@ -206,12 +206,12 @@ def _growth(what: str, sizes: list[int], times: list[float]) -> None:
 def run(*, quick: bool) -> None:
     """All of it."""
     skipped = {"500x2000/2000", "500x2000/2001 one narrow"} if quick else set()
-    print(f"peers: Apache Kafka {peers.kafka_version()} (cooperative-sticky), franz-go {peers.franz_version()};")
     print(
-        "ratio: Roster's time as a multiple of the peer's, below 1 is faster. Java's `assign` reads and writes no bytes,"
+        f"peers: Apache Kafka {peers.kafka_version()} (cooperative-sticky), franz-go {peers.franz_version()}.\n"
+        "ratio: Roster's time as a multiple of the peer's, below 1 is faster. Java's `assign` reads and writes no\n"
+        "bytes, yet it stands against Roster's bytes to bytes; franz-go's balancing into maps stands against Roster's\n"
+        "plan for people, its bytes to bytes against Roster's. ok: the certificate of the plan verifies."
     )
-    print("yet it stands against Roster's bytes to bytes; franz-go's balancing into maps stands against Roster's plan")
-    print("for people, its bytes to bytes against Roster's.")
     table = Table(quick)
     try:
         table.header()
