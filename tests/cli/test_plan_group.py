@@ -168,6 +168,11 @@ def test_lag_is_looked_at_when_asked_or_when_an_assignor_wants_it(broker, admin,
         assert "4 (0)" in out
 
 
+def test_brokers_without_racks_leave_racks_out_of_it(admin, group):
+    assert admin.replica_racks([group, f"{group}-not"]) == {group: [frozenset()] * 4}
+    assert admin.replica_racks([]) == {}
+
+
 def test_a_group_without_members_or_none_at_all_is_the_callers_mistake(group, admin, shell):
     assert shell("plan", "-g", f"{group}-not")[0] == 2
     admin.commit_group_offsets(group, {TopicPartition(group, 0): OffsetAndMetadata(0)})

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from aiokafka import AIOKafkaConsumer
 from kafka import KafkaConsumer
+from realparts.clients import Member
 
 from roster.client import Admin, GroupMember
 from roster.plugins import aiokafka as for_aiokafka
@@ -280,3 +281,32 @@ def test_kafka_pythons_own_sticky_assignor_keeps_its_partitions_in_a_group_led_b
     three = polling(broker.bootstrap, topic, topic, for_kafka_python.RosterSticky)
     until(divided(one.owns, two.owns, three.owns))
     assert two.owns() < kept
+
+
+def owned_by(member: Member) -> Callable[[], set[int]]:
+    return lambda: {partition for _, partition in member.owned}
+
+
+@pytest.mark.parametrize("leader", ["java", "plug-in"])
+@pytest.mark.parametrize("strategy", [for_kafka_python.RosterSticky, for_kafka_python.RosterCooperativeSticky])
+def test_java_and_a_plug_in_keep_what_they_need_not_give_up_whoever_leads(
+    roster_broker, client, polling, leader, strategy
+):
+    topic = roster_broker.create_topic(partitions=6)
+
+    def java() -> Callable[[], set[int]]:
+        return owned_by(client("java", roster_broker, topic, topics=[topic], assignors=[strategy.name]))
+
+    def plug_in() -> Callable[[], set[int]]:
+        return polling(roster_broker.bootstrap, topic, topic, strategy).owns
+
+    first, second = (java, plug_in) if leader == "java" else (plug_in, java)
+    members = [first()]
+    until(divided(*members))
+    members.append(second())
+    until(divided(*members))
+    kept = [member() for member in members]
+    members.append(second())
+    until(divided(*members))
+    assert members[0]() < kept[0]
+    assert members[1]() < kept[1]

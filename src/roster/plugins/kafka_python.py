@@ -76,7 +76,7 @@ class _RosterAssignor(AbstractPartitionAssignor):  # type: ignore[misc]  # kafka
                 Seen(
                     member_id=member.member_id,
                     topics=member.metadata.topics,
-                    user_data=_plain(member.metadata.user_data),
+                    user_data=member.metadata.user_data,
                     instance_id=member.group_instance_id,
                     owned=[(entry.topic, entry.partitions) for entry in member.metadata.owned_partitions or ()],
                     generation=member.metadata.generation_id,
@@ -143,8 +143,3 @@ class RosterCooperativeSticky(_RosterAssignor):
 
     def _user_data(self) -> bytes | None:
         return cooperative_user_data(self._generation, self._member_id)
-
-
-def _plain(user_data: Any) -> bytes | None:
-    """User data as bytes: a consumer's own assignor objects pass it as an object with `encode`."""
-    return user_data if user_data is None or isinstance(user_data, bytes) else bytes(user_data.encode())
