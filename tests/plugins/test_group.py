@@ -221,6 +221,16 @@ def test_aiokafkas_clock_counts_up_and_follows_stamps():
     assert claimed() == encode_sticky_user_data({"t": [1]}, 43)
 
 
+def test_a_claim_from_the_last_generation_there_is_stops_nobodys_clock():
+    leader, other = aiokafka.RosterSticky(), aiokafka.RosterSticky()
+    hostile = ConsumerProtocolMemberMetadata(0, ["t"], encode_sticky_user_data({"t": [0]}, 2**31 - 1))
+    for _ in range(3):
+        members = {"h": hostile, "o": ConsumerProtocolMemberMetadata.decode(other.metadata(["t"]))}
+        assigned = leader.assign(Cluster(t=2), members)
+        other.on_assignment(ConsumerProtocolMemberAssignment.decode(assigned["o"]))
+    assert owned(assigned) == {"h": {("t", 0)}, "o": {("t", 1)}}
+
+
 def test_an_aiokafka_consumer_that_missed_a_rebalance_claims_as_of_before_it():
     leader, here, away, third = (aiokafka.RosterSticky() for _ in range(4))
 

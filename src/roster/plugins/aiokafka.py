@@ -28,7 +28,7 @@ from aiokafka.coordinator.assignors.abstract import AbstractPartitionAssignor
 
 from roster.assignors import RANGE, ROUNDROBIN, STICKY, Assignor
 from roster.model import NO_GENERATION
-from roster.plugins.group import Seen, assign_group, grouped, stamp_of
+from roster.plugins.group import LAST_STAMP, Seen, assign_group, grouped, stamp_of
 from roster.wire.columns import encode_sticky_user_data
 from roster.wire.consumer_protocol import Subscription, encode_subscription
 
@@ -102,7 +102,7 @@ class _RosterAssignor(AbstractPartitionAssignor):  # type: ignore[misc]  # aioka
     def on_assignment(self, assignment: Any) -> None:
         """Remember what the consumer was given, and count the clock up."""
         self._given = grouped(assignment.partitions())
-        self._clock = max(self._clock + 1, stamp_of(assignment.user_data))
+        self._clock = min(max(self._clock + 1, stamp_of(assignment.user_data)), LAST_STAMP)
 
     def _user_data(self) -> bytes | None:
         return None

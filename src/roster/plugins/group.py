@@ -20,6 +20,8 @@ from roster.wire.columns import (
     encode_cooperative_user_data,
 )
 
+LAST_STAMP = 2**31 - 1
+
 _INT32 = Struct(">i")
 _NULL = _INT32.pack(-1)
 _STRAY = b"\x00\x01"
@@ -54,7 +56,7 @@ def assign_group(
     stamp = None
     if source is ClaimSource.STICKY_USER_DATA:
         newest = int(problem.generation.max(initial=NO_GENERATION))
-        stamp = _INT32.pack(min(newest + 1, np.iinfo(np.int32).max))
+        stamp = _INT32.pack(min(newest + 1, LAST_STAMP))
     encoded = encode_assignments(plan.given, len(problem.members), problem.topics, problem.first, user_data=stamp)
     assigned = zip(problem.members, encoded, strict=True)
     if source is ClaimSource.FIELDS:
