@@ -146,8 +146,10 @@ def _descriptions(cluster: Admin, group: str | None) -> Iterator[GroupDescriptio
 @json_option
 @bootstrap_option
 def check(group: str | None, as_json: bool, bootstrap: str) -> int:
-    """Look for members with claims of no or an old generation, subscriptions that cannot be read, mixed versions of
-    them, and topics that do not exist. Exit code 1 if anything is found.
+    """Members whose subscriptions make rebalances worse; exit code 1 if there are any.
+
+    Looks for claims of no generation or an old one, subscriptions that cannot be read, mixed versions of them, and
+    topics that do not exist.
 
     What is seen is what each member last joined with. With range and roundrobin claims do not matter.
     """
