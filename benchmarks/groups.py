@@ -26,11 +26,6 @@ class Group:
     held: Held
     generation: dict[str, int]
 
-    @property
-    def size(self) -> int:
-        """Members times partitions, roughly what a slow assignor's time grows with."""
-        return len(self.members) * sum(self.topics.values())
-
     def subscriptions(self) -> dict[str, bytes]:
         """What each member sends."""
         return {
