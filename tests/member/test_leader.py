@@ -123,3 +123,9 @@ def test_kip_881_racks_come_from_the_subscriptions_and_the_metadata():
 def test_importing_roster_does_not_import_numpy():
     code = "import sys, roster; assert 'numpy' not in sys.modules; assert roster.lead('range', {}, {}) == {}"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_kafka_pythons_prefixed_sticky_user_data_is_a_claim():
+    prefixed = b"\x00\x01" + encode_sticky_user_data({"t": [1]}, 3)
+    group = {"a": sent("t", version=1), "b": sent("t", user_data=prefixed, version=1)}
+    assert received(roster.lead("sticky", group, {"t": 2})) == sets(a="t-0", b="t-1")

@@ -17,8 +17,8 @@ from kafka.protocol.consumer.group import JoinGroupResponse
 from kafka.protocol.consumer.metadata import ConsumerProtocolAssignment, ConsumerProtocolSubscription
 
 from roster.plugins import aiokafka, kafka_python
-from roster.plugins.group import stamp_of, without_stray_prefix
-from roster.wire.columns import encode_sticky_user_data
+from roster.plugins.group import stamp_of
+from roster.wire.columns import encode_sticky_user_data, without_stray_prefix
 from roster.wire.consumer_protocol import (
     Assignment,
     by_topic,

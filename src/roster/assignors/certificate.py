@@ -129,7 +129,7 @@ def _needless_move(problem: Problem, plan: Plan) -> str:
     kinds = {kind: i for i, kind in enumerate(dict.fromkeys(kind_of))}
     example = [kind_of.index(kind) for kind in kinds]
     member_at, kind_at, load_at = rows, rows + members, rows + members + len(kinds)
-    nodes = load_at + max(loads) + 2
+    nodes = load_at + max(loads, default=0) + 2
     wrong_rack = nodes + 1
     arcs: list[tuple[int, int, int]] = []
     for pair, number in owned.items():

@@ -14,9 +14,14 @@ from roster.cli.errors import FAILED
 from roster.cli.options import bootstrap_option, json_option
 from roster.cli.output import print_json, print_table
 from roster.client import UnknownGroupError
-from roster.plugins.group import without_stray_prefix
 from roster.wire import WireError
-from roster.wire.columns import NO_GENERATION, Names, decode_cooperative_user_data, decode_sticky_user_data
+from roster.wire.columns import (
+    NO_GENERATION,
+    Names,
+    decode_cooperative_user_data,
+    decode_sticky_user_data,
+    without_stray_prefix,
+)
 from roster.wire.consumer_protocol import Subscription, decode_assignment, decode_subscription, flat, version_of
 
 if TYPE_CHECKING:

@@ -133,17 +133,18 @@ class Plan:
             giver = members[source]
             if topic not in subscribed[problem.subscription_of[source]]:
                 why = f"{giver} no longer subscribes to {problem.topics[topic]}"
-            elif (
-                problem.racks is not None
-                and match is not None
-                and (not match[source, problem.racks.set_of[p]] and match[target, problem.racks.set_of[p]])
-            ):
-                why = f"{to} is in a rack with a replica, {giver} is not"
             elif loads[source] < had[source]:
                 grows = f"{to} goes from {had[target]} to {loads[target]}"
                 why = f"balance: {giver} had {had[source]} and keeps {loads[source]}, {grows}"
             elif self.lag is not None and problem.lag is not None:
                 why = f"lag: {int(problem.lag[p])} records to read go from {giver} to {to}"
+            elif (
+                problem.racks is not None
+                and match is not None
+                and problem.racks.member[target] is not None
+                and (not match[source, problem.racks.set_of[p]] and match[target, problem.racks.set_of[p]])
+            ):
+                why = f"{to} is in a rack with a replica, {giver} is not"
             elif gains[source]:
                 why = f"balance: {giver} makes room for a partition that {to} may not have"
             else:

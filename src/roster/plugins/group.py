@@ -24,7 +24,6 @@ LAST_STAMP = 2**31 - 1
 
 _INT32 = Struct(">i")
 _NULL = _INT32.pack(-1)
-_STRAY = b"\x00\x01"
 _FORMER = b"roster-member:"
 
 
@@ -82,19 +81,6 @@ def _is_of_a_former_life(seen: Seen) -> bool:
     return former.startswith(_FORMER) and former != _FORMER + seen.member_id.encode()
 
 
-def without_stray_prefix(user_data: bytes | None) -> bytes | None:
-    """Sticky user data without the int16 1 that kafka-python 3 puts in front, which Java and aiokafka cannot read.
-
-    It is told from the plain form by what that would then begin with: a topic whose name is empty or starts with NUL,
-    and no topic is named so.
-    """
-    if user_data and user_data.startswith(_STRAY) and len(user_data) >= 10:
-        no_name = user_data[4:6] == b"\x00\x00"
-        if no_name or user_data[6] == 0:
-            return user_data[2:]
-    return user_data
-
-
 def _sized(data: bytes) -> bytes:
     return _INT32.pack(len(data)) + data
 
@@ -114,7 +100,7 @@ def _problem(source: ClaimSource, members: Sequence[Seen], partition_count: Call
     index = {topic: i for i, topic in enumerate(topics)}
     names = Names(topics)
     if source is ClaimSource.STICKY_USER_DATA:
-        claims, generation = decode_sticky_user_data([without_stray_prefix(m.user_data) for m in members], names)
+        claims, generation = decode_sticky_user_data([m.user_data for m in members], names)
     elif source is ClaimSource.FIELDS:
         claims = _owned([replace(m, owned=()) if _is_of_a_former_life(m) else m for m in members], index)
         fields = np.array([m.generation for m in members], dtype=np.int32)

@@ -44,6 +44,7 @@ _CHUNK = 1 << 16
 
 _int16 = Struct(">h")
 _int32 = Struct(">i")
+_STRAY = b"\x00\x01"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -372,7 +373,7 @@ def decode_sticky_user_data(user_data: Sequence[bytes | None], names: Names) -> 
     claim.
     """
     present = [m for m, data in enumerate(user_data) if data]
-    chosen = [user_data[m] or b"" for m in present]
+    chosen = [without_stray_prefix(user_data[m] or b"") for m in present]
     buffer = Buffer(chosen)
     size = np.fromiter(map(len, chosen), dtype=np.int64, count=len(chosen))
     end = np.cumsum(size)
@@ -383,6 +384,17 @@ def decode_sticky_user_data(user_data: Sequence[bytes | None], names: Names) -> 
     generation[member[dated]] = np.maximum(buffer.int32[after[dated]], NO_GENERATION)
     listed = _numbers(buffer, entries, names)
     return TopicPartitions(member[listed.member], listed.topic, listed.number), generation
+
+
+def without_stray_prefix(user_data: bytes) -> bytes:
+    """Sticky user data without the int16 1 that kafka-python 3 puts in front, which Java and aiokafka cannot read.
+
+    It is told from the plain form by what that would then begin with: a topic whose name is empty or starts with NUL,
+    and no topic is named so.
+    """
+    if user_data.startswith(_STRAY) and len(user_data) >= 10 and (user_data[4:6] == b"\x00\x00" or user_data[6] == 0):
+        return user_data[2:]
+    return user_data
 
 
 def decode_cooperative_user_data(user_data: Sequence[bytes | None]) -> Int32:
