@@ -66,10 +66,10 @@ class Table:
     def header(self) -> None:
         """Name the columns."""
         self.said: set[str] = set()
-        print(f"{'milliseconds of CPU, medians':36}{'Roster':>26}{'':>24}{'Java':>16}{'franz-go':>24}")
+        print(f"{'milliseconds of CPU, medians':36}{'Roster':>26}{'':>24}{'Java':>17}{'franz-go':>34}")
         print(
             f"{'':36}{'decision':>9}{'people':>8}{'bytes':>9}{'moves':>9}{'loads':>10} {'':4}"
-            f"{'assign':>9}{'ratio':>7}{'plan':>8}{'ratio':>7}{'bytes':>8}{'ratio':>7}"
+            f"{'assign':>9}{'ratio':>8}{'plan':>9}{'ratio':>8}{'bytes':>9}{'ratio':>8}"
         )
 
     def row(self, name: str, event: str, group: Group) -> None:
@@ -95,16 +95,16 @@ class Table:
         try:
             answer = peer.time(group, rounds=self.rounds, budget=self.budget)
         except TooSlowError:
-            return "".join(f"{f'>{self.limit:.0f} s':>9}{f'<{ours / self.limit / 1000:.2g}':>7}" for _, ours in figures)
+            return "".join(f"{f'>{self.limit:.0f} s':>9}{f'<{ours / self.limit / 1000:.1g}':>8}" for _, ours in figures)
         except MissingError as missing:
             if str(missing) not in self.said:
                 self.said.add(str(missing))
                 print(f"*** MISSING: {peer.name}: {missing}", flush=True)
-            return "".join(f"{'-':>9}{'':>7}" for _ in figures)
+            return "".join(f"{'-':>9}{'':>8}" for _ in figures)
         if "error" in answer:
-            return f"{answer['error'][:14]:>16}" + " " * 16 * (len(figures) - 1)
+            return f"{answer['error'][:15]:>17}" + " " * 17 * (len(figures) - 1)
         columns = ((statistics.median(answer[figure]), ours) for figure, ours in figures)
-        return "".join(f"{short(theirs):>9}{ours / theirs:>7.2g}" for theirs, ours in columns)
+        return "".join(f"{short(theirs):>9}{ours / theirs:>8.2g}" for theirs, ours in columns)
 
     def python_rows(self, name: str) -> None:
         """Python's own clients; Roster's figure is its plug-in for kafka-python, in the same place.
