@@ -27,6 +27,9 @@ NO_SPARK: Any = None
         ({"bootstrap": "localhost"}, "bootstrap: 'localhost' is not host:port. For example"),
         ({"bootstrap": "h:99999"}, "bootstrap: 'h:99999' is not host:port"),
         ({"bootstrap": []}, "bootstrap: no address given"),
+        ({"bootstrap": 9092}, "bootstrap: '9092' is not host:port"),
+        ({"group": 5}, "group: 5 is not a name. Pass group='my-group'"),
+        ({"topics": None}, "topics: None is not a topic name"),
         ({"group": ""}, "group: the group needs a name"),
         ({"topics": []}, "topics: no topic named"),
         ({"topics": ["a b"]}, "topics: 'a b' is not a topic name"),
@@ -74,6 +77,17 @@ def test_a_sink_that_cannot_work_is_refused_at_once(tmp_path: Path) -> None:
     pipeline = Pipeline(NO_SPARK, "127.0.0.1:9092", "g", ["t"])
     with pytest.raises(PipelineError, match="write: 5 is not a Sink"):
         pipeline.write(5)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("method", ["transform", "foreach_batch", "map_arrow"])
+def test_what_is_not_a_function_is_refused_at_once(method: str) -> None:
+    pipeline: Any = Pipeline(NO_SPARK, "127.0.0.1:9092", "g", ["t"])
+    with pytest.raises(PipelineError, match=f"{method}: None is not a function"):
+        getattr(pipeline, method)(*((None, "n long") if method == "map_arrow" else (None,)))
+
+
+def test_one_assignor_may_be_named_without_a_list() -> None:
+    assert Pipeline(NO_SPARK, "127.0.0.1:9092", "g", ["t"], assignors="range")._options.assignors == ("range",)
 
 
 def test_a_missing_or_old_java_is_named_with_its_fix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -120,6 +120,20 @@ def test_map_arrow_runs_in_the_reading_task(spark: SparkSession, topics: Topics,
     assert progress[0].rows == 50_000, "rows are records read, whatever the function makes of them"
 
 
+def test_map_arrow_returning_other_columns_than_declared_fails_the_batch(
+    spark: SparkSession, topics: Topics, group: str
+) -> None:
+    topic = topics.create(1, 3)
+    with pytest.raises(Exception, match=r"map_arrow: the function returned the columns \(offset int64\), its schema"):
+        (
+            Pipeline(spark, topics.bootstrap, group, [topic])
+            .map_arrow(lambda rows: rows.select(["offset"]), "at timestamp")
+            .foreach_batch(lambda df, batch: df.collect())
+            .run(available_now=True)
+        )
+    assert topics.committed(group) == {TopicPartition(topic, 0): 0}
+
+
 def test_a_batch_without_results_counts_but_leaves_no_file(
     spark: SparkSession, topics: Topics, group: str, tmp_path: Path
 ) -> None:
@@ -324,6 +338,10 @@ def test_what_cannot_work_is_one_clear_error(spark: SparkSession, topics: Topics
         Pipeline(spark, "127.0.0.1:1", group, [topic], start_timeout_ms=500).foreach_batch(print).run()
     with pytest.raises(PipelineError, match="write: the pipeline has no sink"):
         Pipeline(spark, topics.bootstrap, group, [topic]).run()
+    with pytest.raises(PipelineError, match=r"map_arrow: 'a blah' is not a schema: .*BLAH"):
+        Pipeline(spark, topics.bootstrap, group, [topic]).map_arrow(iter, "a blah").foreach_batch(print).run()
+    with pytest.raises(PipelineError, match="transform: the function returned None, not a DataFrame"):
+        Pipeline(spark, topics.bootstrap, group, [topic]).transform(print).foreach_batch(print).run()  # type: ignore[arg-type]
     pipeline = Pipeline(spark, topics.bootstrap, group, [topic]).foreach_batch(print)
     with pytest.raises(PipelineError, match="has a sink already"):
         pipeline.foreach_batch(print)

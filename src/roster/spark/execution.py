@@ -9,16 +9,18 @@ from typing import TYPE_CHECKING, Any
 from py4j.protocol import Py4JError
 from pyspark import AccumulatorParam
 from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame
 
 from roster.spark.errors import PipelineError
 from roster.spark.loop import Outcome
+from roster.spark.mapped import Mapped, arrow_schema
 from roster.spark.reader import ReadTask
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     import pyarrow as pa
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
     from pyspark.sql.types import StructType
 
     from roster.spark.batch import Batch, Split
@@ -49,8 +51,9 @@ class SparkRunner:
         schema: str | StructType | None,
         transform: Callable[[DataFrame], DataFrame] | None,
     ) -> None:
-        self._spark, self._config, self._function, self._transform = spark, config, function, transform
+        self._spark, self._config, self._transform = spark, config, transform
         self._schema = config.schema if schema is None else schema
+        self._function = None if function is None else Mapped(function, arrow_schema(self._schema))
         self._context = spark.sparkContext
         self._counted = self._context.accumulator({}, _ByTask())
         self._prefix = f"roster-{config.group}-{uuid.uuid4().hex[:8]}"
@@ -88,7 +91,14 @@ class SparkRunner:
         read: Any = ReadTask(self._config, tasks, self._function, self._counted)
         count = len(tasks)
         frame = self._spark.range(0, count, 1, count).mapInArrow(read, self._schema)
-        return frame if self._transform is None else self._transform(frame)
+        if self._transform is None:
+            return frame
+        result: Any = self._transform(frame)
+        if not isinstance(result, DataFrame):
+            raise PipelineError(
+                f"the function returned {result!r}, not a DataFrame", field="transform", fix="End it with `return df`"
+            )
+        return result
 
 
 def check_session(spark: SparkSession) -> None:

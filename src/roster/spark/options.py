@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, TypeAlias
@@ -59,6 +59,8 @@ class Options:
                 continue
             if not isinstance(value, int) or isinstance(value, bool) or value < least:
                 raise PipelineError(f"{value!r} is not a whole number of at least {least}", field=name)
+        if not isinstance(self.group, str):
+            raise PipelineError(f"{self.group!r} is not a name", field="group", fix="Pass group='my-group'")
         if not self.group:
             raise PipelineError("the group needs a name", field="group", fix="Pass group='my-group'")
         if self.isolation_level not in {"read_uncommitted", "read_committed"}:
@@ -109,8 +111,8 @@ _RESERVED = {
 
 def parse_bootstrap(bootstrap: str | Sequence[str]) -> str:
     """`host:port[,host:port]`, or a list of them, as one string."""
-    parts = [bootstrap] if isinstance(bootstrap, str) else list(bootstrap)
-    addresses = [address.strip() for part in parts for address in part.split(",") if address.strip()]
+    parts = [bootstrap] if isinstance(bootstrap, str) or not isinstance(bootstrap, Iterable) else list(bootstrap)
+    addresses = [address.strip() for part in parts for address in str(part).split(",") if address.strip()]
     for address in addresses:
         host, _, port = address.rpartition(":")
         if not host or not port.isdecimal() or not 0 < int(port) < 65_536:
@@ -126,13 +128,12 @@ def parse_topics(topics: str | Sequence[str] | re.Pattern[str]) -> tuple[str, ..
     """Topic names, or a pattern (`re.Pattern` or `"pattern:REGEX"`) that whole names must match."""
     if isinstance(topics, re.Pattern):
         return topics
-    if isinstance(topics, str):
-        if topics.startswith("pattern:"):
-            try:
-                return re.compile(topics.removeprefix("pattern:"))
-            except re.error as error:
-                raise PipelineError(f"{topics!r} is not a regular expression: {error}", field="topics") from None
-        topics = [topics]
+    if isinstance(topics, str) and topics.startswith("pattern:"):
+        try:
+            return re.compile(topics.removeprefix("pattern:"))
+        except re.error as error:
+            raise PipelineError(f"{topics!r} is not a regular expression: {error}", field="topics") from None
+    topics = [topics] if isinstance(topics, str) or not isinstance(topics, Iterable) else list(topics)
     for topic in topics:
         if not isinstance(topic, str) or not _TOPIC.fullmatch(topic):
             raise PipelineError(

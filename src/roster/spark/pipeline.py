@@ -104,7 +104,7 @@ class Pipeline:
             trigger_interval_ms=trigger_interval_ms,
             read_timeout_ms=read_timeout_ms,
             start_timeout_ms=start_timeout_ms,
-            assignors=tuple(assignors),
+            assignors=(assignors,) if isinstance(assignors, str) else tuple(assignors),
             session_timeout_ms=session_timeout_ms,
             heartbeat_interval_ms=heartbeat_interval_ms,
             rebalance_timeout_ms=rebalance_timeout_ms,
@@ -142,11 +142,13 @@ class Pipeline:
         """
         if self._function is not None:
             raise PipelineError("given twice", field="map_arrow", fix="Compose the two functions")
+        _check_callable(function, "map_arrow")
         self._function, self._schema = function, schema
         return self
 
     def transform(self, function: Callable[[DataFrame], DataFrame]) -> Self:
         """Apply `function` to each batch's DataFrame; several are applied in the order given."""
+        _check_callable(function, "transform")
         before = self._transform
         self._transform = function if before is None else lambda df: function(before(df))
         return self
@@ -167,6 +169,7 @@ class Pipeline:
         `batch.ranges` in the same transaction as its results is exactly once if it skips what it has; a `Sink` of your
         own that answers `claim` does not even read it again.
         """
+        _check_callable(function, "foreach_batch")
         return self.write(ForeachBatch(function))
 
     @property
@@ -250,6 +253,11 @@ class Pipeline:
             if self._stopping:
                 return
             self._loop.run(available_now=available_now)
+
+
+def _check_callable(function: object, field: str) -> None:
+    if not callable(function):
+        raise PipelineError(f"{function!r} is not a function", field=field, fix="Pass a function or a lambda")
 
 
 @contextlib.contextmanager

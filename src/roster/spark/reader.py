@@ -69,7 +69,7 @@ class ReadTask:
         self,
         config: ReaderConfig,
         tasks: Sequence[Sequence[Split]],
-        function: Callable[[pa.RecordBatch], pa.RecordBatch | Iterator[pa.RecordBatch]] | None = None,
+        function: Callable[[pa.RecordBatch], Iterator[pa.RecordBatch]] | None = None,
         counted: Accumulator[dict[int, int]] | None = None,
     ) -> None:
         self._config, self._tasks, self._function, self._counted = config, tasks, function, counted
@@ -87,11 +87,7 @@ class ReadTask:
                     if self._function is None:
                         yield read
                     else:
-                        mapped = self._function(read)
-                        if isinstance(mapped, pa.RecordBatch):
-                            yield mapped
-                        else:
-                            yield from mapped
+                        yield from self._function(read)
                 if self._counted is not None:
                     self._counted.add({task: rows})
 
