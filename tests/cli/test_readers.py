@@ -93,6 +93,17 @@ def test_csv_a_bad_row_behind_the_last_good_one_is_seen(tmp_path):
         read(write(tmp_path / "a.csv", b"a,b\n1,2,3\n"))
 
 
+@pytest.mark.parametrize("skip_bad", [False, True])
+def test_csv_a_quote_that_is_never_closed_does_not_swallow_the_rows_behind_it(tmp_path, skip_bad):
+    path = write(tmp_path / "a.csv", b'a,b\n"x\ny",1\n2,"open\n3,4\n5,6\n')
+    with pytest.raises(UserError, match=r"line 4: a quote is opened and never closed; correct the line"):
+        read(path, skip_bad=skip_bad)
+
+
+def test_csv_a_lone_quote_inside_a_value_is_text(tmp_path):
+    assert read(write(tmp_path / "a.csv", b'a,b\n5" disk,1\nx,2'))[1] == [{"a": '5" disk', "b": 1}, {"a": "x", "b": 2}]
+
+
 def test_csv_bad_rows_are_found_before_the_first_record_is_sent(tmp_path):
     rows = b"1,2\n" * 2_000_000
     source = readers.open_source(write(tmp_path / "a.csv", b"a,b\n" + rows + b"oops\n"), ())

@@ -10,6 +10,7 @@ import contextlib
 import csv
 import gzip
 import io
+import itertools
 import json
 import zipfile
 import zlib
@@ -171,6 +172,7 @@ class CsvSource:
                 raise UserError(self._describe(first_bad))
             for name, column in zip(batch.schema.names, batch.columns, strict=True):
                 _narrow(patterns, name, column)
+        self._require_closed_quotes()
         self.raw = frozenset(name for name, pattern in patterns.items() if pattern is not None)
         return Checked(rows, bad)
 
@@ -223,6 +225,25 @@ class CsvSource:
         require_columns(self.key, names, self.path)
         return names
 
+    def _require_closed_quotes(self) -> None:
+        """Complain about a quote open at the end of the file: pyarrow takes all behind it for one value."""
+        with unpacked(self.path) as stream:
+            if sum(block.count(b'"') for block in iter(lambda: stream.read(BLOCK_BYTES), b"")) % 2 == 0:
+                return
+        # Odd may also be a quote in the middle of a value; only the end of a parse tells.
+        before = csv.field_size_limit(2**31 - 1)
+        try:
+            with unpacked(self.path) as stream:
+                text = io.TextIOWrapper(stream, encoding="utf-8-sig", errors="replace", newline="")
+                reader, start = csv.reader(itertools.chain(text, ["\n", _AFTER_THE_END])), 1
+                for fields in reader:
+                    if fields == [_AFTER_THE_END]:
+                        return
+                    last, start = start, reader.line_num + 1
+        finally:
+            csv.field_size_limit(before)
+        raise UserError(f"FILE: {self.path} line {last}: a quote is opened and never closed; correct the line")
+
     def _describe(self, row: pacsv.InvalidRow) -> str:
         """The first bad row by its line in the file, which pyarrow does not count when values span lines."""
         with unpacked(self.path) as stream:
@@ -236,6 +257,10 @@ class CsvSource:
             f"FILE: {self.path} line {start}: {row.actual_columns} columns, expected {row.expected_columns}: "
             f"{row.text[:80]!r}; correct the line or pass --skip-bad-rows"
         )
+
+
+_AFTER_THE_END = "\0end"
+"""A line that stands for itself only if no quote is open before it."""
 
 
 def _narrow(patterns: dict[str, str | None], name: str, column: pa.Array) -> None:
