@@ -24,7 +24,7 @@ from roster.cli.demo import oracle, view, work
 from roster.cli.demo.oracle import Figures
 from roster.cli.demo.processes import Child, Said, end_all
 from roster.cli.demo.scene import Application, BrokerAway, GroupSeen, Scene
-from roster.cli.demo.stage import flights
+from roster.cli.demo.stage import Stage, flights
 from roster.cli.readers import open_source
 
 groups = st.dictionaries(st.integers(0, 5).map(lambda n: (n,)), st.integers(1, 9).map(Figures), max_size=6)
@@ -269,3 +269,17 @@ def test_a_child_does_not_outlive_a_parent_killed_with_9(tmp_path):
     started.wait()
     started.stdout.close()
     assert gone_within(pid, 10)
+
+
+def test_temporary_files_of_the_demos_processes_are_in_its_own_directory(tmp_path):
+    stage = Stage(tmp_path, flights(), 3)
+    tell = """
+import json, os, tempfile
+print(json.dumps({"python": tempfile.gettempdir(), "java": os.environ["JDK_JAVA_OPTIONS"]}))
+"""
+    child = stage._start("c", [sys.executable, "-c", tell])
+    assert child.process.wait(30) == 0
+    said = stage.inbox.get(timeout=10).message
+    scratch = str(tmp_path / "tmp")
+    assert said["python"] == scratch
+    assert f'"-Djava.io.tmpdir={scratch}"' in said["java"]

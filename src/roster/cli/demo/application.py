@@ -8,7 +8,9 @@ from __future__ import annotations
 import argparse
 import json
 import logging
+import os
 import sys
+import tempfile
 from typing import TYPE_CHECKING
 
 from roster.cli.demo.work import WORK
@@ -30,7 +32,14 @@ def main() -> int:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     logging.getLogger("py4j").setLevel(logging.WARNING)
     try:
-        spark = session(f"roster-demo-{options.name}", "local[1]", spark_driver_memory="512m")
+        # A socket's path has about 100 bytes, 42 of them Spark's, and the demo's temporary directory may be deep.
+        sockets = len(os.fsencode(tempfile.gettempdir())) < 60
+        spark = session(
+            f"roster-demo-{options.name}",
+            "local[1]",
+            spark_driver_memory="512m",
+            spark_python_unix_domain_socket_enabled=sockets,
+        )
         spark.sparkContext.setLogLevel("ERROR")
         pipeline = Pipeline(
             spark,

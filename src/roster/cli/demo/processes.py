@@ -12,11 +12,12 @@ import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import queue
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +31,14 @@ class Said:
 class Child:
     """A running command. What it writes goes to its log; JSON objects on stdout also into the queue."""
 
-    def __init__(self, name: str, command: Sequence[str], log: Path, inbox: queue.Queue[Any]) -> None:
+    def __init__(
+        self,
+        name: str,
+        command: Sequence[str],
+        log: Path,
+        inbox: queue.Queue[Any],
+        environment: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
         self.name, self.log, self._inbox = name, log, inbox
         self.expected_to_end = False
         leash = [sys.executable, "-m", "roster.cli.demo.leash", str(os.getpid())]
@@ -41,7 +49,7 @@ class Child:
                 stdout=subprocess.PIPE,
                 stderr=out,
                 start_new_session=True,
-                env={**os.environ, "PYTHONUNBUFFERED": "1"},
+                env={**os.environ, "PYTHONUNBUFFERED": "1", **environment},
             )
         self._reader = threading.Thread(target=self._read, name=f"read-{name}", daemon=True)
         self._reader.start()

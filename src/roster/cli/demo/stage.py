@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import os
 import queue
 import shutil
 import signal
@@ -116,8 +117,15 @@ class Stage:
                 click.echo(child.last_words(), err=True)
                 raise Failure(f"{child.name} ended by itself (exit code {child.exit_code}): {_reason(child)}")
 
+    def _environment(self) -> dict[str, str]:
+        """Temporary files in the stage's directory: Spark leaves its own behind when it is killed."""
+        scratch = self.directory / "tmp"
+        scratch.mkdir(exist_ok=True)
+        java = f'{os.environ.get("JDK_JAVA_OPTIONS", "")} "-Djava.io.tmpdir={scratch}"'.strip()
+        return {"TMPDIR": str(scratch), "SPARK_LOCAL_DIRS": str(scratch), "JDK_JAVA_OPTIONS": java}
+
     def _start(self, name: str, command: list[str]) -> Child:
-        child = Child(name, command, self.directory / f"{name}.log", self.inbox)
+        child = Child(name, command, self.directory / f"{name}.log", self.inbox, self._environment())
         self.children[name] = child
         return child
 
