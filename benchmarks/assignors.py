@@ -234,7 +234,7 @@ def run(*, quick: bool) -> None:
             table.other_policies(*WORKLOADS[name](), name)
         print("\nPython clients' sticky assignors, and Roster's as a plug-in of kafka-python: CPU ms, times faster")
         print(f"{'':36}{'plug-in':>9}{'kafka-python':>20}{'aiokafka':>20}")
-        for name in ("40 nested/200", "1x2100/2100", "10x1000/500", "100x200/500 in 4 classes"):
+        for name in ("40 nested/200", "1x2100/2100", "10x1000/500"):
             table.python_rows(name)
     finally:
         table.stop()

@@ -174,7 +174,7 @@ class Peer:
         process = Path("/proc") / str(self._process.pid)
         (process / "clear_refs").write_text("5")  # forget the peak so far
         before = _memory(process, "VmRSS")
-        self.ask("E cooperative-sticky 0 1 0\nN", 300)
+        self.ask("E cooperative-sticky 0 1 0\nN", self.limit)
         after = _memory(process, "VmHWM")
         self.stop()
         return (after - before) / 1e6
