@@ -27,6 +27,7 @@ NO_SPARK: Any = None
         ({"bootstrap": "localhost"}, "bootstrap: 'localhost' is not host:port. For example"),
         ({"bootstrap": "h:99999"}, "bootstrap: 'h:99999' is not host:port"),
         ({"bootstrap": []}, "bootstrap: no address given"),
+        ({"bootstrap": "PLAINTEXT://h:9092"}, "bootstrap: 'PLAINTEXT://h:9092' is not host:port"),
         ({"bootstrap": 9092}, "bootstrap: '9092' is not host:port"),
         ({"group": 5}, "group: 5 is not a name. Pass group='my-group'"),
         ({"topics": None}, "topics: None is not a topic name"),
@@ -45,6 +46,7 @@ NO_SPARK: Any = None
         ({"heartbeat_interval_ms": 45_000}, "heartbeat_interval_ms: 45000 is not shorter than session_timeout_ms"),
         ({"assignors": ()}, "assignors: no assignor named"),
         ({"reader_options": {"group.id": "x"}}, "reader_options: 'group.id' is set by the pipeline itself"),
+        ({"reader_options": {"fetch.bytes": 1}}, 'reader_options: No such configuration property: "fetch.bytes"'),
     ],
     ids=lambda value: str(value)[:40],
 )

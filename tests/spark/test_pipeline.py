@@ -287,17 +287,34 @@ def test_the_kafka_sink_writes_every_row(spark: SparkSession, topics: Topics, gr
 
 def test_the_kafka_sink_raises_what_could_not_be_written(spark: SparkSession, topics: Topics, group: str) -> None:
     source = topics.create(1, 5)
-    failing = KafkaSink(topics.bootstrap, "no-such-topic", options={"message.timeout.ms": 700})
+    failing = KafkaSink(topics.bootstrap, options={"message.timeout.ms": 700})
     with pytest.raises(Exception, match="5 of 5 rows not written"):
-        Pipeline(spark, topics.bootstrap, group, [source]).write(failing).run(available_now=True)
+        (
+            Pipeline(spark, topics.bootstrap, group, [source])
+            .transform(lambda df: df.selectExpr("value", "'no-such-topic' AS topic"))
+            .write(failing)
+            .run(available_now=True)
+        )
     assert topics.committed(group) == {TopicPartition(source, 0): 0}
     with pytest.raises(PipelineError, match="no column `value`"):
         (
             Pipeline(spark, topics.bootstrap, group, [source])
             .transform(lambda df: df.select("key"))
-            .write(KafkaSink(topics.bootstrap, "t"))
+            .write(KafkaSink(topics.bootstrap, source))
             .run(available_now=True)
         )
+
+
+def test_a_kafka_sink_that_cannot_work_is_refused_before_the_group_is_joined(
+    spark: SparkSession, topics: Topics, group: str
+) -> None:
+    pipeline = Pipeline(spark, topics.bootstrap, group, [topics.create(1, 1)])
+    with pytest.raises(PipelineError, match=r"there is no topic 'no-such-topic'.*roster topics create"):
+        pipeline.write(KafkaSink(topics.bootstrap, "no-such-topic")).run()
+    other = Pipeline(spark, topics.bootstrap, group, [topics.create(1, 1)])
+    with pytest.raises(PipelineError, match=r'KafkaSink: No such configuration property: "acks.all"'):
+        other.write(KafkaSink(topics.bootstrap, "t", options={"acks.all": 1})).run()
+    assert group not in {found.group_id for found in topics.admin.list_groups()}
 
 
 def test_the_console_sink_prints(
@@ -342,6 +359,12 @@ def test_what_cannot_work_is_one_clear_error(spark: SparkSession, topics: Topics
         Pipeline(spark, topics.bootstrap, group, [topic]).map_arrow(iter, "a blah").foreach_batch(print).run()
     with pytest.raises(PipelineError, match="transform: the function returned None, not a DataFrame"):
         Pipeline(spark, topics.bootstrap, group, [topic]).transform(print).foreach_batch(print).run()  # type: ignore[arg-type]
+    for wrong, named in [
+        ({topic: {1: 0}}, "the topic has 1 partitions"),
+        ({"other": {0: 0}}, "does not read this topic"),
+    ]:
+        with pytest.raises(PipelineError, match=f"starting_offsets: .*{named}"):
+            Pipeline(spark, topics.bootstrap, group, [topic], starting_offsets=wrong).foreach_batch(print).run()
     pipeline = Pipeline(spark, topics.bootstrap, group, [topic]).foreach_batch(print)
     with pytest.raises(PipelineError, match="has a sink already"):
         pipeline.foreach_batch(print)

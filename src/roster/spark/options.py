@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, TypeAlias
 
+from confluent_kafka import Consumer, KafkaException
+
 from roster.model import TopicPartition
 from roster.spark.errors import PipelineError
 
@@ -81,6 +83,11 @@ class Options:
             )
         for name in _RESERVED.intersection(self.reader_options):
             raise PipelineError(f"{name!r} is set by the pipeline itself", field="reader_options", fix="Leave it out")
+        if self.reader_options:
+            try:
+                Consumer({"group.id": self.group, **self.reader_options}).close()
+            except KafkaException as error:
+                raise PipelineError(error.args[0].str(), field="reader_options") from None
 
 
 _LEAST = {
@@ -115,7 +122,7 @@ def parse_bootstrap(bootstrap: str | Sequence[str]) -> str:
     addresses = [address.strip() for part in parts for address in str(part).split(",") if address.strip()]
     for address in addresses:
         host, _, port = address.rpartition(":")
-        if not host or not port.isdecimal() or not 0 < int(port) < 65_536:
+        if not host or "/" in host or not port.isdecimal() or not 0 < int(port) < 65_536:
             raise PipelineError(
                 f"{address!r} is not host:port", field="bootstrap", fix="For example bootstrap='127.0.0.1:9092'"
             )

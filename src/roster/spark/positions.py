@@ -29,9 +29,20 @@ class StartingPoints:
         self._known: dict[str, int] = {}
 
     def note_topics(self) -> None:
-        """Remember the topics' partition counts: `latest` is meant for these, later ones start at earliest."""
-        if isinstance(self._options.topics, tuple):
-            self._known = self._member.partitions_for(self._options.topics)
+        """Remember the topics' partition counts: `latest` is meant for these, later ones start at earliest.
+
+        Raises PipelineError when `starting_offsets` names a partition that is none of them.
+        """
+        if not isinstance(self._options.topics, tuple):
+            return
+        self._known = self._member.partitions_for(self._options.topics)
+        starting = self._options.starting_offsets
+        for partition in sorted(starting) if isinstance(starting, Mapping) else ():
+            count = self._known.get(partition.topic)
+            if count is None:
+                raise PipelineError(f"{partition}: the pipeline does not read this topic", field="starting_offsets")
+            if partition.partition >= count:
+                raise PipelineError(f"{partition}: the topic has {count} partitions", field="starting_offsets")
 
     def find(
         self, partitions: Collection[TopicPartition], owner: Owner

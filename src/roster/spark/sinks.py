@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from confluent_kafka import Producer
+from confluent_kafka import KafkaError, KafkaException, Producer
 
 from roster.spark.errors import PipelineError
 
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
     from roster.model import TopicPartition
     from roster.spark.batch import Batch, Owner
+
+_ANSWER_SECONDS = 30.0
 
 
 class Sink:
@@ -100,6 +102,22 @@ class KafkaSink(Sink):
             **(options or {}),
             "acks": "all",
         }
+
+    def open(self, spark: SparkSession, group: str) -> None:
+        """PipelineError if the settings are wrong, no broker answers, or the topic is missing and not made on use."""
+        try:
+            producer = Producer({**self._settings, "log_level": 2})
+            if self._topic is None:
+                return
+            found = producer.list_topics(self._topic, timeout=_ANSWER_SECONDS).topics[self._topic]
+        except KafkaException as error:
+            raise PipelineError(error.args[0].str(), field="KafkaSink", fix="Check bootstrap and options") from None
+        if found.error is not None and found.error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+            raise PipelineError(
+                f"there is no topic {self._topic!r}",
+                field="KafkaSink",
+                fix=f"Create it, for example with `roster topics create {self._topic}`",
+            )
 
     def write(self, df: DataFrame, batch: Batch) -> None:
         """Sends the rows from the tasks; an unacknowledged row fails the batch."""
