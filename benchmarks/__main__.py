@@ -42,7 +42,7 @@ def main() -> int:
     """The number of sections that failed."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__.splitlines()[0])
     parser.add_argument("sections", nargs="*", metavar="SECTION", help=f"of: {', '.join(SECTIONS)}; all without any")
-    parser.add_argument("--quick", action="store_true", help="smaller sizes and fewer rounds: a few minutes")
+    parser.add_argument("--quick", action="store_true", help="smaller sizes and fewer rounds: 5 to 6 minutes")
     options = parser.parse_args()
     if unknown := set(options.sections) - set(SECTIONS):
         parser.error(f"unknown section {min(unknown)!r}; known are {', '.join(SECTIONS)}")
