@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -113,6 +113,8 @@ class _Placing:
         self.stateful = sorted(set(problem.stateful))
         self.stateless = sorted(set(problem.stateless))
         self.lags = _lags_by_task(problem, self.names)
+        self.running = self._running()
+        self.nearest = {task: self._nearest(task) for task in self.stateful}
         self.wished: dict[TaskId, int] = {}
         self.standbys: dict[TaskId, set[int]] = {}
         self.actives: dict[TaskId, int] = {}
@@ -121,9 +123,8 @@ class _Placing:
 
     def wish_for_balance(self) -> None:
         """Choose the balanced placement of stateful actives that restores least, then moves least."""
-        runs, nearest = self._running(self.stateful), {task: self._nearest(task) for task in self.stateful}
         quota, extra, extras = _quotas(len(self.stateful), self.threads, [0] * len(self.names))
-        placed = _cheapest_on_preferred(self.stateful, runs, nearest, quota, extra, extras)
+        placed = _cheapest_on_preferred(self.stateful, self.running, self.nearest, quota, extra, extras)
         self.wished = _deal_rest(self.stateful, placed, quota, extra, extras, self.threads)
 
     def wish_for_standbys(self) -> None:
@@ -197,11 +198,11 @@ class _Placing:
 
         A replica at the wished owner takes no warm-up from the budget (KIP-441, max.warmup.replicas).
         """
-        running, load = self._running(self.stateful), Counter[int]()
+        load = Counter[int]()
         budget = self.problem.max_warmups
         waiting = []
         for task in self.stateful:
-            nearest = self._nearest(task)
+            nearest = self.nearest[task]
             if nearest is None or self.wished[task] in nearest:
                 self.actives[task] = self.wished[task]
                 load[self.wished[task]] += 1
@@ -209,7 +210,7 @@ class _Placing:
                 waiting.append((task, nearest))
         for task, nearest in waiting:
             lag = self.lags[task]
-            owner = running.get(task)
+            owner = self.running.get(task)
             if owner is None:
                 owner = min(nearest, key=lambda client: (lag[client], load[client] / self.threads[client], client))
             load[owner] += 1
@@ -228,9 +229,8 @@ class _Placing:
         quota, extra, extras = _quotas(
             len(self.stateless), self.threads, [load[client] for client in range(len(self.names))]
         )
-        runs = self._running(self.stateless)
         nowhere = dict.fromkeys(self.stateless)
-        placed = _cheapest_on_preferred(self.stateless, runs, nowhere, quota, extra, extras)
+        placed = _cheapest_on_preferred(self.stateless, self.running, nowhere, quota, extra, extras)
         self.actives |= _deal_rest(self.stateless, placed, quota, extra, extras, self.threads)
 
     def plan(self) -> TaskPlan:
@@ -244,10 +244,10 @@ class _Placing:
             clients[self.names[client]].warmup.append(task)
         return TaskPlan(clients, self.followup)
 
-    def _running(self, tasks: Iterable[TaskId]) -> dict[TaskId, int]:
+    def _running(self) -> dict[TaskId, int]:
         """The client that runs each task; where two say so, neither is believed."""
         owners = {}
-        for task in tasks:
+        for task in (*self.stateful, *self.stateless):
             claims = [client for client, lag in self.lags[task].items() if lag == LATEST]
             if len(claims) == 1:
                 owners[task] = claims[0]
