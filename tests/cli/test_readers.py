@@ -118,7 +118,10 @@ def test_csv_bad_rows_are_found_before_the_first_record_is_sent(tmp_path):
         ("a.csv", b"a,a\n1,2\n", "has the column a more than once"),
         ("a.csv", b"a,b\n1,2\n", "--key: no column k in .*; it has a, b"),
         ("a.csv", b"\xff\xfe,b\n1,2\n", "line 1"),
-        ("a.csv", b"k,b\n1,\xff\n", "(?i)utf-?8"),
+        ("a.csv", b"k,\xe9\n1,2\n", "line 1: the byte 0xe9 is not UTF-8; save the file as UTF-8"),
+        ("a.csv", b"k,b\n1,\xff\n", "line 2: the byte 0xff is not UTF-8; save the file as UTF-8"),
+        ("a.csv", b'\xef\xbb\xbfk,b\r\n"1\r\n\r\n2",\xc3\xa4\r\n3,\xc3\r\n', "line 5: the byte 0xc3 is not UTF-8"),
+        ("a.csv.gz", gzip.compress(b"k,b\n" + b"1,2\n" * 3_000_000 + b"\xff,2\n"), "line 3000002: the byte 0xff"),
         ("a.txt", b"k\n1\n", "cannot tell the format"),
         ("a.csv.gz", b"k\n1\n", "damaged or cut short"),
         ("a.csv.gz", gzip.compress(b"k,l\n" * 1000)[:-9], "damaged or cut short"),
@@ -129,6 +132,16 @@ def test_csv_bad_rows_are_found_before_the_first_record_is_sent(tmp_path):
         ("a.jsonl", b'{"k": 1}\n[1]\n', "line 2: expected a JSON object"),
         ("a.jsonl", b'{"k": 1}\n\n{"j": 1}\n', "--key: no field k in .* line 3; it has j"),
         ("a.jsonl", b'{"k": 1}\n\xff\n', "line 2: not JSON"),
+        (
+            "a.jsonl",
+            b'{"k": 1}\n{"k": 1, "x": NaN}\n',
+            "line 2: x: NaN is not JSON; use null, correct the line or pass --s",
+        ),
+        ("a.jsonl", b'{"k": Infinity}\n', "line 1: k: Infinity is not JSON"),
+        ("a.jsonl", b'{"k": {"a.b": [1, {"c": -Infinity}]}}\n', r"line 1: k\.a\.b\[1\]\.c: -Infinity is not JSON"),
+        ("a.jsonl", b'{"k": NaN, "k": 1}\n', "line 1: k: NaN is not JSON"),
+        ("a.jsonl", b"NaN\n", "line 1: NaN is not JSON"),
+        ("a.jsonl", b'{"k":' * 2000 + b"NaN" + b"}" * 2000, "line 1: "),
     ],
 )
 def test_every_unreadable_file_is_one_clear_error(tmp_path, name, data, message):
@@ -154,9 +167,9 @@ def test_json_lines_are_sent_as_their_own_bytes(tmp_path):
 
 
 def test_json_lines_skip_bad_rows(tmp_path):
-    path = write(tmp_path / "a.jsonl", b'{"k":1}\nnope\n{"k":2}\n')
+    path = write(tmp_path / "a.jsonl", b'{"k":1}\nnope\n{"k":2}\n{"k":NaN}\n')
     source = readers.open_source(path, ("k",), skip_bad=True)
-    assert source.check() == readers.Checked(2, 1)
+    assert source.check() == readers.Checked(2, 2)
     assert read(path, ("k",), skip_bad=True)[0] == [b"1", b"2"]
 
 

@@ -12,6 +12,7 @@ import gzip
 import io
 import itertools
 import json
+import re
 import zipfile
 import zlib
 from dataclasses import dataclass, field
@@ -23,6 +24,7 @@ import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 
+from roster.cli import strict_json
 from roster.cli.encode import JSON_NUMBER, json_keys, json_rows
 from roster.cli.errors import UserError, one_line
 
@@ -40,6 +42,8 @@ FORMATS = {
 BLOCK_BYTES = 4 << 20
 BATCH_ROWS = 8192
 _BOOLEAN = r"^(true|false)$"
+_ESCAPED_BYTE = re.compile("[\udc80-\udcff]")
+"""What the surrogateescape handler makes of a byte that is not UTF-8."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,19 +215,34 @@ class CsvSource:
                 if bad:  # found behind the last good row, or there is no good row
                     yield pa.RecordBatch.from_pylist([], schema=reader.schema), bad
             except pa.ArrowInvalid as error:
+                self._require_utf8()
                 raise UserError(f"FILE: {self.path}: {one_line(error)}") from error
 
     def _header(self) -> list[str]:
         with unpacked(self.path) as stream:
-            text = io.TextIOWrapper(stream, encoding="utf-8-sig", newline="")
+            # The decoder reads ahead: it must not stop at what is wrong on a later line.
+            text = io.TextIOWrapper(stream, encoding="utf-8-sig", errors="surrogateescape", newline="")
             try:
                 names = next(csv.reader(text), [])
-            except (UnicodeDecodeError, csv.Error) as error:
-                raise UserError(f"FILE: {self.path} line 1: {one_line(error)}; expected a UTF-8 header line") from error
+            except csv.Error as error:
+                raise UserError(f"FILE: {self.path} line 1: {one_line(error)}; expected a header line") from error
         if not names:
             raise UserError(f"FILE: {self.path} is empty; expected a CSV header line")
+        if any(map(_ESCAPED_BYTE.search, names)):
+            self._require_utf8()
         require_columns(self.key, names, self.path)
         return names
+
+    def _require_utf8(self) -> None:
+        """Complain about the first byte that is not UTF-8, which pyarrow names without its line."""
+        with unpacked(self.path) as stream:
+            text = io.TextIOWrapper(stream, encoding="utf-8-sig", errors="surrogateescape", newline="")
+            for number, line in enumerate(text, 1):
+                if bad := _ESCAPED_BYTE.search(line):
+                    byte = ord(bad[0]) - 0xDC00
+                    raise UserError(
+                        f"FILE: {self.path} line {number}: the byte 0x{byte:02x} is not UTF-8; save the file as UTF-8"
+                    )
 
     def _require_closed_quotes(self) -> None:
         """Complain about a quote open at the end of the file: pyarrow takes all behind it for one value."""
@@ -323,7 +342,9 @@ class JsonLinesSource:
     def _parse(self, number: int, line: bytes) -> dict[str, Any]:
         hint = "correct the line or pass --skip-bad-rows"
         try:
-            value = json.loads(line)
+            value = strict_json.parse(line)
+        except strict_json.ConstantError as error:
+            raise UserError(f"FILE: {self.path} line {number}: {error}, {hint}") from error
         except (ValueError, RecursionError) as error:
             raise UserError(f"FILE: {self.path} line {number}: not JSON ({one_line(error)}); {hint}") from error
         if not isinstance(value, dict):
