@@ -11,7 +11,8 @@ import statistics
 from benchmarks import peers
 from benchmarks.assignors import LIMIT, median, short
 from benchmarks.peers import MissingError, Peer, TooSlowError
-from roster.assignors.tasks import LATEST, Client, TaskId, TaskPlan, TaskProblem, assign
+from roster.assignors.tasks import Client, TaskPlan, TaskProblem, assign
+from roster.model.tasks import LATEST, TaskId
 
 SIZES = ((1000, 1000, 1, 1), (6000, 2, 1, 1), (1000, 100, 1, 50), (1000, 10, 1000, 1))
 """(tasks, clients, threads of each, standbys), as in Kafka's own scale test"""

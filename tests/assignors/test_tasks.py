@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from roster.assignors.tasks import LATEST, Client, TaskId, TaskPlan, TaskProblem, assign
+from roster.assignors.tasks import Client, TaskPlan, TaskProblem, assign
+from roster.model.tasks import LATEST, STATELESS, TaskId
 
 T9 = [TaskId(subtopology, partition) for subtopology in range(3) for partition in range(3)]
 
@@ -168,6 +169,22 @@ def test_unknown_lag_sentinels_count_as_the_whole_log():
     assert actives(solve(ids("0_0"), clients)) == {"A": [], "B": ["0_0"]}
 
 
+def test_a_stateless_task_stays_where_it_ran_and_there_is_nothing_to_restore():
+    four = ids("0_0", "0_1", "0_2", "0_3")
+    clients = {
+        "A": Client(1, dict.fromkeys(four[2:], STATELESS)),
+        "B": Client(1, dict.fromkeys(four[:2], STATELESS)),
+    }
+    plan = solve([], clients, stateless=four)
+    assert actives(plan) == {"A": ["0_2", "0_3"], "B": ["0_0", "0_1"]}
+    assert not plan.followup
+
+
+def test_the_sentinel_of_stateless_tasks_is_no_store_of_a_task_with_state():
+    clients = {"A": Client(1, lags(t0_0=STATELESS)), "B": Client(1, lags(t0_0=400))}
+    assert actives(solve(ids("0_0"), clients)) == {"A": [], "B": ["0_0"]}
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -181,12 +198,6 @@ def test_bad_input_is_one_clear_error(change, message):
     fields = {"stateful": ids("0_0"), "stateless": [], "clients": {"A": Client()}} | change
     with pytest.raises(ValueError, match=message):
         TaskProblem(**fields)
-
-
-def test_a_task_id_is_read_as_it_is_written():
-    assert TaskId.parse(str(TaskId(3, 14))) == TaskId(3, 14)
-    with pytest.raises(ValueError, match="SUBTOPOLOGY_PARTITION"):
-        TaskId.parse("x-1")
 
 
 class Cluster:

@@ -5,8 +5,9 @@ KIP-441 (acceptable recovery lag, warm-up replicas, probing rebalances). Kafka's
 without looking at the one there is; here the wish is the balanced placement nearest to it, so what is balanced and
 caught up stays where it is.
 
-Lag is in changelog records. `LATEST` marks the client that runs the active task; a client that does not name a task, or
-names it with any other negative lag, would restore it from the beginning.
+Lag is in changelog records. `LATEST` marks the client that runs the active task, and for a stateless task `STATELESS`
+does too; a client that does not name a task, or names it with any other negative lag, would restore it from the
+beginning.
 """
 
 from __future__ import annotations
@@ -15,33 +16,12 @@ import heapq
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from roster.assignors.mincost import Network
-
-LATEST = -2
-"""Lag of a running active task."""
+from roster.model.tasks import LATEST, STATELESS, TaskId
 
 WHOLE_LOG = 1 << 62
 """Lag of a task whose store would be rebuilt from the beginning."""
-
-
-class TaskId(NamedTuple):
-    """One partition of one sub-topology; written `subtopology_partition`."""
-
-    subtopology: int
-    partition: int
-
-    def __str__(self) -> str:
-        return f"{self.subtopology}_{self.partition}"
-
-    @classmethod
-    def parse(cls, text: str) -> TaskId:
-        """Read `0_3`; raises ValueError that quotes the text."""
-        subtopology, _, partition = text.partition("_")
-        if not (subtopology.isdecimal() and partition.isdecimal()):
-            raise ValueError(f"task {text!r} is not of the form SUBTOPOLOGY_PARTITION, e.g. 0_3")
-        return cls(int(subtopology), int(partition))
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,9 +248,13 @@ class _Placing:
 def _lags_by_task(problem: TaskProblem, names: Sequence[str]) -> defaultdict[TaskId, dict[int, int]]:
     """For each task the lag of each client that has a store of it; unknown lags count as the whole log."""
     lags: defaultdict[TaskId, dict[int, int]] = defaultdict(dict)
+    stateless = set(problem.stateless)
     for client, name in enumerate(names):
         for task, lag in problem.clients[name].lags.items():
-            lags[task][client] = WHOLE_LOG if lag < LATEST or lag == -1 else min(lag, WHOLE_LOG)
+            if lag == STATELESS:
+                lags[task][client] = LATEST if task in stateless else WHOLE_LOG
+            else:
+                lags[task][client] = WHOLE_LOG if lag < LATEST else min(lag, WHOLE_LOG)
     return lags
 
 

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from roster.assignors import ClaimSource
 from roster.assignors.lag import EARLIEST, LATEST, NONE, with_offsets
-from roster.assignors.tasks import Client, TaskId, TaskProblem
+from roster.assignors.tasks import Client, TaskProblem
 from roster.model import NO_GENERATION, MemberInfo, Problem
 from roster.model.problem import MOST_CAPACITY
+from roster.model.tasks import TaskId
 from roster.wire.columns import Names, decode_cooperative_user_data, decode_sticky_user_data
 
 if TYPE_CHECKING:
