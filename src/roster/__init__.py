@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from roster.assignors import Assignor
 
 __version__ = "0.1.0"
 
@@ -11,7 +15,7 @@ __all__ = ["__version__", "lead"]
 
 
 def lead(
-    assignor: str,
+    assignor: str | Assignor,
     subscriptions: Mapping[str, bytes],
     partitions: Mapping[str, int],
     *,

@@ -247,7 +247,7 @@ def test_capacities_out_of_range_are_brought_to_its_ends():
 
 
 @pytest.mark.parametrize("option", ["max_skew", "hysteresis", "movement_cost"])
-@pytest.mark.parametrize("value", [-1, float("inf"), float("nan")])
+@pytest.mark.parametrize("value", [-1, float("inf"), float("nan"), "1", None, True])
 def test_options_that_make_no_sense_are_named(option, value):
     with pytest.raises(ValueError, match=option):
         LagOptions(**{option: value})

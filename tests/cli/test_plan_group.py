@@ -99,8 +99,10 @@ class RawMember:
 
 
 @contextlib.contextmanager
-def members(broker: Broker, group: str, *subscriptions: list[str]) -> Iterator[list[GroupMember]]:
-    """Members under range, one for each subscription, with all partitions given out."""
+def members(
+    broker: Broker, group: str, *subscriptions: list[str], assignor: str = "range", capacities: tuple[int, ...] = (1, 1)
+) -> Iterator[list[GroupMember]]:
+    """Members under one assignor, one for each subscription, with all partitions given out."""
     joined: list[GroupMember] = []
     done = threading.Event()
 
@@ -114,8 +116,10 @@ def members(broker: Broker, group: str, *subscriptions: list[str]) -> Iterator[l
         letting_go.start()
         stack.callback(letting_go.join)
         stack.callback(done.set)
-        for topics in subscriptions:
-            member = GroupMember(broker.bootstrap, group, topics, assignors=("range",), heartbeat_interval_ms=100)
+        for topics, capacity in zip(subscriptions, capacities, strict=True):
+            member = GroupMember(
+                broker.bootstrap, group, topics, assignors=assignor, capacity=capacity, heartbeat_interval_ms=100
+            )
             joined.append(stack.enter_context(member))
         deadline = time.monotonic() + 30
         while sum(len(each.ownership().partitions) for each in joined) < 6:
@@ -166,6 +170,19 @@ def test_lag_is_looked_at_when_asked_or_when_an_assignor_wants_it(broker, admin,
         _, out, _ = shell("plan", "-g", group, "--lag")
         assert "most lag" in out
         assert "4 (0)" in out
+
+
+@pytest.mark.parametrize("policy", ["lag-sticky", "lag-cooperative-sticky"])
+def test_a_member_that_counts_for_two_is_taken_for_two(broker, group, shell, policy):
+    """Of 4 and 2 partitions it is due 4 of 6: were its capacity not read, the policy would move one away."""
+    with members(
+        broker, group, [group, f"{group}-2"], [group, f"{group}-2"], assignor=policy, capacities=(2, 1)
+    ) as two:
+        assert [len(each.ownership().partitions) for each in two] == [4, 2]
+        code, out, err = shell("plan", "-g", group, "-a", policy, "--max-skew", "0.5", "--json")
+        assert (code, err) == (0, "")
+        assert json.loads(out)["plans"][policy]["moved"] == 0
+        assert shell("groups", "check", "-g", group) == (0, "nothing found\n", "")
 
 
 def test_brokers_without_racks_leave_racks_out_of_it(admin, group):

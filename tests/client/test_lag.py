@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
+from roster.assignors import LagOptions, lag_cooperative_sticky
 from roster.client import Admin, GroupMember, OffsetAndMetadata, OptionError
 from roster.client import runner as runner_module
 from roster.model import TopicPartition
@@ -31,12 +32,17 @@ def topic(address: str) -> str:
     name = f"lagging-{next(numbers)}"
     with Admin(address) as admin:
         admin.create_topic(name, 3)
-    producer = Producer({"bootstrap.servers": address})
-    for partition, records in enumerate((100, 60, 50)):
-        for number in range(records):
-            producer.produce(name, str(number), partition=partition)
-    assert producer.flush(20) == 0
+    fill(address, name, {0: 100, 1: 60, 2: 50})
     return name
+
+
+def fill(address: str, topic: str, records: dict[int, int]) -> None:
+    """So many more records in each partition."""
+    producer = Producer({"bootstrap.servers": address})
+    for partition, most in records.items():
+        for number in range(most):
+            producer.produce(topic, str(number), partition=partition)
+    assert producer.flush(20) == 0
 
 
 @pytest.fixture
@@ -78,6 +84,17 @@ def split(members: list[GroupMember]) -> list[set[int]]:
         owned = [{p.partition for p in member.ownership().partitions} for member in members]
         if all(owned) and sorted(p for numbers in owned for p in numbers) == [0, 1, 2]:
             return owned
+        assert time.monotonic() < deadline, owned
+        time.sleep(0.05)
+
+
+def rest(members: list[GroupMember], partitions: int) -> None:
+    """Wait until all partitions are given out and none is being given up."""
+    deadline = time.monotonic() + 20
+    while True:
+        owned = [member.ownership() for member in members]
+        if sum(len(each.partitions) for each in owned) == partitions and not any(each.revoking for each in owned):
+            return
         assert time.monotonic() < deadline, owned
         time.sleep(0.05)
 
@@ -125,6 +142,28 @@ def test_capacity_counts(make: Callable[..., GroupMember]) -> None:
         assert time.monotonic() < deadline
         time.sleep(0.05)
     assert len(big.ownership().partitions) >= 2
+
+
+@pytest.mark.parametrize(("options", "moves"), [(LagOptions(), True), (LagOptions(movement_cost=1_000), False)])
+def test_the_options_of_a_policy_decide_what_a_rebalance_moves(
+    make: Callable[..., GroupMember], address: str, topic: str, options: LagOptions, moves: bool
+) -> None:
+    """Two have read everything but what one of them has got since, when new partitions come."""
+    both = [make(assignors=lag_cooperative_sticky(options), metadata_max_age_ms=300) for _ in range(2)]
+    split(both)
+    with Admin(address) as admin:
+        admin.create_partitions(topic, 4)
+    rest(both, 4)
+    for member in both:
+        owned = member.ownership()
+        ends = member.end_offsets(owned.partitions)
+        member.commit({p: OffsetAndMetadata(end) for p, end in ends.items()}, owned)
+    before = both[0].ownership().partitions
+    fill(address, topic, {p.partition: 200 for p in before})
+    with Admin(address) as admin:
+        admin.create_partitions(topic, 6)
+    rest(both, 6)
+    assert (not before <= both[0].ownership().partitions) == moves
 
 
 def test_an_option_that_cannot_work_is_named(bootstrap: str) -> None:

@@ -162,7 +162,7 @@ class Stage:
             JoinGroupResponse(
                 generation_id=generation,
                 protocol_type="consumer",
-                protocol_name=protocol or self.config.assignors[0],
+                protocol_name=protocol or next(iter(self.config.policies)),
                 leader=leader,
                 member_id="m",
                 **more,

@@ -7,6 +7,16 @@ from stage import Stage, group_of
 from test_leader import received, sent, sets
 
 import roster
+from roster.assignors import (
+    COOPERATIVE_STICKY,
+    LAG_STICKY,
+    Assignor,
+    ClaimSource,
+    LagOptions,
+    RebalanceProtocol,
+    lag_cooperative_sticky,
+    lag_sticky,
+)
 from roster.member.config import ConfigError, MemberConfig
 from roster.member.events import FetchOffsets, OffsetsFetched, Started
 from roster.member.leader import plan_group
@@ -62,6 +72,58 @@ def test_without_offsets_the_assignment_is_made_all_the_same_and_people_are_told
     stage.step(OffsetsFetched(stage.lookups[0].id, None, "no broker answered"))
     assert stage.work[0].offsets is None
     assert any("does without lags: no broker answered" in report.text for report in stage.reports)
+
+
+def test_the_leader_assigns_with_the_options_it_was_given():
+    mine = lag_cooperative_sticky(LagOptions(max_skew=0.5))
+    stage = LagStage(mine).leading()
+    (lookup,) = stage.lookups
+    stage.step(OffsetsFetched(lookup.id, LA_1))
+    assert stage.work[0].assignor is mine
+    assert stage.member.protocol == COOPERATIVE
+
+
+def test_an_assignor_of_ones_own_is_joined_with_like_those_that_read_the_same_claims():
+    mine = Assignor("mine", (RebalanceProtocol.EAGER,), ClaimSource.STICKY_USER_DATA, LAG_STICKY.assign, wants_lag=True)
+    stage = LagStage(mine, capacity=3)
+    stage.stable("t-0 t-1", generation=4)
+    stage.rejoining()
+    stage.release("t-0 t-1")
+    (rest,), capacity, _ = split_lag_user_data([stage.claims().user_data])
+    assert rest == encode_sticky_user_data({"t": [0, 1]}, 4)
+    assert capacity.tolist() == [3]
+
+
+@pytest.mark.parametrize("assignor", ["lag", "range"])
+def test_assignors_that_ask_nobody_what_they_own_are_told_nothing(assignor):
+    stage = LagStage(assignor, capacity=3)
+    stage.stable("t-0 t-1", generation=4)
+    stage.rejoining()
+    stage.release("t-0 t-1")
+    assert stage.claims().user_data is None
+
+
+@pytest.mark.parametrize(
+    ("assignors", "complaint"),
+    [
+        ((), "must name at least one of cooperative-sticky, lag, "),
+        (("fair",), "there is no assignor 'fair'; known are cooperative-sticky, lag, "),
+        ((None,), "there is no assignor None; known are"),
+        (("lag-sticky", lag_sticky(LagOptions(max_skew=1))), "names lag-sticky twice; leave one out"),
+        ((LagOptions(),), "write lag_cooperative_sticky(LagOptions(max_skew=0.1, "),
+        (
+            (
+                "lag-sticky",
+                Assignor("new", (RebalanceProtocol.COOPERATIVE,), ClaimSource.FIELDS, COOPERATIVE_STICKY.assign),
+            ),
+            "lag-sticky, new share no rebalance mode; use them in separate groups",
+        ),
+    ],
+)
+def test_assignors_that_cannot_be_are_named(assignors, complaint):
+    with pytest.raises(ConfigError, match=re.escape(complaint)) as refused:
+        MemberConfig(group="g", selection=frozenset({"t"}), assignors=assignors)
+    assert refused.value.option == "assignors"
 
 
 def test_other_assignors_and_followers_ask_for_nothing():

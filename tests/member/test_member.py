@@ -359,7 +359,7 @@ def test_the_leader_assigns_from_fresh_metadata_of_all_the_groups_topics() -> No
     assert [topic.name for topic in stage.request(MetadataRequest).topics or []] == ["gone", "t", "u"]
     stage.know({"t": 2, "u": 1})
     (task,) = stage.work
-    assert task.assignor == "cooperative-sticky"
+    assert task.assignor.name == "cooperative-sticky"
     assert task.partitions == {"t": 2, "u": 1}
     assert set(task.subscriptions) == {"m", "n"}
     stage.assigned(m="t-0", n="t-1 u-0")

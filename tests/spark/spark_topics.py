@@ -46,6 +46,13 @@ class Topics:
                 producer.poll(0)
         assert producer.flush(30) == 0
 
+    def fill_one(self, topic: str, partition: int, records: int) -> None:
+        """Append so many records to one partition."""
+        producer = Producer({"bootstrap.servers": self.bootstrap, "linger.ms": 20, "log_level": 2})
+        for number in range(records):
+            producer.produce(topic, b"%d" % number, partition=partition)
+        assert producer.flush(30) == 0
+
     def ends(self, topic: str) -> dict[TopicPartition, int]:
         count = self.admin.list_topics()[topic]
         return self.admin.end_offsets([TopicPartition(topic, number) for number in range(count)])

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from spark_topics import Topics, until
 
+from roster.assignors import LagOptions, lag_cooperative_sticky
 from roster.spark import ConsoleSink, ParquetSink, Pipeline
 from roster.spark.membership import group_member
 
@@ -46,6 +47,81 @@ def test_two_applications_share_a_topic_by_lag(spark: SparkSession, topics: Topi
     assert all(pipeline.wait(30) for pipeline in shared)
     rows = spark.read.parquet(str(tmp_path)).select("partition", "offset").collect()
     assert sorted((row.partition, row.offset) for row in rows) == topics.everything(topic)
+
+
+@pytest.mark.parametrize(("options", "moves"), [(LagOptions(), True), (LagOptions(movement_cost=1_000), False)])
+def test_the_options_of_a_policy_decide_what_a_rebalance_moves(
+    spark: SparkSession, topics: Topics, options: LagOptions, moves: bool
+) -> None:
+    """Both have read everything but what one of them has got since, when new partitions come."""
+    group, topic = f"g-{uuid.uuid4().hex[:8]}", topics.create(4, 4)
+    shared = [
+        Pipeline(
+            spark,
+            topics.bootstrap,
+            group,
+            [topic],
+            client_id=f"app-{number}",
+            heartbeat_interval_ms=300,
+            metadata_max_age_ms=500,
+            trigger_interval_ms=600_000,
+            assignors=lag_cooperative_sticky(options),
+            capacity=1,
+        )
+        .write(ConsoleSink())
+        .start()
+        for number in range(2)
+    ]
+
+    def owned() -> dict[str, set[int]]:
+        return {m.client_id: {n for _, n in m.assignment} for m in topics.admin.describe_group(group).members}
+
+    def shares() -> list[int]:
+        return [len(numbers) for numbers in owned().values()]
+
+    until(lambda: topics.committed(group) == topics.ends(topic))
+    until(lambda: shares() == [2, 2])
+    before = owned()["app-0"]
+    for number in before:
+        topics.fill_one(topic, number, 300)
+    topics.admin.create_partitions(topic, 6)
+    until(lambda: shares() == [3, 3])
+    assert (not before <= owned()["app-0"]) == moves
+    for pipeline in shared:
+        pipeline.stop()
+    assert all(pipeline.wait(30) for pipeline in shared)
+
+
+@pytest.mark.parametrize(("capacities", "shares"), [((3, 1), [3, 1]), ((40, 1), [4, 0])])
+def test_an_application_gets_as_much_as_it_counts_for(
+    spark: SparkSession, topics: Topics, capacities: tuple[int, int], shares: list[int]
+) -> None:
+    group, topic = f"g-{uuid.uuid4().hex[:8]}", topics.create(4, 40)
+    shared = [
+        Pipeline(
+            spark,
+            topics.bootstrap,
+            group,
+            [topic],
+            client_id=f"app-{capacity}",
+            heartbeat_interval_ms=300,
+            assignors="lag-sticky",
+            capacity=capacity,
+        )
+        .write(ConsoleSink())
+        .start()
+        for capacity in capacities
+    ]
+
+    def owned() -> list[int]:
+        numbers = {m.client_id: len(m.assignment) for m in topics.admin.describe_group(group).members}
+        return [numbers.get(f"app-{capacity}", -1) for capacity in capacities]
+
+    until(lambda: topics.exists(group))
+    until(lambda: owned() == shares)
+    for pipeline in shared:
+        pipeline.stop()
+    assert all(pipeline.wait(30) for pipeline in shared)
 
 
 def test_the_application_counts_for_the_tasks_it_runs_at_once(spark: SparkSession, topics: Topics) -> None:

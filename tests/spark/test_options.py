@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from roster.assignors import LagOptions, lag_sticky
 from roster.model import TopicPartition
 from roster.spark import KafkaSink, ParquetSink, Pipeline, PipelineError
 from roster.spark.options import parse_bootstrap, parse_starting_offsets, parse_topics
@@ -44,7 +45,11 @@ NO_SPARK: Any = None
         ({"poll_interval_ms": 1.5}, "poll_interval_ms: 1.5 is not a whole number of at least 1"),
         ({"isolation_level": "serial"}, "isolation_level: 'serial' is not known. Use 'read_uncommitted'"),
         ({"heartbeat_interval_ms": 45_000}, "heartbeat_interval_ms: 45000 is not shorter than session_timeout_ms"),
-        ({"assignors": ()}, "assignors: no assignor named"),
+        ({"assignors": ()}, "assignors: must name at least one of cooperative-sticky, lag"),
+        ({"assignors": ("nearest",)}, "assignors: there is no assignor 'nearest'; known are cooperative-sticky, lag"),
+        ({"assignors": (LagOptions(max_skew=1.5),)}, "write lag_cooperative_sticky(LagOptions(max_skew=1.5, hyst"),
+        ({"assignors": ("range", "range")}, "assignors: names range twice; leave one out"),
+        ({"capacity": 0}, "capacity: 0 is not a whole number of at least 1"),
         ({"reader_options": {"group.id": "x"}}, "reader_options: 'group.id' is set by the pipeline itself"),
         ({"reader_options": {"fetch.bytes": 1}}, 'reader_options: No such configuration property: "fetch.bytes"'),
     ],
@@ -89,7 +94,9 @@ def test_what_is_not_a_function_is_refused_at_once(method: str) -> None:
 
 
 def test_one_assignor_may_be_named_without_a_list() -> None:
-    assert Pipeline(NO_SPARK, "127.0.0.1:9092", "g", ["t"], assignors="range")._options.assignors == ("range",)
+    tuned = lag_sticky(LagOptions(max_skew=0.5))
+    for one in ("range", tuned):
+        assert Pipeline(NO_SPARK, "127.0.0.1:9092", "g", ["t"], assignors=one)._options.assignors == (one,)
 
 
 def test_a_missing_or_old_java_is_named_with_its_fix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,23 +1,18 @@
 """The policies as pure functions: one file each, assign(problem) -> Plan."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping
-from types import MappingProxyType
-
 from roster.assignors.base import Assignor, ClaimSource, RebalanceProtocol
-from roster.assignors.lag import LAG, LAG_COOPERATIVE_STICKY, LAG_STICKY
+from roster.assignors.choice import ASSIGNORS, choose, protocol_of
+from roster.assignors.lag import (
+    LAG,
+    LAG_COOPERATIVE_STICKY,
+    LAG_STICKY,
+    LagOptions,
+    lag_cooperative_sticky,
+    lag_sticky,
+)
 from roster.assignors.range import RANGE
 from roster.assignors.roundrobin import ROUNDROBIN
 from roster.assignors.sticky import COOPERATIVE_STICKY, STICKY
-
-ASSIGNORS: Mapping[str, Assignor] = MappingProxyType(
-    {
-        assignor.name: assignor
-        for assignor in (RANGE, ROUNDROBIN, STICKY, COOPERATIVE_STICKY, LAG, LAG_STICKY, LAG_COOPERATIVE_STICKY)
-    }
-)
-"""Every assignor under its Kafka name."""
 
 __all__ = [
     "ASSIGNORS",
@@ -30,5 +25,10 @@ __all__ = [
     "STICKY",
     "Assignor",
     "ClaimSource",
+    "LagOptions",
     "RebalanceProtocol",
+    "choose",
+    "lag_cooperative_sticky",
+    "lag_sticky",
+    "protocol_of",
 ]

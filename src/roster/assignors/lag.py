@@ -43,6 +43,9 @@ _LOOKS = 4
 class LagOptions:
     """When partitions move for the sake of lag alone.
 
+    The group's leader decides by its own, and any member may come to lead: give all of them the same. Raises ValueError
+    naming the option that cannot be.
+
     max_skew: nothing moves while the fullest member is within this fraction above the lower bound; if something must,
     the aim is half of it. hysteresis: the fraction by which all moves together must relieve the fullest member, else
     none is made. movement_cost: records; each moved partition must relieve it by at least so many per unit of capacity.
@@ -53,10 +56,14 @@ class LagOptions:
     movement_cost: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("max_skew", "hysteresis", "movement_cost"):
+        for name, kind, example in (
+            ("max_skew", float | int, "number from 0 up, such as 0.1 for a tenth"),
+            ("hysteresis", float | int, "number from 0 up, such as 0.05 for a twentieth"),
+            ("movement_cost", int, "whole number of records from 0 up"),
+        ):
             value = getattr(self, name)
-            if not 0 <= value < float("inf"):
-                raise ValueError(f"{name} must be a number from 0 up, not {value!r}")
+            if isinstance(value, bool) or not isinstance(value, kind) or not 0 <= value < float("inf"):
+                raise ValueError(f"{name} must be a {example}, not {value!r}")
 
 
 def lag_of(begin: int, end: int, committed: int | None, auto_offset_reset: str = LATEST) -> int:

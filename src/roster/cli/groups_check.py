@@ -23,6 +23,7 @@ from roster.wire.columns import (
     without_stray_prefix,
 )
 from roster.wire.consumer_protocol import Subscription, decode_assignment, decode_subscription, flat, version_of
+from roster.wire.lag_user_data import split_lag_user_data
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
@@ -94,7 +95,7 @@ def _dated(protocol: str, subscription: Subscription) -> Dated:
     """Claims as the group's assignor would read them; one that nobody here knows may read the fields."""
     assignor = ASSIGNORS.get(protocol)
     source = ClaimSource.FIELDS if assignor is None else assignor.claim_source
-    user_data = subscription.user_data
+    (user_data,), _, _ = split_lag_user_data([subscription.user_data])
     if source is ClaimSource.NONE:
         return Dated()
     if source is ClaimSource.STICKY_USER_DATA:

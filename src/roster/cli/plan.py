@@ -11,12 +11,15 @@ import click
 from roster.assignors import ASSIGNORS
 from roster.assignors import tasks as task_assignor
 from roster.cli.errors import USAGE, UserError
+from roster.cli.lag_options import assignors_with, lag_options
 from roster.cli.options import bootstrap_option
 from roster.cli.plan_input import RESETS, InputError, parse_line, read_problem, read_tasks
 from roster.cli.plan_output import as_json, explain, explain_tasks, judge, tasks_as_json
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from roster.assignors import Assignor
 
 TASKS = "tasks"
 
@@ -37,6 +40,7 @@ TASKS = "tasks"
     show_default=True,
     help="With --group: where reading starts in partitions without a committed offset.",
 )
+@lag_options
 @click.option("--json", "as_document", is_flag=True, help="With --group: print JSON instead of tables.")
 @bootstrap_option
 def plan(
@@ -48,6 +52,7 @@ def plan(
     reset: str,
     as_document: bool,
     bootstrap: str,
+    **options: float | None,
 ) -> int:
     r"""Dry run of an assignor.
 
@@ -68,28 +73,33 @@ def plan(
     if group is not None:
         if source is not None:
             raise UserError("--group plans for a live group; leave FILE out")
+        if TASKS in names:
+            raise UserError("--assignor: tasks places Streams tasks; a group of consumers has none")
+        chosen = names or [name for name, each in ASSIGNORS.items() if with_lag or not each.wants_lag]
+        known = assignors_with(options, chosen)
+        assignors = [known[name] for name in dict.fromkeys(chosen)]
         return _plan_group(
-            group, bootstrap, names, with_lag=with_lag, reset=reset, explained=explained, as_document=as_document
+            group, bootstrap, assignors, with_lag=with_lag, reset=reset, explained=explained, as_document=as_document
         )
     if len(names) != 1:
-        known = ", ".join([*ASSIGNORS, TASKS])
-        raise UserError(f"--assignor: one is needed of {known} (several only with --group)")
+        every = ", ".join([*ASSIGNORS, TASKS])
+        raise UserError(f"--assignor: one is needed of {every} (several only with --group)")
     if with_lag or as_document:
         raise UserError(
             f"{'--lag' if with_lag else '--json'} goes with --group; problems carry offsets, plans are JSON"
         )
     lines = sys.stdin.buffer if source is None else source
-    return _plan_lines(lines, names[0], explained=explained)
+    return _plan_lines(lines, names[0], assignors_with(options, names), explained=explained)
 
 
-def _plan_lines(lines: Iterable[bytes], name: str, *, explained: bool) -> int:
+def _plan_lines(lines: Iterable[bytes], name: str, known: Mapping[str, Assignor], *, explained: bool) -> int:
     """Answer line by line; the exit code."""
     code = 0
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
         try:
-            _answer(line, name, f"line {number}: {name}" if explained else "")
+            _answer(line, known.get(name), f"line {number}: {name}" if explained else "")
         except InputError as error:
             message = f"roster: error: line {number}: {error}"
             click.echo(message.encode(errors="backslashreplace").decode(), err=True)
@@ -97,9 +107,10 @@ def _plan_lines(lines: Iterable[bytes], name: str, *, explained: bool) -> int:
     return code
 
 
-def _answer(line: bytes, name: str, title: str) -> None:
+def _answer(line: bytes, assignor: Assignor | None, title: str) -> None:
+    """Print the assignor's answer, or without one that of `tasks`."""
     document = parse_line(line)
-    if name == TASKS:
+    if assignor is None:
         tasks = task_assignor.assign(read_tasks(document))
         if title:
             click.echo(title)
@@ -107,7 +118,6 @@ def _answer(line: bytes, name: str, title: str) -> None:
         else:
             _print_line(tasks_as_json(tasks))
         return
-    assignor = ASSIGNORS[name]
     judged = judge(assignor, read_problem(document, assignor.claim_source))
     if title:
         explain(title, judged)
@@ -122,7 +132,7 @@ def _print_line(document: object) -> None:
 def _plan_group(
     group: str,
     bootstrap: str,
-    names: tuple[str, ...],
+    assignors: Sequence[Assignor],
     *,
     with_lag: bool,
     reset: str,
@@ -130,12 +140,8 @@ def _plan_group(
     as_document: bool,
 ) -> int:
     from roster.cli.admin import admin  # noqa: PLC0415  the client is not needed for lines
-    from roster.cli.plan_group import USUAL, compare, look_at  # noqa: PLC0415
+    from roster.cli.plan_group import compare, look_at  # noqa: PLC0415
 
-    if TASKS in names:
-        raise UserError("--assignor: tasks places Streams tasks; a group of consumers has none")
-    chosen = dict.fromkeys(names or (ASSIGNORS if with_lag else USUAL))
-    assignors = [ASSIGNORS[name] for name in chosen]
     wanted = with_lag or any(assignor.wants_lag for assignor in assignors)
     with admin(bootstrap) as cluster:
         live = look_at(cluster, group, with_lag=wanted, reset=reset)

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from roster.assignors import ASSIGNORS, Assignor
 from roster.assignors.certificate import verify
 from roster.assignors.lag import with_offsets
 from roster.assignors.ownership import settle
@@ -17,14 +16,14 @@ from roster.cli.plan_output import as_json, explain, judge, lag_by_member
 from roster.model import MemberInfo, Plan, Problem, TopicPartition
 from roster.wire import WireError
 from roster.wire.consumer_protocol import Subscription, decode_subscription
+from roster.wire.lag_user_data import split_lag_user_data
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from roster.assignors import Assignor
     from roster.cli.plan_output import Judged
     from roster.client import Admin, GroupDescription
-
-USUAL = tuple(name for name, assignor in ASSIGNORS.items() if not assignor.wants_lag)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +58,9 @@ def look_at(cluster: Admin, group: str, *, with_lag: bool, reset: str) -> LiveGr
         owned: dict[str, list[int]] = {}
         for topic, number in member.assignment:
             owned.setdefault(topic, []).append(number)
+        _, capacity, _ = split_lag_user_data([subscription.user_data])
         members[member.member_id] = MemberInfo(
-            subscription.topics, owned, 0, member.instance_id, subscription.rack_id or None
+            subscription.topics, owned, 0, member.instance_id, subscription.rack_id or None, int(capacity[0])
         )
     topics = {topic for member in members.values() for topic in (*member.topics, *member.owned)}
     replicas = cluster.replica_racks(sorted(topics))

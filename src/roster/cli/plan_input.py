@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from roster.assignors import ClaimSource
@@ -13,6 +13,7 @@ from roster.model import NO_GENERATION, MemberInfo, Problem
 from roster.model.problem import MOST_CAPACITY
 from roster.model.tasks import TaskId
 from roster.wire.columns import Names, decode_cooperative_user_data, decode_sticky_user_data
+from roster.wire.lag_user_data import split_lag_user_data
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -58,6 +59,7 @@ def read_problem(document: Any, source: ClaimSource) -> Problem:
         _name(member, "members"): _Member.read(value, _path("members", member))
         for member, value in _object(fields["members"], "members").items()
     }
+    settling = _take_lag_header(members.values())
     if source is ClaimSource.STICKY_USER_DATA:
         _believe_sticky_user_data(members.values(), topics)
     elif source is ClaimSource.FIELDS:
@@ -67,6 +69,7 @@ def read_problem(document: Any, source: ClaimSource) -> Problem:
     problem = Problem.build(
         {member: each.info() for member, each in members.items()}, topics, replica_racks=racks or None
     )
+    problem = replace(problem, settling=settling)
     reset = fields.get("auto_offset_reset", LATEST)
     if reset not in RESETS:
         raise InputError("auto_offset_reset", f"must be one of {', '.join(RESETS)}, not {_shown(reset)}")
@@ -136,6 +139,16 @@ class _Member:
 
     def info(self) -> MemberInfo:
         return MemberInfo(self.topics, self.owned, self.generation, self.instance, self.rack, self.capacity)
+
+
+def _take_lag_header(members: Iterable[_Member]) -> bool:
+    """Read what the user data of lag-aware members has in front; whether one of them is settling."""
+    every = list(members)
+    rests, capacities, settling = split_lag_user_data([member.user_data for member in every])
+    for member, rest, capacity in zip(every, rests, capacities.tolist(), strict=True):
+        if rest != member.user_data:
+            member.user_data, member.capacity = rest, capacity
+    return settling
 
 
 def _believe_sticky_user_data(members: Iterable[_Member], topics: Mapping[str, int]) -> None:

@@ -12,6 +12,7 @@ from itertools import count
 from random import Random
 from typing import TYPE_CHECKING, Self
 
+from roster.assignors import Assignor
 from roster.client.cluster import Cluster
 from roster.client.errors import ClosedError, OptionError, RequestTimeoutError, UnreachableError
 from roster.client.loop import LoopThread
@@ -51,10 +52,12 @@ BOOTSTRAP_PATIENCE = 10.0
 class GroupMember:
     """A member of a consumer group on an event-loop thread of its own; every method is thread-safe and blocking.
 
-    topics: names, or a compiled pattern that must match whole names. rebalance_timeout_ms is how long the group waits
-    for this member to finish revoked work. capacity (how many plain members this one counts for) and auto_offset_reset
-    matter to assignors that look at lag; the member itself resets nothing. on_event is called on the loop's thread and
-    must not block. seed: of the jitter in retry pauses. Raises OptionError naming an option that cannot work.
+    topics: names, or a compiled pattern that must match whole names. assignors: most wanted first, by name or, with
+    options, as an Assignor: lag_cooperative_sticky(LagOptions(max_skew=0.5)) of roster.assignors. rebalance_timeout_ms
+    is how long the group waits for this member to finish revoked work. capacity (how many plain members this one counts
+    for) and auto_offset_reset matter to assignors that look at lag; the member itself resets nothing. on_event is
+    called on the loop's thread and must not block. seed: of the jitter in retry pauses. Raises OptionError naming an
+    option that cannot work.
     """
 
     def __init__(
@@ -63,7 +66,7 @@ class GroupMember:
         group: str,
         topics: Sequence[str] | re.Pattern[str],
         *,
-        assignors: Sequence[str] = ("cooperative-sticky",),
+        assignors: str | Assignor | Sequence[str | Assignor] = ("cooperative-sticky",),
         session_timeout_ms: int = 45_000,
         heartbeat_interval_ms: int = 3_000,
         rebalance_timeout_ms: int = 300_000,
@@ -81,7 +84,7 @@ class GroupMember:
             self._config = MemberConfig(
                 group=group,
                 selection=_selection(topics),
-                assignors=(assignors,) if isinstance(assignors, str) else tuple(assignors),
+                assignors=(assignors,) if isinstance(assignors, str | Assignor) else tuple(assignors),
                 session_timeout_ms=session_timeout_ms,
                 heartbeat_interval_ms=heartbeat_interval_ms,
                 rebalance_timeout_ms=rebalance_timeout_ms,

@@ -132,7 +132,7 @@ class MemberRunner:
         try:
             assignments = await asyncio.get_running_loop().run_in_executor(self._assigning, _compute, task)
         except Exception as error:
-            self.feed(AssignFailed(task.id, f"{task.assignor}: {type(error).__name__}: {error}"))
+            self.feed(AssignFailed(task.id, f"{task.assignor.name}: {type(error).__name__}: {error}"))
         else:
             self.feed(Assigned(task.id, assignments))
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from roster.assignors import ASSIGNORS
 from roster.member.events import Assign, Assigned, FetchOffsets
 from roster.member.lookups import refresh_topics
 from roster.member.membership import METADATA
@@ -44,7 +43,7 @@ def awaits_topics(me: Membership) -> bool:
 
 def topics_known(me: Membership) -> None:
     """Get what else the assignor wants, then assign."""
-    if not ASSIGNORS[me.protocol or ""].wants_lag:
+    if not me.policy.wants_lag:
         assign(me, None)
         return
     me.assigning = me.out.number()
@@ -66,7 +65,7 @@ def assign(me: Membership, offsets: Offsets | None) -> None:
     me.out.emit(
         Assign(
             me.assigning,
-            me.protocol or "",
+            me.policy,
             {member: metadata for member, (metadata, _) in me.group.items()},
             me.watch.assigned(),
             {member: instance for member, (_, instance) in me.group.items()},

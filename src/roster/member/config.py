@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from roster.assignors import ASSIGNORS, RebalanceProtocol
+from roster.assignors import Assignor, RebalanceProtocol, choose, protocol_of
 from roster.assignors.lag import EARLIEST, LATEST, NONE
 
 if TYPE_CHECKING:
@@ -30,13 +30,14 @@ class ConfigError(ValueError):
 class MemberConfig:
     """The options of a member; times in ms. Raises ConfigError naming the option.
 
+    assignors: those this member can work with, most wanted first, by name, or as an Assignor where one has options.
     For assignors that look at lag: capacity is how many plain members this one counts for; auto_offset_reset says where
     the group starts reading without a committed offset, so what lag it then has.
     """
 
     group: str
     selection: Selection
-    assignors: tuple[str, ...] = ("cooperative-sticky",)
+    assignors: tuple[str | Assignor, ...] = ("cooperative-sticky",)
     session_timeout_ms: int = 45_000
     heartbeat_interval_ms: int = 3_000
     rebalance_timeout_ms: int = 300_000
@@ -53,7 +54,10 @@ class MemberConfig:
         if not self.group:
             raise ConfigError("group", "must not be empty: give the name the group's members share")
         check_selection(self.selection)
-        mode_of(self.assignors)
+        try:
+            choose(self.assignors)
+        except ValueError as error:
+            raise ConfigError("assignors", str(error)) from None
         for option in (
             "session_timeout_ms",
             "heartbeat_interval_ms",
@@ -82,9 +86,14 @@ class MemberConfig:
             _check_instance_id(self.group_instance_id)
 
     @property
+    def policies(self) -> dict[str, Assignor]:
+        """The assignors by the names the group knows them by, most wanted first."""
+        return choose(self.assignors)
+
+    @property
     def mode(self) -> RebalanceProtocol:
         """The highest rebalance protocol that every configured assignor supports."""
-        return mode_of(self.assignors)
+        return protocol_of(self.policies)
 
     @property
     def join_timeout_ms(self) -> int:
@@ -105,21 +114,6 @@ class MemberConfig:
     def revocation_ms(self) -> int:
         """The time to finish revoked work: the rebalance timeout less what it takes to hear of one and to join."""
         return max(self.rebalance_timeout_ms - 2 * self.heartbeat_interval_ms, self.rebalance_timeout_ms // 2)
-
-
-def mode_of(assignors: tuple[str, ...]) -> RebalanceProtocol:
-    """The highest protocol common to all assignors; ConfigError when the list cannot work."""
-    if not assignors:
-        raise ConfigError("assignors", f"must name at least one of {', '.join(sorted(ASSIGNORS))}")
-    for name in assignors:
-        if name not in ASSIGNORS:
-            raise ConfigError("assignors", f"there is no assignor {name!r}; known are {', '.join(sorted(ASSIGNORS))}")
-    if len(set(assignors)) != len(assignors):
-        raise ConfigError("assignors", f"names an assignor twice: {', '.join(assignors)}")
-    common = frozenset.intersection(*(frozenset(ASSIGNORS[name].supported_protocols) for name in assignors))
-    if not common:
-        raise ConfigError("assignors", f"{', '.join(assignors)} share no rebalance mode; use them in separate groups")
-    return max(common)
 
 
 def check_selection(selection: Selection) -> None:

@@ -13,6 +13,7 @@ from enum import Enum
 from re import Pattern
 from typing import NamedTuple, TypeAlias
 
+from roster.assignors import Assignor
 from roster.member.offsets import OffsetAndMetadata
 from roster.model import TopicPartition
 from roster.wire import ErrorCode, Message
@@ -201,7 +202,7 @@ class Assign:
     """
 
     id: int
-    assignor: str
+    assignor: Assignor
     subscriptions: Mapping[str, bytes]
     partitions: Mapping[str, int]
     instance_ids: Mapping[str, str | None]

@@ -25,7 +25,7 @@ def fatal_answer(api: str, code: ErrorCode, config: MemberConfig) -> Failure:
             " (6000 to 1800000 by default)"
         ),
         FailureKind.PROTOCOL: (
-            f"{group} uses none of this member's assignors ({', '.join(config.assignors)}), or is no consumer group;"
+            f"{group} uses none of this member's assignors ({', '.join(config.policies)}), or is no consumer group;"
             " give all members one assignor in common, or use another group name"
         ),
         FailureKind.GROUP_FULL: f"{group} has as many members as the broker's group.max.size allows; stop one first",

@@ -61,7 +61,7 @@ def join(me: Membership, coordinator: Node) -> None:
     me.report("joining", reason)
     subscriptions = {
         name: subscription_bytes(
-            name,
+            assignor,
             topics=topics,
             owned=me.holdings.owned,
             generation=me.generation,
@@ -70,7 +70,7 @@ def join(me: Membership, coordinator: Node) -> None:
             capacity=me.config.capacity,
             settling=me.settling,
         )
-        for name in me.config.assignors
+        for name, assignor in me.config.policies.items()
     }
     request = requests.join_group(me.config, me.member_id, subscriptions, reason)
     me.send("join", request, coordinator, timeout_ms=me.config.join_timeout_ms, channel=Channel.PARKED)
@@ -86,8 +86,7 @@ def joined(me: Membership, response: JoinGroupResponse, sent: Sent) -> None:
     elif action is not Action.ACCEPT:
         attempt_refused(me, "JoinGroup", code, action, sent)
     elif (
-        response.protocol_type not in (None, requests.PROTOCOL_TYPE)
-        or response.protocol_name not in me.config.assignors
+        response.protocol_type not in (None, requests.PROTOCOL_TYPE) or response.protocol_name not in me.config.policies
     ):
         fail(me, fatal_answer("JoinGroup", ErrorCode.INCONSISTENT_GROUP_PROTOCOL, me.config))
     else:

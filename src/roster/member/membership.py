@@ -17,6 +17,7 @@ from roster.model import NO_GENERATION
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from roster.assignors import Assignor
     from roster.member.backoff import Chance
     from roster.member.config import MemberConfig
     from roster.member.events import Failure, Node, TimerName
@@ -73,6 +74,11 @@ class Membership:
     def identity(self) -> Identity:
         """Who requests come from."""
         return self.generation, self.member_id
+
+    @property
+    def policy(self) -> Assignor:
+        """The assignor that the group chose, once it has."""
+        return self.config.policies[self.protocol or ""]
 
     def sent_as_now(self, sent: Sent) -> bool:
         """Whether the request is of the present generation; an answer to an older one tells nothing of this one."""

@@ -1,11 +1,11 @@
 """What a member tells the leader and what it reads of the leader's answer, in the consumer protocol's bytes.
 
-User data by assignor (reference: StickyAssignor, CooperativeStickyAssignor):
+User data by where the assignor reads claims (reference: StickyAssignor, CooperativeStickyAssignor):
 
-    sticky               V1: [topic string, [int32]] of the last assignment, int32 generation it was given in
-    cooperative-sticky   int32 generation, -1 before the first
-    lag-sticky, lag-cooperative-sticky   the same behind Roster's own header (`roster.wire.lag_user_data`)
-    others, and sticky before its first assignment: null
+    sticky user data   V1: [topic string, [int32]] of the last assignment, int32 generation it was given in
+    fields             int32 generation, -1 before the first
+    the same of those that look at lag   behind Roster's own header (`roster.wire.lag_user_data`)
+    nowhere, and sticky before its first assignment   null
 
 When a leader of Roster cannot compute an assignment it sends every member an empty one whose user data is
 `FAILURE_MAGIC` followed by the reason in UTF-8: SyncGroup has no error field. Other clients see an empty assignment.
@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from roster.assignors import ClaimSource
 from roster.wire import WireError
 from roster.wire.columns import NO_GENERATION, encode_cooperative_user_data, encode_sticky_user_data
 from roster.wire.consumer_protocol import (
@@ -30,6 +31,7 @@ from roster.wire.consumer_protocol import decode_assignment as read_assignment
 from roster.wire.lag_user_data import encode_lag_user_data
 
 if TYPE_CHECKING:
+    from roster.assignors import Assignor
     from roster.model import TopicPartition
 
 FAILURE_MAGIC = b"\xffroster-assignment-failure\x00"
@@ -42,7 +44,7 @@ class LeaderFailure(Exception):  # noqa: N818 - it is the leader's failure, told
 
 
 def subscription_bytes(
-    assignor: str,
+    assignor: Assignor,
     *,
     topics: frozenset[str],
     owned: frozenset[TopicPartition],
@@ -59,14 +61,14 @@ def subscription_bytes(
     that it joins because it has given up partitions.
     """
     given_in, given = last_assignment
-    user_data = None
-    if assignor in ("sticky", "lag-sticky") and given_in != NO_GENERATION:
+    user_data, source = None, assignor.claim_source
+    if source is ClaimSource.STICKY_USER_DATA and given_in != NO_GENERATION:
         user_data = encode_sticky_user_data(
             {entry.topic: entry.partitions for entry in by_topic(sorted(given))}, given_in
         )
-    elif assignor in ("cooperative-sticky", "lag-cooperative-sticky"):
+    elif source is ClaimSource.FIELDS:
         user_data = encode_cooperative_user_data(generation)
-    if assignor in ("lag-sticky", "lag-cooperative-sticky"):
+    if assignor.wants_lag and source is not ClaimSource.NONE:
         user_data = encode_lag_user_data(user_data, capacity=capacity, settling=settling)
     return encode_subscription(
         Subscription(

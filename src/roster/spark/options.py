@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 
 from confluent_kafka import Consumer, KafkaException
 
+from roster.assignors import Assignor, choose
 from roster.model import TopicPartition
 from roster.spark.errors import PipelineError
 
@@ -41,7 +42,7 @@ class Options:
     trigger_interval_ms: int = 0
     read_timeout_ms: int = 60_000
     start_timeout_ms: int = 60_000
-    assignors: tuple[str, ...] = ("cooperative-sticky",)
+    assignors: tuple[str | Assignor, ...] = ("cooperative-sticky",)
     session_timeout_ms: int = 45_000
     heartbeat_interval_ms: int = 3_000
     rebalance_timeout_ms: int = 300_000
@@ -77,10 +78,10 @@ class Options:
                 field="heartbeat_interval_ms",
                 fix="A third of the session timeout is usual",
             )
-        if not self.assignors:
-            raise PipelineError(
-                "no assignor named", field="assignors", fix="Leave it out for cooperative-sticky, or name one"
-            )
+        try:
+            choose(self.assignors)
+        except ValueError as error:
+            raise PipelineError(str(error), field="assignors") from None
         for name in _RESERVED.intersection(self.reader_options):
             raise PipelineError(f"{name!r} is set by the pipeline itself", field="reader_options", fix="Leave it out")
         if self.reader_options:

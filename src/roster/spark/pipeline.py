@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from pyspark import InheritableThread
 
+from roster.assignors import Assignor
 from roster.spark.errors import PipelineError
 from roster.spark.execution import SparkRunner, check_session
 from roster.spark.loop import Loop
@@ -64,7 +65,7 @@ class Pipeline:
         trigger_interval_ms: int = 0,
         read_timeout_ms: int = 60_000,
         start_timeout_ms: int = 60_000,
-        assignors: Sequence[str] = ("cooperative-sticky",),
+        assignors: str | Assignor | Sequence[str | Assignor] = ("cooperative-sticky",),
         session_timeout_ms: int = 45_000,
         heartbeat_interval_ms: int = 3_000,
         rebalance_timeout_ms: int = 300_000,
@@ -84,10 +85,11 @@ class Pipeline:
         is shared over the partitions by lag. `tasks` is how many tasks share a batch (default: Spark's parallelism),
         none gets much fewer than `min_offsets_per_task`. An idle pipeline looks for records every `poll_interval_ms`;
         batches start at least `trigger_interval_ms` apart. `reader_options` are librdkafka settings for the tasks'
-        consumers. `capacity` is how many plain members this application counts for where the group's assignor looks at
-        lag (default: the tasks that Spark runs at once). `on_progress` is called after each batch in the running
-        thread. The rest is as in Kafka's consumer. `membership` makes the group member (default:
-        `roster.client.GroupMember`).
+        consumers. `assignors` are those the group may use, most wanted first, by name or, with options, as an Assignor:
+        `lag_cooperative_sticky(LagOptions(max_skew=0.5))` of `roster.assignors`. `capacity` is how many plain members
+        this application counts for where the group's assignor looks at lag (default: the tasks that Spark runs at
+        once). `on_progress` is called after each batch in the running thread. The rest is as in Kafka's consumer.
+        `membership` makes the group member (default: `roster.client.GroupMember`).
         """
         self._options = Options(
             bootstrap=parse_bootstrap(bootstrap),
@@ -104,7 +106,7 @@ class Pipeline:
             trigger_interval_ms=trigger_interval_ms,
             read_timeout_ms=read_timeout_ms,
             start_timeout_ms=start_timeout_ms,
-            assignors=(assignors,) if isinstance(assignors, str) else tuple(assignors),
+            assignors=(assignors,) if isinstance(assignors, str | Assignor) else tuple(assignors),
             session_timeout_ms=session_timeout_ms,
             heartbeat_interval_ms=heartbeat_interval_ms,
             rebalance_timeout_ms=rebalance_timeout_ms,

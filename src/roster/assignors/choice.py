@@ -1,0 +1,57 @@
+"""What a member may be told to assign with: names of assignors, and Assignor objects where options are wanted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+
+from roster.assignors.base import Assignor, RebalanceProtocol
+from roster.assignors.lag import LAG, LAG_COOPERATIVE_STICKY, LAG_STICKY, LagOptions
+from roster.assignors.range import RANGE
+from roster.assignors.roundrobin import ROUNDROBIN
+from roster.assignors.sticky import COOPERATIVE_STICKY, STICKY
+
+ASSIGNORS: Mapping[str, Assignor] = MappingProxyType(
+    {
+        assignor.name: assignor
+        for assignor in (RANGE, ROUNDROBIN, STICKY, COOPERATIVE_STICKY, LAG, LAG_STICKY, LAG_COOPERATIVE_STICKY)
+    }
+)
+"""Every assignor under its Kafka name."""
+
+
+def choose(assignors: Iterable[str | Assignor]) -> dict[str, Assignor]:
+    """The assignors by the names their group knows them by, in the order given.
+
+    Raises ValueError: there is none, one that nobody knows, two of one name, or they share no rebalance protocol.
+    """
+    chosen: dict[str, Assignor] = {}
+    for each in assignors:
+        assignor = _find(each)
+        if assignor.name in chosen:
+            raise ValueError(f"names {assignor.name} twice; leave one out")
+        chosen[assignor.name] = assignor
+    if not chosen:
+        raise ValueError(f"must name at least one of {', '.join(sorted(ASSIGNORS))}")
+    if not _common(chosen.values()):
+        raise ValueError(f"{', '.join(chosen)} share no rebalance mode; use them in separate groups")
+    return chosen
+
+
+def protocol_of(chosen: Mapping[str, Assignor]) -> RebalanceProtocol:
+    """The highest rebalance protocol that all of what `choose` gave support."""
+    return max(_common(chosen.values()))
+
+
+def _common(assignors: Iterable[Assignor]) -> frozenset[RebalanceProtocol]:
+    return frozenset.intersection(*(frozenset(assignor.supported_protocols) for assignor in assignors))
+
+
+def _find(assignor: object) -> Assignor:
+    if isinstance(assignor, Assignor):
+        return assignor
+    if isinstance(assignor, str) and assignor in ASSIGNORS:
+        return ASSIGNORS[assignor]
+    if isinstance(assignor, LagOptions):
+        raise ValueError(f"{assignor} names no assignor; write lag_cooperative_sticky({assignor}), or lag_sticky(…)")
+    raise ValueError(f"there is no assignor {assignor!r}; known are {', '.join(sorted(ASSIGNORS))}")
