@@ -43,7 +43,10 @@ def topic_classes(problem: Problem) -> TopicClasses:
     size = np.bincount(topic, minlength=topic_count)
     start = np.cumsum(size) - size
     example = _first_alike(subscription, start, size)
-    examples, of_topic = np.unique(example, return_inverse=True)
+    examples = np.flatnonzero(np.bincount(example, minlength=topic_count))
+    of_topic = np.empty(topic_count, dtype=np.int64)
+    of_topic[examples] = np.arange(len(examples))
+    of_topic = of_topic[example]
     bounds = np.zeros(len(examples) + 1, dtype=np.int64)
     np.cumsum(size[examples], out=bounds[1:])
     return TopicClasses(of_topic, bounds, subscription[ranges(start[examples], size[examples])])

@@ -56,6 +56,7 @@ def fairest(table: Table, placed: Int64, *, wants_placed: bool = False) -> Level
     while waiting:
         part = waiting.pop()
         level = part.mean
+        part.even_out()
         above = part.above(level)
         finished = not above.any()
         if finished:
@@ -93,6 +94,17 @@ class _Part:
         self.network = Network(
             len(self.size), row, column, free + UNBOUNDED, free, placed[cells], load - self.level * self.size
         )
+
+    def even_out(self) -> None:
+        """Bring loads to the mean, rounded down or up, as far as surpluses meet deficits; the rest is to be found out.
+
+        What is neither above nor below stays out of it, so that no later step has to take back what this one did.
+        """
+        surplus = self.network.surplus
+        between = np.clip(surplus, -self.size, 0)
+        self.network.surplus = surplus - between
+        self.network.drain()
+        self.network.surplus += between
 
     def above(self, level: int) -> Bool:
         """[rows + classes] those in which some member must carry more than `level`, however the rest is shared."""

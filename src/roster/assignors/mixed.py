@@ -217,13 +217,13 @@ class _Exchange:
         table = self.kinds.table
         unit_cell = np.repeat(np.arange(len(table.row)), row_to_class)
         within = np.arange(len(unit_cell)) - np.repeat(np.cumsum(row_to_class) - row_to_class, row_to_class)
-        unit_row, unit_class = table.row[unit_cell], table.column[unit_cell]
-        interleaved = np.lexsort((unit_class, (within + 0.5) / row_to_class[unit_cell], unit_row))
-        unit_class = unit_class[interleaved]
+        in_proportion = np.argsort(table.row[unit_cell] + (within + 0.5) / row_to_class[unit_cell], kind="stable")
+        unit_class = table.column[unit_cell[in_proportion]]
 
         receiver = np.repeat(np.arange(self.members), class_to_member)
         turn = np.arange(len(receiver)) - np.repeat(np.cumsum(class_to_member) - class_to_member, class_to_member)
-        receiver = receiver[np.lexsort((receiver, turn, self.kinds.class_of[receiver]))]
+        receiver = receiver[stable_order(turn, int(class_to_member.max(initial=0)))]
+        receiver = receiver[stable_order(self.kinds.class_of[receiver], self.classes)]
 
         free = np.flatnonzero(owner < 0)
         free = free[stable_order(self.kinds.row_of[free], self.rows)]

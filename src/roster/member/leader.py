@@ -92,7 +92,8 @@ def read_group(
 ) -> Problem:
     """The group's problem as an assignor with this source of claims sees it."""
     members = list(subscriptions)
-    topics = [topic for topic, count in partitions.items() if count > 0]
+    topics = list(partitions)
+    counts = np.fromiter(partitions.values(), dtype=np.int64, count=len(topics))
     names = Names(topics)
     columns = decode_subscriptions(list(subscriptions.values()), names)
     claims, generations = columns.owned, columns.generation
@@ -114,7 +115,7 @@ def read_group(
         instances=[instances.get(member) for member in members],
         member_racks=columns.racks,
         topics=topics,
-        counts=np.fromiter(map(partitions.__getitem__, topics), dtype=np.int64, count=len(topics)),
+        counts=counts,
         subscriptions=columns.sections,
         subscription_of=columns.section_of,
         generation=generations,

@@ -203,30 +203,24 @@ class Problem:
         on any topic index (-1: unknown) and any number, and may repeat. What does not exist is dropped here.
         """
         members_order = member_order(members, instances)
+        listed = np.concatenate((*subscriptions, np.zeros(0, dtype=np.int32)))
+        listing = np.repeat(
+            np.arange(len(subscriptions)), np.fromiter(map(len, subscriptions), np.int64, len(subscriptions))
+        )
+        in_use = np.zeros(len(subscriptions), dtype=np.bool_)
+        in_use[subscription_of] = True
         wanted = np.zeros(len(topics), dtype=np.bool_)
-        used = np.unique(subscription_of) if len(subscription_of) else np.zeros(0, dtype=np.int32)
-        for s in used.tolist():
-            wanted[subscriptions[s]] = True
+        wanted[listed[in_use[listing]]] = True
         wanted &= counts > 0
         kept = np.flatnonzero(wanted)
-        names = [topics[t] for t in kept.tolist()]
+        names = list(map(topics.__getitem__, kept.tolist()))
         topics_order = kafka_order(names)
         new_topic = np.full(len(topics) + 1, -1, dtype=np.int32)
         new_topic[kept[topics_order]] = np.arange(len(kept), dtype=np.int32)
         first = np.zeros(len(kept) + 1, dtype=np.int64)
         np.cumsum(counts[kept[topics_order]], out=first[1:])
 
-        distinct: dict[bytes, int] = {}
-        canonical: list[Int32] = []
-        merged = np.zeros(max(len(subscriptions), 1), dtype=np.int32)
-        for s in used.tolist():
-            mapped = new_topic[subscriptions[s]]
-            mapped = np.sort(mapped[mapped >= 0])
-            if len(mapped) > 1 and (mapped[1:] == mapped[:-1]).any():
-                mapped = np.unique(mapped)
-            merged[s] = distinct.setdefault(mapped.tobytes(), len(distinct))
-            if merged[s] == len(canonical):
-                canonical.append(mapped)
+        canonical, merged = _distinct_subscriptions(len(subscriptions), listing, new_topic[listed], in_use)
         by_member = merged[subscription_of][members_order] if len(members) else np.zeros(0, dtype=np.int32)
         appearance, renumber = _by_first_use(by_member, len(canonical))
 
@@ -240,11 +234,11 @@ class Problem:
         claims = _claims(new_member[claim_member], first[topic] + claim_number, int(first[-1]))
 
         ordered = members_order.tolist()
-        ordered_topics = tuple(names[i] for i in topics_order.tolist())
-        ordered_racks = tuple(member_racks[i] for i in ordered)
+        ordered_topics = tuple(map(names.__getitem__, topics_order.tolist()))
+        ordered_racks = tuple(map(member_racks.__getitem__, ordered))
         return cls(
-            members=tuple(members[i] for i in ordered),
-            instances=tuple(instances[i] for i in ordered),
+            members=tuple(map(members.__getitem__, ordered)),
+            instances=tuple(map(instances.__getitem__, ordered)),
             topics=ordered_topics,
             first=first,
             subscriptions=tuple(canonical[i] for i in appearance.tolist()),
@@ -267,7 +261,7 @@ def _capacity(capacities: Sequence[int]) -> Int32 | None:
 
 def kafka_order(names: Sequence[str]) -> Int64:
     """The permutation that sorts names as Java's String.compareTo does: by UTF-16 code units."""
-    if all(map(str.isascii, names)):
+    if "".join(names).isascii():
         return np.array(sorted(range(len(names)), key=names.__getitem__), dtype=np.int64)
     units = [name.encode("utf-16-be", "surrogatepass") for name in names]
     return np.array(sorted(range(len(names)), key=units.__getitem__), dtype=np.int64)
@@ -280,6 +274,30 @@ def member_order(members: Sequence[str], instances: Sequence[str | None]) -> Int
     by_instance = kafka_order([instances[i] or "" for i in static])
     dynamic = [i for i in by_id if instances[i] is None]
     return np.array([static[i] for i in by_instance.tolist()] + dynamic, dtype=np.int64)
+
+
+def _distinct_subscriptions(size: int, listing: Int64, topic: Int32, in_use: Bool) -> tuple[list[Int32], Int32]:
+    """(the distinct ones of the lists in use, each ascending without repetitions; [lists] which of them each is).
+
+    Row i says that list `listing[i]`, which ascends, has topic `topic[i]`; below 0 there is no such topic.
+    """
+    listing, topic = listing[topic >= 0], topic[topic >= 0]
+    if ((listing[1:] == listing[:-1]) & (topic[1:] <= topic[:-1])).any():
+        bound = int(topic.max()) + 1
+        listing, topic = np.divmod(np.unique(listing * bound + topic), bound)
+    topic = topic.astype(np.int32, copy=False)
+    data = topic.tobytes()
+    ends = np.cumsum(np.bincount(listing, minlength=size)).tolist()
+    distinct: dict[bytes, int] = {}
+    canonical: list[Int32] = []
+    number_of = np.zeros(max(size, 1), dtype=np.int32)
+    for number in np.flatnonzero(in_use).tolist():
+        begin, end = ends[number - 1] if number else 0, ends[number]
+        known = distinct.setdefault(data[4 * begin : 4 * end], len(canonical))
+        number_of[number] = known
+        if known == len(canonical):
+            canonical.append(topic[begin:end])
+    return canonical, number_of
 
 
 def _by_first_use(codes: Int32, size: int) -> tuple[Int64, Int32]:

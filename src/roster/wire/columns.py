@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from struct import Struct
 from typing import TypeAlias
 
@@ -101,28 +102,25 @@ class Names:
     """Topic names that can be found in a buffer, many (position, length) pairs at once: a hash table in arrays."""
 
     def __init__(self, names: Sequence[str]) -> None:
-        self.encoded = [name.encode("utf-8", "surrogatepass") for name in names]
-        self._length = np.fromiter(map(len, self.encoded), dtype=np.int64, count=len(names))
-        self._width = -(-int(self._length.max(initial=0)) // _WORD)
-        start = np.cumsum(self._length) - self._length
-        self._words = Buffer(self.encoded).words(start, self._length, self._width)
-        bits = max(3, (4 * len(names)).bit_length())
+        self._words, self._length = _as_words(names)
+        bits = max(3, (2 * len(names)).bit_length())
         self._shift = np.uint64(64 - bits)
-        slot = (_hash(self._words, self._length) >> self._shift).astype(np.int64)
+        slot = (_hash(self._words, self._length) >> self._shift).astype(np.uint16 if bits <= 16 else np.int64)
         self._chain = np.argsort(slot, kind="stable").astype(np.int32)
-        self._begin = np.searchsorted(slot[self._chain], np.arange((1 << bits) + 1)).astype(np.int32)
+        self._begin = np.zeros((1 << bits) + 1, dtype=np.int32)
+        np.cumsum(np.bincount(slot, minlength=1 << bits), out=self._begin[1:])
 
     def find(self, buffer: Buffer, start: Int64, length: Int64) -> Int32:
         """Index of each name in the buffer, -1 where it is none of these."""
         found = np.full(len(start), -1, dtype=np.int32)
-        if self.encoded:
+        if len(self._length):
             for at in range(0, len(start), _CHUNK):
                 rows = slice(at, at + _CHUNK)
                 self._find(buffer, start[rows], length[rows], found[rows])
         return found
 
     def _find(self, buffer: Buffer, start: Int64, length: Int64, found: Int32) -> None:
-        words = buffer.words(start, length, self._width)
+        words = buffer.words(start, length, len(self._words))
         slot = (_hash(words, length) >> self._shift).astype(np.int64)
         place, end = self._begin[slot], self._begin[slot + 1]
         pending = np.flatnonzero(place < end)
@@ -136,6 +134,18 @@ class Names:
             place = place + 1
             more = ~equal & (place < end)
             pending, place, end = pending[more], place[more], end[more]
+
+
+def _as_words(names: Sequence[str]) -> tuple[UInt64, Int64]:
+    """([width, names] the names in UTF-8 as `Buffer.words` gives them, [names] their lengths in bytes)."""
+    text = "".join(names)
+    data = text.encode("utf-8", "surrogatepass")
+    sized: Iterable[str | bytes] = names
+    if len(data) != len(text):
+        sized = [name.encode("utf-8", "surrogatepass") for name in names]
+    length = np.fromiter(map(len, sized), dtype=np.int64, count=len(names))
+    width = -(-int(length.max(initial=0)) // _WORD)
+    return Buffer([data]).words(np.cumsum(length) - length, length, width), length
 
 
 def _hash(words: UInt64, length: Int64) -> UInt64:
@@ -326,10 +336,10 @@ def _topic_sections(
         entries, ends = _walk(buffer, start[readers] + 2, end[readers], with_numbers=False)
         topic = names.find(buffer, entries.name, entries.name_length)
         row, topic = entries.row[topic >= 0], topic[topic >= 0]
-        order = np.argsort(row, kind="stable")
-        of_reader = np.split(topic[order], np.cumsum(np.bincount(row, minlength=len(readers)))[:-1])
+        topic = topic[np.argsort(row, kind="stable")]
+        bounds = [0, *np.cumsum(np.bincount(row, minlength=len(readers))).tolist()]
         waiting = []
-        for group, at, topics in zip(alike.values(), ends.tolist(), of_reader, strict=True):
+        for group, at, (begin, stop) in zip(alike.values(), ends.tolist(), pairwise(bounds), strict=True):
             reader = group[0]
             if at < 0:
                 waiting += group[1:]
@@ -337,7 +347,7 @@ def _topic_sections(
             length = at - int(start[reader])
             section = subscriptions[reader][2:length]
             number = len(sections)
-            sections.append(topics)
+            sections.append(topic[begin:stop])
             for m in group:
                 if subscriptions[m].startswith(section, 2):
                     section_of[m] = number
@@ -446,8 +456,7 @@ def encode_assignments(
     entry_start = np.flatnonzero(starts)
     entry_member, entry_topic = member[entry_start], topic[entry_start]
     entry_count = np.diff(np.append(entry_start, len(order)))
-    encoded = [name.encode("utf-8", "surrogatepass") for name in topics]
-    name_length = np.fromiter(map(len, encoded), dtype=np.int64, count=len(encoded))
+    words, name_length = _as_words(topics)
     entry_size = 6 + name_length[entry_topic] + 4 * entry_count
 
     tail = _int32.pack(-1) if user_data is None else _int32.pack(len(user_data)) + user_data
@@ -464,10 +473,7 @@ def encode_assignments(
     entry_at = np.cumsum(entry_size) - entry_size + (entry_member + 1) * head_size + entry_member * len(tail)
     length = name_length[entry_topic]
     int16[entry_at] = length
-    width = -(-int(name_length.max(initial=0)) // _WORD)
-    name_start = np.cumsum(name_length) - name_length
-    words = Buffer(encoded).words(name_start, name_length, width)
-    for w in range(width):  # whole words spill over the name's end, onto bytes that are written after them
+    for w in range(len(words)):  # whole words spill over the name's end, onto bytes that are written after them
         reach = slice(None) if int(name_length.min()) > w * _WORD else length > w * _WORD
         word[entry_at[reach] + 2 + w * _WORD] = words[w, entry_topic[reach]]
     count_at = entry_at + 2 + length
