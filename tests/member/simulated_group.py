@@ -3,18 +3,20 @@
 The parts are real: `roster.member.Member` and `roster.coordinator.Coordinator`. The network keeps the order of each
 connection, as TCP does; a connection may be reset (what has not arrived is lost), a request may arrive twice in a row,
 answers may come twice, and a broker serves one request of a connection at a time, so that what comes behind a parked
-one waits.
+one waits. Logs grow, each at a pace of its own, and a look at offsets may fail.
 """
 
 from __future__ import annotations
 
 import heapq
 from collections import defaultdict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from fractions import Fraction
 from itertools import count
 from random import Random
 
+from roster.assignors import Assignor
 from roster.coordinator import Coordinator, CoordinatorConfig, PartitionLoaded, PartitionLoading, RequestReceived
 from roster.coordinator import SetTimer as CoordinatorSetTimer
 from roster.coordinator import TimerExpired as CoordinatorTimerExpired
@@ -29,7 +31,9 @@ from roster.member.events import (
     Disconnect,
     Event,
     FailureKind,
+    FetchOffsets,
     Node,
+    OffsetsFetched,
     Publish,
     Released,
     RequestFailed,
@@ -57,6 +61,7 @@ from roster.wire.messages import (
     SyncGroupResponse,
 )
 
+CAPACITY_COUNTS = ("lag-sticky", "lag-cooperative-sticky")
 GROUP = "g"
 SESSION = 10_000
 HEARTBEAT = 1_000
@@ -71,6 +76,7 @@ class Faults:
     reset: float = 0.0
     duplicate: float = 0.0
     slow_release: float = 0.0
+    no_offsets: float = 0.0
     delay: int = 30
 
 
@@ -103,6 +109,7 @@ class Actor:
         self.commits = 0
         self.pending: dict[int, dict[TopicPartition, int]] = {}
         self.failures: list[FailureKind] = []
+        self.lookups = 0
         self.stopped = False
 
     @property
@@ -146,6 +153,8 @@ class Actor:
             case Assign():
                 delay = self.world.chance.randint(0, 2 * self.world.faults.delay)
                 self.world.after(delay, lambda: self._assign(effect))
+            case FetchOffsets():
+                self._fetch_offsets(effect)
             case Disconnect():
                 for connection in self.connections.values():
                     self.world.reset(self, connection)
@@ -172,8 +181,18 @@ class Actor:
             task.partitions,
             instance_ids=task.instance_ids,
             generation=task.generation,
+            offsets=task.offsets,
+            auto_offset_reset=task.auto_offset_reset,
         )
         self.feed(Assigned(task.id, result))
+
+    def _fetch_offsets(self, wanted: FetchOffsets) -> None:
+        self.lookups += 1
+        if self.world.chance.random() < self.world.faults.no_offsets:
+            self.world.after(wanted.timeout_ms, lambda: self.feed(OffsetsFetched(wanted.id, None, "timed out")))
+            return
+        delay = min(self.world.chance.randint(0, 4 * self.world.faults.delay), wanted.timeout_ms)
+        self.world.after(delay, lambda: self.feed(OffsetsFetched(wanted.id, self.world.offsets(wanted.partitions))))
 
     def _published(self, news: Publish) -> None:
         before = self.held
@@ -209,6 +228,7 @@ class World:
     """Virtual time, the broker side, and what must always hold."""
 
     def __init__(self, seed: int, topics: dict[str, int], faults: Faults) -> None:
+        self.seed = seed
         self.chance = Random(seed)
         self.topics = dict(topics)
         self.faults = faults
@@ -228,6 +248,7 @@ class World:
         self.assigned: dict[int, dict[str, frozenset[TopicPartition]]] = defaultdict(dict)
         self.heads: dict[int, tuple[str, str]] = {}
         self.committed: dict[TopicPartition, int] = {}
+        self.pace: dict[TopicPartition, int] = {}
         self.rounds = 0
         self.crashes = 0
 
@@ -252,7 +273,9 @@ class World:
 
     # Processes.
 
-    def join(self, name: str, assignors: tuple[str, ...], instance: str | None = None, **options: object) -> Actor:
+    def join(
+        self, name: str, assignors: tuple[str | Assignor, ...], instance: str | None = None, **options: object
+    ) -> Actor:
         config = MemberConfig(
             group=GROUP,
             selection=frozenset(self.topics),
@@ -305,6 +328,24 @@ class World:
         connection.arrival = max(connection.arrival, self.now + self._delay())
         for _ in range(copies):
             self.at(connection.arrival, lambda c=connection: self._arrive(actor, c, send))  # type: ignore[misc]
+
+    def offsets(self, partitions: Mapping[str, int]) -> dict[str, dict[int, tuple[int, int, int | None]]]:
+        """First, end and committed offset of each partition."""
+        found: dict[str, dict[int, tuple[int, int, int | None]]] = {}
+        for topic, size in partitions.items():
+            found[topic] = {}
+            for number in range(size):
+                partition = TopicPartition(topic, number)
+                committed = self.committed.get(partition)
+                end = self._pace_of(partition) * self.now // 1_000
+                found[topic][number] = (0, max(end, committed or 0), committed)
+        return found
+
+    def _pace_of(self, partition: TopicPartition) -> int:
+        """New records a second."""
+        if partition not in self.pace:
+            self.pace[partition] = Random(f"{self.seed} {partition}").choice((0, 10, 1_000))
+        return self.pace[partition]
 
     def _delay(self) -> int:
         return self.chance.randint(0, self.faults.delay)
@@ -536,9 +577,23 @@ class World:
             everything = {TopicPartition(topic, n) for topic, size in self.topics.items() for n in range(size)}
             owned = [partition for actor in living for partition in actor.owns.partitions]
             assert sorted(owned) == sorted(everything), "L2: every partition has exactly one owner"
-            sizes = [len(actor.owns.partitions) for actor in living]
-            if all("range" not in actor.config.assignors for actor in living):
-                assert max(sizes) - min(sizes) <= 1, f"L4: balanced, not {sizes}"
+            self._check_balance(living)
+
+    def _check_balance(self, living: list[Actor]) -> None:
+        """L4, as far as the policy promises it: alike members differ by one, of each topic all have what is due."""
+        (protocol,) = {actor.member.protocol for actor in living}
+        if protocol == "range":
+            return
+        weights = [actor.config.capacity if protocol in CAPACITY_COUNTS else 1 for actor in living]
+        sizes = [len(actor.owns.partitions) for actor in living]
+        if len(set(weights)) == 1:
+            assert max(sizes) - min(sizes) <= 1, f"L4: balanced, not {sizes}"
+        if protocol in CAPACITY_COUNTS:
+            for topic, size in self.topics.items():
+                for actor, weight in zip(living, weights, strict=True):
+                    due = Fraction(size * weight, sum(weights))
+                    mine = sum(partition.topic == topic for partition in actor.owns.partitions)
+                    assert due - 1 < mine < due + 1, f"L4: {actor.name} is due {due} of {topic} and has {mine}"
 
 
 def _introduces(message: Message) -> bool:

@@ -2,18 +2,32 @@
 
 from __future__ import annotations
 
+from typing import TypeAlias
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from simulated_group import HEARTBEAT, REBALANCE, SESSION, Faults, World
+from simulated_group import HEARTBEAT, REBALANCE, SESSION, Actor, Faults, World
 
+from roster.assignors import Assignor, LagOptions, lag_cooperative_sticky
 from roster.member import State
 from roster.member.events import Closed, FailureKind
 
+Assignors: TypeAlias = tuple[str | Assignor, ...]
 SETTLE = 3 * (SESSION + REBALANCE)
 EAGER = ("sticky",)
 COOPERATIVE = ("cooperative-sticky",)
+LAG = ("lag",)
+LAG_STICKY = ("lag-sticky",)
+LAG_COOPERATIVE = ("lag-cooperative-sticky",)
+RESTLESS = (lag_cooperative_sticky(LagOptions(max_skew=0.0, hysteresis=0.0)),)
+POLICIES = {"sticky": EAGER, "cooperative-sticky": COOPERATIVE, "lag": LAG, "lag-sticky": LAG_STICKY}
+POLICIES |= {"lag-cooperative-sticky": LAG_COOPERATIVE, "restless lag": RESTLESS}
 TOPICS = {"t": 5, "u": 3}
+
+
+def title(assignors: Assignors) -> str:
+    return "restless lag" if assignors is RESTLESS else str(assignors[0])
 
 
 def settled(world: World) -> None:
@@ -26,7 +40,7 @@ def settled(world: World) -> None:
     world.run(SETTLE)
     for actor in [a for a in world.living if a.fenced and world.crashes]:
         world.kill(actor)
-        world.join(f"{actor.name}''", actor.config.assignors, instance=actor.config.group_instance_id)
+        again(world, actor, f"{actor.name}''")
         world.run(SETTLE)
     world.check_settled()
     rounds = world.rounds
@@ -35,8 +49,14 @@ def settled(world: World) -> None:
     world.check_settled()
 
 
-@pytest.mark.parametrize("assignors", [("range",), ("roundrobin",), EAGER, COOPERATIVE], ids=lambda a: a[0])
-def test_members_that_come_and_go_share_everything(assignors: tuple[str, ...]) -> None:
+def again(world: World, actor: Actor, name: str) -> Actor:
+    """A dead process is started anew."""
+    config = actor.config
+    return world.join(name, config.assignors, instance=config.group_instance_id, capacity=config.capacity)
+
+
+@pytest.mark.parametrize("assignors", [("range",), ("roundrobin",), *POLICIES.values()], ids=title)
+def test_members_that_come_and_go_share_everything(assignors: Assignors) -> None:
     world = World(1, TOPICS, Faults())
     actors = []
     for number in range(4):
@@ -54,7 +74,14 @@ def test_members_that_come_and_go_share_everything(assignors: tuple[str, ...]) -
 @pytest.mark.parametrize("members", [1, 2, 5])
 def test_a_cooperative_join_takes_at_most_two_rounds_and_an_eager_one_takes_one(members: int) -> None:
     """L4: sticky rounds to the fixed point are at most two, eager one."""
-    for assignors, most in ((EAGER, 1), (COOPERATIVE, 2)):
+    for assignors, most in (
+        (EAGER, 1),
+        (COOPERATIVE, 2),
+        (LAG, 1),
+        (LAG_STICKY, 1),
+        (LAG_COOPERATIVE, 2),
+        (RESTLESS, 2),
+    ):
         world = World(2, {"t": 12}, Faults())
         for number in range(members):
             world.join(f"m{number}", assignors)
@@ -143,27 +170,63 @@ def test_a_coordinator_that_comes_back_finds_the_group_as_it_was() -> None:
     assert world.rounds == before
 
 
+@pytest.mark.parametrize("assignors", [LAG_STICKY, LAG_COOPERATIVE])
+def test_members_get_what_their_capacities_are_due(assignors: Assignors) -> None:
+    world = World(9, {"t": 40}, Faults())
+    big = world.join("big", assignors, capacity=40)
+    small = [world.join(f"small{number}", assignors, capacity=5) for number in range(2)]
+    settled(world)
+    assert len(big.owns.partitions) == 32
+    world.kill(small[0])
+    settled(world)
+    assert len(big.owns.partitions) in (35, 36)
+
+
+@pytest.mark.parametrize(("movement_cost", "moves"), [(0, True), (10**12, False)])
+def test_the_options_of_the_leader_decide_whether_lag_moves_partitions(movement_cost: int, moves: bool) -> None:
+    """In a rebalance that changes no counts: what one cannot keep up with is passed on, or stays where it is."""
+    world = World(10, {"t": 8}, Faults())
+    assignors = (lag_cooperative_sticky(LagOptions(movement_cost=movement_cost)),)
+    actors = [world.join(f"m{number}", assignors) for number in range(2)]
+    settled(world)
+    before = [actor.owns.partitions for actor in actors]
+    world.pace |= dict.fromkeys(before[0], 1_000) | dict.fromkeys(before[1], 0)
+    world.topics["t"] = 10
+    settled(world)
+    assert all(old <= actor.owns.partitions for old, actor in zip(before, actors, strict=True)) != moves
+
+
+def test_a_leader_that_cannot_have_offsets_assigns_all_the_same() -> None:
+    world = World(11, TOPICS, Faults(no_offsets=1.0))
+    actors = [world.join(f"m{number}", LAG_COOPERATIVE) for number in range(3)]
+    world.run(SETTLE)
+    assert sum(actor.lookups for actor in actors) > 0
+    world.check_settled()
+    settled(world)
+
+
 ACTIONS = ("join", "kill", "leave", "pause", "crash", "grow", "wait", "static", "restart", "commit")
 
 
 @given(
     seed=st.integers(0, 2**32),
-    eager=st.booleans(),
+    policy=st.sampled_from(list(POLICIES)),
     faults=st.builds(
         Faults,
         reset=st.sampled_from((0.0, 0.02, 0.1)),
         duplicate=st.sampled_from((0.0, 0.05)),
         slow_release=st.sampled_from((0.0, 0.3)),
+        no_offsets=st.sampled_from((0.0, 0.3)),
         delay=st.sampled_from((0, 30, 800)),
     ),
     actions=st.lists(st.tuples(st.sampled_from(ACTIONS), st.integers(0, 7), st.integers(0, 12_000)), max_size=14),
 )
-@settings(max_examples=60)
+@settings(max_examples=100)
 def test_the_invariants_hold_under_faults(
-    seed: int, eager: bool, faults: Faults, actions: list[tuple[str, int, int]]
+    seed: int, policy: str, faults: Faults, actions: list[tuple[str, int, int]]
 ) -> None:
     """S1-S14 as far as they concern members, then L1-L4 once the faults stop."""
-    assignors = EAGER if eager else COOPERATIVE
+    assignors = POLICIES[policy]
     world = World(seed, TOPICS, faults)
     world.join("first", assignors)
     names = iter(range(1_000))
@@ -171,7 +234,7 @@ def test_the_invariants_hold_under_faults(
         living = world.living
         target = living[which % len(living)] if living else None
         if action == "join" and len(living) < 6:
-            world.join(f"m{next(names)}", assignors)
+            world.join(f"m{next(names)}", assignors, capacity=1 + which % 3)
         elif action == "static" and len(living) < 6:
             name = next(names)
             world.join(f"s{name}", assignors, instance=f"i{name}")
@@ -183,7 +246,7 @@ def test_the_invariants_hold_under_faults(
             world.kill(target)
         elif target is not None and action == "restart":
             world.kill(target)
-            world.join(f"{target.name}'", assignors, instance=target.config.group_instance_id)
+            again(world, target, f"{target.name}'")
         elif target is not None and action == "leave":
             target.feed(Closed())
         elif target is not None and action == "pause":
