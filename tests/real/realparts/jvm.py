@@ -16,6 +16,7 @@ from realparts import require_real
 HERE = Path(__file__).resolve().parent.parent
 CACHE = HERE.parent.parent / ".cache" / "kafka"
 POM = HERE / "pom.xml"
+STREAMS_POM = HERE / "streams-pom.xml"
 MAVEN_TIMEOUT = 240
 
 QUICK_START = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
@@ -38,16 +39,15 @@ def tool(name: str) -> str:
 
 
 @functools.cache
-def _fetch_jars(version: str) -> Path | str:
+def _fetch_jars(pom: Path, version: str, ready: Path) -> Path | str:
     """The directory that holds the jars, or the reason why there is none (kept, so that each test need not wait)."""
-    ready = CACHE / version
     if ready.is_dir():
         return ready
     CACHE.mkdir(parents=True, exist_ok=True)
-    partial = Path(tempfile.mkdtemp(prefix=f"{version}.partial-", dir=CACHE))
+    partial = Path(tempfile.mkdtemp(prefix=f"{ready.name}.partial-", dir=CACHE))
     command = [
         tool("mvn"),
-        *("--batch-mode", "--quiet", "--file", str(POM), f"-Dkafka.version={version}"),
+        *("--batch-mode", "--quiet", "--file", str(pom), f"-Dkafka.version={version}"),
         *("dependency:copy-dependencies", f"-DoutputDirectory={partial}", "-DincludeScope=runtime"),
     ]
     try:
@@ -70,8 +70,17 @@ def _fetch_jars(version: str) -> Path | str:
 
 def jars() -> Path:
     """The directory with the jars of `kafka_version()`."""
+    return _jars(POM, CACHE / kafka_version())
+
+
+def streams_jars() -> Path:
+    """The same for Kafka Streams, without the store it keeps state in."""
+    return _jars(STREAMS_POM, CACHE / f"streams-{kafka_version()}")
+
+
+def _jars(pom: Path, ready: Path) -> Path:
     tool("java")
-    fetched = _fetch_jars(kafka_version())
+    fetched = _fetch_jars(pom, kafka_version(), ready)
     if isinstance(fetched, str):
         require_real(fetched)
     return fetched

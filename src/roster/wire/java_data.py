@@ -1,0 +1,129 @@
+"""Values as Java's DataInput and DataOutput have them, read in turn: what message tables have no kinds for.
+
+Integers are big-endian. `utf` is Java's text: a uint16 length in bytes, then each UTF-16 unit on its own in UTF-8's
+form, and NUL as two bytes. Lists of numbers are read and written as numpy columns. Source: java.io.DataInput.
+"""
+
+from __future__ import annotations
+
+from struct import Struct as Packing
+from struct import error as struct_error
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from roster.wire.compile_read import bad_count, bad_length, bad_text, cut_short
+from roster.wire.errors import WireError
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from roster.wire.varint import Buffer
+
+_INT32 = Packing(">i")
+_UINT16 = Packing(">H")
+
+MOST_TEXT = 0xFFFF
+"""Bytes of `utf`."""
+
+_FOUR_BYTE_FORMS = bytes(range(0xF0, 0x100))
+
+
+class Cursor:
+    """Reads values from the front on; where one is not there, WireError names the field it was read for."""
+
+    def __init__(self, data: Buffer, message: str) -> None:
+        self.data = bytes(data)
+        self.message = message
+        self.at = 0
+
+    @property
+    def left(self) -> int:
+        """Bytes not read yet."""
+        return len(self.data) - self.at
+
+    def where(self, field: str) -> str:
+        """What errors call the field."""
+        return f"{self.message}: {field}"
+
+    def int32(self, field: str) -> int:
+        """Four bytes, signed."""
+        return int(_INT32.unpack(self.taken(field, 4))[0])
+
+    def taken(self, field: str, size: int) -> bytes:
+        """As many bytes as they are."""
+        if size > self.left:
+            raise cut_short(((self.where(field), size),), self.left)
+        self.at += size
+        return self.data[self.at - size : self.at]
+
+    def sized(self, field: str) -> bytes:
+        """Bytes behind their int32 length."""
+        size = self.int32(field)
+        if not 0 <= size <= self.left:
+            raise bad_length(self.where(field), size, self.left)
+        return self.taken(field, size)
+
+    def utf(self, field: str) -> str:
+        """Java's text."""
+        size = int(_UINT16.unpack(self.taken(field, 2))[0])
+        if size > self.left:
+            raise bad_length(self.where(field), size, self.left)
+        data = self.taken(field, size)
+        if data.isascii():
+            return data.decode("ascii")
+        try:
+            if data.translate(None, _FOUR_BYTE_FORMS) != data:
+                raise UnicodeDecodeError("utf-8", data, 0, size, "a form of four bytes, which Java does not write")
+            units = data.replace(b"\xc0\x80", b"\0").decode("utf-8", "surrogatepass")
+        except UnicodeDecodeError as error:
+            raise bad_text(self.where(field), error) from error
+        return units.encode("utf-16", "surrogatepass").decode("utf-16", "surrogatepass")
+
+    def count(self, field: str, least: int) -> int:
+        """How many elements follow, each of at least that many bytes, so no more than the bytes left can hold."""
+        count = self.int32(field)
+        if not 0 <= count <= self.left // least:
+            raise bad_count(self.where(field), count, self.left, least)
+        return count
+
+    def rows(self, field: str, row: np.dtype[np.void]) -> npt.NDArray[Any]:
+        """Rows of constant size behind their int32 count, as a view of the bytes."""
+        count = self.count(field, row.itemsize)
+        self.at += count * row.itemsize
+        return np.frombuffer(self.data, row, count, self.at - count * row.itemsize)
+
+    def end(self) -> None:
+        """Nothing may follow."""
+        if self.left:
+            raise WireError(f"{self.message}: {self.left} bytes behind the end")
+
+
+def int32(value: int, where: str) -> bytes:
+    """Four bytes, signed."""
+    try:
+        return _INT32.pack(value)
+    except struct_error as error:
+        raise WireError(f"{where}: {value!r} is no int32 ({error})") from error
+
+
+def utf(text: str, where: str) -> bytes:
+    """Java's text."""
+    if not isinstance(text, str):
+        raise WireError(f"{where}: {type(text).__name__} instead of text")
+    if text.isascii() and "\0" not in text:
+        data = text.encode()
+    else:
+        units = np.frombuffer(text.encode("utf-16-le", "surrogatepass"), "<u2").tolist()
+        data = "".join(map(chr, units)).encode("utf-8", "surrogatepass").replace(b"\0", b"\xc0\x80")
+    if len(data) > MOST_TEXT:
+        raise WireError(f"{where}: {len(data)} bytes of text, at most {MOST_TEXT} fit")
+    return _UINT16.pack(len(data)) + data
+
+
+def rows(columns: tuple[npt.NDArray[Any], ...], row: np.dtype[np.void]) -> bytes:
+    """Columns as rows of constant size behind their int32 count."""
+    table = np.empty(len(columns[0]), row)
+    for name, column in zip(row.names or (), columns, strict=True):
+        table[name] = column
+    return _INT32.pack(len(table)) + table.tobytes()

@@ -1,0 +1,252 @@
+"""AssignmentInfo v1-v5: what the leader of a task group gives a member, as the user data of its assignment.
+
+    v1   version int32 · active [task] · standby [task, [topic, partition]]
+    v2   the same · by host [host text, port int32, [topic, partition]]
+    v3   version int32 · commonly supported version int32 · active · standby · by host
+    v4   the same · error code int32
+    v5   version int32 · commonly supported version int32 · active · standby · topics [index int32, name text]
+         · by host [host text, port int32, [index int32, partition int32]] · error code int32
+
+    task   sub-topology int32, partition int32        [..]   int32 count, then as many
+    topic, partition   name text, number int32        text   Java's, see `roster.wire.java_data`
+
+All big-endian, and the bytes of Kafka Streams 0.10.0 to 2.4 (AssignmentInfo; KIP-268 added v3; the dictionary of topics
+that makes v5 small is KAFKA-7149, and is what the document of SubscriptionInfo v5 names for v5 as well). The partitions
+by host are the same for every member, so their bytes are made once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from roster.model import TopicPartition
+from roster.model.problem import Int32
+from roster.model.tasks import TaskId
+from roster.wire.errors import WireError
+from roster.wire.java_data import Cursor, int32, rows, utf
+from roster.wire.task_info import LATEST_VERSION, TASK, UNKNOWN_VERSION, AssignmentError
+from roster.wire.varint import Buffer
+
+INDEXED = np.dtype([("topic", ">i4"), ("partition", ">i4")])
+
+_LEAST_PARTITION = 2 + 4
+_LEAST_HOST = 2 + 4 + 4
+_LEAST_STANDBY = 8 + 4
+_LEAST_TOPIC = 4 + 2
+
+
+class HostInfo(NamedTuple):
+    """Where a process answers queries."""
+
+    host: str
+    port: int
+
+
+@dataclass(frozen=True, eq=False)
+class HostPartitions:
+    """Which host has which partitions, as columns: row i gives partition `number[i]` of `topics[topic[i]]`.
+
+    first: [hosts + 1] where the rows of each host begin, and where the last ones end.
+    """
+
+    hosts: Sequence[HostInfo]
+    topics: Sequence[str]
+    first: Sequence[int]
+    topic: Int32
+    number: Int32
+
+    @classmethod
+    def of(cls, by_host: Mapping[HostInfo, Collection[TopicPartition]]) -> HostPartitions:
+        """The columns of a mapping, in its order. Raises ValueError for a partition number beyond int32."""
+        flat = [entry for partitions in by_host.values() for entry in partitions]
+        index = {topic: i for i, topic in enumerate(dict.fromkeys(topic for topic, _ in flat))}
+        if wide := [entry for entry in flat if not -(2**31) <= entry.partition < 2**31]:
+            raise ValueError(f"{wide[0]}: a partition number must be from -2^31 to 2^31 - 1")
+        first = np.cumsum([0, *map(len, by_host.values())]).tolist()
+        topic = np.fromiter((index[topic] for topic, _ in flat), dtype=np.int32, count=len(flat))
+        number = np.fromiter((partition for _, partition in flat), dtype=np.int32, count=len(flat))
+        return cls(tuple(by_host), tuple(index), first, topic, number)
+
+    def __len__(self) -> int:
+        return len(self.hosts)
+
+    def as_dict(self) -> dict[HostInfo, list[TopicPartition]]:
+        """{host: its partitions}, in the order they stand."""
+        named = zip((self.topics[t] for t in self.topic.tolist()), self.number.tolist(), strict=True)
+        flat = [TopicPartition(topic, number) for topic, number in named]
+        return {host: flat[a:b] for host, (a, b) in zip(self.hosts, pairwise(self.first), strict=True)}
+
+    @cached_property
+    def spelt_out(self) -> bytes:
+        """The bytes of v2 to v4: each partition with its topic's name."""
+        names = [utf(topic, "partitions_by_host[].topic") for topic in self.topics]
+        numbers = self.number.astype(">i4").tobytes()
+        entries = [names[t] + numbers[4 * i : 4 * i + 4] for i, t in enumerate(self.topic.tolist())]
+        return self._by_host(lambda a, b: int32(b - a, "partitions_by_host") + b"".join(entries[a:b]))
+
+    @cached_property
+    def by_dictionary(self) -> bytes:
+        """The bytes of v5: the topics' names once, each partition with its topic's index."""
+        names = [int32(i, "topics") + utf(topic, "topics[].name") for i, topic in enumerate(self.topics)]
+        by_host = self._by_host(lambda a, b: rows((self.topic[a:b], self.number[a:b]), INDEXED))
+        return b"".join((int32(len(names), "topics"), *names, by_host))
+
+    def _by_host(self, partitions: Any) -> bytes:
+        parts = [int32(len(self.hosts), "partitions_by_host")]
+        for (host, port), (a, b) in zip(self.hosts, pairwise(self.first), strict=True):
+            parts.append(utf(host, "partitions_by_host[].host"))
+            parts.append(int32(port, f"partitions_by_host[].port of {host}"))
+            parts.append(partitions(a, b))
+        return b"".join(parts)
+
+
+def no_hosts() -> HostPartitions:
+    """Nobody answers queries."""
+    return HostPartitions.of({})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class AssignmentInfo:
+    """What a member is to run and to replicate, and who else has what.
+
+    version: the one it is, or is to be, encoded in. commonly_supported: the highest version that the whole group
+    speaks, UNKNOWN_VERSION in v1 and v2. active: the task of each partition of the assignment beside it, in that order,
+    so a task of several partitions stands there several times. standby: the partitions of each task that is replicated.
+    error: an `AssignmentError`, since v4.
+    """
+
+    version: int
+    commonly_supported: int
+    active: Sequence[TaskId] = ()
+    standby: Mapping[TaskId, Collection[TopicPartition]] = field(default_factory=dict)
+    partitions_by_host: HostPartitions = field(default_factory=no_hosts)
+    error: int = AssignmentError.NONE
+
+
+def decode_assignment_info(data: Buffer) -> AssignmentInfo:
+    """Read v1 to v5; anything else is a WireError naming the field."""
+    cursor = Cursor(data, "AssignmentInfo")
+    version = cursor.int32("version")
+    if not 1 <= version <= LATEST_VERSION:
+        raise WireError(f"AssignmentInfo: version: {version}, there are 1 to {LATEST_VERSION}")
+    cursor.message = f"AssignmentInfo v{version}"
+    commonly = cursor.int32("commonly_supported") if version >= 3 else UNKNOWN_VERSION
+    active = [TaskId(*row) for row in cursor.rows("active", TASK).tolist()]
+    standby = _read_standby(cursor)
+    hosts = no_hosts()
+    if version >= 2:
+        hosts = _read_spelt_out(cursor) if version < 5 else _read_by_dictionary(cursor)
+    error = cursor.int32("error") if version >= 4 else AssignmentError.NONE
+    cursor.end()
+    return AssignmentInfo(
+        version=version,
+        commonly_supported=commonly,
+        active=active,
+        standby=standby,
+        partitions_by_host=hosts,
+        error=error,
+    )
+
+
+def encode_assignment_info(info: AssignmentInfo) -> bytes:
+    """Write it in `info.version`; WireError names what that version cannot carry. v1 leaves the hosts out."""
+    version = info.version
+    if not 1 <= version <= LATEST_VERSION:
+        raise WireError(f"AssignmentInfo: version: {version}, there are 1 to {LATEST_VERSION}")
+    message = f"AssignmentInfo v{version}"
+    if version < 4 and info.error != AssignmentError.NONE:
+        raise WireError(f"{message}: error: {info.error} cannot be told before v4; send an empty assignment instead")
+    parts = [int32(version, f"{message}: version")]
+    if version >= 3:
+        parts.append(int32(info.commonly_supported, f"{message}: commonly_supported"))
+    parts.append(int32(len(info.active), f"{message}: active"))
+    parts += [_task(task, f"{message}: active") for task in info.active]
+    parts += _standby(info.standby, f"{message}: standby")
+    try:
+        if version >= 5:
+            parts.append(info.partitions_by_host.by_dictionary)
+        elif version >= 2:
+            parts.append(info.partitions_by_host.spelt_out)
+    except WireError as error:
+        raise WireError(f"{message}: {error}") from error
+    if version >= 4:
+        parts.append(int32(info.error, f"{message}: error"))
+    return b"".join(parts)
+
+
+def _task(task: TaskId, where: str) -> bytes:
+    subtopology, partition = task
+    return int32(subtopology, where) + int32(partition, where)
+
+
+def _read_standby(cursor: Cursor) -> dict[TaskId, list[TopicPartition]]:
+    standby = {}
+    for _ in range(cursor.count("standby", _LEAST_STANDBY)):
+        task = TaskId(cursor.int32("standby[].subtopology"), cursor.int32("standby[].partition"))
+        standby[task] = [
+            TopicPartition(cursor.utf("standby[].partitions[].topic"), cursor.int32("standby[].partitions[].partition"))
+            for _ in range(cursor.count("standby[].partitions", _LEAST_PARTITION))
+        ]
+    return standby
+
+
+def _standby(standby: Mapping[TaskId, Collection[TopicPartition]], where: str) -> list[bytes]:
+    parts = [int32(len(standby), where)]
+    for task, partitions in standby.items():
+        parts += (_task(task, where), int32(len(partitions), where))
+        parts += [utf(topic, where) + int32(number, where) for topic, number in partitions]
+    return parts
+
+
+def _read_spelt_out(cursor: Cursor) -> HostPartitions:
+    index: dict[str, int] = {}
+    topic, number = [], []
+    hosts, first = [], [0]
+    for _ in range(cursor.count("partitions_by_host", _LEAST_HOST)):
+        hosts.append(_read_host(cursor))
+        for _ in range(cursor.count("partitions_by_host[].partitions", _LEAST_PARTITION)):
+            topic.append(index.setdefault(cursor.utf("partitions_by_host[].partitions[].topic"), len(index)))
+            number.append(cursor.int32("partitions_by_host[].partitions[].partition"))
+        first.append(len(number))
+    return HostPartitions(hosts, tuple(index), first, np.array(topic, dtype=np.int32), np.array(number, dtype=np.int32))
+
+
+def _read_by_dictionary(cursor: Cursor) -> HostPartitions:
+    names: dict[int, str] = {}
+    for _ in range(cursor.count("topics", _LEAST_TOPIC)):
+        index = cursor.int32("topics[].index")
+        if index in names:
+            raise WireError(f"{cursor.where('topics')}: index {index} is there twice")
+        names[index] = cursor.utf("topics[].name")
+    tables = [np.empty(0, INDEXED)]
+    hosts, first = [], [0]
+    for _ in range(cursor.count("partitions_by_host", _LEAST_HOST)):
+        hosts.append(_read_host(cursor))
+        tables.append(cursor.rows("partitions_by_host[].partitions", INDEXED))
+        first.append(first[-1] + len(tables[-1]))
+    table = np.concatenate(tables)
+    topic = _places(table["topic"], list(names), cursor.where("partitions_by_host[].partitions[].topic"))
+    return HostPartitions(hosts, tuple(names.values()), first, topic, table["partition"].astype(np.int32))
+
+
+def _read_host(cursor: Cursor) -> HostInfo:
+    return HostInfo(cursor.utf("partitions_by_host[].host"), cursor.int32("partitions_by_host[].port"))
+
+
+def _places(indices: npt.NDArray[Any], known: Sequence[int], where: str) -> Int32:
+    """Where each index stands in the dictionary; its indices may be any numbers in any order."""
+    dictionary = np.array(known, dtype=np.int32)
+    order = np.argsort(dictionary, kind="stable").astype(np.int32)
+    place = np.searchsorted(dictionary[order], indices)
+    found = np.append(dictionary[order], 0)[place] == indices
+    found &= place < len(dictionary)
+    if not found.all():
+        raise WireError(f"{where}: index {indices[np.argmin(found)]} is not in the dictionary")
+    return order[place]

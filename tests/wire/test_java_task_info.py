@@ -1,0 +1,117 @@
+"""SubscriptionInfo and AssignmentInfo against Kafka Streams' own classes, from its published jar."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from realparts import jvm
+from task_infos import assignments, subscriptions, values
+
+from roster.model import TopicPartition
+from roster.model.tasks import LATEST, TaskGaps, TaskId
+from roster.wire import WireError
+from roster.wire.task_assignment import HostInfo, decode_assignment_info, encode_assignment_info
+from roster.wire.task_info import (
+    UNKNOWN,
+    SubscriptionInfo,
+    decode_subscription_info,
+    encode_subscription_info,
+)
+
+pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]
+
+
+@pytest.fixture(scope="module")
+def java(tmp_path_factory):
+    """Ask for (the bytes Kafka writes of what it reads there, in that version; the values it reads)."""
+    source = Path(__file__).parent / "java" / "TaskInfoOracle.java"
+    command = [jvm.tool("java"), *jvm.QUICK_START, "-cp", f"{jvm.streams_jars()}/*", str(source)]
+    log = tmp_path_factory.mktemp("java-task-info") / "stderr.log"
+    with (
+        log.open("w") as stderr,
+        subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr, encoding="utf-8"
+        ) as process,
+    ):
+
+        def ask(kind, version, data):
+            try:
+                process.stdin.write(f"{kind} {version} {data.hex()}\n")
+                process.stdin.flush()
+            except BrokenPipeError:
+                pytest.fail(f"the Java process is gone: {log.read_text()}")
+            answer = process.stdout.readline()
+            assert answer, log.read_text()
+            assert not answer.startswith("!"), answer
+            written, told = answer.split(" ", 1)
+            return bytes.fromhex(written), json.loads(told)
+
+        yield ask
+        process.stdin.close()
+
+
+def subscription_as_java_tells(told):
+    version, latest, process, running, stores, endpoint = told
+    tasks = {TaskId(*task): LATEST for task in running} | {TaskId(*task): UNKNOWN for task in stores}
+    return version, latest, bytes.fromhex(process.replace("-", "")), tasks, endpoint
+
+
+def assignment_as_java_tells(told):
+    version, commonly, active, standby, hosts, error = told
+    return (
+        version,
+        commonly,
+        [TaskId(*task) for task in active],
+        {TaskId(*task): sorted(TopicPartition(*each) for each in given) for task, given in standby},
+        {HostInfo(*host): sorted(TopicPartition(*each) for each in given) for host, given in hosts},
+        error,
+    )
+
+
+@pytest.mark.parametrize("version", range(1, 5))
+@settings(max_examples=50)
+@given(st.data())
+def test_java_reads_our_subscriptions_and_we_read_javas(java, version, data):
+    info = data.draw(subscriptions(version))
+    written, told = java("subscription", version, encode_subscription_info(info))
+    assert subscription_as_java_tells(told) == values(info)
+    assert values(decode_subscription_info(written)) == values(info)
+    if len(info.tasks) < 2:  # Java writes sets in the order of their hashes
+        assert written == encode_subscription_info(info)
+
+
+@pytest.mark.parametrize("version", range(1, 6))
+@settings(max_examples=50)
+@given(st.data())
+def test_java_reads_our_assignments_and_we_read_javas(java, version, data):
+    info = data.draw(assignments(version))
+    written, told = java("assignment", version, encode_assignment_info(info))
+    assert assignment_as_java_tells(told) == values(info)
+    assert values(decode_assignment_info(written)) == values(info)
+    assert len(written) == len(encode_assignment_info(info))
+
+
+@settings(max_examples=50)
+@given(subscriptions(4))
+def test_the_v5_that_java_writes_is_laid_out_as_its_v4_and_refused_here(java, info):
+    old = encode_subscription_info(info)
+    as_4, _ = java("subscription", 4, old)
+    as_5, _ = java("subscription", 5, old[:4] + b"\x7f\xff\xff\xff" + old[8:])
+    assert as_5 == b"\0\0\0\5\x7f\xff\xff\xff" + as_4[8:]
+    with pytest.raises(WireError, match=r"^SubscriptionInfo v5: "):
+        decode_subscription_info(as_5)
+
+
+def test_java_may_take_our_v5_for_its_own_so_the_two_are_not_mixed(java):
+    """A store with nothing left to restore becomes a task that runs."""
+    info = SubscriptionInfo(
+        version=5, latest_supported=5, process_id=bytes(16), tasks=TaskGaps.of({TaskId(1, 2): 0}), user_endpoint=None
+    )
+    written, told = java("subscription", 5, encode_subscription_info(info))
+    assert subscription_as_java_tells(told)[3] == {TaskId(1, 2): LATEST}
+    assert written != encode_subscription_info(info)
