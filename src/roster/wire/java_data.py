@@ -67,8 +67,6 @@ class Cursor:
     def utf(self, field: str) -> str:
         """Java's text."""
         size = int(_UINT16.unpack(self.taken(field, 2))[0])
-        if size > self.left:
-            raise bad_length(self.where(field), size, self.left)
         data = self.taken(field, size)
         if data.isascii():
             return data.decode("ascii")
