@@ -201,14 +201,16 @@ def test_a_port_in_use_and_a_bad_address_are_said(tmp_path: Path) -> None:
         port = taken.getsockname()[1]
         said = refusal(tmp_path, "--listen", f"127.0.0.1:{port}", "--data", str(tmp_path))
     assert f"cannot listen on 127.0.0.1:{port}" in said
-    assert "--listen 'nonsense' is not HOST:PORT" in refusal(tmp_path, "--listen", "nonsense")
+    assert "--listen: 'nonsense' is not host:port; add the port, as in nonsense:9092" in refusal(
+        tmp_path, "--listen", "nonsense"
+    )
 
 
 def test_addresses_are_host_and_port() -> None:
     assert parse_listen("127.0.0.1:9092") == ("127.0.0.1", 9092)
     assert parse_listen("[::1]:0") == ("::1", 0)
     for bad in ("", "nonsense", "127.0.0.1:", "127.0.0.1:x", "127.0.0.1:70000", ":1", "::1:9", "h:-1", "h:\u0661"):
-        with pytest.raises(BrokerError, match="is not HOST:PORT"):
+        with pytest.raises(BrokerError, match="is not host:port"):
             parse_listen(bad)
 
 

@@ -25,11 +25,12 @@ NO_SPARK: Any = None
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"bootstrap": "localhost"}, "bootstrap: 'localhost' is not host:port. For example"),
+        ({"bootstrap": "localhost"}, "bootstrap: 'localhost' is not host:port. Add the port, as in"),
         ({"bootstrap": "h:99999"}, "bootstrap: 'h:99999' is not host:port"),
         ({"bootstrap": []}, "bootstrap: no address given"),
-        ({"bootstrap": "PLAINTEXT://h:9092"}, "bootstrap: 'PLAINTEXT://h:9092' is not host:port"),
-        ({"bootstrap": 9092}, "bootstrap: '9092' is not host:port"),
+        ({"bootstrap": "PLAINTEXT://h:9092"}, "'PLAINTEXT://h:9092' is not host:port. Leave out PLAINTEXT://"),
+        ({"bootstrap": 9092}, "bootstrap: 9092 is not host:port. Give text, as in '127"),
+        ({"bootstrap": "9092"}, "bootstrap: '9092' is not host:port. Give host and port, as in 127.0.0.1:9092"),
         ({"group": 5}, "group: 5 is not a name. Pass group='my-group'"),
         ({"topics": None}, "topics: None is not a topic name"),
         ({"group": ""}, "group: the group needs a name"),
@@ -62,7 +63,8 @@ def test_a_wrong_option_is_named_with_its_fix(wrong: dict[str, Any], message: st
 
 
 def test_the_forms_options_may_take() -> None:
-    assert parse_bootstrap(["a:1", "b:2,c:3"]) == "a:1,b:2,c:3"
+    assert parse_bootstrap(["a:1", "b:2, c:3,"]) == "a:1,b:2,c:3"
+    assert parse_bootstrap(" [::1]:9092 ") == "[::1]:9092"
     assert parse_topics("flights") == ("flights",)
     assert parse_topics(["a", "b", "a"]) == ("a", "b")
     assert parse_topics("pattern:fl.*") == re.compile("fl.*")

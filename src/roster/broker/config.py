@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from roster.coordinator.config import CoordinatorConfig
+from roster.model import Address, AddressError, parse_address
 
 MAX_PARTITIONS_PER_TOPIC = 100_000
 
@@ -71,13 +72,9 @@ class BrokerConfig:
             raise BrokerError(f"{self.default_partitions} partitions: must be 1 to {MAX_PARTITIONS_PER_TOPIC}")
 
 
-def parse_listen(text: str, option: str = "--listen") -> tuple[str, int]:
-    """Split "host:port" (or "[v6]:port") into its parts; raise BrokerError, naming the option, on anything else."""
-    host, colon, port = text.rpartition(":")
-    if host.startswith("[") and host.endswith("]"):
-        host = host[1:-1]
-    elif ":" in host:
-        colon = ""
-    if not colon or not host or not port.isascii() or not port.isdigit() or int(port) > 65_535:
-        raise BrokerError(f"{option} {text!r} is not HOST:PORT, for example 127.0.0.1:9092")
-    return host, int(port)
+def parse_listen(text: str, option: str = "--listen") -> Address:
+    """Where to listen, port 0 for any free one; raise BrokerError, naming the option, for what is no address."""
+    try:
+        return parse_address(text, listening=True)
+    except AddressError as error:
+        raise BrokerError(f"{option}: {error}") from error

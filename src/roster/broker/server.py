@@ -19,6 +19,7 @@ from roster.broker.groups import Groups
 from roster.broker.identity import Identity
 from roster.broker.services import Services, wall_ms
 from roster.broker.topics import TopicCatalogue
+from roster.model import Address
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -60,8 +61,7 @@ class Broker:
     @property
     def bootstrap(self) -> str:
         """The address as clients' `bootstrap.servers` wants it."""
-        host, port = self.address
-        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        return str(Address(*self.address))
 
     async def start(self) -> None:
         """Take the data directory and the port, recover the logs, and serve. BrokerError if any of it is impossible."""

@@ -4,27 +4,16 @@ from __future__ import annotations
 
 import click
 
+from roster.model import AddressError, parse_addresses
+
 BOOTSTRAP_DEFAULT = "127.0.0.1:9092"
 
 
-def parse_address(text: str) -> tuple[str, int]:
-    """HOST:PORT as (host, port); IPv6 hosts in brackets.
-
-    Raises:
-        click.BadParameter: not an address of that form.
-
-    """
-    host, colon, port = text.strip().rpartition(":")
-    host = host.removeprefix("[").removesuffix("]")
-    if not colon or not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 65536:
-        raise click.BadParameter(f"{text!r} is not HOST:PORT, for example {BOOTSTRAP_DEFAULT}")
-    return host, int(port)
-
-
 def _check_bootstrap(_context: click.Context, _parameter: click.Parameter, value: str) -> str:
-    for address in value.split(","):
-        parse_address(address)
-    return value
+    try:
+        return ",".join(map(str, parse_addresses(value)))
+    except AddressError as error:
+        raise click.BadParameter(str(error)) from error
 
 
 bootstrap_option = click.option(

@@ -16,6 +16,7 @@ from roster.client.errors import (
 )
 from roster.member.events import Channel, Node
 from roster.member.matrix import error_code
+from roster.model import Address, AddressError, parse_addresses
 from roster.wire import ErrorCode, Message
 from roster.wire.messages import MetadataRequest, MetadataResponse
 
@@ -33,23 +34,12 @@ NEWS_PATIENCE = 1.5
 DEFAULT_PORT = 9092
 
 
-def parse_bootstrap(bootstrap: str | Sequence[str]) -> list[tuple[str, int]]:
-    """Addresses from "host:port,host:port" or a sequence of host:port; OptionError names a bad one."""
-    texts = bootstrap.split(",") if isinstance(bootstrap, str) else list(bootstrap)
-    addresses = [_parse_address(text.strip()) for text in texts if text.strip()]
-    if not addresses:
-        raise OptionError("bootstrap", "must name at least one broker, such as 127.0.0.1:9092")
-    return addresses
-
-
-def _parse_address(text: str) -> tuple[str, int]:
-    host, colon, port = text.rpartition(":")
-    if not colon or text.endswith("]"):
-        host, port = text, str(DEFAULT_PORT)
-    host = host.removeprefix("[").removesuffix("]")
-    if not host or not port.isdecimal() or not 0 < int(port) < 65536:
-        raise OptionError("bootstrap", f"{text!r} is not an address; give host:port, such as 127.0.0.1:9092")
-    return host, int(port)
+def parse_bootstrap(bootstrap: str | Sequence[str]) -> list[Address]:
+    """Addresses from "host:port,host:port" or a sequence of such; without a port, 9092. OptionError names a bad one."""
+    try:
+        return parse_addresses(bootstrap, default_port=DEFAULT_PORT)
+    except AddressError as error:
+        raise OptionError("bootstrap", str(error)) from error
 
 
 @dataclass(slots=True)

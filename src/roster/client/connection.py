@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Self
 
 from roster.client.dialect import choose_version, from_version, to_version
 from roster.client.errors import BrokerError, ClientError, RequestTimeoutError, UnreachableError, UnsupportedError
+from roster.model import Address
 from roster.wire import API_VERSIONS, ApiKey, ErrorCode, Message, Versions, WireError, response_class
 from roster.wire.frames import decode_response, encode_request
 from roster.wire.messages import ApiVersionsRequest, ApiVersionsResponse
@@ -43,7 +44,7 @@ class Connection:
     @classmethod
     async def open(cls, host: str, port: int, client_id: str, timeout: float) -> Self:
         """Connect and agree on versions within `timeout` seconds; UnreachableError, or UnsupportedError."""
-        address = f"{host}:{port}"
+        address = str(Address(host, port))
         try:
             async with asyncio.timeout(timeout):
                 reader, writer = await asyncio.open_connection(host, port)

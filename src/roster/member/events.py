@@ -15,7 +15,7 @@ from typing import NamedTuple, TypeAlias
 
 from roster.assignors import Assignor
 from roster.member.offsets import OffsetAndMetadata
-from roster.model import TopicPartition
+from roster.model import Address, TopicPartition
 from roster.wire import ErrorCode, Message
 
 Selection: TypeAlias = frozenset[str] | Pattern[str]
@@ -30,7 +30,7 @@ class Node(NamedTuple):
     port: int
 
     def __str__(self) -> str:
-        return f"{self.host}:{self.port}"
+        return str(Address(self.host, self.port))
 
 
 class Channel(Enum):

@@ -1,5 +1,6 @@
 """The vocabulary every room shares: topics, members, Problem, Plan, Move, offsets."""
 
+from roster.model.address import Address, AddressError, parse_address, parse_addresses
 from roster.model.plan import LagBalance, Move, Plan
 from roster.model.problem import NO_GENERATION, NOBODY, Claims, MemberInfo, Problem, Racks
 from roster.model.topics import TopicPartition
@@ -7,6 +8,8 @@ from roster.model.topics import TopicPartition
 __all__ = [
     "NOBODY",
     "NO_GENERATION",
+    "Address",
+    "AddressError",
     "Claims",
     "LagBalance",
     "MemberInfo",
@@ -15,4 +18,6 @@ __all__ = [
     "Problem",
     "Racks",
     "TopicPartition",
+    "parse_address",
+    "parse_addresses",
 ]

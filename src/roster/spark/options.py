@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 from confluent_kafka import Consumer, KafkaException
 
 from roster.assignors import Assignor, choose
-from roster.model import TopicPartition
+from roster.model import AddressError, TopicPartition, parse_addresses
 from roster.spark.errors import PipelineError
 
 StartingOffsets: TypeAlias = str | datetime | Mapping[Any, Any]
@@ -119,17 +119,10 @@ _RESERVED = {
 
 def parse_bootstrap(bootstrap: str | Sequence[str]) -> str:
     """`host:port[,host:port]`, or a list of them, as one string."""
-    parts = [bootstrap] if isinstance(bootstrap, str) or not isinstance(bootstrap, Iterable) else list(bootstrap)
-    addresses = [address.strip() for part in parts for address in str(part).split(",") if address.strip()]
-    for address in addresses:
-        host, _, port = address.rpartition(":")
-        if not host or "/" in host or not port.isdecimal() or not 0 < int(port) < 65_536:
-            raise PipelineError(
-                f"{address!r} is not host:port", field="bootstrap", fix="For example bootstrap='127.0.0.1:9092'"
-            )
-    if not addresses:
-        raise PipelineError("no address given", field="bootstrap", fix="For example bootstrap='127.0.0.1:9092'")
-    return ",".join(addresses)
+    try:
+        return ",".join(map(str, parse_addresses(bootstrap)))
+    except AddressError as error:
+        raise PipelineError(error.problem, field="bootstrap", fix=error.fix[0].upper() + error.fix[1:]) from error
 
 
 def parse_topics(topics: str | Sequence[str] | re.Pattern[str]) -> tuple[str, ...] | re.Pattern[str]:

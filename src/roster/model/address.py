@@ -1,0 +1,95 @@
+"""Where brokers are: `host:port`, `[v6]:port`, and lists of them as in Kafka's `bootstrap.servers`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from ipaddress import AddressValueError, IPv6Address
+from typing import NamedTuple
+
+EXAMPLE = "127.0.0.1:9092"
+MOST_PORT = 65_535
+
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+._-]*://")
+_HOST = re.compile(r"[^\s\x00-\x1f\x7f/\\@?#\[\]:,]+")
+_PORT = re.compile(r"0*([0-9]{1,5})", re.ASCII)
+
+
+class Address(NamedTuple):
+    """A host, an IPv6 one without its brackets, and a TCP port; as text the way it is parsed."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+class AddressError(ValueError):
+    """What was given is no address: `problem` repeats it, `fix` says what to write."""
+
+    def __init__(self, problem: str, fix: str) -> None:
+        super().__init__(f"{problem}; {fix}")
+        self.problem, self.fix = problem, fix
+
+
+def parse_address(text: str, *, default_port: int | None = None, listening: bool = False) -> Address:
+    """One address. Without `default_port` the port must be given; 0, any free one, only for `listening`.
+
+    Raises AddressError; a protocol in front, as in PLAINTEXT://host:9092, is refused like in `bootstrap.servers`.
+    """
+    problem = f"{text!r} is not host:port"
+    text = text.strip()
+    if scheme := _SCHEME.match(text):
+        raise AddressError(problem, f"leave out {scheme[0]}")
+    host, port = _split(text)
+    bracketed = host.startswith("[") and host.endswith("]")
+    if text.isdigit() or not (_is_v6(host[1:-1]) if bracketed else _HOST.fullmatch(host)):
+        raise AddressError(problem, _fix_of_host(text, host))
+    host = host.strip("[]")
+    if port is None:
+        if default_port is None:
+            raise AddressError(problem, f"add the port, as in {Address(host, 9092)}")
+        return Address(host, default_port)
+    number = _PORT.fullmatch(port)
+    least = 0 if listening else 1
+    if number is None or not least <= int(number[1]) <= MOST_PORT:
+        raise AddressError(problem, f"the port must be a number from {least} to {MOST_PORT}")
+    return Address(host, int(number[1]))
+
+
+def parse_addresses(given: str | Iterable[str], *, default_port: int | None = None) -> list[Address]:
+    """Addresses from texts that may hold several, with commas between them; what is empty is passed over.
+
+    Raises AddressError, also when there is none.
+    """
+    texts = [given] if isinstance(given, str | bytes) or not isinstance(given, Iterable) else list(given)
+    for text in texts:
+        if not isinstance(text, str):
+            raise AddressError(f"{text!r} is not host:port", f"give text, as in {EXAMPLE!r}")
+    every = [each for text in texts for each in text.split(",") if each.strip()]
+    if not every:
+        raise AddressError("no address given", f"give host and port, as in {EXAMPLE}")
+    return [parse_address(each.strip(), default_port=default_port) for each in every]
+
+
+def _split(text: str) -> tuple[str, str | None]:
+    """(host, still in its brackets; port, None if there is none)."""
+    if text.endswith("]"):
+        return text, None
+    host, colon, port = text.rpartition(":")
+    return (host, port) if colon else (text, None)
+
+
+def _is_v6(host: str) -> bool:
+    try:
+        IPv6Address(host)
+    except AddressValueError:
+        return False
+    return True
+
+
+def _fix_of_host(text: str, host: str) -> str:
+    if _is_v6(text) or _is_v6(host):
+        return "put an IPv6 address in brackets, as in [::1]:9092"
+    return f"give host and port, as in {EXAMPLE}"
