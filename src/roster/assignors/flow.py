@@ -84,12 +84,14 @@ class Network:
         return ranges(self._start[nodes], self._degree[nodes])
 
     def _steps(self) -> Int64:
-        """Fewest open arcs from each node to a deficit; no farther than the farthest surplus."""
-        steps = np.where(self.surplus < 0, 0, _FAR)
-        frontier = np.flatnonzero(self.surplus < 0)
-        sources = np.flatnonzero(self.surplus > 0)
-        step = 0
-        while len(frontier) and (steps[sources] == _FAR).any():
+        """Fewest open arcs from each node to a deficit; no farther than to surplus enough to fill all of them."""
+        deficits, sources = np.flatnonzero(self.surplus < 0), np.flatnonzero(self.surplus > 0)
+        surplus = self.surplus[sources]
+        wanted = min(int(surplus.sum()), -int(self.surplus[deficits].sum()))
+        steps = np.full(len(self.surplus), _FAR)
+        steps[deficits] = step = 0
+        frontier = deficits
+        while len(frontier) and surplus[steps[sources] < _FAR].sum() < wanted:
             step += 1
             arcs = self._into(frontier)
             tails = self._tail[arcs[self._open[arcs]]]

@@ -17,6 +17,13 @@ from roster.assignors.flow import GOLDEN, UNBOUNDED, Network
 from roster.model.problem import Bool, Int64
 
 
+_ROUNDS, _CELLS = 32, 1 << 15
+"""Most rounds of bringing loads nearer to the mean, and most cells looked at in them once there were four."""
+
+_ALIKE = 0.25
+"""Partitions a member that loads may be off the mean and count as alike."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Table:
     """Rows x classes as a sparse table: cell i says that members of `column[i]` may own partitions of `row[i]`.
@@ -144,10 +151,12 @@ def spread(table: Table, supply: Int64) -> Int64:
     starts = np.searchsorted(table.row, np.arange(len(table.supply)))
     weight = table.size.astype(np.float64)
     target = table.size * (supply.sum() / table.size.sum())
-    for _ in range(4):
+    for _ in range(min(_ROUNDS, 4 + _CELLS // len(table.row))):
         share = weight[table.column]
         share *= (supply / np.add.reduceat(share, starts))[table.row]
         load = np.bincount(table.column, weights=share, minlength=len(weight))
+        if (np.abs(load - target) <= _ALIKE * table.size).all():
+            break
         weight *= (target + 1e-9) / (load + 1e-9)
     total = np.cumsum(share)
     begin = (total - share)[starts]
