@@ -16,9 +16,11 @@ import numpy as np
 from roster.assignors.flow import GOLDEN, UNBOUNDED, Network
 from roster.model.problem import Bool, Int64
 
-
 _ROUNDS, _CELLS = 32, 1 << 15
 """Most rounds of bringing loads nearer to the mean, and most cells looked at in them once there were four."""
+
+_WEIGHTS = 1e-60, 1e60
+"""Bounds of what loads out of reach of the mean would drive to nothing or beyond all numbers."""
 
 _ALIKE = 0.25
 """Partitions a member that loads may be off the mean and count as alike."""
@@ -157,7 +159,7 @@ def spread(table: Table, supply: Int64) -> Int64:
         load = np.bincount(table.column, weights=share, minlength=len(weight))
         if (np.abs(load - target) <= _ALIKE * table.size).all():
             break
-        weight *= (target + 1e-9) / (load + 1e-9)
+        weight = np.clip(weight * ((target + 1e-9) / (load + 1e-9)), *_WEIGHTS)
     total = np.cumsum(share)
     begin = (total - share)[starts]
     reached = np.floor(total - begin[table.row] + (GOLDEN * table.row) % 1.0)
