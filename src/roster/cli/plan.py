@@ -12,8 +12,9 @@ from roster.assignors import ASSIGNORS
 from roster.assignors import tasks as task_assignor
 from roster.cli.errors import USAGE, UserError
 from roster.cli.lag_options import assignors_with, lag_options
+from roster.cli.line_fields import InputError, parse_line
 from roster.cli.options import bootstrap_option
-from roster.cli.plan_input import RESETS, InputError, parse_line, read_problem, read_tasks
+from roster.cli.plan_input import RESETS, read_problem, read_tasks
 from roster.cli.plan_output import as_json, explain, explain_tasks, judge, tasks_as_json
 
 if TYPE_CHECKING:

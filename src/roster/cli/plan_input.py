@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from roster.assignors import ClaimSource
 from roster.assignors.lag import EARLIEST, LATEST, NONE, with_offsets
 from roster.assignors.tasks import Client, TaskProblem
+from roster.cli.line_fields import (
+    InputError,
+    path_to,
+    read_hex,
+    read_list,
+    read_name,
+    read_number,
+    read_object,
+    read_optional_name,
+    read_whole,
+    shown,
+)
 from roster.model import NO_GENERATION, MemberInfo, Problem
 from roster.model.problem import MOST_CAPACITY
 from roster.model.tasks import TaskId
@@ -26,38 +37,16 @@ _INT32 = 2**31 - 1
 _INT64 = 2**63 - 1
 
 
-class InputError(ValueError):
-    """What is wrong with a line; `field` is its path, as in members.c1.generation, "" for the line as a whole."""
-
-    def __init__(self, field: str, message: str) -> None:
-        super().__init__(f"{field}: {message}" if field else message)
-        self.field = field
-
-
-def parse_line(line: bytes) -> Any:
-    """The JSON document of a line. Raises InputError; names that stand twice in one object are refused too."""
-    try:
-        return json.loads(line, object_pairs_hook=_once, parse_constant=_no_number)
-    except InputError:
-        raise
-    except UnicodeDecodeError as error:
-        raise InputError("", f"not UTF-8: {error.reason} at byte {error.start}") from error
-    except json.JSONDecodeError as error:
-        raise InputError("", f"not JSON: {error.msg} at column {error.colno}") from error
-    except (RecursionError, ValueError) as error:
-        raise InputError("", f"not JSON that can be read: {error}") from error
-
-
 def read_problem(document: Any, source: ClaimSource) -> Problem:
     """The problem as an assignor with this source of claims sees it. Raises InputError.
 
     Without `user_data`, `owned` and `generation` are what a member claims, whichever the assignor.
     """
-    fields = _object(document, "", {"topics", "members", "offsets", "auto_offset_reset"}, ("topics", "members"))
-    topics, racks = _topics(_object(fields["topics"], "topics"))
+    fields = read_object(document, "", {"topics", "members", "offsets", "auto_offset_reset"}, ("topics", "members"))
+    topics, racks = _topics(read_object(fields["topics"], "topics"))
     members = {
-        _name(member, "members"): _Member.read(value, _path("members", member))
-        for member, value in _object(fields["members"], "members").items()
+        read_name(member, "members"): _Member.read(value, path_to("members", member))
+        for member, value in read_object(fields["members"], "members").items()
     }
     settling = _take_lag_header(members.values())
     if source is ClaimSource.STICKY_USER_DATA:
@@ -72,29 +61,29 @@ def read_problem(document: Any, source: ClaimSource) -> Problem:
     problem = replace(problem, settling=settling)
     reset = fields.get("auto_offset_reset", LATEST)
     if reset not in RESETS:
-        raise InputError("auto_offset_reset", f"must be one of {', '.join(RESETS)}, not {_shown(reset)}")
+        raise InputError("auto_offset_reset", f"must be one of {', '.join(RESETS)}, not {shown(reset)}")
     if "offsets" not in fields:
         return problem
-    return with_offsets(problem, _offsets(_object(fields["offsets"], "offsets"), topics), reset)
+    return with_offsets(problem, _offsets(read_object(fields["offsets"], "offsets"), topics), reset)
 
 
 def read_tasks(document: Any) -> TaskProblem:
     """The same for `tasks`."""
     known = {"tasks", "clients", "standbys", "acceptable_lag", "max_warmups"}
-    fields = _object(document, "", known, ("tasks", "clients"))
+    fields = read_object(document, "", known, ("tasks", "clients"))
     by_kind: dict[bool, list[TaskId]] = {True: [], False: []}
-    for name, value in _object(fields["tasks"], "tasks").items():
-        path = _path("tasks", name)
-        stateful = _object(value, path, {"stateful"}, ("stateful",))["stateful"]
+    for name, value in read_object(fields["tasks"], "tasks").items():
+        path = path_to("tasks", name)
+        stateful = read_object(value, path, {"stateful"}, ("stateful",))["stateful"]
         if not isinstance(stateful, bool):
-            raise InputError(f"{path}.stateful", f"must be true or false, not {_shown(stateful)}")
+            raise InputError(f"{path}.stateful", f"must be true or false, not {shown(stateful)}")
         by_kind[stateful].append(_task(name, path))
     clients = {
-        _name(name, "clients"): _client(value, _path("clients", name))
-        for name, value in _object(fields["clients"], "clients").items()
+        read_name(name, "clients"): _client(value, path_to("clients", name))
+        for name, value in read_object(fields["clients"], "clients").items()
     }
     options = {
-        option: _number(fields[option], option, 0, _INT64)
+        option: read_number(fields[option], option, 0, _INT64)
         for option in ("standbys", "acceptable_lag", "max_warmups")
         if option in fields
     }
@@ -116,25 +105,26 @@ class _Member:
     @classmethod
     def read(cls, value: Any, path: str) -> _Member:
         known = {"topics", "owned", "generation", "instance", "rack", "capacity", "user_data"}
-        fields = _object(value, path, known, ("topics",))
+        fields = read_object(value, path, known, ("topics",))
         return cls(
             topics=[
-                _name(topic, f"{path}.topics[{i}]") for i, topic in enumerate(_list(fields["topics"], f"{path}.topics"))
+                read_name(topic, f"{path}.topics[{i}]")
+                for i, topic in enumerate(read_list(fields["topics"], f"{path}.topics"))
             ],
             owned={
                 topic: [
-                    _whole(n, f"{_path(f'{path}.owned', topic)}[{i}]")
-                    for i, n in enumerate(_list(listed, _path(f"{path}.owned", topic)))
+                    read_whole(n, f"{path_to(f'{path}.owned', topic)}[{i}]")
+                    for i, n in enumerate(read_list(listed, path_to(f"{path}.owned", topic)))
                 ]
-                for topic, listed in _object(fields.get("owned", {}), f"{path}.owned").items()
+                for topic, listed in read_object(fields.get("owned", {}), f"{path}.owned").items()
             },
             generation=max(
-                NO_GENERATION, _number(fields.get("generation", -1), f"{path}.generation", -_INT32 - 1, _INT32)
+                NO_GENERATION, read_number(fields.get("generation", -1), f"{path}.generation", -_INT32 - 1, _INT32)
             ),
-            instance=_optional_name(fields.get("instance"), f"{path}.instance"),
-            rack=_optional_name(fields.get("rack"), f"{path}.rack"),
-            capacity=_number(fields.get("capacity", 1), f"{path}.capacity", 1, MOST_CAPACITY),
-            user_data=_hex(fields.get("user_data"), f"{path}.user_data"),
+            instance=read_optional_name(fields.get("instance"), f"{path}.instance"),
+            rack=read_optional_name(fields.get("rack"), f"{path}.rack"),
+            capacity=read_number(fields.get("capacity", 1), f"{path}.capacity", 1, MOST_CAPACITY),
+            user_data=read_hex(fields.get("user_data"), f"{path}.user_data"),
         )
 
     def info(self) -> MemberInfo:
@@ -170,19 +160,22 @@ def _topics(topics: Mapping[str, Any]) -> tuple[dict[str, int], dict[str, Sequen
     racks: dict[str, Sequence[Collection[str]]] = {}
     room = MOST_PARTITIONS
     for topic, value in topics.items():
-        path = _path("topics", _name(topic, "topics"))
+        path = path_to("topics", read_name(topic, "topics"))
         if isinstance(value, dict):
-            fields = _object(value, path, {"partitions", "racks"}, ("partitions",))
-            counts[topic] = _number(fields["partitions"], f"{path}.partitions", 0, room)
-            listed = _list(fields.get("racks", []), f"{path}.racks")
+            fields = read_object(value, path, {"partitions", "racks"}, ("partitions",))
+            counts[topic] = read_number(fields["partitions"], f"{path}.partitions", 0, room)
+            listed = read_list(fields.get("racks", []), f"{path}.racks")
             if "racks" in fields and len(listed) != counts[topic]:
                 raise InputError(f"{path}.racks", f"has {len(listed)} entries for {counts[topic]} partitions")
             racks[topic] = [
-                [_name(rack, f"{path}.racks[{i}][{j}]") for j, rack in enumerate(_list(each, f"{path}.racks[{i}]"))]
+                [
+                    read_name(rack, f"{path}.racks[{i}][{j}]")
+                    for j, rack in enumerate(read_list(each, f"{path}.racks[{i}]"))
+                ]
                 for i, each in enumerate(listed)
             ]
         else:
-            counts[topic] = _number(value, path, 0, room)
+            counts[topic] = read_number(value, path, 0, room)
         room -= counts[topic]
     return counts, {topic: listed for topic, listed in racks.items() if listed}
 
@@ -192,11 +185,11 @@ def _offsets(
 ) -> dict[str, dict[int, tuple[int, int, int | None]]]:
     found: dict[str, dict[int, tuple[int, int, int | None]]] = {}
     for topic, partitions in offsets.items():
-        path = _path("offsets", topic)
+        path = path_to("offsets", topic)
         if topic not in topics:
             raise InputError(path, "no such topic in topics")
-        for number, value in _object(partitions, path).items():
-            row = _path(path, number)
+        for number, value in read_object(partitions, path).items():
+            row = path_to(path, number)
             if not (number.isascii() and number.isdigit() and len(number) < 10 and int(number) < topics[topic]):
                 raise InputError(
                     row,
@@ -204,24 +197,24 @@ def _offsets(
                     if topics[topic]
                     else f"{topic} has no partitions",
                 )
-            fields = _object(value, row, {"begin", "end", "committed"}, ("end",))
-            end = _number(fields["end"], f"{row}.end", 0, _INT64)
-            begin = _number(fields.get("begin", 0), f"{row}.begin", 0, end)
+            fields = read_object(value, row, {"begin", "end", "committed"}, ("end",))
+            end = read_number(fields["end"], f"{row}.end", 0, _INT64)
+            begin = read_number(fields.get("begin", 0), f"{row}.begin", 0, end)
             committed = fields.get("committed")
             if committed is not None:
-                committed = _number(committed, f"{row}.committed", -1, _INT64)
+                committed = read_number(committed, f"{row}.committed", -1, _INT64)
             found.setdefault(topic, {})[int(number)] = (begin, end, committed)
     return found
 
 
 def _client(value: Any, path: str) -> Client:
-    fields = _object(value, path, {"threads", "tasks"})
+    fields = read_object(value, path, {"threads", "tasks"})
     lags = {}
-    for name, told in _object(fields.get("tasks", {}), f"{path}.tasks").items():
-        row = _path(f"{path}.tasks", name)
-        lag = _object(told, row, {"lag"}, ("lag",))["lag"]
-        lags[_task(name, row)] = _number(lag, f"{row}.lag", -_INT64, _INT64)
-    return Client(_number(fields.get("threads", 1), f"{path}.threads", 1, MOST_CAPACITY), lags)
+    for name, told in read_object(fields.get("tasks", {}), f"{path}.tasks").items():
+        row = path_to(f"{path}.tasks", name)
+        lag = read_object(told, row, {"lag"}, ("lag",))["lag"]
+        lags[_task(name, row)] = read_number(lag, f"{row}.lag", -_INT64, _INT64)
+    return Client(read_number(fields.get("threads", 1), f"{path}.threads", 1, MOST_CAPACITY), lags)
 
 
 def _task(name: str, path: str) -> TaskId:
@@ -229,83 +222,3 @@ def _task(name: str, path: str) -> TaskId:
         return TaskId.parse(name)
     except ValueError as error:
         raise InputError(path, str(error)) from error
-
-
-# One kind of value each; all raise InputError.
-
-
-def _object(value: Any, path: str, known: Collection[str] | None = None, needed: Sequence[str] = ()) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise InputError(path, f"must be an object, not {_shown(value)}")
-    for name in needed:
-        if name not in value:
-            raise InputError(_path(path, name), "is missing")
-    if known is not None:
-        for name in value:
-            if name not in known:
-                raise InputError(_path(path, name), f"unknown field; known are {', '.join(sorted(known))}")
-    return value
-
-
-def _list(value: Any, path: str) -> list[Any]:
-    if not isinstance(value, list):
-        raise InputError(path, f"must be a list, not {_shown(value)}")
-    return value
-
-
-def _whole(value: Any, path: str) -> int:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise InputError(path, f"must be a whole number, not {_shown(value)}")
-    return value
-
-
-def _number(value: Any, path: str, least: int, most: int) -> int:
-    number = _whole(value, path)
-    if not least <= number <= most:
-        raise InputError(path, f"must be from {least} to {most}, not {number}")
-    return number
-
-
-def _name(value: Any, path: str) -> str:
-    if not isinstance(value, str):
-        raise InputError(path, f"must be a string, not {_shown(value)}")
-    try:
-        value.encode()
-    except UnicodeEncodeError as error:
-        raise InputError(path, f"{value!a} is half a character: a lone surrogate") from error
-    return value
-
-
-def _optional_name(value: Any, path: str) -> str | None:
-    return None if value is None else _name(value, path)
-
-
-def _hex(value: Any, path: str) -> bytes | None:
-    if value is None:
-        return None
-    try:
-        return bytes.fromhex(_name(value, path))
-    except ValueError as error:
-        raise InputError(path, f"must be bytes in hex, not {_shown(value)}") from error
-
-
-def _path(path: str, name: str) -> str:
-    return f"{path}.{name}" if path else name
-
-
-def _shown(value: Any) -> str:
-    text = json.dumps(value)
-    return text if len(text) <= 40 else f"{text[:37]}..."
-
-
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise InputError(twice, "stands twice in one object")
-    return found
-
-
-def _no_number(text: str) -> Any:
-    raise InputError("", f"not JSON: {text} is no number")
