@@ -269,7 +269,10 @@ def kafka_order(names: Sequence[str]) -> Int64:
 
 def member_order(members: Sequence[str], instances: Sequence[str | None]) -> Int64:
     """Static members by instance id, then dynamic ones by member id (AbstractPartitionAssignor.MemberInfo)."""
-    by_id = kafka_order(members).tolist()
+    order = kafka_order(members)
+    if instances.count(None) == len(members):
+        return order
+    by_id = order.tolist()
     static = [i for i in by_id if instances[i] is not None]
     by_instance = kafka_order([instances[i] or "" for i in static])
     dynamic = [i for i in by_id if instances[i] is None]

@@ -38,7 +38,8 @@ _LOCKSTEP_MIN = 48
 _WORD = 8
 
 _WINDOWS = (16, 64, 1024)
-"""Bytes that topic lists must have in common to be taken for alike, round after round; then each is read on its own."""
+"""Bytes that topic lists must have in common to be taken for alike, round after round; then each is read on its own, as
+are lists most of which have nothing in common."""
 
 _CHUNK = 1 << 16
 """Names looked up at once; bounds the memory that hostile lists of names can ask for."""
@@ -283,24 +284,11 @@ def decode_subscriptions(subscriptions: Sequence[bytes], names: Names) -> Subscr
     version = np.minimum(version, HIGHEST_VERSION)
 
     sections, section_of, after = _topic_sections(subscriptions, readable, buffer, start, end, names)
-    user_data: list[bytes | None] = [None] * len(subscriptions)
-    position = np.full(len(size), -1, dtype=np.int64)
-    ends = end.tolist()
-    data = buffer.data
-    for m, at in enumerate(after.tolist()):
-        if at < 0 or at + 4 > ends[m]:
-            continue
-        length = _int32.unpack_from(data, at)[0]
-        if length < 0:
-            position[m] = at + 4
-        elif at + 4 + length <= ends[m]:
-            user_data[m] = data[at + 4 : at + 4 + length]
-            position[m] = at + 4 + length
-
+    user_data, position = _user_data(buffer, after, end)
     lists_owned = np.flatnonzero((position >= 0) & (version >= 1))
     entries, after_owned = _walk(buffer, position[lists_owned], end[lists_owned], with_numbers=True)
     position[lists_owned] = after_owned
-    generation, racks = _tails(data, version.tolist(), position, ends)
+    generation, racks = _tails(buffer, version, position, end)
     readable = position >= 0
     section_of[~readable] = 0
     generation[~readable] = NO_GENERATION
@@ -323,15 +311,18 @@ def _topic_sections(
     are looked for in the others; what does not match is read in the next round.
     """
     sections: list[Int32] = [np.zeros(0, dtype=np.int32)]
-    section_of = np.zeros(len(start), dtype=np.int32)
-    after = np.full(len(start), -1, dtype=np.int64)
+    section_of, after = [0] * len(start), [-1] * len(start)
+    starts = start.tolist()
     waiting = np.flatnonzero(readable).tolist()
     for window in (*_WINDOWS, None):
         if not waiting:
             break
         alike: dict[bytes | int, list[int]] = {}
-        for m in waiting:
-            alike.setdefault(m if window is None else subscriptions[m][2 : 2 + window], []).append(m)
+        if window is not None:
+            for m in waiting:
+                alike.setdefault(subscriptions[m][2 : 2 + window], []).append(m)
+        if window is None or 2 * len(alike) > len(waiting):
+            alike = {m: [m] for m in waiting}
         readers = np.array([group[0] for group in alike.values()], dtype=np.int64)
         entries, ends = _walk(buffer, start[readers] + 2, end[readers], with_numbers=False)
         topic = names.find(buffer, entries.name, entries.name_length)
@@ -344,37 +335,49 @@ def _topic_sections(
             if at < 0:
                 waiting += group[1:]
                 continue
-            length = at - int(start[reader])
+            length = at - starts[reader]
             section = subscriptions[reader][2:length]
             number = len(sections)
             sections.append(topic[begin:stop])
             for m in group:
                 if subscriptions[m].startswith(section, 2):
                     section_of[m] = number
-                    after[m] = start[m] + length
+                    after[m] = starts[m] + length
                 else:
                     waiting.append(m)
-    return sections, section_of, after
+    return sections, np.array(section_of, dtype=np.int32), np.array(after, dtype=np.int64)
 
 
-def _tails(data: bytes, versions: list[int], position: Int64, ends: list[int]) -> tuple[Int32, list[str | None]]:
+def _user_data(buffer: Buffer, at: Int64, end: Int64) -> tuple[list[bytes | None], Int64]:
+    """The user data that stands at `at`, None where it is null, and the position after it; -1 where it is broken."""
+    user_data: list[bytes | None] = [None] * len(at)
+    intact = np.flatnonzero((at >= 0) & (at + 4 <= end))
+    length = np.maximum(buffer.int32[at[intact]].astype(np.int64), -1)
+    position = np.full(len(at), -1, dtype=np.int64)
+    position[intact] = at[intact] + 4 + np.maximum(length, 0)
+    position[position > end] = -1
+    for m, size in zip(intact[length >= 0].tolist(), length[length >= 0].tolist(), strict=True):
+        after = int(position[m])
+        if after >= 0:
+            user_data[m] = buffer.data[after - size : after]
+    return user_data, position
+
+
+def _tails(buffer: Buffer, version: Int64, position: Int64, end: Int64) -> tuple[Int32, list[str | None]]:
     """Generations and racks, what follows the owned partitions; sets the position to -1 where they are broken."""
-    generation = np.full(len(versions), NO_GENERATION, dtype=np.int32)
-    racks: list[str | None] = [None] * len(versions)
-    for m, (version, at) in enumerate(zip(versions, position.tolist(), strict=True)):
-        if at < 0 or version < 2:
-            continue
-        if at + 4 > ends[m]:
-            position[m] = -1
-            continue
-        generation[m] = max(_int32.unpack_from(data, at)[0], NO_GENERATION)
-        if version < 3:
-            continue
-        length = _int16.unpack_from(data, at + 4)[0] if at + 6 <= ends[m] else ends[m]
-        if at + 6 + length > ends[m]:
-            position[m] = -1
-        elif length > 0:
-            racks[m] = data[at + 6 : at + 6 + length].decode("utf-8", "replace")
+    generation = np.full(len(version), NO_GENERATION, dtype=np.int32)
+    racks: list[str | None] = [None] * len(version)
+    position[(position >= 0) & (position + 4 * (version >= 2) + 2 * (version >= 3) > end)] = -1
+    dated = np.flatnonzero((position >= 0) & (version >= 2))
+    generation[dated] = np.maximum(buffer.int32[position[dated]], NO_GENERATION)
+    racked = np.flatnonzero((position >= 0) & (version >= 3))
+    rack = position[racked] + 6
+    length = buffer.int16[rack - 2].astype(np.int64)
+    position[racked[rack + length > end[racked]]] = -1
+    named = length > 0
+    for m, begin, size in zip(*(column[named].tolist() for column in (racked, rack, length)), strict=True):
+        if position[m] >= 0:
+            racks[m] = buffer.data[begin : begin + size].decode("utf-8", "replace")
     return generation, racks
 
 
