@@ -13,6 +13,7 @@ import statistics
 import time
 import tracemalloc
 from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
 
 from benchmarks import peers
 from benchmarks.groups import WORKLOADS, Group, Members, Topics, equal, events, four_classes
@@ -21,6 +22,9 @@ from roster.assignors import COOPERATIVE_STICKY
 from roster.assignors.certificate import verify
 from roster.member.leader import lead, plan_group
 
+Answer: TypeAlias = dict[str, Any]
+"""What a peer measured: lists of milliseconds by figure, or an `error`."""
+
 LIMIT = 60.0
 """Seconds of wall clock that a peer gets for one group, warm-ups and all."""
 
@@ -28,15 +32,20 @@ PROVED_UP_TO = 200_000
 """Partitions up to which the plan's certificate is verified as well."""
 
 
-def median(work: Callable[[], object], rounds: int) -> float:
-    """Median CPU milliseconds of a call, after one that is not counted."""
+def times(work: Callable[[], object], rounds: int) -> list[float]:
+    """CPU milliseconds of calls, after one that is not counted."""
     work()
     figures = []
     for _ in range(rounds):
         begin = time.process_time()
         work()
         figures.append((time.process_time() - begin) * 1000)
-    return statistics.median(figures)
+    return figures
+
+
+def median(work: Callable[[], object], rounds: int) -> float:
+    """Median CPU milliseconds of a call, after one that is not counted."""
+    return statistics.median(times(work, rounds))
 
 
 def short(milliseconds: float) -> str:
@@ -77,29 +86,45 @@ class Table:
         subscriptions = group.subscriptions()
         plan = plan_group(COOPERATIVE_STICKY, subscriptions, group.topics)
         problem = plan.problem
-        decision = median(lambda: COOPERATIVE_STICKY.assign(problem), self.rounds)
-        people = median(lambda: COOPERATIVE_STICKY.assign(problem).assignment(), self.rounds)
-        whole = median(lambda: lead("cooperative-sticky", subscriptions, group.topics), self.rounds)
+        figures = {
+            "decision": lambda: COOPERATIVE_STICKY.assign(problem),
+            "people": lambda: COOPERATIVE_STICKY.assign(problem).assignment(),
+            "bytes": lambda: lead("cooperative-sticky", subscriptions, group.topics),
+        }
+        samples: dict[str, list[float]] = {figure: [] for figure in figures}
+        answers = []
+        for peer in (self.java, self.franz, None):  # before, between and after the peers: the machine's pace changes
+            for figure, work in figures.items():
+                samples[figure] += times(work, self.rounds)
+            answers += [] if peer is None else [self._answer(peer, group)]
+        ours = {figure: statistics.median(found) for figure, found in samples.items()}
         loads = plan.loads()
         proof = ""
         if problem.partition_count <= PROVED_UP_TO:
             proof = "ok" if verify(problem, plan).ok else "BAD"
-        line = f"{name:27}{event:9}{short(decision):>9}{short(people):>8}{short(whole):>9}{int(plan.moved().sum()):>9}"
-        line += f"{f'{loads.min()}-{loads.max()}':>10} {proof:4}"
-        line += self._compared(self.java, group, [("decision", whole)])
-        line += self._compared(self.franz, group, [("plan", people), ("bytes", whole)])
+        line = f"{name:27}{event:9}{short(ours['decision']):>9}{short(ours['people']):>8}{short(ours['bytes']):>9}"
+        line += f"{int(plan.moved().sum()):>9}{f'{loads.min()}-{loads.max()}':>10} {proof:4}"
+        line += self._compared(answers[0], [("decision", ours["bytes"])])
+        line += self._compared(answers[1], [("plan", ours["people"]), ("bytes", ours["bytes"])])
         print(line, flush=True)
 
-    def _compared(self, peer: Peer, group: Group, figures: list[tuple[str, float]]) -> str:
-        """Columns of a peer: its figure, and Roster's as a multiple of it."""
+    def _answer(self, peer: Peer, group: Group) -> Answer | str | None:
+        """What a peer measured; None if it took too long; "" if there is no such peer here."""
         try:
-            answer = peer.time(group, rounds=self.rounds, budget=self.budget)
+            return peer.time(group, rounds=self.rounds, budget=self.budget)
         except TooSlowError:
-            return "".join(f"{f'>{self.limit:.0f} s':>9}{f'<{ours / self.limit / 1000:.1g}':>8}" for _, ours in figures)
+            return None
         except MissingError as missing:
             if str(missing) not in self.said:
                 self.said.add(str(missing))
                 print(f"*** MISSING: {peer.name}: {missing}", flush=True)
+            return ""
+
+    def _compared(self, answer: Answer | str | None, figures: list[tuple[str, float]]) -> str:
+        """Columns of a peer: its figure, and Roster's as a multiple of it."""
+        if answer is None:
+            return "".join(f"{f'>{self.limit:.0f} s':>9}{f'<{ours / self.limit / 1000:.1g}':>8}" for _, ours in figures)
+        if isinstance(answer, str):
             return "".join(f"{'-':>9}{'':>8}" for _ in figures)
         if "error" in answer:
             return f"{answer['error'][:15]:>17}" + " " * 17 * (len(figures) - 1)

@@ -29,8 +29,11 @@ NEVER_ALIKE = Table(np.array([0, 0, 1]), np.array([0, 1, 1]), np.array([36, 31])
 @given(tables(), st.data())
 @example(NEVER_ALIKE, None)
 def test_what_is_left_of_a_supply_is_all_laid_out_and_none_below_zero(table, data):
-    left = [0, 31] if data is None else [data.draw(st.integers(0, supply)) for supply in table.supply.tolist()]
-    placed = spread(table, np.array(left))
+    left, load = [0, 31], np.array([36, 0])
+    if data is not None:
+        left = [data.draw(st.integers(0, supply)) for supply in table.supply.tolist()]
+        load = np.array([data.draw(st.integers(0, 1 << 30)) for _ in table.size])
+    placed = spread(table, np.array(left), load)
     assert (placed >= 0).all()
     assert np.bincount(table.row, weights=placed).tolist() == left
 
@@ -38,7 +41,7 @@ def test_what_is_left_of_a_supply_is_all_laid_out_and_none_below_zero(table, dat
 @given(tables())
 @example(NEVER_ALIKE)
 def test_the_fairest_assignment_carries_every_supply_at_the_levels_of_its_blocks(table):
-    levels = fairest(table, spread(table, table.supply), wants_placed=True)
+    levels = fairest(table, spread(table, table.supply, np.zeros_like(table.size)), wants_placed=True)
     inside = levels.block_of_row[table.row] == levels.block_of_class[table.column]
     placed = np.where(inside, levels.placed, 0)
     assert (placed >= 0).all()

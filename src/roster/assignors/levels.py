@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from roster.assignors.flow import GOLDEN, UNBOUNDED, Network
+from roster.assignors.groups import ranges
 from roster.model.problem import Bool, Int64
 
 _ROUNDS, _CELLS = 32, 1 << 15
@@ -21,6 +22,9 @@ _ROUNDS, _CELLS = 32, 1 << 15
 
 _WEIGHTS = 1e-60, 1e60
 """Bounds of what loads out of reach of the mean would drive to nothing or beyond all numbers."""
+
+_LEAST = 1e-6
+"""Partitions a member that a class may get although it is full already: others of a row may be fuller."""
 
 _ALIKE = 0.25
 """Partitions a member that loads may be off the mean and count as alike."""
@@ -148,23 +152,34 @@ class _Part:
         return cells, self.rows[rows], self.classes[classes]
 
 
-def spread(table: Table, supply: Int64) -> Int64:
-    """[cells] a supply of each row laid out over its classes, roughly so that loads come out alike."""
-    starts = np.searchsorted(table.row, np.arange(len(table.supply)))
-    weight = table.size.astype(np.float64)
-    target = table.size * (supply.sum() / table.size.sum())
-    for _ in range(min(_ROUNDS, 4 + _CELLS // len(table.row))):
-        share = weight[table.column]
-        share *= (supply / np.add.reduceat(share, starts))[table.row]
-        load = np.bincount(table.column, weights=share, minlength=len(weight))
-        if (np.abs(load - target) <= _ALIKE * table.size).all():
+def spread(table: Table, supply: Int64, load: Int64) -> Int64:
+    """[cells] a supply of each row laid out over its classes, roughly so that with it their loads come out alike."""
+    rows = np.flatnonzero(supply)
+    if not len(rows):
+        return np.zeros(len(table.row), dtype=np.int64)
+    supply = supply[rows]
+    width = np.bincount(table.row)
+    cells = ranges((np.cumsum(width) - width)[rows], width[rows])
+    column, width = table.column[cells], width[rows]
+    row = np.repeat(np.arange(len(rows)), width)
+    starts = np.cumsum(width) - width
+    mean = (load.sum() + supply.sum()) / table.size.sum()
+    target = np.maximum(mean * table.size - load, 0.0)
+    target *= supply.sum() / target.sum()
+    weight = np.maximum(target, table.size * _LEAST)
+    for _ in range(min(_ROUNDS, 4 + _CELLS // len(cells))):
+        share = weight[column]
+        share *= (supply / np.add.reduceat(share, starts))[row]
+        reached = np.bincount(column, weights=share, minlength=len(weight))
+        if (np.abs(reached - target) <= _ALIKE * table.size).all():
             break
-        weight = np.clip(weight * ((target + 1e-9) / (load + 1e-9)), *_WEIGHTS)
+        weight = np.clip(weight * ((target + 1e-9) / (reached + 1e-9)), *_WEIGHTS)
     total = np.cumsum(share)
     begin = (total - share)[starts]
-    reached = np.floor(total - begin[table.row] + (GOLDEN * table.row) % 1.0)
-    reached = np.minimum(reached, supply[table.row])
-    reached[np.append(starts[1:], len(share)) - 1] = supply
-    before = np.append(0.0, reached[:-1])
+    laid = np.minimum(np.floor(total - begin[row] + (GOLDEN * rows[row]) % 1.0), supply[row])
+    laid[starts + width - 1] = supply
+    before = np.append(0.0, laid[:-1])
     before[starts] = 0.0
-    return np.asarray(reached - before, dtype=np.int64)
+    result = np.zeros(len(table.row), dtype=np.int64)
+    result[cells] = laid - before
+    return result

@@ -127,7 +127,8 @@ class _Exchange:
         placed = np.zeros(len(table.row), dtype=np.int64)
         np.add.at(placed, self.held_cell, self.held)
         left = table.supply - np.bincount(table.row, weights=placed, minlength=self.rows).astype(np.int64)
-        return fairest(table, placed + spread(table, left), wants_placed=wants_placed)
+        load = np.bincount(table.column, weights=placed, minlength=self.classes).astype(np.int64)
+        return fairest(table, placed + spread(table, left, load), wants_placed=wants_placed)
 
     def _as_placed(self, levels: Levels) -> tuple[Int64, Int64, Int64]:
         """The same as `_cheapest` where nothing is held and racks say nothing: every way to reach the loads will do."""
