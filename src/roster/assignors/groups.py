@@ -57,10 +57,12 @@ def _first_alike(values: Int32, start: Int64, size: Int64) -> Int64:
     mixed = (values.astype(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
     mixed = (mixed ^ (mixed >> np.uint64(31))) * np.uint64(0xBF58476D1CE4E5B9)
     signature = np.add.reduceat(mixed ^ (mixed >> np.uint64(29)), start)
-    _, first, group = np.unique(signature, return_index=True, return_inverse=True)
-    example = first[group]
+    order = np.argsort(signature)
+    begins = np.append(True, signature[order[1:]] != signature[order[:-1]])
+    example = np.empty(len(order), dtype=np.int64)
+    example[order] = np.minimum.reduceat(order, np.flatnonzero(begins))[np.cumsum(begins) - 1]
     if (size == size[example]).all() and (values == values[ranges(start[example], size)]).all():
-        return example.astype(np.int64)
+        return example
     seen: dict[bytes, int] = {}  # two different lists with one signature
     lists = (values[a : a + n].tobytes() for a, n in zip(start.tolist(), size.tolist(), strict=True))
     return np.array([seen.setdefault(key, number) for number, key in enumerate(lists)], dtype=np.int64)

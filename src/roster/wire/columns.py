@@ -84,8 +84,8 @@ class Buffer:
     def __init__(self, parts: Iterable[bytes]) -> None:
         self.data = b"".join((*parts, bytes(_WORD)))  # padded, so that the last bytes can be read as a word too
         self.size = len(self.data) - _WORD
-        self.int16 = np.ndarray(self.size, dtype=">i2", buffer=self.data, strides=(1,))
-        self.int32 = np.ndarray(self.size, dtype=">i4", buffer=self.data, strides=(1,))
+        self.int16 = np.ndarray(self.size + 1, dtype=">i2", buffer=self.data, strides=(1,))
+        self.int32 = np.ndarray(self.size + 1, dtype=">i4", buffer=self.data, strides=(1,))
         self.word = np.ndarray(self.size + 1, dtype="<u8", buffer=self.data, strides=(1,))
 
     def words(self, start: Int64, length: Int64, width: int) -> UInt64:
@@ -188,30 +188,29 @@ def _walk(buffer: Buffer, start: Int64, end: Int64, *, with_numbers: bool) -> tu
     sane = (left >= 0) & (left * fixed <= end[row] - start[row] - 4)
     row, left = row[sane], left[sane]
     position, limit = start[row] + 4, end[row]
+    nothing = np.zeros(len(row), dtype=np.int64)
     steps: list[tuple[Int64, Int64, Int64, Int64, Int64]] = []
     while True:
-        done = left == 0
-        if done.any():
-            after[row[done]] = position[done]
-            row, left, position, limit = row[~done], left[~done], position[~done], limit[~done]
+        if not left.all():
+            more = left > 0
+            after[row[~more]] = position[~more]
+            row, left, position, limit = row[more], left[more], position[more], limit[more]
         if len(row) < _LOCKSTEP_MIN:
             break
-        intact = position + fixed <= limit
-        length = buffer.int16[np.where(intact, position, 0)].astype(np.int64)
+        length = buffer.int16[position].astype(np.int64)
         name = position + 2
         numbers = name + length
-        intact &= (length >= 0) & (numbers + fixed - 2 <= limit)
+        intact = (length >= 0) & (numbers + fixed - 2 <= limit)
+        count = nothing[: len(row)]
         if with_numbers:
             count = buffer.int32[np.where(intact, numbers, 0)].astype(np.int64)
             numbers += 4
             intact &= (count >= 0) & (numbers + 4 * count <= limit)
-        else:
-            count = np.zeros(len(row), dtype=np.int64)
         if not intact.all():
             row, left, limit = row[intact], left[intact], limit[intact]
             name, length, numbers, count = name[intact], length[intact], numbers[intact], count[intact]
         steps.append((row, name, length, numbers, count))
-        position = numbers + 4 * count
+        position = numbers + 4 * count if with_numbers else numbers
         left = left - 1
     tail = _walk_one_by_one(buffer.data, row, left, position, limit, after, with_numbers=with_numbers)
     if steps:
