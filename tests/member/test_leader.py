@@ -52,7 +52,7 @@ def test_df_4_truncated_bytes_leave_a_valid_plan_for_everyone_else(name, damage)
 
 
 def test_an_unknown_assignor_is_named():
-    with pytest.raises(ValueError, match="unknown assignor 'fair'"):
+    with pytest.raises(ValueError, match="there is no assignor 'fair'; known are cooperative-sticky"):
         roster.lead("fair", {"a": sent("t")}, {"t": 1})
 
 

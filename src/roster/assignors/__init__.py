@@ -1,7 +1,7 @@
 """The policies as pure functions: one file each, assign(problem) -> Plan."""
 
 from roster.assignors.base import Assignor, ClaimSource, RebalanceProtocol
-from roster.assignors.choice import ASSIGNORS, choose, protocol_of
+from roster.assignors.choice import ASSIGNORS, choose, find_assignor, protocol_of
 from roster.assignors.lag import (
     LAG,
     LAG_COOPERATIVE_STICKY,
@@ -28,6 +28,7 @@ __all__ = [
     "LagOptions",
     "RebalanceProtocol",
     "choose",
+    "find_assignor",
     "lag_cooperative_sticky",
     "lag_sticky",
     "protocol_of",

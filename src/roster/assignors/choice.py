@@ -20,6 +20,17 @@ ASSIGNORS: Mapping[str, Assignor] = MappingProxyType(
 """Every assignor under its Kafka name."""
 
 
+def find_assignor(assignor: str | Assignor) -> Assignor:
+    """The assignor itself, or the one of that name; ValueError names the known ones."""
+    if isinstance(assignor, Assignor):
+        return assignor
+    if isinstance(assignor, str) and assignor in ASSIGNORS:
+        return ASSIGNORS[assignor]
+    if isinstance(assignor, LagOptions):
+        raise ValueError(f"{assignor} names no assignor; write lag_cooperative_sticky({assignor}), or lag_sticky(…)")
+    raise ValueError(f"there is no assignor {assignor!r}; known are {', '.join(sorted(ASSIGNORS))}")
+
+
 def choose(assignors: Iterable[str | Assignor]) -> dict[str, Assignor]:
     """The assignors by the names their group knows them by, in the order given.
 
@@ -27,7 +38,7 @@ def choose(assignors: Iterable[str | Assignor]) -> dict[str, Assignor]:
     """
     chosen: dict[str, Assignor] = {}
     for each in assignors:
-        assignor = _find(each)
+        assignor = find_assignor(each)
         if assignor.name in chosen:
             raise ValueError(f"names {assignor.name} twice; leave one out")
         chosen[assignor.name] = assignor
@@ -45,13 +56,3 @@ def protocol_of(chosen: Mapping[str, Assignor]) -> RebalanceProtocol:
 
 def _common(assignors: Iterable[Assignor]) -> frozenset[RebalanceProtocol]:
     return frozenset.intersection(*(frozenset(assignor.supported_protocols) for assignor in assignors))
-
-
-def _find(assignor: object) -> Assignor:
-    if isinstance(assignor, Assignor):
-        return assignor
-    if isinstance(assignor, str) and assignor in ASSIGNORS:
-        return ASSIGNORS[assignor]
-    if isinstance(assignor, LagOptions):
-        raise ValueError(f"{assignor} names no assignor; write lag_cooperative_sticky({assignor}), or lag_sticky(…)")
-    raise ValueError(f"there is no assignor {assignor!r}; known are {', '.join(sorted(ASSIGNORS))}")

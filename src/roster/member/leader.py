@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 
-from roster.assignors import ASSIGNORS, Assignor, ClaimSource
+from roster.assignors import Assignor, ClaimSource, find_assignor
 from roster.assignors.lag import LATEST, Offsets, with_offsets
 from roster.model import NO_GENERATION, Plan, Problem
 from roster.wire.columns import (
@@ -127,12 +127,3 @@ def read_group(
         capacity=capacity if (capacity > 1).any() else None,
         settling=settling,
     )
-
-
-def find_assignor(name: str | Assignor) -> Assignor:
-    """The assignor of that name; ValueError names the known ones."""
-    if isinstance(name, Assignor):
-        return name
-    if name not in ASSIGNORS:
-        raise ValueError(f"unknown assignor {name!r}; known are {', '.join(ASSIGNORS)}")
-    return ASSIGNORS[name]
