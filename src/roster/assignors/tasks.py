@@ -115,6 +115,8 @@ class _Placing:
             return
         self.standbys = {
             task: set(sorted(self._replicas_of(task), key=lambda client: (self.lags[task][client], client))[:replicas])
+            if task in self.lags
+            else set()
             for task in self.stateful
         }
         load = Counter(self.wished.values())
@@ -153,6 +155,8 @@ class _Placing:
         queue = [((load[client] + 1) / self.threads[client], client) for client in range(len(self.names))]
         heapq.heapify(queue)
         for heavy in sorted(replicas_on, key=lambda client: (-load[client] / self.threads[client], client)):
+            if queue[0][0] >= load[heavy] / self.threads[heavy]:
+                continue
             for task in sorted(replicas_on[heavy]):
                 if queue[0][0] >= load[heavy] / self.threads[heavy]:
                     break
@@ -227,21 +231,21 @@ class _Placing:
     def _running(self) -> dict[TaskId, int]:
         """The client that runs each task; where two say so, neither is believed."""
         owners = {}
-        for task in (*self.stateful, *self.stateless):
-            claims = [client for client, lag in self.lags[task].items() if lag == LATEST]
+        for task, lags in self.lags.items():
+            claims = [client for client, lag in lags.items() if lag == LATEST]
             if len(claims) == 1:
                 owners[task] = claims[0]
         return owners
 
     def _nearest(self, task: TaskId) -> frozenset[int] | None:
         """The clients within the acceptable lag, else those of the least lag; None when nobody has an advantage."""
-        lags = self.lags[task]
-        if self.problem.acceptable_lag >= WHOLE_LOG:
+        lags = self.lags.get(task)
+        if lags is None or self.problem.acceptable_lag >= WHOLE_LOG:
             return None
         caught_up = frozenset(client for client, lag in lags.items() if lag <= self.problem.acceptable_lag)
         if caught_up:
             return caught_up
-        least = min(lags.values(), default=WHOLE_LOG)
+        least = min(lags.values())
         return frozenset(client for client, lag in lags.items() if lag == least < WHOLE_LOG) or None
 
 
@@ -270,10 +274,10 @@ def _quotas(tasks: int, threads: Sequence[int], load: Sequence[int]) -> tuple[li
     heapq.heapify(queue)
     order = []
     for _ in range(tasks):
-        pressure, client = heapq.heappop(queue)
+        pressure, client = queue[0]
         order.append((pressure, client))
         quota[client] += 1
-        heapq.heappush(queue, (_pressure(load[client] + quota[client], threads[client]), client))
+        heapq.heapreplace(queue, (_pressure(load[client] + quota[client], threads[client]), client))
     if not order:
         return quota, set(), 0
     last = order[-1][0]
@@ -374,11 +378,13 @@ def _deal_rest(
         ]
         heapq.heapify(queue)
         for task in waiting:
-            _, _, client = heapq.heappop(queue)
+            client = queue[0][2]
             dealt[task] = client
             load[client] += 1
             kin[client] += 1
             places[client] -= 1
             if places[client]:
-                heapq.heappush(queue, (kin[client], _pressure(load[client], threads[client]), client))
+                heapq.heapreplace(queue, (kin[client], _pressure(load[client], threads[client]), client))
+            else:
+                heapq.heappop(queue)
     return dealt
