@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from roster.wire import WireError
 from roster.wire.columns import (
-    Names,
     decode_cooperative_user_data,
     decode_sticky_user_data,
     decode_subscriptions,
@@ -24,6 +23,7 @@ from roster.wire.consumer_protocol import (
     decode_subscription,
     encode_subscription,
 )
+from roster.wire.names import Names
 
 TOPICS = ["t", "topic-1", "topic-2", "topics", "orders.v1", "a-name-of-sixteen", "eightchr", "x" * 249]
 

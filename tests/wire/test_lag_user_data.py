@@ -4,8 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from roster.wire.columns import Names, decode_sticky_user_data, encode_sticky_user_data
+from roster.wire.columns import decode_sticky_user_data, encode_sticky_user_data
 from roster.wire.lag_user_data import MAGIC, encode_lag_user_data, split_lag_user_data
+from roster.wire.names import Names
 
 
 def test_the_layout():

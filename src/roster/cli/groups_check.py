@@ -17,13 +17,13 @@ from roster.client import UnknownGroupError
 from roster.wire import WireError
 from roster.wire.columns import (
     NO_GENERATION,
-    Names,
     decode_cooperative_user_data,
     decode_sticky_user_data,
     without_stray_prefix,
 )
 from roster.wire.consumer_protocol import Subscription, decode_assignment, decode_subscription, flat, version_of
 from roster.wire.lag_user_data import split_lag_user_data
+from roster.wire.names import Names
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator

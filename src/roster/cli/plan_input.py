@@ -23,8 +23,9 @@ from roster.cli.line_fields import (
 from roster.model import NO_GENERATION, MemberInfo, Problem
 from roster.model.problem import MOST_CAPACITY
 from roster.model.tasks import TaskId
-from roster.wire.columns import Names, decode_cooperative_user_data, decode_sticky_user_data
+from roster.wire.columns import decode_cooperative_user_data, decode_sticky_user_data
 from roster.wire.lag_user_data import split_lag_user_data
+from roster.wire.names import Names
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence

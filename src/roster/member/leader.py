@@ -10,7 +10,6 @@ from roster.assignors import Assignor, ClaimSource, find_assignor
 from roster.assignors.lag import LATEST, Offsets, with_offsets
 from roster.model import NO_GENERATION, Plan, Problem
 from roster.wire.columns import (
-    Names,
     TopicPartitions,
     decode_cooperative_user_data,
     decode_sticky_user_data,
@@ -18,6 +17,7 @@ from roster.wire.columns import (
     encode_assignments,
 )
 from roster.wire.lag_user_data import split_lag_user_data
+from roster.wire.names import Names
 
 
 def lead(

@@ -12,13 +12,13 @@ from roster.assignors import Assignor, ClaimSource
 from roster.model import NO_GENERATION, Problem
 from roster.model.problem import Int32
 from roster.wire.columns import (
-    Names,
     TopicPartitions,
     decode_cooperative_user_data,
     decode_sticky_user_data,
     encode_assignments,
     encode_cooperative_user_data,
 )
+from roster.wire.names import Names
 
 LAST_STAMP = 2**31 - 1
 

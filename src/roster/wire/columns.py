@@ -15,7 +15,7 @@ members are left the rest is read one by one. Every count and length is checked 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from struct import Struct
@@ -23,6 +23,8 @@ from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+
+from roster.wire.names import WORD, Buffer, Names, as_words
 
 Int32: TypeAlias = npt.NDArray[np.int32]
 Int64: TypeAlias = npt.NDArray[np.int64]
@@ -35,14 +37,9 @@ NO_GENERATION = -1
 _LOCKSTEP_MIN = 48
 """Below this many members a Python loop over entries is faster than numpy steps over members."""
 
-_WORD = 8
-
 _WINDOWS = (16, 64, 1024)
 """Bytes that topic lists must have in common to be taken for alike, round after round; then each is read on its own, as
 are lists most of which have nothing in common."""
-
-_CHUNK = 1 << 16
-"""Names looked up at once; bounds the memory that hostile lists of names can ask for."""
 
 _int16 = Struct(">h")
 _int32 = Struct(">i")
@@ -76,85 +73,6 @@ class Subscriptions:
     generation: Int32
     racks: list[str | None]
     readable: Bool
-
-
-class Buffer:
-    """Bytes that can be read as integers at any position, aligned or not, many positions at once."""
-
-    def __init__(self, parts: Iterable[bytes]) -> None:
-        self.data = b"".join((*parts, bytes(_WORD)))  # padded, so that the last bytes can be read as a word too
-        self.size = len(self.data) - _WORD
-        self.int16 = np.ndarray(self.size + 1, dtype=">i2", buffer=self.data, strides=(1,))
-        self.int32 = np.ndarray(self.size + 1, dtype=">i4", buffer=self.data, strides=(1,))
-        self.word = np.ndarray(self.size + 1, dtype="<u8", buffer=self.data, strides=(1,))
-
-    def words(self, start: Int64, length: Int64, width: int) -> UInt64:
-        """[width, names] the bytes of each name as little-endian integers, zero past its end."""
-        place = start + (_WORD * np.arange(width))[:, np.newaxis]
-        left = length - (_WORD * np.arange(width))[:, np.newaxis]
-        words = self.word[np.minimum(place, self.size)]
-        return np.asarray(words & _FIRST_BYTES[np.clip(left, 0, _WORD)], dtype=np.uint64)
-
-
-_FIRST_BYTES = np.array([(1 << (8 * n)) - 1 for n in range(_WORD + 1)], dtype=np.uint64)
-
-
-class Names:
-    """Topic names that can be found in a buffer, many (position, length) pairs at once: a hash table in arrays."""
-
-    def __init__(self, names: Sequence[str]) -> None:
-        self._words, self._length = _as_words(names)
-        bits = max(3, (2 * len(names)).bit_length())
-        self._shift = np.uint64(64 - bits)
-        slot = (_hash(self._words, self._length) >> self._shift).astype(np.uint16 if bits <= 16 else np.int64)
-        self._chain = np.argsort(slot, kind="stable").astype(np.int32)
-        self._begin = np.zeros((1 << bits) + 1, dtype=np.int32)
-        np.cumsum(np.bincount(slot, minlength=1 << bits), out=self._begin[1:])
-
-    def find(self, buffer: Buffer, start: Int64, length: Int64) -> Int32:
-        """Index of each name in the buffer, -1 where it is none of these."""
-        found = np.full(len(start), -1, dtype=np.int32)
-        if len(self._length):
-            for at in range(0, len(start), _CHUNK):
-                rows = slice(at, at + _CHUNK)
-                self._find(buffer, start[rows], length[rows], found[rows])
-        return found
-
-    def _find(self, buffer: Buffer, start: Int64, length: Int64, found: Int32) -> None:
-        words = buffer.words(start, length, len(self._words))
-        slot = (_hash(words, length) >> self._shift).astype(np.int64)
-        place, end = self._begin[slot], self._begin[slot + 1]
-        pending = np.flatnonzero(place < end)
-        place, end = place[pending], end[pending]
-        while len(pending):
-            candidate = self._chain[place]
-            equal = self._length[candidate] == length[pending]
-            for mine, asked in zip(self._words, words, strict=True):
-                equal &= mine[candidate] == asked[pending]
-            found[pending[equal]] = candidate[equal]
-            place = place + 1
-            more = ~equal & (place < end)
-            pending, place, end = pending[more], place[more], end[more]
-
-
-def _as_words(names: Sequence[str]) -> tuple[UInt64, Int64]:
-    """([width, names] the names in UTF-8 as `Buffer.words` gives them, [names] their lengths in bytes)."""
-    text = "".join(names)
-    data = text.encode("utf-8", "surrogatepass")
-    sized: Iterable[str | bytes] = names
-    if len(data) != len(text):
-        sized = [name.encode("utf-8", "surrogatepass") for name in names]
-    length = np.fromiter(map(len, sized), dtype=np.int64, count=len(names))
-    width = -(-int(length.max(initial=0)) // _WORD)
-    return Buffer([data]).words(np.cumsum(length) - length, length, width), length
-
-
-def _hash(words: UInt64, length: Int64) -> UInt64:
-    value = length.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
-    for word in words:
-        value = (value ^ word) * np.uint64(0xBF58476D1CE4E5B9)
-        value ^= value >> np.uint64(29)
-    return np.asarray(value * np.uint64(0x94D049BB133111EB), dtype=np.uint64)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -458,7 +376,7 @@ def encode_assignments(
     entry_start = np.flatnonzero(starts)
     entry_member, entry_topic = member[entry_start], topic[entry_start]
     entry_count = np.diff(np.append(entry_start, len(order)))
-    words, name_length = _as_words(topics)
+    words, name_length = as_words(topics)
     entry_size = 6 + name_length[entry_topic] + 4 * entry_count
 
     tail = _int32.pack(-1) if user_data is None else _int32.pack(len(user_data)) + user_data
@@ -467,7 +385,7 @@ def encode_assignments(
     end = np.cumsum(body_size + head_size + len(tail))
     begin = end - body_size - head_size - len(tail)
     total = int(end[-1]) if member_count else 0
-    out = bytearray(total + _WORD)
+    out = bytearray(total + WORD)
     int16 = np.ndarray(total, dtype=">i2", buffer=out, strides=(1,))
     int32 = np.ndarray(total, dtype=">i4", buffer=out, strides=(1,))
     word = np.ndarray(total, dtype="<u8", buffer=out, strides=(1,))
@@ -476,8 +394,8 @@ def encode_assignments(
     length = name_length[entry_topic]
     int16[entry_at] = length
     for w in range(len(words)):  # whole words spill over the name's end, onto bytes that are written after them
-        reach = slice(None) if int(name_length.min()) > w * _WORD else length > w * _WORD
-        word[entry_at[reach] + 2 + w * _WORD] = words[w, entry_topic[reach]]
+        reach = slice(None) if int(name_length.min()) > w * WORD else length > w * WORD
+        word[entry_at[reach] + 2 + w * WORD] = words[w, entry_topic[reach]]
     count_at = entry_at + 2 + length
     int32[count_at] = entry_count
     if len(entry_start) == len(order):
