@@ -162,11 +162,11 @@ class Table:
                 try:
                     answer = self.java.time(group, policy=policy, rounds=self.rounds, budget=self.budget)
                     theirs = statistics.median(answer["decision"])
-                    line += f"{short(ours):>11}{short(theirs):>8}{ours / theirs:>7.2g}"
+                    line += f"{short(ours):>11}{short(theirs):>8}{ours / theirs:>8.2g}"
                 except TooSlowError:
-                    line += f"{short(ours):>11}{f'>{self.limit:.0f} s':>8}{'':7}"
+                    line += f"{short(ours):>11}{f'>{self.limit:.0f} s':>8}{'':8}"
                 except MissingError:
-                    line += f"{short(ours):>11}{'-':>8}{'':7}"
+                    line += f"{short(ours):>11}{'-':>8}{'':8}"
             print(line, flush=True)
 
 
@@ -249,7 +249,7 @@ def run(*, quick: bool) -> None:
                 for event, group in events(*WORKLOADS[name]()):
                     table.row(name, event, group)
         print("\nOther policies: Roster bytes to bytes, Java `assign`, ratio")
-        print(f"{'':36}{'range':>26}{'roundrobin':>26}{'sticky':>26}")
+        print(f"{'':36}{'range':>27}{'roundrobin':>27}{'sticky':>27}")
         for name in ("100x100/1000", "100x200/500 in 4 classes"):
             table.other_policies(*WORKLOADS[name](), name)
         print("\nPython clients' sticky assignors, and Roster's as a plug-in of kafka-python: CPU ms, times faster")
