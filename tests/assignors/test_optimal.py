@@ -85,15 +85,14 @@ def test_rack_matches_come_after_balance_and_before_staying():
         held = settled(members)
         partitions = [problem.name(p) for p in range(problem.partition_count)]
         choices = [[m for m, info in members.items() if tp.topic in info.topics] for tp in partitions]
-        matter = problem.racks is not None and problem.racks.matter(
-            [m for m, s in enumerate(problem.subscription_of) if len(problem.subscriptions[s])],
-            problem.racks.set_of.tolist(),
-        )
+        known = {frozenset(replicas) for tp in partitions if (replicas := racks[tp.topic][tp.partition])}
+        everywhere = frozenset().union(*known)
+        matter = known != {everywhere} and any(info.topics and info.rack in everywhere for info in members.values())
 
         def figures(owners, partitions=partitions, members=members, racks=racks, held=held, matter=matter):
             loads = tuple(sorted((owners.count(m) for m in members), reverse=True))
             off = sum(
-                members[m].rack not in (None, *racks[tp.topic][tp.partition])
+                bool(racks[tp.topic][tp.partition]) and members[m].rack not in (None, *racks[tp.topic][tp.partition])
                 for tp, m in zip(partitions, owners, strict=True)
             )
             lost = sum(held.get(tp) != m for tp, m in zip(partitions, owners, strict=True))

@@ -232,6 +232,6 @@ def figures(plan: Plan) -> tuple[int, int]:
     """(partitions outside their owner's rack, if racks matter; partitions moved)."""
     racks, busy = plan.problem.racks, [len(plan.problem.subscriptions[s]) > 0 for s in plan.problem.subscription_of]
     off = 0
-    if racks is not None and racks.matter([m for m, b in enumerate(busy) if b], set(racks.set_of.tolist())):
-        off = sum(not racks.matches()[m, s] for m, s in zip(plan.owner, racks.set_of, strict=True))
+    if racks is not None and racks.tells_apart([m for m, b in enumerate(busy) if b]):
+        off = sum(not racks.suits()[m, s] for m, s in zip(plan.owner, racks.set_of, strict=True))
     return off, int(((plan.owner == plan.held) & (plan.held != NOBODY)).sum())

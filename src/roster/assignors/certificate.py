@@ -113,8 +113,8 @@ def _needless_move(problem: Problem, plan: Plan) -> str:
     fits = np.ones((members, sets), dtype=np.bool_)
     if racks is not None:
         busy = [m for m in range(members) if subscribed[subscription_of[m]]]
-        if racks.matter(busy, np.unique(racks.set_of).tolist()):
-            fits = racks.matches()
+        if racks.tells_apart(busy):
+            fits = racks.suits()
 
     owned = _count(plan.owner, row_of, rows)
     held = _count(plan.held, row_of, rows)

@@ -70,7 +70,7 @@ def _kinds(problem: Problem, *, by_rack: bool) -> _Kinds:
     column = ranges(first_class[subscription], classes_of[subscription])
     off_rack = np.zeros(len(row), dtype=np.bool_)
     if racks is not None:
-        off_rack = ~racks.matches()[busy[example][column], set_of_row[row]]
+        off_rack = ~racks.suits()[busy[example][column], set_of_row[row]]
     supply = np.bincount(row_of, minlength=len(width))
     table = Table(row, column, supply, np.bincount(class_of[busy], minlength=len(example)))
     return _Kinds(row_of, class_of, table, off_rack)

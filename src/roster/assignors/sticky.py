@@ -21,7 +21,7 @@ def assign(problem: Problem) -> Plan:
     subscribes = np.array([len(topics) > 0 for topics in problem.subscriptions], dtype=np.bool_)
     busy = np.flatnonzero(subscribes[problem.subscription_of])
     racks = problem.racks
-    by_rack = racks is not None and racks.matter(busy.tolist(), np.unique(racks.set_of).tolist())
+    by_rack = racks is not None and racks.tells_apart(busy.tolist())
     if not len(busy):
         owner = np.full(problem.partition_count, NOBODY, dtype=np.int32)
     elif len(np.unique(problem.subscription_of[busy])) == 1 and not by_rack:

@@ -124,7 +124,8 @@ class Plan:
         had = np.bincount(self.held[self.held >= 0], minlength=len(members))
         loads = self.loads()
         gains = np.bincount(self.owner[(self.owner != self.held) & (self.owner >= 0)], minlength=len(members))
-        match = None if problem.racks is None else problem.racks.matches()
+        racks = problem.racks
+        suits = None if racks is None else racks.suits()
         topic_of = problem.topic_of()
         for p in np.flatnonzero((self.owner != NOBODY) & (self.owner != self.held)).tolist():
             target, source, topic = int(self.owner[p]), int(self.held[p]), int(topic_of[p])
@@ -141,13 +142,10 @@ class Plan:
                 why = f"balance: {giver} had {had[source]} and keeps {loads[source]}, {grows}"
             elif self.lag is not None and problem.lag is not None:
                 why = f"lag: {int(problem.lag[p])} records to read go from {giver} to {to}"
-            elif (
-                problem.racks is not None
-                and match is not None
-                and problem.racks.member[target] is not None
-                and (not match[source, problem.racks.set_of[p]] and match[target, problem.racks.set_of[p]])
-            ):
+            elif racks and suits is not None and suits[target, racks.set_of[p]] and not suits[source, racks.set_of[p]]:
                 why = f"{to} is in a rack with a replica, {giver} is not"
+                if racks.member[target] is None:
+                    why = f"{giver} is in a rack without a replica, {to} in none"
             elif gains[source]:
                 why = f"balance: {giver} makes room for a partition that {to} may not have"
             else:

@@ -64,8 +64,19 @@ class Racks:
         union = frozenset().union(*present)
         return present != {union} and any(self.member[m] in union for m in members)
 
+    def tells_apart(self, members: Iterable[int]) -> bool:
+        """The same of all partitions of which it is known where their replicas are."""
+        return self.matter(members, [i for i in np.unique(self.set_of).tolist() if self.sets[i]])
+
+    def suits(self) -> Bool:
+        """[members, sets] the member matches, or nobody knows where the replicas are, and then all are alike."""
+        unknown = np.array([not replicas for replicas in self.sets])
+        return np.asarray(self.matches() | unknown, dtype=np.bool_)
+
     def matches(self) -> Bool:
-        """[members, sets] the member has no rack, or a replica is in its rack."""
+        """[members, sets] the member has no rack, or a replica is in its rack (so to Kafka nobody with a rack matches
+        where none is known).
+        """
         racks = {rack: i for i, rack in enumerate(sorted({r for r in self.member if r is not None}))}
         by_rack = np.array([[rack in replicas for replicas in self.sets] for rack in racks] + [[True] * len(self.sets)])
         return np.asarray(by_rack[[len(racks) if r is None else racks[r] for r in self.member]], dtype=np.bool_)
