@@ -14,6 +14,9 @@ from realparts.cluster import Cluster
 
 START_TIMEOUT = 60.0
 
+DAY_MS = 24 * 60 * 60 * 1000
+"""Until retention is first looked at: scripts send records of fixed old times, which it would delete half way."""
+
 PROPERTIES = """\
 process.roles=broker,controller
 node.id=1
@@ -28,6 +31,8 @@ num.network.threads=2
 num.io.threads=4
 log.cleaner.threads=1
 log.cleaner.dedupe.buffer.size=8388608
+log.initial.task.delay.ms={day_ms}
+log.retention.check.interval.ms={day_ms}
 offsets.topic.num.partitions=4
 offsets.topic.replication.factor=1
 transaction.state.log.num.partitions=2
@@ -59,7 +64,11 @@ class ApacheKafka(Cluster):
         settings = directory / "server.properties"
         settings.write_text(
             PROPERTIES.format(
-                port=port, controller_port=controller_port, directory=directory, initial_delay_ms=initial_delay_ms
+                port=port,
+                controller_port=controller_port,
+                directory=directory,
+                initial_delay_ms=initial_delay_ms,
+                day_ms=DAY_MS,
             )
         )
         cluster_id = urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=").replace("-", "A")
