@@ -1,7 +1,7 @@
 """The policies as pure functions: one file each, assign(problem) -> Plan."""
 
 from roster.assignors.base import Assignor, ClaimSource, RebalanceProtocol
-from roster.assignors.choice import ASSIGNORS, choose, find_assignor, protocol_of
+from roster.assignors.choice import ASSIGNORS, choose, find_assignor, listed, protocol_of
 from roster.assignors.lag import (
     LAG,
     LAG_COOPERATIVE_STICKY,
@@ -31,5 +31,6 @@ __all__ = [
     "find_assignor",
     "lag_cooperative_sticky",
     "lag_sticky",
+    "listed",
     "protocol_of",
 ]

@@ -31,6 +31,11 @@ def find_assignor(assignor: str | Assignor) -> Assignor:
     raise ValueError(f"there is no assignor {assignor!r}; known are {', '.join(sorted(ASSIGNORS))}")
 
 
+def listed(assignors: str | Assignor | Iterable[str | Assignor]) -> tuple[str | Assignor, ...]:
+    """What may be given alone where several may be given."""
+    return (assignors,) if isinstance(assignors, str | Assignor) else tuple(assignors)
+
+
 def choose(assignors: Iterable[str | Assignor]) -> dict[str, Assignor]:
     """The assignors by the names their group knows them by, in the order given.
 

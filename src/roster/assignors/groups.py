@@ -43,10 +43,7 @@ def topic_classes(problem: Problem) -> TopicClasses:
     size = np.bincount(topic, minlength=topic_count)
     start = np.cumsum(size) - size
     example = _first_alike(subscription, start, size)
-    examples = np.flatnonzero(np.bincount(example, minlength=topic_count))
-    of_topic = np.empty(topic_count, dtype=np.int64)
-    of_topic[examples] = np.arange(len(examples))
-    of_topic = of_topic[example]
+    examples, of_topic, _ = distinct(example, topic_count)
     bounds = np.zeros(len(examples) + 1, dtype=np.int64)
     np.cumsum(size[examples], out=bounds[1:])
     return TopicClasses(of_topic, bounds, subscription[ranges(start[examples], size[examples])])
@@ -66,6 +63,17 @@ def _first_alike(values: Int32, start: Int64, size: Int64) -> Int64:
     seen: dict[bytes, int] = {}  # two different lists with one signature
     lists = (values[a : a + n].tobytes() for a, n in zip(start.tolist(), size.tolist(), strict=True))
     return np.array([seen.setdefault(key, number) for number, key in enumerate(lists)], dtype=np.int64)
+
+
+def distinct(values: Int64, bound: int) -> tuple[Int64, Int64, Int64]:
+    """(distinct values, ascending, of those in 0..bound-1; the index of each value among them; how often it occurs)"""
+    if bound > 4 * len(values):
+        return np.unique(values, return_inverse=True, return_counts=True)
+    counts = np.bincount(values, minlength=bound)
+    present = np.flatnonzero(counts)
+    index = np.empty(bound, dtype=np.int64)
+    index[present] = np.arange(len(present))
+    return present, index[values], counts[present]
 
 
 def ranges(start: Int64, size: Int64) -> Int64:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from roster.assignors.flow import UNBOUNDED, Network
-from roster.assignors.groups import ranges, rank_within, stable_order, topic_classes
+from roster.assignors.groups import deal, distinct, ranges, rank_within, stable_order, topic_classes
 from roster.assignors.levels import Levels, Table, fairest, spread
 from roster.model import NOBODY, Problem
 from roster.model.problem import Bool, Int32, Int64
@@ -88,7 +88,7 @@ class _Exchange:
         self.rows, self.classes, self.members = len(table.supply), len(table.size), len(kinds.class_of)
         owned = np.flatnonzero(has >= 0)
         pair = has[owned].astype(np.int64) * self.rows + kinds.row_of[owned]
-        pairs, self.holding_of_owned, self.held = _distinct(pair, self.members * self.rows)
+        pairs, self.holding_of_owned, self.held = distinct(pair, self.members * self.rows)
         self.owned = owned
         self.holder, self.held_row = pairs // self.rows, pairs % self.rows
         self.held_cell = self._cells()
@@ -221,22 +221,9 @@ class _Exchange:
         in_proportion = np.argsort(table.row[unit_cell] + (within + 0.5) / row_to_class[unit_cell], kind="stable")
         unit_class = table.column[unit_cell[in_proportion]]
 
-        receiver = np.repeat(np.arange(self.members), class_to_member)
-        turn = np.arange(len(receiver)) - np.repeat(np.cumsum(class_to_member) - class_to_member, class_to_member)
-        receiver = receiver[stable_order(turn, int(class_to_member.max(initial=0)))]
+        receiver = deal(class_to_member)
         receiver = receiver[stable_order(self.kinds.class_of[receiver], self.classes)]
 
         free = np.flatnonzero(owner < 0)
         free = free[stable_order(self.kinds.row_of[free], self.rows)]
         owner[free[stable_order(unit_class, self.classes)]] = receiver
-
-
-def _distinct(values: Int64, bound: int) -> tuple[Int64, Int64, Int64]:
-    """(distinct values, ascending; the index of each value among them; how often it occurs)"""
-    if bound > 4 * len(values):
-        return np.unique(values, return_inverse=True, return_counts=True)
-    counts = np.bincount(values, minlength=bound)
-    present = np.flatnonzero(counts)
-    index = np.empty(bound, dtype=np.int64)
-    index[present] = np.arange(len(present))
-    return present, index[values], counts[present]

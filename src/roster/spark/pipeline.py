@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from pyspark import InheritableThread
 
-from roster.assignors import Assignor
+from roster.assignors import Assignor, listed
 from roster.spark.errors import PipelineError
 from roster.spark.execution import SparkRunner, check_session
 from roster.spark.loop import Loop
@@ -106,7 +106,7 @@ class Pipeline:
             trigger_interval_ms=trigger_interval_ms,
             read_timeout_ms=read_timeout_ms,
             start_timeout_ms=start_timeout_ms,
-            assignors=(assignors,) if isinstance(assignors, str | Assignor) else tuple(assignors),
+            assignors=listed(assignors),
             session_timeout_ms=session_timeout_ms,
             heartbeat_interval_ms=heartbeat_interval_ms,
             rebalance_timeout_ms=rebalance_timeout_ms,
