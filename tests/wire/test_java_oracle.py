@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import base64
-import json
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -34,30 +32,9 @@ JAVA |= {
 @pytest.fixture(scope="module")
 def java(tmp_path_factory):
     """Ask Kafka's class of that name to read bytes; it returns what it writes and its values."""
-    source = Path(__file__).parent / "java" / "WireOracle.java"
-    command = [jvm.tool("java"), *jvm.QUICK_START, "-cp", f"{jvm.jars()}/*", str(source)]
-    log = tmp_path_factory.mktemp("java-oracle") / "stderr.log"
-    with (
-        log.open("w") as stderr,
-        subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr, encoding="utf-8"
-        ) as process,
-    ):
-
-        def ask(name, version, data):
-            try:
-                process.stdin.write(f"{name} {version} {data.hex()}\n")
-                process.stdin.flush()
-            except BrokenPipeError:
-                pytest.fail(f"the Java process is gone: {log.read_text()}")
-            answer = process.stdout.readline()
-            assert answer, log.read_text()
-            assert not answer.startswith("!"), answer
-            written, values = answer.split(" ", 1)
-            return bytes.fromhex(written), json.loads(values)
-
+    program = Path(__file__).parent / "java" / "WireOracle.java"
+    with jvm.oracle(program, jvm.jars(), tmp_path_factory.mktemp("java-oracle") / "stderr.log") as ask:
         yield ask
-        process.stdin.close()
 
 
 def camel(name):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -29,30 +27,9 @@ pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]
 @pytest.fixture(scope="module")
 def java(tmp_path_factory):
     """Ask for (the bytes Kafka writes of what it reads there, in that version; the values it reads)."""
-    source = Path(__file__).parent / "java" / "TaskInfoOracle.java"
-    command = [jvm.tool("java"), *jvm.QUICK_START, "-cp", f"{jvm.streams_jars()}/*", str(source)]
-    log = tmp_path_factory.mktemp("java-task-info") / "stderr.log"
-    with (
-        log.open("w") as stderr,
-        subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr, encoding="utf-8"
-        ) as process,
-    ):
-
-        def ask(kind, version, data):
-            try:
-                process.stdin.write(f"{kind} {version} {data.hex()}\n")
-                process.stdin.flush()
-            except BrokenPipeError:
-                pytest.fail(f"the Java process is gone: {log.read_text()}")
-            answer = process.stdout.readline()
-            assert answer, log.read_text()
-            assert not answer.startswith("!"), answer
-            written, told = answer.split(" ", 1)
-            return bytes.fromhex(written), json.loads(told)
-
+    program = Path(__file__).parent / "java" / "TaskInfoOracle.java"
+    with jvm.oracle(program, jvm.streams_jars(), tmp_path_factory.mktemp("java-task-info") / "stderr.log") as ask:
         yield ask
-        process.stdin.close()
 
 
 def subscription_as_java_tells(told):

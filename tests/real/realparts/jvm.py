@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import json
 import os
 import re
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from realparts import require_real
 
@@ -123,3 +129,30 @@ def java_command(main: str, *arguments: str, heap_mb: int = 128, options: tuple[
         *options,
         *("-cp", classpath, main, *arguments),
     ]
+
+
+@contextmanager
+def oracle(program: Path, jars: Path, log: Path) -> Iterator[Callable[[object, int, bytes], tuple[bytes, Any]]]:
+    """A running Java program of ours: ask it (kind, version, bytes) for the bytes it writes and the values it reads."""
+    command = [tool("java"), *QUICK_START, "-cp", f"{jars}/*", str(program)]
+    with (
+        log.open("w") as stderr,
+        subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr, encoding="utf-8"
+        ) as process,
+    ):
+
+        def ask(kind: object, version: int, data: bytes) -> tuple[bytes, Any]:
+            try:
+                process.stdin.write(f"{kind} {version} {data.hex()}\n")
+                process.stdin.flush()
+            except BrokenPipeError:
+                pytest.fail(f"the Java process is gone: {log.read_text()}")
+            answer = process.stdout.readline()
+            assert answer, log.read_text()
+            assert not answer.startswith("!"), answer
+            written, told = answer.split(" ", 1)
+            return bytes.fromhex(written), json.loads(told)
+
+        yield ask
+        process.stdin.close()
