@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -13,19 +12,18 @@ from itertools import count
 import pytest
 from kafka import KafkaConsumer
 from kafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAssignor
+from tests.broker.rawclient import RawClient
 
 from roster.assignors import ASSIGNORS
 from roster.broker import Broker
 from roster.cli.groups_check import check_group
 from roster.cli.root import run
-from roster.client import Admin, GroupDescription, GroupMember, MemberDescription, OffsetAndMetadata
-from roster.model import TopicPartition
+from roster.client import Admin, GroupDescription, GroupMember, MemberDescription, OffsetAndMetadata, Ownership
+from roster.model import TopicPartition, parse_address
 from roster.testing.broker import running_broker
 from roster.wire.columns import encode_cooperative_user_data, encode_sticky_user_data
 from roster.wire.consumer_protocol import Subscription, by_topic, encode_subscription
-from roster.wire.frames import decode_response, encode_request
-from roster.wire.messages import JoinGroupRequest, JoinGroupResponse, SyncGroupRequest, SyncGroupResponse
-from roster.wire.table import Message
+from roster.wire.messages import JoinGroupRequest, SyncGroupRequest
 
 numbers = count()
 
@@ -66,8 +64,7 @@ class RawMember:
     """The only member of its group, with any bytes as its subscription."""
 
     def __init__(self, bootstrap: str, group: str, protocol: str, metadata: bytes, assignment: bytes = b"") -> None:
-        host, _, port = bootstrap.rpartition(":")
-        self._socket = socket.create_connection((host, int(port)), 10)
+        self._client = RawClient(parse_address(bootstrap), 10)
         protocols = [JoinGroupRequest.Protocol(name=protocol, metadata=metadata)]
         join = JoinGroupRequest(
             group_id=group,
@@ -76,26 +73,24 @@ class RawMember:
             protocol_type="consumer",
             protocols=protocols,
         )
-        join.member_id = self._ask(join, 5, JoinGroupResponse).member_id
-        joined = self._ask(join, 5, JoinGroupResponse)
+        join.member_id = self._client.ask(join, 5).member_id
+        joined = self._client.ask(join, 5)
         sync = SyncGroupRequest(group_id=group, generation_id=joined.generation_id, member_id=joined.member_id)
         sync.assignments = [SyncGroupRequest.Assignment(member_id=joined.member_id, assignment=assignment)]
-        assert self._ask(sync, 3, SyncGroupResponse).error_code == 0
+        assert self._client.ask(sync, 3).error_code == 0
         self.member_id = joined.member_id
 
-    def _ask(self, request: Message, version: int, kind: type) -> Message:
-        self._socket.sendall(encode_request(request, version, 1, "raw"))
-        answer = self._read(int.from_bytes(self._read(4), "big"))
-        return decode_response(kind, version, answer)[1]
-
-    def _read(self, size: int) -> bytes:
-        data = b""
-        while len(data) < size:
-            data += self._socket.recv(size - len(data))
-        return data
-
     def close(self) -> None:
-        self._socket.close()
+        self._client.socket.close()
+
+
+def at_rest(ownerships: list[Ownership]) -> bool:
+    """All six partitions are given out, everybody has some (a newcomer begins with none), and nobody any to let go."""
+    return (
+        sum(len(each.partitions) for each in ownerships) == 6
+        and all(each.partitions for each in ownerships)
+        and not any(each.revoking for each in ownerships)
+    )
 
 
 @contextlib.contextmanager
@@ -122,7 +117,7 @@ def members(
             )
             joined.append(stack.enter_context(member))
         deadline = time.monotonic() + 30
-        while sum(len(each.ownership().partitions) for each in joined) < 6:
+        while not at_rest([each.ownership() for each in joined]):
             assert time.monotonic() < deadline, "the group does not come to rest"
             time.sleep(0.01)
         yield joined

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -13,14 +12,15 @@ import pytest
 from aiokafka import AIOKafkaConsumer
 from kafka import KafkaConsumer
 from realparts.clients import Member
+from tests.broker.rawclient import RawClient
 
 from roster.client import Admin, GroupMember
+from roster.model import parse_address
 from roster.plugins import aiokafka as for_aiokafka
 from roster.plugins import kafka_python as for_kafka_python
 from roster.wire.columns import encode_sticky_user_data
 from roster.wire.consumer_protocol import Subscription, encode_subscription
-from roster.wire.frames import decode_response, encode_request
-from roster.wire.messages import JoinGroupRequest, JoinGroupResponse
+from roster.wire.messages import JoinGroupRequest
 
 PATIENCE = 40.0
 QUICK = {"session_timeout_ms": 10_000, "heartbeat_interval_ms": 100, "auto_offset_reset": "earliest"}
@@ -213,8 +213,7 @@ class RawMember:
     """A member that sends whatever bytes it likes in its subscription."""
 
     def __init__(self, bootstrap: str, group: str, protocol: str, metadata: bytes) -> None:
-        host, _, port = bootstrap.rpartition(":")
-        self._socket = socket.create_connection((host, int(port)), 10)
+        self._client = RawClient(parse_address(bootstrap), 10)
         self._request = JoinGroupRequest(
             group_id=group,
             session_timeout_ms=10_000,
@@ -225,26 +224,11 @@ class RawMember:
 
     def join(self) -> None:
         """Send JoinGroup twice: the first answer names the member id."""
-        first = self._ask()
-        self._request.member_id = first.member_id
-        self._send()
-
-    def _send(self) -> None:
-        self._socket.sendall(encode_request(self._request, 5, 1, "raw"))
-
-    def _ask(self) -> JoinGroupResponse:
-        self._send()
-        size = int.from_bytes(self._read(4), "big")
-        return decode_response(JoinGroupResponse, 5, self._read(size))[1]
-
-    def _read(self, size: int) -> bytes:
-        data = b""
-        while len(data) < size:
-            data += self._socket.recv(size - len(data))
-        return data
+        self._request.member_id = self._client.ask(self._request, 5).member_id
+        self._client.send(self._request, 5)
 
     def close(self) -> None:
-        self._socket.close()
+        self._client.socket.close()
 
 
 HOSTILE_USER_DATA = [
