@@ -22,6 +22,13 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(180)]
 
 
+def stop(pipelines: list[Pipeline]) -> None:
+    """All at once, then wait for each."""
+    for pipeline in pipelines:
+        pipeline.stop()
+    assert all(pipeline.wait(30) for pipeline in pipelines)
+
+
 def test_two_applications_share_a_topic_by_lag(spark: SparkSession, topics: Topics, tmp_path: Path) -> None:
     """Naming the assignor is all; every record is counted once across the hand-over."""
     group, topic = f"g-{uuid.uuid4().hex[:8]}", topics.create(4, 1000)
@@ -42,9 +49,7 @@ def test_two_applications_share_a_topic_by_lag(spark: SparkSession, topics: Topi
     until(lambda: topics.committed(group) == topics.ends(topic))
     until(lambda: [len(m.assignment) for m in topics.admin.describe_group(group).members] == [2, 2])
     assert topics.admin.describe_group(group).protocol == "lag-cooperative-sticky"
-    for pipeline in shared:
-        pipeline.stop()
-    assert all(pipeline.wait(30) for pipeline in shared)
+    stop(shared)
     rows = spark.read.parquet(str(tmp_path)).select("partition", "offset").collect()
     assert sorted((row.partition, row.offset) for row in rows) == topics.everything(topic)
 
@@ -87,9 +92,7 @@ def test_the_options_of_a_policy_decide_what_a_rebalance_moves(
     topics.admin.create_partitions(topic, 6)
     until(lambda: shares() == [3, 3])
     assert (not before <= owned()["app-0"]) == moves
-    for pipeline in shared:
-        pipeline.stop()
-    assert all(pipeline.wait(30) for pipeline in shared)
+    stop(shared)
 
 
 @pytest.mark.parametrize(("capacities", "shares"), [((3, 1), [3, 1]), ((40, 1), [4, 0])])
@@ -119,9 +122,7 @@ def test_an_application_gets_as_much_as_it_counts_for(
 
     until(lambda: topics.exists(group))
     until(lambda: owned() == shares)
-    for pipeline in shared:
-        pipeline.stop()
-    assert all(pipeline.wait(30) for pipeline in shared)
+    stop(shared)
 
 
 def test_the_application_counts_for_the_tasks_it_runs_at_once(spark: SparkSession, topics: Topics) -> None:
