@@ -20,7 +20,7 @@ from benchmarks.groups import WORKLOADS, Group, Members, Topics, equal, events, 
 from benchmarks.peers import MissingError, Peer, TooSlowError
 from roster.assignors import COOPERATIVE_STICKY
 from roster.assignors.certificate import verify
-from roster.member.leader import lead, plan_group
+from roster.member.assign_group import lead, plan_group
 
 Answer: TypeAlias = dict[str, Any]
 """What a peer measured: lists of milliseconds by figure, or an `error`."""

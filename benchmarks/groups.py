@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
-from roster.member.leader import lead
+from roster.member.assign_group import lead
 from roster.wire.consumer_protocol import Subscription, TopicPartitions, decode_assignment, encode_subscription
 
 Topics = dict[str, int]

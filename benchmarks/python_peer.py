@@ -16,7 +16,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from benchmarks.groups import Group
-from roster.member.leader import lead
+from roster.member.assign_group import lead
 
 
 class Cluster:

@@ -27,9 +27,9 @@ def lead(
 ) -> dict[str, bytes]:
     """Do a group leader's whole duty: {member id: subscription bytes} to {member id: assignment bytes}.
 
-    See `roster.member.leader.lead`, which this calls; it is loaded, and numpy with it, on the first call.
+    See `roster.member.assign_group.lead`, which this calls; it is loaded, and numpy with it, on the first call.
     """
-    duty = import_module("roster.member.leader")  # by name: the package itself depends on none of its rooms
+    duty = import_module("roster.member.assign_group")  # by name: the package itself depends on none of its rooms
     assigned: dict[str, bytes] = duty.lead(
         assignor,
         subscriptions,

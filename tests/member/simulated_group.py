@@ -21,7 +21,8 @@ from roster.coordinator import Coordinator, CoordinatorConfig, PartitionLoaded, 
 from roster.coordinator import SetTimer as CoordinatorSetTimer
 from roster.coordinator import TimerExpired as CoordinatorTimerExpired
 from roster.coordinator.events import Effects, WriteCompleted
-from roster.member import Member, MemberConfig, OffsetAndMetadata, State
+from roster.member import Member, MemberConfig, MemberState
+from roster.member.assign_group import lead
 from roster.member.events import (
     Assign,
     Assigned,
@@ -30,9 +31,7 @@ from roster.member.events import (
     CommitRequested,
     Disconnect,
     Event,
-    FailureKind,
     FetchOffsets,
-    Node,
     OffsetsFetched,
     Publish,
     Released,
@@ -44,9 +43,10 @@ from roster.member.events import (
     Stopped,
     TimerExpired,
 )
-from roster.member.leader import lead
 from roster.member.subscription import decode_assignment, topics_of
-from roster.model import TopicPartition
+from roster.member.timers import TimerName
+from roster.member.types import FailureKind, Node
+from roster.model import OffsetAndMetadata, TopicPartition
 from roster.wire import API_VERSIONS, ErrorCode, Message
 from roster.wire.messages import (
     FindCoordinatorRequest,
@@ -101,7 +101,7 @@ class Actor:
         self.alive = True
         self.paused_until = 0
         self.backlog: list[Event] = []
-        self.timers: dict[tuple[str | int, ...], int] = {}
+        self.timers: dict[TimerName, int] = {}
         self.open: dict[int, Connection | None] = {}
         self.connections: dict[str, Connection] = {}
         self.owns = Publish(epoch=0)
@@ -169,7 +169,7 @@ class Actor:
             case Stopped():
                 self.stopped = True
 
-    def _timer(self, name: tuple[str | int, ...], deadline: int) -> None:
+    def _timer(self, name: TimerName, deadline: int) -> None:
         if self.timers.get(name) == deadline:
             del self.timers[name]
             self.feed(TimerExpired(name))
@@ -307,7 +307,7 @@ class World:
 
     @property
     def living(self) -> list[Actor]:
-        return [actor for actor in self.actors if actor.alive and actor.member.state is not State.LEFT]
+        return [actor for actor in self.actors if actor.alive and actor.member.state is not MemberState.LEFT]
 
     # The network.
 
@@ -568,7 +568,7 @@ class World:
         """L1, L2: everyone is stable in one generation and every partition has one owner."""
         living = self.living
         for actor in living:
-            assert actor.member.state is State.STABLE, (
+            assert actor.member.state is MemberState.STABLE, (
                 f"L1: {actor.name} is {actor.member.state} ({actor.owns.failure})"
             )
             assert not actor.owns.revoking
@@ -581,7 +581,7 @@ class World:
 
     def _check_balance(self, living: list[Actor]) -> None:
         """L4, as far as the policy promises it: alike members differ by one, of each topic all have what is due."""
-        (protocol,) = {actor.member.protocol for actor in living}
+        (protocol,) = {actor.member.protocol_name for actor in living}
         if protocol == "range":
             return
         weights = [actor.config.capacity if protocol in CAPACITY_COUNTS else 1 for actor in living]

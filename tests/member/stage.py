@@ -5,7 +5,7 @@ from __future__ import annotations
 from random import Random
 from typing import Any, TypeVar
 
-from roster.member import Member, MemberConfig, OffsetAndMetadata
+from roster.member import Member, MemberConfig
 from roster.member.events import (
     Assign,
     Assigned,
@@ -23,9 +23,9 @@ from roster.member.events import (
     Started,
     Stopped,
     TimerExpired,
-    TimerName,
 )
-from roster.model import TopicPartition
+from roster.member.timers import TimerName
+from roster.model import OffsetAndMetadata, TopicPartition
 from roster.wire import ErrorCode, Message
 from roster.wire.consumer_protocol import Assignment, Subscription, by_topic, decode_subscription, encode_assignment
 from roster.wire.messages import (
@@ -162,7 +162,7 @@ class Stage:
             JoinGroupResponse(
                 generation_id=generation,
                 protocol_type="consumer",
-                protocol_name=protocol or next(iter(self.config.policies)),
+                protocol_name=protocol or next(iter(self.config.assignors_by_name)),
                 leader=leader,
                 member_id="m",
                 **more,

@@ -17,9 +17,9 @@ from roster.assignors import (
     lag_cooperative_sticky,
     lag_sticky,
 )
+from roster.member.assign_group import plan_group
 from roster.member.config import ConfigError, MemberConfig
 from roster.member.events import FetchOffsets, OffsetsFetched, Started
-from roster.member.leader import plan_group
 from roster.wire import ErrorCode
 from roster.wire.columns import encode_cooperative_user_data, encode_sticky_user_data
 from roster.wire.lag_user_data import encode_lag_user_data, split_lag_user_data
@@ -80,7 +80,7 @@ def test_the_leader_assigns_with_the_options_it_was_given():
     (lookup,) = stage.lookups
     stage.step(OffsetsFetched(lookup.id, LA_1))
     assert stage.work[0].assignor is mine
-    assert stage.member.protocol == COOPERATIVE
+    assert stage.member.protocol_name == COOPERATIVE
 
 
 def test_an_assignor_of_ones_own_is_joined_with_like_those_that_read_the_same_claims():

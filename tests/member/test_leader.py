@@ -7,7 +7,7 @@ import pytest
 
 import roster
 from roster.assignors import ASSIGNORS
-from roster.member.leader import plan_group
+from roster.member.assign_group import plan_group
 from roster.wire.columns import encode_cooperative_user_data, encode_sticky_user_data
 from roster.wire.consumer_protocol import Subscription, TopicPartitions, decode_assignment, encode_subscription
 

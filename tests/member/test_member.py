@@ -7,18 +7,11 @@ import re
 import pytest
 from stage import Stage, assignment, group_of, parts
 
-from roster.member import State
-from roster.member.events import (
-    AssignFailed,
-    Channel,
-    Closed,
-    FailureKind,
-    RequestFailed,
-    Responded,
-    SelectionChanged,
-    Started,
-)
+from roster.member import MemberState
+from roster.member.events import AssignFailed, Closed, RequestFailed, Responded, SelectionChanged, Started
 from roster.member.subscription import FAILURE_MAGIC
+from roster.member.timers import DISCOVER
+from roster.member.types import Channel, FailureKind
 from roster.wire import ErrorCode
 from roster.wire.consumer_protocol import decode_assignment
 from roster.wire.messages import (
@@ -44,13 +37,13 @@ E = ErrorCode
 
 def test_states_go_unjoined_preparing_completing_stable() -> None:
     stage = Stage()
-    assert stage.member.state is State.UNJOINED
+    assert stage.member.state is MemberState.UNJOINED
     stage.start()
-    assert stage.member.state is State.PREPARING_REBALANCE
+    assert stage.member.state is MemberState.PREPARING_REBALANCE
     stage.joined()
-    assert stage.member.state is State.COMPLETING_REBALANCE
+    assert stage.member.state is MemberState.COMPLETING_REBALANCE
     stage.synced("t-0")
-    assert stage.member.state is State.STABLE
+    assert stage.member.state is MemberState.STABLE
     assert stage.owns.partitions == parts("t-0")
     assert (stage.owns.generation, stage.owns.member_id) == (1, "m")
 
@@ -127,7 +120,7 @@ def test_backoff_doubles_with_jitter_up_to_its_limit() -> None:
     pauses = []
     for _ in range(6):
         stage.find_coordinator(E.COORDINATOR_NOT_AVAILABLE)
-        pauses.append(stage.timers["discover",] - stage.now)
+        pauses.append(stage.timers[DISCOVER] - stage.now)
         stage.wait(pauses[-1])
     for pause, plain in zip(pauses, [100, 200, 400, 800, 1_600, 3_200], strict=True):
         assert 0.8 * plain <= pause <= 1.2 * plain or pause == 1_000
@@ -426,7 +419,7 @@ def test_unreadable_assignments_fail_clearly_and_empty_bytes_mean_none() -> None
     stage.start()
     stage.joined()
     stage.answer(SyncGroupRequest, SyncGroupResponse(assignment=b""))
-    assert stage.member.state is State.STABLE
+    assert stage.member.state is MemberState.STABLE
     assert stage.owns.partitions == frozenset()
     other = Stage()
     other.start()

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from simulated_group import HEARTBEAT, REBALANCE, SESSION, Actor, Faults, World
 
 from roster.assignors import Assignor, LagOptions, lag_cooperative_sticky
-from roster.member import State
-from roster.member.events import Closed, FailureKind
+from roster.member import MemberState
+from roster.member.events import Closed
+from roster.member.types import FailureKind
 
 Assignors: TypeAlias = tuple[str | Assignor, ...]
 SETTLE = 3 * (SESSION + REBALANCE)
@@ -104,7 +105,7 @@ def test_a_group_rolls_from_range_to_cooperative_sticky_without_stopping() -> No
             world.run(8_000)
             assert any(actor.held for actor in world.living)
     settled(world)
-    assert {actor.member.protocol for actor in world.living} == {"cooperative-sticky"}
+    assert {actor.member.protocol_name for actor in world.living} == {"cooperative-sticky"}
 
 
 def test_a_static_member_that_restarts_costs_no_rebalance() -> None:
@@ -119,7 +120,7 @@ def test_a_static_member_that_restarts_costs_no_rebalance() -> None:
     world.run(10_000)
     assert world.rounds == before
     assert again.owns.partitions == owned
-    assert again.member.state is State.STABLE
+    assert again.member.state is MemberState.STABLE
 
 
 def test_of_two_processes_with_one_instance_id_the_older_is_fenced() -> None:

@@ -34,7 +34,7 @@ from roster.client.types import (
     PartitionDescription,
     TopicDescription,
 )
-from roster.member.offsets import OffsetAndMetadata
+from roster.model import OffsetAndMetadata
 
 __all__ = [
     "Admin",

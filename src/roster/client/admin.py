@@ -36,12 +36,12 @@ from roster.client.types import (
     PartitionDescription,
     TopicDescription,
 )
-from roster.member.commits import Commit, commit_request
-from roster.member.events import Node
-from roster.member.matrix import error_code
+from roster.member.requests import offset_commit
+from roster.member.types import Node
 from roster.model import TopicPartition
 from roster.wire import ZERO_UUID, ErrorCode, Message, WireError
 from roster.wire.consumer_protocol import decode_assignment, flat
+from roster.wire.errors import error_code
 from roster.wire.messages import (
     CreatePartitionsRequest,
     CreatePartitionsResponse,
@@ -64,7 +64,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
     from types import TracebackType
 
-    from roster.member.offsets import OffsetAndMetadata
+    from roster.model import OffsetAndMetadata
 
 NO_MEMBER = (-1, "")
 """Generation and member id of a commit from outside the group."""
@@ -297,7 +297,7 @@ class Admin:
         def code_of(response: OffsetCommitResponse) -> int:
             return next((p.error_code for t in response.topics for p in t.partitions if p.error_code), 0)
 
-        request = commit_request(Commit(0, offsets, 0), group, *NO_MEMBER, None)
+        request = offset_commit(offsets, group, NO_MEMBER, None)
         try:
             await self._ask_group(group, request, OffsetCommitResponse, code_of, "its offsets cannot be set")
         except ClientError as error:

@@ -14,10 +14,10 @@ from roster.client.errors import (
     UnknownTopicError,
     UnreachableError,
 )
-from roster.member.events import Channel, Node
-from roster.member.matrix import error_code
+from roster.member.types import Channel, Node
 from roster.model import Address, AddressError, parse_addresses
 from roster.wire import ErrorCode, Message
+from roster.wire.errors import error_code
 from roster.wire.messages import MetadataRequest, MetadataResponse
 
 if TYPE_CHECKING:

@@ -32,16 +32,16 @@ from roster.member.events import (
     Started,
     Stopped,
 )
-from roster.member.transitions import State
+from roster.member.states import MemberState
+from roster.member.types import ReportKind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
     from types import TracebackType
 
-    from roster.member.core import Member
-    from roster.member.events import Selection
-    from roster.member.offsets import OffsetAndMetadata
-    from roster.model import TopicPartition
+    from roster.member.member import Member
+    from roster.member.types import Selection
+    from roster.model import OffsetAndMetadata, TopicPartition
 
 log = logging.getLogger("roster.member")
 
@@ -302,7 +302,7 @@ class GroupMember:
 
     def _stepped(self, member: Member) -> None:
         """The first assignment may be empty, and then there is nothing to publish."""
-        if not self._joined and member.state is State.STABLE:
+        if not self._joined and member.state is MemberState.STABLE:
             with self._changed:
                 self._joined = True
                 self._changed.notify_all()
@@ -322,13 +322,14 @@ class GroupMember:
             self._changed.notify_all()
 
     def _tell(self, report: Report) -> None:
-        if report.kind == "retry":
+        if report.kind is ReportKind.RETRY:
             self._trouble = report.text
-        level = logging.WARNING if report.kind in ("lost", "failed") else logging.INFO
-        log.log(level, "group %s member %s: %s: %s", self._config.group, report.member_id, report.kind, report.text)
+        level = logging.WARNING if report.kind in (ReportKind.LOST, ReportKind.FAILED) else logging.INFO
+        kind = report.kind.value
+        log.log(level, "group %s member %s: %s: %s", self._config.group, report.member_id, kind, report.text)
         if self._on_event is None:
             return
-        event = MemberEvent(report.kind, report.text, report.generation, report.member_id, report.partitions)
+        event = MemberEvent(kind, report.text, report.generation, report.member_id, report.partitions)
         try:
             self._on_event(event)
         except Exception:

@@ -17,11 +17,10 @@ from roster.client.errors import (
     UnknownTopicError,
     UnreachableError,
 )
-from roster.member.events import Node
-from roster.member.matrix import error_code
-from roster.member.offsets import OffsetAndMetadata
-from roster.model import TopicPartition
+from roster.member.types import Node
+from roster.model import OffsetAndMetadata, TopicPartition
 from roster.wire import ErrorCode, Message
+from roster.wire.errors import error_code
 from roster.wire.messages import (
     FindCoordinatorRequest,
     FindCoordinatorResponse,

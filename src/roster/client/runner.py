@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from roster.client.errors import ClientError, UnsupportedError
 from roster.client.lag import group_offsets
 from roster.client.positions import Groups
-from roster.member.core import Member
+from roster.member.assign_group import lead
 from roster.member.events import (
     Assign,
     Assigned,
@@ -29,9 +29,9 @@ from roster.member.events import (
     SetTimer,
     Stopped,
     TimerExpired,
-    TimerName,
 )
-from roster.member.leader import lead
+from roster.member.member import Member
+from roster.member.timers import TimerName
 from roster.wire.messages import MetadataResponse
 
 if TYPE_CHECKING:

@@ -20,10 +20,10 @@ from roster.client.errors import (
     UnknownTopicError,
     UnsupportedError,
 )
-from roster.member.events import FailureKind
+from roster.member.types import FailureKind
 
 if TYPE_CHECKING:
-    from roster.member.events import Failure
+    from roster.member.types import Failure
 
 PLAIN: dict[FailureKind, type[ClientError]] = {
     FailureKind.SESSION_TIMEOUT: SessionTimeoutError,

@@ -1,8 +1,7 @@
-"""The client's half of the group protocol as a pure state machine, and the leader's duty."""
+"""The client's half of the group protocol as a pure state machine, and the group leader's assignment."""
 
 from roster.member.config import ConfigError, MemberConfig
-from roster.member.core import Member
-from roster.member.offsets import OffsetAndMetadata
-from roster.member.transitions import State
+from roster.member.member import Member
+from roster.member.states import MemberState
 
-__all__ = ["ConfigError", "Member", "MemberConfig", "OffsetAndMetadata", "State"]
+__all__ = ["ConfigError", "Member", "MemberConfig", "MemberState"]

@@ -1,23 +1,23 @@
-"""Pauses between attempts."""
+"""Exponential back-off between retries (KIP-580)."""
 
 from __future__ import annotations
 
 from typing import Protocol
 
 
-class Chance(Protocol):
-    """A seeded generator; `random.Random` is one."""
+class RandomSource(Protocol):
+    """A random number generator, seeded by the caller; `random.Random` is one."""
 
     def random(self) -> float:
-        """A number in [0, 1)."""
+        """Return a number in [0, 1)."""
         ...
 
 
 JITTER = 0.2
 
 
-def backoff_ms(attempt: int, first_ms: int, most_ms: int, chance: Chance) -> int:
-    """The pause before attempt `attempt` (0: the first retry): doubling, ±20 %, at most `most_ms` (KIP-580)."""
-    pause = first_ms * 2.0 ** min(attempt, 30)
-    pause *= 1 - JITTER + 2 * JITTER * chance.random()
-    return max(1, min(int(pause), most_ms))
+def backoff_ms(failures: int, initial_ms: int, max_ms: int, random: RandomSource) -> int:
+    """Return the pause after `failures` earlier failures: doubling from `initial_ms`, ±20 %, at most `max_ms`."""
+    pause = initial_ms * 2.0 ** min(failures, 30)
+    pause *= 1 - JITTER + 2 * JITTER * random.random()
+    return max(1, min(int(pause), max_ms))

@@ -1,25 +1,21 @@
-"""A member's options and what can be wrong with them."""
+"""Options of a member and their validation."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from roster.assignors import Assignor, RebalanceProtocol, choose, protocol_of
 from roster.assignors.lag import EARLIEST, LATEST, NONE
-
-if TYPE_CHECKING:
-    from roster.member.events import Selection
-
+from roster.member.types import Selection
 
 MAX_NAME = 249
-MOST_OFFSETS_WAIT_MS = 10_000
+MAX_OFFSETS_WAIT_MS = 10_000
 LEGAL_TOPIC = re.compile(r"[a-zA-Z0-9._-]+")
 
 
 class ConfigError(ValueError):
-    """An option has a value that cannot work; `option` is its name."""
+    """An option has an invalid value; `option` is its name."""
 
     def __init__(self, option: str, message: str) -> None:
         super().__init__(message)
@@ -86,33 +82,33 @@ class MemberConfig:
             _check_instance_id(self.group_instance_id)
 
     @property
-    def policies(self) -> dict[str, Assignor]:
-        """The assignors by the names the group knows them by, most wanted first."""
+    def assignors_by_name(self) -> dict[str, Assignor]:
+        """The assignors by protocol name, most preferred first."""
         return choose(self.assignors)
 
     @property
-    def mode(self) -> RebalanceProtocol:
+    def rebalance_protocol(self) -> RebalanceProtocol:
         """The highest rebalance protocol that every configured assignor supports."""
-        return protocol_of(self.policies)
+        return protocol_of(self.assignors_by_name)
 
     @property
     def join_timeout_ms(self) -> int:
-        """How long a JoinGroup may be parked: a whole rebalance, and a little for the way."""
+        """Timeout of JoinGroup and SyncGroup: a whole rebalance and 5 s for the network."""
         return max(self.request_timeout_ms, self.rebalance_timeout_ms + 5_000)
 
     @property
     def heartbeat_timeout_ms(self) -> int:
-        """After which an unanswered heartbeat is given up: early enough to try elsewhere within the session."""
+        """Timeout of Heartbeat: short enough to find another coordinator within the session."""
         return min(self.request_timeout_ms, max(self.heartbeat_interval_ms, self.session_timeout_ms // 3))
 
     @property
     def offsets_timeout_ms(self) -> int:
-        """How long a leader waits for the offsets that its assignor wants, before it does without them."""
-        return min(self.request_timeout_ms, self.rebalance_timeout_ms // 4, MOST_OFFSETS_WAIT_MS)
+        """How long a leader waits for offsets before it assigns without lags."""
+        return min(self.request_timeout_ms, self.rebalance_timeout_ms // 4, MAX_OFFSETS_WAIT_MS)
 
     @property
     def revocation_ms(self) -> int:
-        """The time to finish revoked work: the rebalance timeout less what it takes to hear of one and to join."""
+        """Time to finish revoked work: the rebalance timeout less two heartbeat intervals for notice and join."""
         return max(self.rebalance_timeout_ms - 2 * self.heartbeat_interval_ms, self.rebalance_timeout_ms // 2)
 
 

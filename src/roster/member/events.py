@@ -1,76 +1,23 @@
-"""What goes into a member and what comes out: the whole seam between the state machine and its shell.
+"""Events and effects: the whole interface between the state machine and the shell that runs it.
 
-Times are integer milliseconds of a monotonic clock. The shell carries effects out in order, sends requests without
-waiting for each other, and answers every `Send` with one `Responded` or `RequestFailed`; late or repeated answers do no
-harm.
+Times are integer milliseconds of a monotonic clock. The shell carries out effects in order, sends requests without
+waiting for earlier ones, and answers every `Send` with one `Responded` or `RequestFailed`. Late and repeated answers
+are ignored.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import Enum
-from re import Pattern
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 from roster.assignors import Assignor
-from roster.member.offsets import OffsetAndMetadata
-from roster.model import Address, TopicPartition
-from roster.wire import ErrorCode, Message
+from roster.member.timers import TimerName
+from roster.member.types import Channel, Failure, Node, ReportKind, Selection
+from roster.model import OffsetAndMetadata, PartitionOffsets, TopicPartition
+from roster.wire import Message
 
-Selection: TypeAlias = frozenset[str] | Pattern[str]
-"""The topics a member wants: by name, or every non-internal topic whose whole name the pattern matches."""
-
-
-class Node(NamedTuple):
-    """A broker's address."""
-
-    node_id: int
-    host: str
-    port: int
-
-    def __str__(self) -> str:
-        return str(Address(self.host, self.port))
-
-
-class Channel(Enum):
-    """Which connection to use: a broker answers one connection's requests in order, and may park some."""
-
-    PARKED = "parked"
-    """To the coordinator: JoinGroup and SyncGroup, whose answers may take a whole rebalance."""
-    PROMPT = "prompt"
-    """To the coordinator: heartbeats, commits and leaving, which must not wait behind them."""
-    ANY = "any"
-    """To any broker: everything else."""
-
-
-class FailureKind(Enum):
-    """Why a member cannot go on, or a commit cannot go through."""
-
-    SESSION_TIMEOUT = "session timeout"
-    PROTOCOL = "protocol"
-    GROUP_FULL = "group full"
-    FENCED_INSTANCE = "fenced instance"
-    AUTHORIZATION = "authorization"
-    GROUP_ID = "group id"
-    UNSUPPORTED = "unsupported"
-    ASSIGNMENT = "assignment"
-    UNEXPECTED = "unexpected"
-    FENCED = "fenced"
-    RETRIABLE = "retriable"
-    UNKNOWN_TOPIC = "unknown topic"
-    METADATA_TOO_LARGE = "metadata too large"
-    CLOSED = "closed"
-
-
-@dataclass(frozen=True, slots=True)
-class Failure:
-    """A reason for people and for code; `code` is the broker's error, NONE when the member itself decided."""
-
-    kind: FailureKind
-    message: str
-    code: ErrorCode = ErrorCode.NONE
-    partitions: frozenset[TopicPartition] = frozenset()
+# Events: shell to member.
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +27,7 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class Responded:
-    """The answer to `Send` number `id`, in the newest shape of the message whatever version was spoken."""
+    """The response to `Send` number `id`, in the newest shape of the message whatever version was spoken."""
 
     id: int
     message: Message
@@ -88,11 +35,12 @@ class Responded:
 
 @dataclass(frozen=True, slots=True)
 class RequestFailed:
-    """`Send` number `id` will get no answer: no connection, connection lost, or timed out."""
+    """`Send` number `id` has no response: no connection, connection lost, or timed out."""
 
     id: int
     reason: str
     unsupported: bool = False
+    """True when the broker does not support the request in a version that can carry it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +60,7 @@ class Assigned:
 
 @dataclass(frozen=True, slots=True)
 class AssignFailed:
-    """`Assign` number `id` failed; every member of the group will be told `reason`."""
+    """`Assign` number `id` failed; the leader passes `reason` on to every member of the group."""
 
     id: int
     reason: str
@@ -120,23 +68,23 @@ class AssignFailed:
 
 @dataclass(frozen=True, slots=True)
 class OffsetsFetched:
-    """The answer to `FetchOffsets` number `id`, as `roster.member.leader.lead` takes it; None: they cannot be had."""
+    """The result of `FetchOffsets` number `id`; None with a `reason` when the offsets are not available."""
 
     id: int
-    offsets: Mapping[str, Mapping[int, tuple[int, int, int | None]]] | None
+    offsets: PartitionOffsets | None
     reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """The application stopped working on these partitions and committed what it had."""
+    """The application finished its work on these partitions and committed it."""
 
     partitions: frozenset[TopicPartition]
 
 
 @dataclass(frozen=True, slots=True)
 class SelectionChanged:
-    """The application wants other topics from now on."""
+    """Subscribe to other topics from now on."""
 
     selection: Selection
 
@@ -152,7 +100,7 @@ class CommitRequested:
 
 @dataclass(frozen=True, slots=True)
 class Closed:
-    """Stop. With `leave` a dynamic member says goodbye; a static one never does, its place waits for its return."""
+    """Close. If `leave`, a dynamic member sends LeaveGroup; a static one never does, so it can return under its id."""
 
     leave: bool = True
     reason: str = "the member is being closed"
@@ -172,13 +120,12 @@ Event: TypeAlias = (
     | Closed
 )
 
-TimerName: TypeAlias = tuple[str | int, ...]
-"""A timer's identity, e.g. ("heartbeat",) or ("commit", token); setting a name again replaces its deadline."""
+# Effects: member to shell.
 
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Send a request: to the coordinator at `to`, or to any broker when `to` is None; give up after `timeout_ms`."""
+    """Send a request: to the coordinator at `to`, or to any broker when `to` is None; fail it after `timeout_ms`."""
 
     id: int
     message: Message
@@ -189,7 +136,7 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Disconnect:
-    """The node is not the coordinator any more: drop its connections, nothing must wait behind a parked request."""
+    """Drop the connections to a former coordinator, so that nothing waits behind a parked request."""
 
     node: Node
 
@@ -198,7 +145,7 @@ class Disconnect:
 class Assign:
     """Compute the group's assignment off the event loop (heartbeats go on); answered by `Assigned` or `AssignFailed`.
 
-    The fields are the arguments of `roster.member.leader.lead`; `partitions` has only topics that exist.
+    The fields are the arguments of `roster.lead`; `partitions` has only topics that exist.
     """
 
     id: int
@@ -208,15 +155,16 @@ class Assign:
     instance_ids: Mapping[str, str | None]
     racks: Mapping[str, Sequence[Collection[str]]] | None
     generation: int
-    offsets: Mapping[str, Mapping[int, tuple[int, int, int | None]]] | None = None
+    offsets: PartitionOffsets | None = None
     auto_offset_reset: str = "latest"
 
 
 @dataclass(frozen=True, slots=True)
 class FetchOffsets:
-    """Look up first, end and the group's committed offset of every partition, before the assignment that wants them.
+    """Fetch log start, log end and committed offset of every partition, for an assignor that balances lag.
 
-    partitions: how many each topic has. Answered by one `OffsetsFetched`, at the latest after `timeout_ms`.
+    `partitions` is the partition count of each topic. Answered by one `OffsetsFetched`, at the latest after
+    `timeout_ms`.
     """
 
     id: int
@@ -227,7 +175,7 @@ class FetchOffsets:
 
 @dataclass(frozen=True, slots=True)
 class SetTimer:
-    """Fire `TimerExpired(name)` once the clock reaches `deadline` (ms)."""
+    """Emit `TimerExpired(name)` once the clock reaches `deadline` (ms)."""
 
     name: TimerName
     deadline: int
@@ -235,14 +183,18 @@ class SetTimer:
 
 @dataclass(frozen=True, slots=True)
 class CancelTimer:
-    """Forget the timer; cancelling an unknown name is no error."""
+    """Cancel the timer; an unknown name is no error."""
 
     name: TimerName
 
 
 @dataclass(frozen=True, slots=True)
 class Publish:
-    """What the member owns has changed; see `roster.client.Ownership` for the meaning of the fields. Deadline in ms."""
+    """Ownership changed.
+
+    `partitions` are owned; `revoking` are to be released before `revoke_deadline` (ms); `lost` were owned until this
+    change. The three are disjoint. `epoch` counts the changes.
+    """
 
     epoch: int
     generation: int = -1
@@ -256,7 +208,7 @@ class Publish:
 
 @dataclass(frozen=True, slots=True)
 class CommitDone:
-    """A commit ended: durable when `failure` is None."""
+    """A commit ended: written when `failure` is None."""
 
     token: int
     failure: Failure | None = None
@@ -264,9 +216,9 @@ class CommitDone:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Something worth telling people; `kind` as in `roster.client.MemberEvent`."""
+    """A line for logs and views."""
 
-    kind: str
+    kind: ReportKind
     text: str
     generation: int = -1
     member_id: str = ""
@@ -275,7 +227,7 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class Stopped:
-    """The member is done; nothing more will come out of it."""
+    """The member is done; no effect follows."""
 
 
 Effect: TypeAlias = (

@@ -1,22 +1,18 @@
-"""Failures in words: what was wrong and what to do about it."""
+"""Failures with their messages: what is wrong and how to fix it."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping
 
-from roster.member.events import Failure, FailureKind
-from roster.member.matrix import COMMIT_FAILURES, FATAL_KINDS
+from roster.member.config import MemberConfig
+from roster.member.error_table import COMMIT_FAILURES, FATAL_KINDS
+from roster.member.types import Failure, FailureKind
 from roster.model import TopicPartition
 from roster.wire import ErrorCode
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
 
-    from roster.member.config import MemberConfig
-
-
-def fatal_answer(api: str, code: ErrorCode, config: MemberConfig) -> Failure:
-    """The failure for an answer after which this member cannot go on."""
+def fatal_error(api: str, code: ErrorCode, config: MemberConfig) -> Failure:
+    """Return the failure for an error code after which the member cannot go on."""
     group = f"group {config.group!r}"
     texts = {
         FailureKind.SESSION_TIMEOUT: (
@@ -25,8 +21,8 @@ def fatal_answer(api: str, code: ErrorCode, config: MemberConfig) -> Failure:
             " (6000 to 1800000 by default)"
         ),
         FailureKind.PROTOCOL: (
-            f"{group} uses none of this member's assignors ({', '.join(config.policies)}), or is no consumer group;"
-            " give all members one assignor in common, or use another group name"
+            f"{group} uses none of this member's assignors ({', '.join(config.assignors_by_name)}),"
+            " or is no consumer group; give all members one assignor in common, or use another group name"
         ),
         FailureKind.GROUP_FULL: f"{group} has as many members as the broker's group.max.size allows; stop one first",
         FailureKind.FENCED_INSTANCE: (
@@ -50,16 +46,16 @@ def fatal_answer(api: str, code: ErrorCode, config: MemberConfig) -> Failure:
 
 
 def commit_fenced(partitions: frozenset[TopicPartition]) -> Failure:
-    """The failure of a commit for partitions whose tenure ended."""
+    """Return the failure of a commit for partitions that the member lost after the work began."""
     text = (
-        f"{names(partitions)} left this member after the work began: nothing of this commit was written, the work"
+        f"{listed(partitions)} left this member after the work began: nothing of this commit was written, the work"
         " belongs to the new owner"
     )
     return Failure(FailureKind.FENCED, text, partitions=partitions)
 
 
 def commit_refused(errors: Mapping[tuple[str, int], ErrorCode]) -> Failure:
-    """The failure of a commit in which the broker refused single partitions; the others are written."""
+    """Return the failure of a commit in which the broker refused some partitions; the others are written."""
     code = min(errors.values())
     partitions = frozenset(TopicPartition(topic, number) for (topic, number), e in errors.items() if e == code)
     advice = {
@@ -68,11 +64,11 @@ def commit_refused(errors: Mapping[tuple[str, int], ErrorCode]) -> Failure:
         FailureKind.AUTHORIZATION: "were refused: grant this client READ on the topics",
     }
     kind = COMMIT_FAILURES[code]
-    return Failure(kind, f"{names(partitions)} {advice[kind]} ({code.name})", code, partitions)
+    return Failure(kind, f"{listed(partitions)} {advice[kind]} ({code.name})", code, partitions)
 
 
-def names(partitions: Iterable[TopicPartition], most: int = 5) -> str:
-    """The first few partitions in words."""
+def listed(partitions: Iterable[TopicPartition], most: int = 5) -> str:
+    """Return the first few partitions, for a message."""
     ordered = sorted(partitions)
     text = ", ".join(str(partition) for partition in ordered[:most])
     return text if len(ordered) <= most else f"{text} and {len(ordered) - most} more"

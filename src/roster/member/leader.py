@@ -1,129 +1,90 @@
-"""The leader's duty, bytes in and bytes out: every member's subscription to every member's assignment."""
+"""The group leader's work between JoinGroup and SyncGroup.
+
+The leader learns the group's topics, fetches offsets if the assignor balances lag, has the assignment computed
+(`roster.member.assign_group`), and sends it in SyncGroup. Each step waits for an event; `MemberContext.assigning` is
+the id of the one awaited.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-
-import numpy as np
-
-from roster.assignors import Assignor, ClaimSource, find_assignor
-from roster.assignors.lag import LATEST, Offsets, with_offsets
-from roster.model import NO_GENERATION, Plan, Problem
-from roster.wire.columns import (
-    TopicPartitions,
-    decode_cooperative_user_data,
-    decode_sticky_user_data,
-    decode_subscriptions,
-    encode_assignments,
-)
-from roster.wire.lag_user_data import split_lag_user_data
-from roster.wire.names import Names
+from roster.member.context import MemberContext
+from roster.member.events import Assign, Assigned, AssignFailed, FetchOffsets, OffsetsFetched
+from roster.member.metadata_refresh import send_metadata
+from roster.member.states import MemberState
+from roster.member.subscription import failure_assignment, topics_of
+from roster.member.sync import send_sync_group
+from roster.member.timers import METADATA
+from roster.member.types import ReportKind
+from roster.model import PartitionOffsets
+from roster.wire import ApiKey
+from roster.wire.messages import JoinGroupResponse
 
 
-def lead(
-    assignor: str | Assignor,
-    subscriptions: Mapping[str, bytes],
-    partitions: Mapping[str, int],
-    *,
-    instance_ids: Mapping[str, str | None] | None = None,
-    racks: Mapping[str, Sequence[Collection[str]]] | None = None,
-    generation: int | None = None,
-    offsets: Offsets | None = None,
-    auto_offset_reset: str = LATEST,
-) -> dict[str, bytes]:
-    """Assign a whole group: {member id: subscription bytes} to {member id: assignment bytes}, every member answered.
-
-    partitions: how many partitions each topic has; topics that are missing here are not assigned.
-    instance_ids: the static members' instance ids, which the JoinGroup response carries beside the subscriptions.
-    racks: racks[topic][partition] are the racks that hold a replica (KIP-881).
-    generation: the generation being formed. Claims from it or a later one are left over from an earlier life of the
-    group whose generations restarted, and yield to every claim that can be true.
-    offsets: for assignors that look at lag, offsets[topic][partition] = (first, end, committed or None); None if nobody
-    knows them. auto_offset_reset: where readers start without a committed offset: earliest, latest or none.
-
-    A member whose subscription cannot be read gets an empty assignment; nothing a member sends makes this raise.
-    Raises ValueError for an assignor or a reset policy nobody knows.
-    """
-    plan = plan_group(
-        assignor,
-        subscriptions,
-        partitions,
-        instance_ids=instance_ids,
-        racks=racks,
-        generation=generation,
-        offsets=offsets,
-        auto_offset_reset=auto_offset_reset,
-    )
-    problem = plan.problem
-    encoded = encode_assignments(plan.given, len(problem.members), problem.topics, problem.first)
-    by_member = dict(zip(problem.members, encoded, strict=True))
-    return {member: by_member[member] for member in subscriptions}
-
-
-def plan_group(
-    assignor: str | Assignor,
-    subscriptions: Mapping[str, bytes],
-    partitions: Mapping[str, int],
-    *,
-    instance_ids: Mapping[str, str | None] | None = None,
-    racks: Mapping[str, Sequence[Collection[str]]] | None = None,
-    generation: int | None = None,
-    offsets: Offsets | None = None,
-    auto_offset_reset: str = LATEST,
-) -> Plan:
-    """The same as a Plan, which can explain itself."""
-    chosen = find_assignor(assignor)
-    problem = read_group(
-        chosen.claim_source, subscriptions, partitions, instance_ids=instance_ids, racks=racks, generation=generation
-    )
-    if chosen.wants_lag:
-        problem = with_offsets(problem, offsets, auto_offset_reset)
-    return chosen.assign(problem)
-
-
-def read_group(
-    claim_source: ClaimSource,
-    subscriptions: Mapping[str, bytes],
-    partitions: Mapping[str, int],
-    *,
-    instance_ids: Mapping[str, str | None] | None = None,
-    racks: Mapping[str, Sequence[Collection[str]]] | None = None,
-    generation: int | None = None,
-) -> Problem:
-    """The group's problem as an assignor with this source of claims sees it."""
-    members = list(subscriptions)
-    topics = list(partitions)
-    counts = np.fromiter(partitions.values(), dtype=np.int64, count=len(topics))
-    names = Names(topics)
-    columns = decode_subscriptions(list(subscriptions.values()), names)
-    claims, generations = columns.owned, columns.generation
-    user_data, capacity, settling = split_lag_user_data(columns.user_data)
-    if claim_source is ClaimSource.STICKY_USER_DATA:
-        claims, generations = decode_sticky_user_data(user_data, names)
-    elif claim_source is ClaimSource.FIELDS:
-        without = generations == NO_GENERATION
-        if without.any():
-            generations = np.where(without, decode_cooperative_user_data(user_data), generations)
+def on_leader_elected(me: MemberContext, response: JoinGroupResponse) -> None:
+    """Begin: track the topics of the whole group from now on."""
+    me.group = {m.member_id: (m.metadata, m.group_instance_id) for m in response.members}
+    me.topics.track_group(frozenset().union(*(topics_of(metadata) for metadata, _ in me.group.values())))
+    if response.skip_assignment:
+        me.topics.adopt_next_metadata()
+        send_sync_group(me, {})
     else:
-        nothing = np.zeros(0, dtype=np.int32)
-        claims = TopicPartitions(nothing, nothing, nothing)
-    if generation is not None:
-        generations = np.where(generations >= generation, np.int32(NO_GENERATION), generations)
-    instances = instance_ids or {}
-    return Problem.from_columns(
-        members=members,
-        instances=[instances.get(member) for member in members],
-        member_racks=columns.racks,
-        topics=topics,
-        counts=counts,
-        subscriptions=columns.sections,
-        subscription_of=columns.section_of,
-        generation=generations,
-        claim_member=claims.member,
-        claim_topic=claims.topic,
-        claim_number=claims.number,
-        replica_racks=racks,
-        unreadable=frozenset(members[m] for m in np.flatnonzero(~columns.readable).tolist()),
-        capacity=capacity if (capacity > 1).any() else None,
-        settling=settling,
+        me.report(ReportKind.LEADING, f"assigning for {len(me.group)} members")
+    me.out.drop(ApiKey.METADATA)  # it asked for other topics
+    me.out.end_backoff(METADATA)
+    send_metadata(me)
+
+
+def awaits_topics(me: MemberContext) -> bool:
+    """Return True if the assignment starts as soon as the group's topics are known."""
+    return me.state is MemberState.COMPLETING_REBALANCE and bool(me.group) and me.assigning is None
+
+
+def on_topics_known(me: MemberContext) -> None:
+    """Fetch offsets if the assignor balances lag, else start the assignment."""
+    if not me.assignor.wants_lag:
+        start_assignment(me, None)
+        return
+    me.assigning = me.out.next_id()
+    partitions, timeout = me.topics.take_snapshot(), me.config.offsets_timeout_ms
+    me.out.emit(FetchOffsets(me.assigning, me.config.group, partitions, timeout))
+
+
+def on_offsets_fetched(me: MemberContext, event: OffsetsFetched) -> None:
+    """Start the assignment, without lags if the offsets are not available."""
+    if event.id == me.assigning:
+        if event.offsets is None:
+            text = f"{me.protocol_name} does without lags: {event.reason or 'no offsets'}"
+            me.report(ReportKind.LEADING, text)
+        start_assignment(me, event.offsets)
+
+
+def start_assignment(me: MemberContext, offsets: PartitionOffsets | None) -> None:
+    """Emit Assign for the whole group."""
+    me.assigning = me.out.next_id()
+    me.out.emit(
+        Assign(
+            me.assigning,
+            me.assignor,
+            {member: metadata for member, (metadata, _) in me.group.items()},
+            me.topics.take_snapshot(),
+            {member: instance for member, (_, instance) in me.group.items()},
+            me.topics.racks(),
+            me.generation,
+            offsets,
+            me.config.auto_offset_reset,
+        )
     )
+
+
+def on_assigned(me: MemberContext, event: Assigned) -> None:
+    """Send the assignment in SyncGroup."""
+    if event.id == me.assigning:
+        me.assigning = None
+        send_sync_group(me, event.assignments)
+
+
+def on_assign_failed(me: MemberContext, event: AssignFailed) -> None:
+    """Send the reason to every member instead of an assignment."""
+    if event.id == me.assigning:
+        me.report(ReportKind.RETRY, f"the assignment failed, the group will be told: {event.reason}")
+        on_assigned(me, Assigned(event.id, dict.fromkeys(me.group, failure_assignment(event.reason))))

@@ -1,67 +1,65 @@
-"""What a member has going: the effects of this step, requests without an answer, timers and pauses."""
+"""Effects of the current step, in-flight requests, timers and back-offs."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
-from roster.member.backoff import Chance, backoff_ms
-from roster.member.events import CancelTimer, Channel, Send, SetTimer
-
-if TYPE_CHECKING:
-    from roster.member.config import MemberConfig
-    from roster.member.events import Effect, Node, TimerName
-    from roster.wire import Message
+from roster.member.backoff import RandomSource, backoff_ms
+from roster.member.config import MemberConfig
+from roster.member.events import CancelTimer, Effect, Send, SetTimer
+from roster.member.timers import TimerName
+from roster.member.types import Channel, Node
+from roster.wire import ApiKey, Message
 
 Identity: TypeAlias = tuple[int, str]
 """Generation and member id."""
 
 
 @dataclass(frozen=True, slots=True)
-class Sent:
-    """What an answer must be matched with: the kind of request, who the member was then, and where it went."""
+class InFlight:
+    """A request without a response yet: its API, the generation and member id it was sent under, and its target."""
 
-    kind: str
+    api: ApiKey | None
     identity: Identity
     to: Node | None
 
 
 class Outbox:
-    """Collects effects; knows which requests are in flight and which actions are paused."""
+    """Collects effects; knows the requests in flight and the actions that are backing off."""
 
-    def __init__(self, config: MemberConfig, chance: Chance) -> None:
+    def __init__(self, config: MemberConfig, random: RandomSource) -> None:
         self.now = 0
         self._config = config
-        self._chance = chance
+        self._random = random
         self._effects: list[Effect] = []
-        self._next = 1
-        self._sent: dict[int, Sent] = {}
-        self._paused: set[TimerName] = set()
+        self._next_id = 1
+        self._in_flight: dict[int, InFlight] = {}
+        self._backing_off: set[TimerName] = set()
 
     def begin(self, now: int) -> None:
-        """A step begins."""
+        """Begin a step at `now` (ms)."""
         self.now = now
         self._effects = []
 
     def end(self) -> tuple[Effect, ...]:
-        """The effects of the step, in order."""
+        """Return the effects of the step, in order."""
         return tuple(self._effects)
 
     def emit(self, effect: Effect) -> None:
-        """One more effect."""
+        """Append an effect."""
         self._effects.append(effect)
 
     # Requests.
 
-    def number(self) -> int:
-        """A number never used before."""
-        number = self._next
-        self._next += 1
+    def next_id(self) -> int:
+        """Return an id never used before."""
+        number = self._next_id
+        self._next_id += 1
         return number
 
     def send(
         self,
-        kind: str,
         message: Message,
         identity: Identity,
         *,
@@ -70,57 +68,57 @@ class Outbox:
         channel: Channel = Channel.PROMPT,
     ) -> None:
         """Send to the coordinator at `to`, or to any broker."""
-        number = self.number()
-        self._sent[number] = Sent(kind, identity, to)
+        number = self.next_id()
+        self._in_flight[number] = InFlight(message.__table__.key, identity, to)
         timeout = self._config.request_timeout_ms if timeout_ms is None else timeout_ms
         self.emit(Send(number, message, timeout, to, Channel.ANY if to is None else channel))
 
-    def take(self, number: int) -> Sent | None:
-        """The request that is answered; None when it was forgotten or answered before."""
-        return self._sent.pop(number, None)
+    def take(self, number: int) -> InFlight | None:
+        """Remove and return the request `number`; None when it was dropped or answered before."""
+        return self._in_flight.pop(number, None)
 
-    def in_flight(self, kind: str) -> bool:
-        """Whether a request of this kind waits for its answer."""
-        return any(sent.kind == kind for sent in self._sent.values())
+    def in_flight(self, api: ApiKey) -> bool:
+        """Return True while a request of this API has no response."""
+        return any(request.api is api for request in self._in_flight.values())
 
-    def forget(self, *kinds: str) -> None:
-        """Answers to these requests do not count any more."""
-        self._sent = {number: sent for number, sent in self._sent.items() if sent.kind not in kinds}
+    def drop(self, *apis: ApiKey) -> None:
+        """Ignore the responses to requests of these APIs."""
+        self._in_flight = {number: request for number, request in self._in_flight.items() if request.api not in apis}
 
-    def forget_node(self, node: Node) -> None:
-        """Answers from this node do not count any more."""
-        self._sent = {number: sent for number, sent in self._sent.items() if sent.to != node}
+    def drop_node(self, node: Node) -> None:
+        """Ignore the responses of this node."""
+        self._in_flight = {number: request for number, request in self._in_flight.items() if request.to != node}
 
-    # Timers.
+    # Timers and back-offs.
 
     def set(self, name: TimerName, deadline: int) -> None:
-        """Set a timer; an action paused by it is no longer."""
-        self._paused.discard(name)
+        """Set a timer; ends a back-off of the same name."""
+        self._backing_off.discard(name)
         self.emit(SetTimer(name, deadline))
 
     def cancel(self, *names: TimerName) -> None:
-        """Cancel timers and the pauses they end."""
+        """Cancel timers and the back-offs of the same names."""
         for name in names:
-            self._paused.discard(name)
+            self._backing_off.discard(name)
             self.emit(CancelTimer(name))
 
-    def pause(self, name: TimerName, attempts: int) -> int:
-        """Hold back the action `name`, the longer the more `attempts` there were; returns the pause in ms."""
+    def back_off(self, name: TimerName, failures: int) -> int:
+        """Hold back the action `name`, the longer the more `failures` there were; returns the pause in ms."""
         config = self._config
-        pause = backoff_ms(attempts, config.retry_backoff_ms, config.retry_backoff_max_ms, self._chance)
+        pause = backoff_ms(failures, config.retry_backoff_ms, config.retry_backoff_max_ms, self._random)
         self.set(name, self.now + pause)
-        self._paused.add(name)
+        self._backing_off.add(name)
         return pause
 
-    def resume(self, name: TimerName) -> None:
-        """The pause is over, or not wanted any more."""
-        self._paused.discard(name)
+    def end_backoff(self, name: TimerName) -> None:
+        """Allow the action `name` again."""
+        self._backing_off.discard(name)
 
-    def paused(self, name: TimerName) -> bool:
-        """Whether the action `name` must wait."""
-        return name in self._paused
+    def backing_off(self, name: TimerName) -> bool:
+        """Return True while the action `name` must wait."""
+        return name in self._backing_off
 
     def clear(self) -> None:
-        """Forget every request and pause."""
-        self._sent.clear()
-        self._paused.clear()
+        """Drop every request and back-off."""
+        self._in_flight.clear()
+        self._backing_off.clear()

@@ -1,38 +1,36 @@
-"""The requests a member sends, from its options and from who it is."""
+"""Builders of the requests that a member sends to its coordinator."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
+from roster.member.config import MemberConfig
+from roster.member.outbox import Identity
+from roster.model import OffsetAndMetadata, TopicPartition
 from roster.wire.messages import (
     FindCoordinatorRequest,
     HeartbeatRequest,
     JoinGroupRequest,
     LeaveGroupRequest,
+    OffsetCommitRequest,
     SyncGroupRequest,
 )
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from roster.member.config import MemberConfig
-    from roster.member.outbox import Identity
-
 PROTOCOL_TYPE = "consumer"
 MAX_REASON = 255
-"""Characters of a reason for joining or leaving (KIP-800)."""
+"""Limit on the characters of a reason for joining or leaving (KIP-800)."""
 GROUP_KEY = 0
 
 
 def find_coordinator(config: MemberConfig) -> FindCoordinatorRequest:
-    """Who coordinates the group?"""
+    """Build the FindCoordinator request."""
     return FindCoordinatorRequest(key_type=GROUP_KEY, coordinator_keys=[config.group])
 
 
 def join_group(
     config: MemberConfig, member_id: str, subscriptions: Mapping[str, bytes], reason: str
 ) -> JoinGroupRequest:
-    """Join with one subscription per assignor, in the order of preference."""
+    """Build the JoinGroup request: one subscription per assignor, in the order of preference."""
     return JoinGroupRequest(
         group_id=config.group,
         session_timeout_ms=config.session_timeout_ms,
@@ -48,7 +46,7 @@ def join_group(
 def sync_group(
     config: MemberConfig, identity: Identity, assignor: str | None, assignments: Mapping[str, bytes]
 ) -> SyncGroupRequest:
-    """Ask for the assignment; the leader brings everyone's."""
+    """Build the SyncGroup request; `assignments` is empty unless the member leads."""
     generation, member_id = identity
     return SyncGroupRequest(
         group_id=config.group,
@@ -65,7 +63,7 @@ def sync_group(
 
 
 def heartbeat(config: MemberConfig, identity: Identity) -> HeartbeatRequest:
-    """Still here."""
+    """Build the Heartbeat request."""
     generation, member_id = identity
     return HeartbeatRequest(
         group_id=config.group,
@@ -76,6 +74,31 @@ def heartbeat(config: MemberConfig, identity: Identity) -> HeartbeatRequest:
 
 
 def leave_group(config: MemberConfig, member_id: str, reason: str) -> LeaveGroupRequest:
-    """Goodbye."""
-    gone = LeaveGroupRequest.Member(member_id=member_id, reason=reason[:MAX_REASON])
-    return LeaveGroupRequest(group_id=config.group, members=[gone])
+    """Build the LeaveGroup request."""
+    leaving = LeaveGroupRequest.Member(member_id=member_id, reason=reason[:MAX_REASON])
+    return LeaveGroupRequest(group_id=config.group, members=[leaving])
+
+
+def offset_commit(
+    offsets: Mapping[TopicPartition, OffsetAndMetadata], group: str, identity: Identity, instance_id: str | None
+) -> OffsetCommitRequest:
+    """Build the OffsetCommit request."""
+    generation, member_id = identity
+    topics: dict[str, OffsetCommitRequest.Topic] = {}
+    for (topic, partition), position in sorted(offsets.items()):
+        entry = topics.setdefault(topic, OffsetCommitRequest.Topic(name=topic))
+        entry.partitions.append(
+            OffsetCommitRequest.Partition(
+                partition_index=partition,
+                committed_offset=position.offset,
+                committed_leader_epoch=position.leader_epoch,
+                committed_metadata=position.metadata,
+            )
+        )
+    return OffsetCommitRequest(
+        group_id=group,
+        generation_id_or_member_epoch=generation,
+        member_id=member_id,
+        group_instance_id=instance_id,
+        topics=list(topics.values()),
+    )

@@ -1,6 +1,6 @@
-"""What a member tells the leader and what it reads of the leader's answer, in the consumer protocol's bytes.
+"""Subscriptions that a member sends to the leader and assignments it receives, as consumer protocol bytes.
 
-User data by where the assignor reads claims (reference: StickyAssignor, CooperativeStickyAssignor):
+User data by the source of the assignor's claims (Kafka's StickyAssignor, CooperativeStickyAssignor):
 
     sticky user data   V1: [topic string, [int32]] of the last assignment, int32 generation it was given in
     fields             int32 generation, -1 before the first
@@ -13,9 +13,8 @@ When a leader of Roster cannot compute an assignment it sends every member an em
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from roster.assignors import ClaimSource
+from roster.assignors import Assignor, ClaimSource
+from roster.model import TopicPartition
 from roster.wire import WireError
 from roster.wire.columns import NO_GENERATION, encode_cooperative_user_data, encode_sticky_user_data
 from roster.wire.consumer_protocol import (
@@ -30,16 +29,12 @@ from roster.wire.consumer_protocol import (
 from roster.wire.consumer_protocol import decode_assignment as read_assignment
 from roster.wire.lag_user_data import encode_lag_user_data
 
-if TYPE_CHECKING:
-    from roster.assignors import Assignor
-    from roster.model import TopicPartition
-
 FAILURE_MAGIC = b"\xffroster-assignment-failure\x00"
-"""Starts with a byte no UTF-8 text, and no sane count, starts with."""
+"""Starts with a byte that no UTF-8 text starts with, and that no plausible count starts with."""
 MAX_FAILURE_BYTES = 4096
 
 
-class LeaderFailure(Exception):  # noqa: N818 - it is the leader's failure, told to this member
+class LeaderFailure(Exception):  # noqa: N818 - a failure of the leader, not of this member
     """The leader could not compute an assignment; the text is its reason."""
 
 
@@ -54,11 +49,11 @@ def subscription_bytes(
     capacity: int = 1,
     settling: bool = False,
 ) -> bytes:
-    """The subscription for one assignor, in version 3.
+    """Encode the subscription for one assignor, in version 3.
 
-    `last_assignment` is the generation and the partitions of the newest assignment, (-1, none) when it does not count
-    any more. For assignors that look at lag: `capacity` is how many plain members this one counts for, `settling` tells
-    that it joins because it has given up partitions.
+    `last_assignment` is the generation and the partitions of the newest assignment, (-1, none) after a reset. For
+    assignors that balance lag: `capacity` weighs this member against one of capacity 1, `settling` marks a join that
+    follows a revocation.
     """
     given_in, given = last_assignment
     user_data, source = None, assignor.claim_source
@@ -82,7 +77,7 @@ def subscription_bytes(
 
 
 def topics_of(subscription: bytes) -> frozenset[str]:
-    """The topics a member subscribes to; none when its bytes cannot be read."""
+    """Return the topics a member subscribes to; none when its bytes cannot be decoded."""
     try:
         return frozenset(decode_subscription(subscription).topics)
     except WireError:
@@ -90,7 +85,7 @@ def topics_of(subscription: bytes) -> frozenset[str]:
 
 
 def decode_assignment(data: bytes) -> frozenset[TopicPartition]:
-    """The partitions assigned; empty bytes mean none. Raises LeaderFailure or WireError."""
+    """Return the partitions assigned; empty bytes mean none. Raises LeaderFailure or WireError."""
     if not data:
         return frozenset()
     assignment = read_assignment(data)
@@ -101,6 +96,6 @@ def decode_assignment(data: bytes) -> frozenset[TopicPartition]:
 
 
 def failure_assignment(reason: str) -> bytes:
-    """An empty assignment that tells Roster's members why there is none."""
+    """Encode an empty assignment that carries the reason to Roster's members."""
     text = reason.encode(errors="replace")[:MAX_FAILURE_BYTES].decode(errors="ignore")
     return encode_assignment(Assignment(assigned_partitions=[], user_data=FAILURE_MAGIC + text.encode()))

@@ -1,6 +1,7 @@
-"""The vocabulary every room shares: topics, members, Problem, Plan, Move, offsets."""
+"""Vocabulary shared by every room: addresses, topics, offsets, Problem, Plan."""
 
 from roster.model.address import Address, AddressError, parse_address, parse_addresses
+from roster.model.offsets import OffsetAndMetadata, PartitionOffsets
 from roster.model.plan import LagBalance, Move, Plan
 from roster.model.problem import NO_GENERATION, NOBODY, Claims, MemberInfo, Problem, Racks
 from roster.model.topics import TopicPartition
@@ -14,6 +15,8 @@ __all__ = [
     "LagBalance",
     "MemberInfo",
     "Move",
+    "OffsetAndMetadata",
+    "PartitionOffsets",
     "Plan",
     "Problem",
     "Racks",

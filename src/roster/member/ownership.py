@@ -1,20 +1,17 @@
-"""What a member holds, and since when."""
+"""Partitions that a member owns, is revoking or has lost."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from roster.model import TopicPartition
+from roster.model import TopicPartition
 
 
-class Holdings:
-    """The partitions a member owns, is giving up, or has lost, and the epoch each one's tenure began in.
+class PartitionOwnership:
+    """The partitions a member owns, is revoking or has lost, and the epoch in which it got each of them.
 
-    A tenure ends when the partition is released or lost. Work begun in one tenure must not be committed in another,
-    even when the same partition came back in between: `fenced` tells.
+    Work begun under one tenure of a partition must not be committed under a later one, even if the partition returned
+    in between; `fenced` finds such partitions.
     """
 
     def __init__(self) -> None:
@@ -22,41 +19,41 @@ class Holdings:
         self.owned: frozenset[TopicPartition] = frozenset()
         self.revoking: frozenset[TopicPartition] = frozenset()
         self.lost: frozenset[TopicPartition] = frozenset()
-        self.deadline: int | None = None
+        self.revoke_deadline: int | None = None
         self._since: dict[TopicPartition, int] = {}
 
     @property
-    def held(self) -> frozenset[TopicPartition]:
-        """Owned and not given up yet: what this member may claim and commit for."""
+    def owned_or_revoking(self) -> frozenset[TopicPartition]:
+        """Partitions whose offsets this member may still commit."""
         return self.owned | self.revoking
 
     def assign(self, partitions: frozenset[TopicPartition]) -> frozenset[TopicPartition]:
-        """Own exactly `partitions` from the coming epoch on, returns the new ones. Nothing may be in revocation."""
+        """Own exactly `partitions` from the next epoch on; returns the new ones. Requires that none is revoking."""
         added = partitions - self.owned
-        for gone in self.owned - partitions:
-            del self._since[gone]
+        for removed in self.owned - partitions:
+            del self._since[removed]
         self._since.update(dict.fromkeys(added, self.epoch + 1))
         self.owned = partitions
         self.lost = frozenset()
         return added
 
     def revoke(self, partitions: frozenset[TopicPartition], deadline: int) -> None:
-        """Begin to give up owned `partitions`."""
+        """Begin to revoke owned `partitions`, until `deadline` (ms)."""
         self.revoking |= partitions
         self.owned -= partitions
-        self.deadline = deadline
+        self.revoke_deadline = deadline
 
     def release(self, partitions: Iterable[TopicPartition]) -> None:
-        """The application is done with these; others are ignored."""
-        done = self.revoking.intersection(partitions)
-        self.revoking -= done
-        for partition in done:
+        """End the revocation of `partitions`; those not being revoked are ignored."""
+        released = self.revoking.intersection(partitions)
+        self.revoking -= released
+        for partition in released:
             del self._since[partition]
         if not self.revoking:
-            self.deadline = None
+            self.revoke_deadline = None
 
     def lose(self, partitions: frozenset[TopicPartition]) -> None:
-        """These held partitions are gone without the application's consent."""
+        """Drop `partitions`, owned or revoking, without the application's consent."""
         self.owned -= partitions
         self.lost |= partitions
         self.release(partitions)
@@ -64,5 +61,5 @@ class Holdings:
             self._since.pop(partition, None)
 
     def fenced(self, partitions: Iterable[TopicPartition], epoch: int) -> frozenset[TopicPartition]:
-        """Those of `partitions` that were not held without a break since `epoch`."""
+        """Return those of `partitions` that were not owned without a break since `epoch`."""
         return frozenset(p for p in partitions if self._since.get(p, epoch + 1) > epoch)

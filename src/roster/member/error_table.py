@@ -1,19 +1,18 @@
-"""What each error code of each answer means to a member, as tables.
+"""Error codes: the action that each error of each response asks for.
 
-The rows follow the behaviour of Kafka's Java client (reference: AbstractCoordinator, ConsumerCoordinator); a code that
-is not listed is fatal.
+The rows follow Kafka's Java client (AbstractCoordinator, ConsumerCoordinator). A code that is not listed is fatal.
 """
 
 from __future__ import annotations
 
 from enum import Enum
 
-from roster.member.events import FailureKind
+from roster.member.types import FailureKind
 from roster.wire import ErrorCode as E
 
 
 class Action(Enum):
-    """What to do about an answer."""
+    """What to do about a response."""
 
     ACCEPT = "accept"
     TAKE_MEMBER_ID = "keep the member id given and join again at once"
@@ -67,7 +66,7 @@ HEARTBEAT = {
     E.NOT_COORDINATOR: Action.REDISCOVER,
 }
 
-COMMIT = {
+OFFSET_COMMIT = {
     E.NONE: Action.ACCEPT,
     E.REBALANCE_IN_PROGRESS: Action.REJOIN,
     E.UNKNOWN_MEMBER_ID: Action.RESET_MEMBER,
@@ -77,7 +76,7 @@ COMMIT = {
     E.COORDINATOR_NOT_AVAILABLE: Action.REDISCOVER,
     E.NOT_COORDINATOR: Action.REDISCOVER,
 }
-"""For an error that concerns the group; `COMMIT_FAILURES` has those that concern only the offsets sent."""
+"""Errors that concern the group; `COMMIT_FAILURES` has those that concern single partitions."""
 
 COMMIT_FAILURES = {
     E.UNKNOWN_TOPIC_OR_PARTITION: FailureKind.UNKNOWN_TOPIC,
@@ -96,11 +95,3 @@ FATAL_KINDS = {
     E.INVALID_GROUP_ID: FailureKind.GROUP_ID,
     E.UNSUPPORTED_VERSION: FailureKind.UNSUPPORTED,
 }
-
-
-def error_code(value: int) -> E:
-    """The named code; one this client does not know becomes UNKNOWN_SERVER_ERROR."""
-    try:
-        return E(value)
-    except ValueError:
-        return E.UNKNOWN_SERVER_ERROR

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 import pytest
 from stage import Stage, parts
 
-from roster.member import State
-from roster.member.events import FailureKind, RequestFailed, Responded, SelectionChanged, Started
+from roster.member import MemberState
+from roster.member.events import RequestFailed, Responded, SelectionChanged, Started
+from roster.member.types import FailureKind
 from roster.wire import ErrorCode
 from roster.wire.messages import (
     FindCoordinatorRequest,
@@ -86,7 +87,7 @@ HEARTBEAT = {
 def check(stage: Stage, after: After, generation: int) -> None:
     member = stage.member
     if after.fatal is not None:
-        assert member.state is State.FAILED
+        assert member.state is MemberState.FAILED
         assert stage.owns.failure is not None
         assert stage.owns.failure.kind is after.fatal
         assert stage.owns.failure.message

@@ -1,0 +1,159 @@
+"""State that the modules of a member share: identity, subscription, ownership, requests in flight."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import replace
+
+from roster.assignors import Assignor
+from roster.member.backoff import RandomSource
+from roster.member.commit_queue import CommitQueue
+from roster.member.config import MemberConfig
+from roster.member.events import Publish, Report
+from roster.member.outbox import Identity, InFlight, Outbox
+from roster.member.ownership import PartitionOwnership
+from roster.member.states import TRANSITIONS, MemberState, Trigger
+from roster.member.timers import HEARTBEAT, REVOKE, TimerName
+from roster.member.topic_metadata import TopicMetadata
+from roster.member.types import Channel, Failure, Node, ReportKind
+from roster.model import NO_GENERATION, TopicPartition
+from roster.wire import Message
+
+
+class MemberContext:
+    """The mutable state of one member. The modules of the room act on it; it calls none of them."""
+
+    def __init__(self, config: MemberConfig, random: RandomSource) -> None:
+        self.config = config
+        self.out = Outbox(config, random)
+        self.commits = CommitQueue(config, self.out)
+        self.topics = TopicMetadata(config.selection)
+        self.ownership = PartitionOwnership()
+        self.failures: Counter[TimerName] = Counter()
+        """Failures in a row of an action, by the name of the timer that ends its back-off."""
+        self.failure: Failure | None = None
+        """Why the member failed for good, if it did."""
+        self._published = Publish(epoch=0)
+
+        # Place in the group.
+        self.state = MemberState.UNJOINED
+        self.generation = NO_GENERATION
+        self.member_id = ""
+        self.coordinator: Node | None = None
+        self.leader = False
+        self.protocol_name: str | None = None
+
+        # Input of the next JoinGroup.
+        self.rejoin_reason: str | None = None
+        """Why a rejoin is needed; None when it is not."""
+        self.joined_topics: frozenset[str] = frozenset()
+        self.last_assignment: tuple[int, frozenset[TopicPartition]] = (NO_GENERATION, frozenset())
+        self.rejoins_after_revocation = False
+        """True when the next JoinGroup hands back partitions that the last assignment gave to others."""
+
+        # The leader's work.
+        self.group: dict[str, tuple[bytes, str | None]] = {}
+        """From JoinGroup to SyncGroup: each member's subscription and instance id."""
+        self.assigning: int | None = None
+        """Id of the running `FetchOffsets` or `Assign`."""
+
+    @property
+    def identity(self) -> Identity:
+        """Generation and member id for requests."""
+        return self.generation, self.member_id
+
+    @property
+    def assignor(self) -> Assignor:
+        """The assignor that the group chose."""
+        return self.config.assignors_by_name[self.protocol_name or ""]
+
+    def is_current(self, request: InFlight) -> bool:
+        """Return True if the request was sent under the present generation and member id."""
+        return request.identity == self.identity
+
+    def transition(self, trigger: Trigger) -> None:
+        """Change the state. Raises KeyError for a trigger that the state does not allow."""
+        self.state = TRANSITIONS[self.state, trigger]
+
+    def request_rejoin(self, reason: str) -> None:
+        """Join again as soon as the state allows."""
+        if self.rejoin_reason is None:
+            self.report(ReportKind.REJOIN, reason)
+        self.rejoin_reason = reason
+
+    # Heartbeats.
+
+    def heartbeats_due(self) -> bool:
+        """Return True while the coordinator expects heartbeats: in a generation, with no JoinGroup in flight."""
+        return self.generation != NO_GENERATION and self.state is not MemberState.PREPARING_REBALANCE
+
+    def schedule_heartbeat(self) -> None:
+        """Set the next heartbeat to one interval from now."""
+        self.out.set(HEARTBEAT, self.out.now + self.config.heartbeat_interval_ms)
+
+    # Revocation and loss.
+
+    def revoke(self, partitions: frozenset[TopicPartition]) -> None:
+        """Ask the application to release owned `partitions` before the revoke deadline."""
+        deadline = self.out.now + self.config.revocation_ms
+        self.ownership.revoke(partitions, deadline)
+        self.out.set(REVOKE, deadline)
+        self.report(ReportKind.REVOKING, "to be finished, committed and released", partitions)
+
+    def release(self, partitions: Iterable[TopicPartition]) -> None:
+        """Record that the application released `partitions`."""
+        self.ownership.release(partitions)
+        self._cancel_revoke_deadline()
+
+    def lose(self, partitions: frozenset[TopicPartition], reason: str) -> None:
+        """Drop `partitions` at once, without waiting for the application."""
+        if partitions:
+            self.report(ReportKind.LOST, reason, partitions)
+        self.ownership.lose(partitions)
+        self._cancel_revoke_deadline()
+
+    def _cancel_revoke_deadline(self) -> None:
+        if not self.ownership.revoking:
+            self.out.cancel(REVOKE)
+
+    # Effects.
+
+    def send(
+        self,
+        message: Message,
+        to: Node | None = None,
+        *,
+        timeout_ms: int | None = None,
+        channel: Channel = Channel.PROMPT,
+    ) -> None:
+        """Send to the coordinator at `to`, or to any broker."""
+        self.out.send(message, self.identity, timeout_ms=timeout_ms, to=to, channel=channel)
+
+    def back_off(self, name: TimerName, reason: str) -> None:
+        """Count a failure of the action `name` and hold it back, the longer the more often it failed in a row."""
+        pause = self.out.back_off(name, self.failures[name])
+        self.failures[name] += 1
+        self.report(ReportKind.RETRY, f"{name.kind.value}: again in {pause} ms, {reason}")
+
+    def report(self, kind: ReportKind, text: str, partitions: frozenset[TopicPartition] = frozenset()) -> None:
+        """Emit a Report."""
+        self.out.emit(Report(kind, text, self.generation, self.member_id, partitions))
+
+    def publish(self) -> None:
+        """Emit a Publish if ownership changed; the epoch counts the changes published."""
+        ownership = self.ownership
+        current = Publish(
+            ownership.epoch,
+            self.generation,
+            self.member_id,
+            ownership.owned,
+            ownership.revoking,
+            ownership.lost,
+            ownership.revoke_deadline,
+            self.failure,
+        )
+        if current != self._published:
+            ownership.epoch += 1
+            self._published = replace(current, epoch=ownership.epoch)
+            self.out.emit(self._published)

@@ -1,0 +1,100 @@
+"""JoinGroup: revocation before a rebalance, the request and its response."""
+
+from __future__ import annotations
+
+from roster.assignors import RebalanceProtocol
+from roster.member import error_table, leader, requests
+from roster.member.context import MemberContext
+from roster.member.error_table import Action
+from roster.member.failures import fatal_error
+from roster.member.leave import fail
+from roster.member.metadata_refresh import send_metadata
+from roster.member.outbox import InFlight
+from roster.member.recovery import attempt_failed, on_rebalance_error
+from roster.member.states import Trigger
+from roster.member.subscription import subscription_bytes
+from roster.member.sync import send_sync_group
+from roster.member.timers import HEARTBEAT, JOIN
+from roster.member.types import Channel, Node, ReportKind
+from roster.model import TopicPartition
+from roster.wire import ErrorCode
+from roster.wire.errors import error_code
+from roster.wire.messages import JoinGroupResponse
+
+
+def prepare_join(me: MemberContext) -> None:
+    """Revoke what must not be owned in a rebalance, learn the topics, then send JoinGroup."""
+    if me.ownership.revoking:
+        return
+    to_revoke = revoked_before_join(me)
+    if to_revoke:
+        me.revoke(to_revoke)
+        return
+    if me.topics.subscribed is None:
+        send_metadata(me)
+        return
+    if me.coordinator is not None and not me.out.backing_off(JOIN):
+        send_join_group(me, me.coordinator)
+
+
+def revoked_before_join(me: MemberContext) -> frozenset[TopicPartition]:
+    """Return what to revoke before JoinGroup: all for eager assignors, else topics no longer subscribed to."""
+    if me.config.rebalance_protocol is RebalanceProtocol.EAGER:
+        return me.ownership.owned
+    topics = me.topics.subscribed
+    if topics is None:
+        return frozenset()
+    return frozenset(p for p in me.ownership.owned if p.topic not in topics)
+
+
+def send_join_group(me: MemberContext, coordinator: Node) -> None:
+    """Send JoinGroup; heartbeats pause until its response."""
+    topics = me.topics.subscribed or frozenset()
+    me.joined_topics = topics
+    reason, me.rejoin_reason = me.rejoin_reason or "", None
+    me.transition(Trigger.JOIN_SENT)
+    me.out.cancel(HEARTBEAT)
+    me.report(ReportKind.JOINING, reason)
+    subscriptions = {
+        name: subscription_bytes(
+            assignor,
+            topics=topics,
+            owned=me.ownership.owned,
+            generation=me.generation,
+            rack=me.config.rack_id,
+            last_assignment=me.last_assignment,
+            capacity=me.config.capacity,
+            settling=me.rejoins_after_revocation,
+        )
+        for name, assignor in me.config.assignors_by_name.items()
+    }
+    request = requests.join_group(me.config, me.member_id, subscriptions, reason)
+    me.send(request, coordinator, timeout_ms=me.config.join_timeout_ms, channel=Channel.PARKED)
+
+
+def on_join_group_response(me: MemberContext, response: JoinGroupResponse, request: InFlight) -> None:
+    """Enter the new generation, as its leader or a follower; or handle the error."""
+    code = error_code(response.error_code)
+    action = error_table.JOIN_GROUP.get(code, Action.FATAL)
+    if action is Action.TAKE_MEMBER_ID:
+        me.member_id = response.member_id
+        attempt_failed(me, f"need to re-join with the given member-id: {response.member_id}", back_off=False)
+    elif action is not Action.ACCEPT:
+        on_rebalance_error(me, "JoinGroup", code, action, request)
+    elif (
+        response.protocol_type not in (None, requests.PROTOCOL_TYPE)
+        or response.protocol_name not in me.config.assignors_by_name
+    ):
+        fail(me, fatal_error("JoinGroup", ErrorCode.INCONSISTENT_GROUP_PROTOCOL, me.config))
+    else:
+        me.transition(Trigger.JOIN_ACCEPTED)
+        me.generation, me.member_id = response.generation_id, response.member_id
+        me.protocol_name = response.protocol_name
+        me.leader = response.leader == response.member_id
+        me.schedule_heartbeat()
+        me.report(ReportKind.JOINED, f"generation {me.generation}, assignor {me.protocol_name}")
+        if me.leader:
+            leader.on_leader_elected(me, response)
+        else:
+            me.topics.stop_tracking_group()
+            send_sync_group(me, {})

@@ -1,0 +1,52 @@
+"""Metadata: the request, its response, and the rejoin that a change of topics causes."""
+
+from __future__ import annotations
+
+from roster.member.config import check_selection
+from roster.member.context import MemberContext
+from roster.member.states import MemberState
+from roster.member.timers import METADATA
+from roster.member.types import Selection
+from roster.wire import ApiKey
+from roster.wire.messages import MetadataResponse
+
+
+def change_selection(me: MemberContext, selection: Selection) -> None:
+    """Subscribe to other topics. Raises ConfigError."""
+    check_selection(selection)
+    me.topics.select(selection)
+    if me.topics.subscribed is None:
+        send_metadata(me)
+    rejoin_if_topics_changed(me)
+
+
+def send_metadata(me: MemberContext) -> None:
+    """Send Metadata, unless one is in flight or backing off."""
+    if me.out.backing_off(METADATA) or me.out.in_flight(ApiKey.METADATA):
+        return
+    me.send(me.topics.request())
+
+
+def on_metadata_response(me: MemberContext, response: MetadataResponse) -> None:
+    """Store the metadata and schedule the next refresh."""
+    me.failures[METADATA] = 0
+    me.topics.update(response)
+    schedule_refresh(me)
+
+
+def schedule_refresh(me: MemberContext) -> None:
+    """Refresh after `metadata_max_age_ms`, if metadata can change anything."""
+    if me.topics.refresh_needed:
+        me.out.set(METADATA, me.out.now + me.config.metadata_max_age_ms)
+
+
+def rejoin_if_topics_changed(me: MemberContext) -> None:
+    """Rejoin when the assignment used other partition counts, or the last JoinGroup another subscription."""
+    topics, change = me.topics.subscribed, me.topics.change()
+    if me.state is not MemberState.STABLE or me.rejoin_reason is not None:
+        return
+    if change is not None:
+        me.request_rejoin(f"cached metadata has changed ({change})")
+    elif topics is not None and topics != me.joined_topics:
+        before, after = ", ".join(sorted(me.joined_topics)), ", ".join(sorted(topics))
+        me.request_rejoin(f"subscription has changed from [{before}] to [{after}]")

@@ -1,0 +1,60 @@
+"""A member's states and every transition between them, in one table."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+
+class MemberState(Enum):
+    """State of a member; the first four are those of Kafka's AbstractCoordinator.MemberState."""
+
+    UNJOINED = "Unjoined"
+    PREPARING_REBALANCE = "PreparingRebalance"
+    """JoinGroup is in flight; the coordinator may park it until every member has joined."""
+    COMPLETING_REBALANCE = "CompletingRebalance"
+    """In a new generation: the leader computes the assignment, SyncGroup is due or in flight."""
+    STABLE = "Stable"
+    LEFT = "Left"
+    """Closed by the application."""
+    FAILED = "Failed"
+    """Stopped by an error that no retry can cure."""
+
+
+class Trigger(Enum):
+    """Cause of a transition."""
+
+    JOIN_SENT = "join sent"
+    JOIN_ACCEPTED = "join accepted"
+    SYNC_ACCEPTED = "sync accepted"
+    ATTEMPT_FAILED = "attempt failed"
+    """JoinGroup or SyncGroup failed; generation and member id are kept."""
+    RESET = "reset"
+    """The coordinator does not know the member or its generation; its partitions are lost."""
+    CLOSE = "close"
+    FATAL = "fatal"
+
+
+TRANSITIONS: dict[tuple[MemberState, Trigger], MemberState] = {
+    (MemberState.UNJOINED, Trigger.JOIN_SENT): MemberState.PREPARING_REBALANCE,
+    (MemberState.STABLE, Trigger.JOIN_SENT): MemberState.PREPARING_REBALANCE,
+    (MemberState.PREPARING_REBALANCE, Trigger.JOIN_ACCEPTED): MemberState.COMPLETING_REBALANCE,
+    (MemberState.PREPARING_REBALANCE, Trigger.ATTEMPT_FAILED): MemberState.UNJOINED,
+    (MemberState.COMPLETING_REBALANCE, Trigger.ATTEMPT_FAILED): MemberState.UNJOINED,
+    (MemberState.COMPLETING_REBALANCE, Trigger.SYNC_ACCEPTED): MemberState.STABLE,
+    (MemberState.UNJOINED, Trigger.RESET): MemberState.UNJOINED,
+    (MemberState.PREPARING_REBALANCE, Trigger.RESET): MemberState.UNJOINED,
+    (MemberState.COMPLETING_REBALANCE, Trigger.RESET): MemberState.UNJOINED,
+    (MemberState.STABLE, Trigger.RESET): MemberState.UNJOINED,
+    (MemberState.UNJOINED, Trigger.CLOSE): MemberState.LEFT,
+    (MemberState.PREPARING_REBALANCE, Trigger.CLOSE): MemberState.LEFT,
+    (MemberState.COMPLETING_REBALANCE, Trigger.CLOSE): MemberState.LEFT,
+    (MemberState.STABLE, Trigger.CLOSE): MemberState.LEFT,
+    (MemberState.FAILED, Trigger.CLOSE): MemberState.LEFT,
+    (MemberState.UNJOINED, Trigger.FATAL): MemberState.FAILED,
+    (MemberState.PREPARING_REBALANCE, Trigger.FATAL): MemberState.FAILED,
+    (MemberState.COMPLETING_REBALANCE, Trigger.FATAL): MemberState.FAILED,
+    (MemberState.STABLE, Trigger.FATAL): MemberState.FAILED,
+}
+"""Any other combination is a defect and raises KeyError."""
+
+FINAL_STATES = frozenset({MemberState.LEFT, MemberState.FAILED})

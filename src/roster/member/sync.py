@@ -1,0 +1,77 @@
+"""SyncGroup: the request, its response, and taking over the assignment."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from roster.member import error_table, requests
+from roster.member.context import MemberContext
+from roster.member.error_table import Action
+from roster.member.failures import fatal_error
+from roster.member.leave import fail
+from roster.member.metadata_refresh import rejoin_if_topics_changed, schedule_refresh
+from roster.member.outbox import InFlight
+from roster.member.recovery import on_rebalance_error
+from roster.member.states import Trigger
+from roster.member.subscription import LeaderFailure, decode_assignment
+from roster.member.timers import JOIN
+from roster.member.types import Channel, Failure, FailureKind, ReportKind
+from roster.model import TopicPartition
+from roster.wire import ErrorCode, WireError
+from roster.wire.errors import error_code
+from roster.wire.messages import SyncGroupResponse
+
+
+def send_sync_group(me: MemberContext, assignments: Mapping[str, bytes]) -> None:
+    """Send SyncGroup; the leader's carries every member's assignment, a follower's none."""
+    me.group = {}
+    request = requests.sync_group(me.config, me.identity, me.protocol_name, assignments)
+    me.send(request, me.coordinator, timeout_ms=me.config.join_timeout_ms, channel=Channel.PARKED)
+
+
+def on_sync_group_response(me: MemberContext, response: SyncGroupResponse, request: InFlight) -> None:
+    """Take over the assignment, or handle the error."""
+    code = error_code(response.error_code)
+    action = error_table.SYNC_GROUP.get(code, Action.FATAL)
+    if action is not Action.ACCEPT:
+        on_rebalance_error(me, "SyncGroup", code, action, request)
+        return
+    if response.protocol_type not in (None, requests.PROTOCOL_TYPE) or response.protocol_name not in (
+        None,
+        me.protocol_name,
+    ):
+        fail(me, fatal_error("SyncGroup", ErrorCode.INCONSISTENT_GROUP_PROTOCOL, me.config))
+        return
+    try:
+        assigned = decode_assignment(response.assignment)
+    except LeaderFailure as failure:
+        fail(me, Failure(FailureKind.ASSIGNMENT, f"the group's leader could not assign partitions: {failure}"))
+        return
+    except WireError as error:
+        text = f"the group's leader sent an assignment that cannot be read: {error}"
+        fail(me, Failure(FailureKind.ASSIGNMENT, text))
+        return
+    me.transition(Trigger.SYNC_ACCEPTED)
+    me.failures[JOIN] = 0
+    on_join_complete(me, assigned)
+
+
+def on_join_complete(me: MemberContext, assigned: frozenset[TopicPartition]) -> None:
+    """Own what is new at once, and begin to revoke what is not assigned any more."""
+    topics = frozenset(p.topic for p in assigned)
+    if not me.topics.accepts(topics):
+        me.request_rejoin("received assignment does not match the current subscription")
+        return
+    if me.topics.subscribed is not None and topics - me.topics.subscribed:
+        me.topics.subscribed |= topics
+        me.joined_topics |= topics
+    me.last_assignment = (me.generation, assigned)
+    revoked = me.ownership.owned - assigned
+    me.rejoins_after_revocation = bool(revoked)
+    added = me.ownership.assign(assigned | revoked)
+    me.report(ReportKind.ASSIGNED, f"{len(assigned)} partitions, {len(added)} of them new", assigned)
+    if revoked:
+        me.revoke(revoked)
+        me.request_rejoin("need to revoke partitions and re-join")
+    rejoin_if_topics_changed(me)
+    schedule_refresh(me)

@@ -1,0 +1,41 @@
+"""Names of the timers that a member sets."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import NamedTuple
+
+
+class TimerKind(Enum):
+    """What a timer is for. JOIN, DISCOVER, METADATA and COMMIT end a back-off as well."""
+
+    HEARTBEAT = "heartbeat"
+    REVOKE = "revoke"
+    """Deadline of a revocation."""
+    JOIN = "join"
+    DISCOVER = "discover"
+    METADATA = "metadata"
+    COMMIT = "commit"
+    COMMIT_DEADLINE = "commit deadline"
+    """Deadline of one commit, named by its token."""
+
+
+class TimerName(NamedTuple):
+    """Identity of a timer; setting a name again replaces its deadline."""
+
+    kind: TimerKind
+    token: int = 0
+    """Token of the commit, for COMMIT_DEADLINE."""
+
+
+HEARTBEAT = TimerName(TimerKind.HEARTBEAT)
+REVOKE = TimerName(TimerKind.REVOKE)
+JOIN = TimerName(TimerKind.JOIN)
+DISCOVER = TimerName(TimerKind.DISCOVER)
+METADATA = TimerName(TimerKind.METADATA)
+COMMIT = TimerName(TimerKind.COMMIT)
+
+
+def commit_deadline(token: int) -> TimerName:
+    """Name the timer that ends the commit `token`."""
+    return TimerName(TimerKind.COMMIT_DEADLINE, token)

@@ -1,0 +1,81 @@
+"""Values that a member and its shell exchange inside events and effects."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum, StrEnum
+from re import Pattern
+from typing import NamedTuple, TypeAlias
+
+from roster.model import Address, TopicPartition
+from roster.wire import ErrorCode
+
+Selection: TypeAlias = frozenset[str] | Pattern[str]
+"""Topics to subscribe to: by name, or every non-internal topic whose whole name the pattern matches."""
+
+
+class Node(NamedTuple):
+    """A broker's id and address."""
+
+    node_id: int
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return str(Address(self.host, self.port))
+
+
+class Channel(Enum):
+    """Connection to use: a broker answers the requests of one connection in order, and may park some of them."""
+
+    PARKED = "parked"
+    """To the coordinator, for JoinGroup and SyncGroup, whose responses may take a whole rebalance."""
+    PROMPT = "prompt"
+    """To the coordinator, for Heartbeat, OffsetCommit and LeaveGroup, which must not queue behind a parked request."""
+    ANY = "any"
+    """To any broker, for everything else."""
+
+
+class FailureKind(Enum):
+    """Why a member cannot go on, or a commit was not written."""
+
+    SESSION_TIMEOUT = "session timeout"
+    PROTOCOL = "protocol"
+    GROUP_FULL = "group full"
+    FENCED_INSTANCE = "fenced instance"
+    AUTHORIZATION = "authorization"
+    GROUP_ID = "group id"
+    UNSUPPORTED = "unsupported"
+    ASSIGNMENT = "assignment"
+    UNEXPECTED = "unexpected"
+    FENCED = "fenced"
+    RETRIABLE = "retriable"
+    UNKNOWN_TOPIC = "unknown topic"
+    METADATA_TOO_LARGE = "metadata too large"
+    CLOSED = "closed"
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Reason of a failure, as a kind and a message; `code` is the broker's error, NONE when the member decided."""
+
+    kind: FailureKind
+    message: str
+    code: ErrorCode = ErrorCode.NONE
+    partitions: frozenset[TopicPartition] = frozenset()
+
+
+class ReportKind(StrEnum):
+    """What a `Report` is about."""
+
+    COORDINATOR = "coordinator"
+    JOINING = "joining"
+    JOINED = "joined"
+    LEADING = "leading"
+    ASSIGNED = "assigned"
+    REVOKING = "revoking"
+    LOST = "lost"
+    REJOIN = "rejoin"
+    RETRY = "retry"
+    LEFT = "left"
+    FAILED = "failed"
