@@ -64,6 +64,7 @@ def main() -> None:
             max_offsets_per_batch=arguments.most,
             session_timeout_ms=arguments.session_timeout_ms,
             heartbeat_interval_ms=500,
+            trigger_interval_ms=0,
             on_progress=lambda p: say(done=p.batch, rows=p.rows, lag=p.total_lag, generation=p.generation),
         )
         .map_arrow(wait_while_held, "partition int, offset long, value binary")

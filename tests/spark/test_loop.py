@@ -408,3 +408,35 @@ def test_with_an_exact_sink_every_record_counts_once_whatever_the_group_does(
         assert sorted(o for p, o in sink.records if p == partition) == [*range(position)], "no record is skipped"
     assert sink.positions.items() >= {p: end for p, end in member.ends.items() if end}.items(), "everything was read"
     assert all(member.offsets.get(p, 0) <= sink.positions.get(p, 0) for p in member.ends)
+
+
+def test_small_batches_wait_for_the_sinks_default_interval_full_ones_and_available_now_do_not() -> None:
+    for available_now, most, configured, batches in [
+        (False, 1_000, None, [{P0: 10, P1: 20}]),
+        (True, 1_000, None, [{P0: 10, P1: 20}]),
+        (False, 15, None, [15, 15]),
+        (True, 20, None, [20, 10]),
+        (False, 20, 0, [20, 10]),
+        (False, 20, None, [20]),
+        (False, 15, 600_000, [15]),
+    ]:
+        options = {"max_offsets_per_batch": most, "trigger_interval_ms": configured, "poll_interval_ms": 1}
+        stage = Stage(**options)
+        stage.sink.default_trigger_interval_ms = 600_000
+        stage.member.script = [lambda: None] * 3
+        stage.run(available_now=available_now)
+        sizes = [sum(span.size for span in batch.ranges.values()) for batch in stage.runner.batches]
+        assert sizes == [sum(b.values()) if isinstance(b, dict) else b for b in batches], options
+
+
+def test_a_small_batch_that_grows_full_while_it_waits_starts_at_once() -> None:
+    stage = Stage(max_offsets_per_batch=30, poll_interval_ms=1)
+    stage.sink.default_trigger_interval_ms = 600_000
+
+    def grow(end: int) -> None:
+        stage.member.ends.update({P0: end})
+        stage.member.become(P0, P1)  # a change ends the wait
+
+    stage.member.script = [lambda: grow(15), lambda: grow(40)]
+    stage.run()
+    assert [sum(span.size for span in batch.ranges.values()) for batch in stage.runner.batches] == [30, 30]

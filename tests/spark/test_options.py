@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -10,8 +11,8 @@ import pytest
 
 from roster.assignors import LagOptions, lag_sticky
 from roster.model import TopicPartition
-from roster.spark import KafkaSink, ParquetSink, Pipeline, PipelineError
-from roster.spark.options import parse_bootstrap, parse_starting_offsets, parse_topics
+from roster.spark import KafkaSink, ParquetSink, Pipeline, PipelineError, options
+from roster.spark.options import parse_bootstrap, parse_starting_offsets, parse_topics, refuse_foreign_names
 from roster.spark.startup import check_java
 
 if TYPE_CHECKING:
@@ -42,19 +43,62 @@ NO_SPARK: Any = None
         ({"starting_offsets": {"t": {"x": 5}}}, "starting_offsets: t: 'x' is not a partition number"),
         ({"starting_offsets": {"t": {0: -3}}}, "starting_offsets: t-0: -3 is not an offset"),
         ({"starting_offsets": datetime(2026, 1, 1)}, "starting_offsets: 2026-01-01T00:00:00 has no time zone"),  # noqa: DTZ001
-        ({"max_offsets_per_batch": 0}, "max_offsets_per_batch: 0 is not a whole number of at least 1"),
-        ({"poll_interval_ms": 1.5}, "poll_interval_ms: 1.5 is not a whole number of at least 1"),
+        ({"max_offsets_per_batch": 0}, "max_offsets_per_batch: 0 is not a whole number from 1 to 9223372036854775807"),
+        ({"poll_interval_ms": 1.5}, "poll_interval_ms: 1.5 is not a whole number from 1 to 2147483647"),
         ({"isolation_level": "serial"}, "isolation_level: 'serial' is not known. Use 'read_uncommitted'"),
         ({"heartbeat_interval_ms": 45_000}, "heartbeat_interval_ms: 45000 is not shorter than session_timeout_ms"),
         ({"assignors": ()}, "assignors: must name at least one of cooperative-sticky, lag"),
         ({"assignors": ("nearest",)}, "assignors: there is no assignor 'nearest'; known are cooperative-sticky, lag"),
         ({"assignors": (LagOptions(max_skew=1.5),)}, "write lag_cooperative_sticky(LagOptions(max_skew=1.5, hyst"),
         ({"assignors": ("range", "range")}, "assignors: names range twice; leave one out"),
-        ({"capacity": 0}, "capacity: 0 is not a whole number of at least 1"),
-        ({"reader_options": {"group.id": "x"}}, "reader_options: 'group.id' is set by the pipeline itself"),
+        ({"capacity": 0}, "capacity: 0 is not a whole number from 1 to"),
+        (
+            {"reader_options": {"group.id": "x"}},
+            "'group.id' is set by the pipeline itself. Leave it out and use the opti",
+        ),
+        ({"reader_options": {"bootstrap.servers": "x"}}, "'bootstrap.servers' is set by the pipeline itself. Leave it"),
+        ({"reader_options": {"metadata.broker.list": "x"}}, "Leave it out and use the option bootstrap"),
+        ({"reader_options": {"isolation.level": "x"}}, "Leave it out and use the option isolation_level"),
+        ({"reader_options": {"enable.auto.commit": True}}, "'enable.auto.commit' is set by the pipeline itself"),
+        (
+            {"reader_options": {"security.protocol": "SASL_SSL"}},
+            "'security.protocol': TLS and SASL are not supported yet",
+        ),
+        ({"reader_options": {"sasl.username": "x"}}, "reader_options: 'sasl.username': TLS and SASL are not supported"),
+        ({"reader_options": {"ssl.ca.location": "x"}}, "'ssl.ca.location': TLS and SASL are not supported yet"),
+        ({"reader_options": {"check.crcs": "False"}}, "reader_options: 'check.crcs' cannot be switched off"),
+        ({"reader_options": {"fetch.min.bytes": float("nan")}}, "reader_options: "),
+        ({"reader_options": {5: 5}}, "reader_options: 5 is not the name of a librdkafka setting"),
+        ({"session_timeout_ms": float("nan")}, "session_timeout_ms: nan is not a whole number from 1 to 2147483647"),
+        ({"tasks": float("inf")}, "tasks: inf is not a whole number from 1 to 2147483647"),
+        (
+            {"rebalance_timeout_ms": 2**31},
+            "rebalance_timeout_ms: 2147483648 is not a whole number from 1 to 2147483647",
+        ),
+        ({"max_offsets_per_batch": 10**5000}, "max_offsets_per_batch: a number of thousands of digits is not a whole"),
+        ({"starting_offsets": {"t": {0: 2**63}}}, "starting_offsets: t-0: 9223372036854775808 is not an offset"),
+        ({"starting_offsets": {"t": {0: float("inf")}}}, "starting_offsets: t-0: inf is not an offset"),
+        ({"starting_offsets": {"t": {2**31: 0}}}, "starting_offsets: t: 2147483648 is not a partition number"),
+        ({"starting_offsets": {"t": {"²": 0}}}, "starting_offsets: t: '²' is not a partition number"),
+        ({"starting_offsets": '{"t": {"0": 1}'}, """starting_offsets: '{"t": {"0": 1}' is not JSON: """),
+        ({"starting_offsets": '{"t": 5}'}, "starting_offsets: 't': 5 is not understood"),
+        (
+            {"maxOffsetsPerTrigger": 5},
+            "maxOffsetsPerTrigger: a pipeline has no option of this name. Use max_offsets_per_b",
+        ),
+        ({"startingOffsets": "latest"}, "startingOffsets: a pipeline has no option of this name. Use starting_offsets"),
+        ({"kafka.group.id": "g"}, "kafka.group.id: a pipeline has no option of this name. Use group"),
+        (
+            {"auto_offset_reset": "latest"},
+            "auto_offset_reset: a pipeline has no option of this name. Use starting_offsets",
+        ),
+        ({"minOffsetsPerTrigger": 5}, "Leave it out: trigger_interval_ms spaces batches out"),
+        ({"endingOffsets": "latest"}, "Leave it out: run(available_now=True) ends with what is there"),
+        ({"trigger_intervall_ms": 5}, "no option of this name. Did you mean trigger_interval_ms?"),
+        ({"fetch_bytes": 5}, "no option of this name. Settings of the tasks' consumers go into reader_options"),
         ({"reader_options": {"fetch.bytes": 1}}, 'reader_options: No such configuration property: "fetch.bytes"'),
     ],
-    ids=lambda value: str(value)[:40],
+    ids=lambda value: str(value)[:40] if isinstance(value, str) else "",
 )
 def test_a_wrong_option_is_named_with_its_fix(wrong: dict[str, Any], message: str) -> None:
     options = {"bootstrap": "127.0.0.1:9092", "group": "g", "topics": ["t"], **wrong}
@@ -72,6 +116,17 @@ def test_the_forms_options_may_take() -> None:
     expected = {TopicPartition("t", 0): 7, TopicPartition("t", 1): -1}
     assert parse_starting_offsets({"t": {"0": 7, 1: "latest"}}) == expected
     assert parse_starting_offsets(expected) == expected
+    assert parse_starting_offsets('{"t": {"0": 7, "1": -1}}') == expected, "as Spark takes it"
+    assert parse_starting_offsets(datetime(1960, 1, 1, tzinfo=UTC)) == 0, "not Kafka's -1, the end"
+    plain = {"security.protocol": "plaintext", "check.crcs": True}
+    assert Pipeline(NO_SPARK, "127.0.0.1:9092", "g", ["t"], reader_options=plain)._options.reader_options == plain
+
+
+def test_every_foreign_name_leads_to_an_option_there_is() -> None:
+    known = inspect.signature(Pipeline.__init__).parameters
+    for fix in options._FOREIGN.values():
+        assert fix.partition("=")[0] in known
+    refuse_foreign_names(known, known)
 
 
 def test_a_sink_that_cannot_work_is_refused_at_once(tmp_path: Path) -> None:

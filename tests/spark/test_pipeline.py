@@ -159,7 +159,15 @@ def test_partition_by_makes_folders(spark: SparkSession, topics: Topics, group: 
 def test_several_pipelines_in_one_driver(spark: SparkSession, topics: Topics, group: str, tmp_path: Path) -> None:
     topic = topics.create(4, 2000)
     shared = [
-        Pipeline(spark, topics.bootstrap, group, [topic], max_offsets_per_batch=100, heartbeat_interval_ms=300)
+        Pipeline(
+            spark,
+            topics.bootstrap,
+            group,
+            [topic],
+            max_offsets_per_batch=100,
+            heartbeat_interval_ms=300,
+            trigger_interval_ms=0,
+        )
         .write(ParquetSink(str(tmp_path / "shared")))
         .start()
         for _ in range(2)
@@ -181,7 +189,13 @@ def test_new_partitions_and_new_topics_are_picked_up(
     name = f"grow-{uuid.uuid4().hex[:6]}"
     first = topics.create(1, 10, name=name)
     pipeline = Pipeline(
-        spark, topics.bootstrap, group, f"pattern:{name}-.*", metadata_max_age_ms=300, heartbeat_interval_ms=300
+        spark,
+        topics.bootstrap,
+        group,
+        f"pattern:{name}-.*",
+        metadata_max_age_ms=300,
+        heartbeat_interval_ms=300,
+        trigger_interval_ms=0,
     )
     pipeline.write(ParquetSink(str(tmp_path))).start()
     until(lambda: topics.committed(group) == topics.ends(first))
@@ -225,6 +239,7 @@ def test_a_batch_that_outlasts_the_rebalance_timeout_is_cancelled_and_handed_ove
             rebalance_timeout_ms=3_000,
             session_timeout_ms=6_000,
             heartbeat_interval_ms=200,
+            trigger_interval_ms=0,
         )
         .map_arrow(
             wait_while_held,
@@ -255,7 +270,15 @@ def test_a_broker_killed_and_restarted_costs_no_record_and_doubles_none(
 ) -> None:
     with BrokerProcess(tmp_path / "data") as broker, Topics(broker.bootstrap) as topics:
         topic = topics.create(2, 1000)
-        pipeline = Pipeline(spark, broker.bootstrap, group, topic, max_offsets_per_batch=100, heartbeat_interval_ms=300)
+        pipeline = Pipeline(
+            spark,
+            broker.bootstrap,
+            group,
+            topic,
+            max_offsets_per_batch=100,
+            heartbeat_interval_ms=300,
+            trigger_interval_ms=0,
+        )
         pipeline.write(ParquetSink(str(tmp_path / "out"))).start()
         until(lambda: pipeline.last_progress is not None and pipeline.last_progress.batch >= 2)
         broker.kill()

@@ -189,3 +189,11 @@ def test_silence_ends_in_an_error_that_names_what_was_awaited(consuming: Any) ->
     consuming(FakeConsumer({("t", 0): ([0, 1], 2)}))
     with pytest.raises(ReadError, match=r"read_timeout_ms.*t-0 up to 9"):
         rows([Split("t", 0, 0, 9)])
+
+
+def test_consumers_check_crcs_and_take_the_options_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[dict[str, Any]] = []
+    monkeypatch.setattr(reader, "_consumers", {})
+    monkeypatch.setattr(reader, "Consumer", made.append)
+    reader._consumer(ReaderConfig("b:1", "g", options={"fetch.wait.max.ms": 3}))
+    assert [(settings["check.crcs"], settings["fetch.wait.max.ms"]) for settings in made] == [(True, 3)]

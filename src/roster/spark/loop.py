@@ -19,7 +19,7 @@ from roster.spark.positions import StartingPoints
 from roster.spark.watch import Watch, verdict
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from roster.client import Ownership
     from roster.model import TopicPartition
@@ -96,6 +96,12 @@ class Loop:
         The member must have been started; it is not closed here.
         """
         self._starting_points.note_topics()
+        if self._options.trigger_interval_ms is None and self._sink.default_trigger_interval_ms and not available_now:
+            log.info(
+                "small batches start %g s apart, the default of %s; trigger_interval_ms changes it",
+                self._sink.default_trigger_interval_ms / 1000,
+                type(self._sink).__name__,
+            )
         self._watch.start()
         try:
             while not self._stopping:
@@ -136,7 +142,7 @@ class Loop:
         available = {p: Range(start, wanted[p]) for p, start in self._positions.items() if wanted[p] > start}
         if not available:
             return ownership, False
-        pause = self._batch_started + self._options.trigger_interval_ms / 1000 - begun
+        pause = self._pause(available, begun, available_now=available_now)
         if pause > 0:
             self._idle(pause, ownership)
             return ownership, True
@@ -172,6 +178,16 @@ class Loop:
             )
         )
         return ownership, True
+
+    def _pause(self, available: Mapping[TopicPartition, Range], now: float, *, available_now: bool) -> float:
+        """Seconds to wait before these offsets are looked at again; not above 0: the batch may start."""
+        configured, most = self._options.trigger_interval_ms, self._options.max_offsets_per_batch
+        if configured is not None:
+            return self._batch_started + configured / 1000 - now
+        if available_now or (most is not None and sum(span.size for span in available.values()) >= most):
+            return 0.0
+        left = self._batch_started + self._sink.default_trigger_interval_ms / 1000 - now
+        return min(left, self._options.poll_interval_ms / 1000)
 
     def _adopt(self, ownership: Ownership) -> None:
         """Forget the positions of what is not owned any more and find those of what is new."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from inspect import signature
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -13,6 +14,9 @@ from roster.spark.errors import PipelineError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+_UTC: dict[str, Any] = {"timezone": "UTC"} if "timezone" in signature(to_arrow_schema).parameters else {}
+"""PySpark before 4.2 takes no time zone here and means UTC."""
 
 
 class Mapped:
@@ -57,7 +61,7 @@ def arrow_schema(schema: str | StructType) -> pa.Schema:
         struct = schema if isinstance(schema, StructType) else StructType.fromDDL(schema)
         if not isinstance(struct, StructType):
             raise TypeError(f"it is one {struct.simpleString()} without a name")
-        return to_arrow_schema(struct, timezone="UTC")
+        return to_arrow_schema(struct, **_UTC)
     except (PySparkException, TypeError) as error:
         problem = " ".join(str(error).split("\n\n")[0].split())
         raise PipelineError(

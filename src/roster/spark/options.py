@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import difflib
+import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, TypeAlias
@@ -16,11 +18,12 @@ from roster.spark.errors import PipelineError
 
 StartingOffsets: TypeAlias = str | datetime | Mapping[Any, Any]
 """`"earliest"`, `"latest"`, a moment (the first record at or after it), or a map by partition, written
-`{TopicPartition: offset}` or as Spark does `{"topic": {0: 23, 1: "latest"}}` with -2 and -1 for earliest and latest;
-partitions left out of a map start at earliest."""
+`{TopicPartition: offset}` or as Spark does `{"topic": {0: 23, 1: "latest"}}` with -2 and -1 for earliest and latest,
+also as JSON text; partitions left out of a map start at earliest."""
 
 EARLIEST, LATEST = -2, -1
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
+_NUMBER = re.compile(r"[0-9]{1,10}", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +42,8 @@ class Options:
     isolation_level: str = "read_uncommitted"
     fail_on_data_loss: bool = True
     poll_interval_ms: int = 200
-    trigger_interval_ms: int = 0
+    trigger_interval_ms: int | None = None
+    """None: the sink's `default_trigger_interval_ms`, which a full batch does not wait for."""
     read_timeout_ms: int = 60_000
     start_timeout_ms: int = 60_000
     assignors: tuple[str | Assignor, ...] = ("cooperative-sticky",)
@@ -60,8 +64,9 @@ class Options:
             value = getattr(self, name)
             if value is None:
                 continue
-            if not isinstance(value, int) or isinstance(value, bool) or value < least:
-                raise PipelineError(f"{value!r} is not a whole number of at least {least}", field=name)
+            most = _MOST_OFFSET if name in _COUNTS_OF_OFFSETS else _MOST
+            if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+                raise PipelineError(f"{shown(value)} is not a whole number from {least} to {most}", field=name)
         if not isinstance(self.group, str):
             raise PipelineError(f"{self.group!r} is not a name", field="group", fix="Pass group='my-group'")
         if not self.group:
@@ -82,13 +87,7 @@ class Options:
             choose(self.assignors)
         except ValueError as error:
             raise PipelineError(str(error), field="assignors") from None
-        for name in _RESERVED.intersection(self.reader_options):
-            raise PipelineError(f"{name!r} is set by the pipeline itself", field="reader_options", fix="Leave it out")
-        if self.reader_options:
-            try:
-                Consumer({"group.id": self.group, **self.reader_options}).close()
-            except KafkaException as error:
-                raise PipelineError(error.args[0].str(), field="reader_options") from None
+        check_reader_options(self.group, self.reader_options)
 
 
 _LEAST = {
@@ -106,15 +105,143 @@ _LEAST = {
     "metadata_max_age_ms": 1,
     "capacity": 1,
 }
+_MOST = 2**31 - 1
+_MOST_OFFSET = 2**63 - 1
+_COUNTS_OF_OFFSETS = {"max_offsets_per_batch", "min_offsets_per_task"}
+
+_SET_ELSEWHERE = {
+    "bootstrap.servers": "bootstrap",
+    "metadata.broker.list": "bootstrap",
+    "group.id": "group",
+    "group.instance.id": "group_instance_id",
+    "isolation.level": "isolation_level",
+    "session.timeout.ms": "session_timeout_ms",
+    "heartbeat.interval.ms": "heartbeat_interval_ms",
+    "partition.assignment.strategy": "assignors",
+    "auto.offset.reset": "starting_offsets",
+}
+"""librdkafka's settings that have an option of the pipeline's own."""
 _RESERVED = {
-    "bootstrap.servers",
-    "group.id",
     "enable.auto.commit",
     "enable.auto.offset.store",
     "enable.partition.eof",
-    "auto.offset.reset",
-    "isolation.level",
+    "auto.commit.enable",
+    "auto.commit.interval.ms",
+    "max.poll.interval.ms",
+    "group.protocol",
+    "group.protocol.type",
+    "group.remote.assignor",
+    "error_cb",
+    "stats_cb",
+    "throttle_cb",
+    "logger",
+    "on_commit",
 }
+_SECURITY = re.compile(r"(security|sasl|ssl|enable\.ssl|enable\.sasl|oauth|https)[._]")
+_FALSE = {"false", "f", "0", "no", "off"}
+
+
+def check_reader_options(group: str, options: Mapping[str, str | int | bool]) -> None:
+    """PipelineError for a setting of the tasks' consumers that is unknown or contradicts what the pipeline does."""
+    for name, value in options.items():
+        if not isinstance(name, str):
+            raise PipelineError(f"{name!r} is not the name of a librdkafka setting", field="reader_options")
+        if name in _SET_ELSEWHERE:
+            raise PipelineError(
+                f"{name!r} is set by the pipeline itself",
+                field="reader_options",
+                fix=f"Leave it out and use the option {_SET_ELSEWHERE[name]}",
+            )
+        if name in _RESERVED:
+            raise PipelineError(f"{name!r} is set by the pipeline itself", field="reader_options", fix="Leave it out")
+        if _SECURITY.match(name) and not (name == "security.protocol" and str(value).lower() == "plaintext"):
+            raise PipelineError(
+                f"{name!r}: TLS and SASL are not supported yet, neither by the member nor by the tasks",
+                field="reader_options",
+                fix="Use a PLAINTEXT listener",
+            )
+        if name == "check.crcs" and str(value).lower() in _FALSE:
+            raise PipelineError(
+                "'check.crcs' cannot be switched off: damaged records would count as read",
+                field="reader_options",
+                fix="Leave it out",
+            )
+    if options:
+        try:
+            Consumer({"group.id": group, **options}).close()
+        except (KafkaException, TypeError, ValueError) as error:
+            text = error.args[0].str() if isinstance(error, KafkaException) else str(error)
+            raise PipelineError(text, field="reader_options") from None
+
+
+_FOREIGN = {
+    "startingoffsets": "starting_offsets",
+    "startingtimestamp": "starting_offsets=datetime(..., tzinfo=UTC)",
+    "startingoffsetsbytimestamp": "starting_offsets=datetime(..., tzinfo=UTC)",
+    "autooffsetreset": "starting_offsets",
+    "maxoffsetspertrigger": "max_offsets_per_batch",
+    "minpartitions": "tasks",
+    "failondataloss": "fail_on_data_loss",
+    "includeheaders": "include_headers",
+    "subscribe": "topics",
+    "topic": "topics",
+    "subscribepattern": "topics='pattern:REGEX'",
+    "pattern": "topics='pattern:REGEX'",
+    "bootstrapservers": "bootstrap",
+    "groupid": "group",
+    "isolationlevel": "isolation_level",
+    "kafkaconsumerpolltimeoutms": "read_timeout_ms",
+    "processingtime": "trigger_interval_ms",
+    "trigger": "trigger_interval_ms",
+    "sessiontimeoutms": "session_timeout_ms",
+    "heartbeatintervalms": "heartbeat_interval_ms",
+    "maxpollintervalms": "rebalance_timeout_ms",
+    "requesttimeoutms": "request_timeout_ms",
+    "metadatamaxagems": "metadata_max_age_ms",
+    "partitionassignmentstrategy": "assignors",
+    "groupinstanceid": "group_instance_id",
+    "clientid": "client_id",
+    "clientrack": "rack_id",
+}
+"""Names of Spark's Kafka source and of Kafka's consumer, in small letters without marks."""
+_WITHOUT = {
+    "assign": "partitions come from the group",
+    "checkpointlocation": "offsets live in the group and in the sink",
+    "endingoffsets": "run(available_now=True) ends with what is there",
+    "endingtimestamp": "run(available_now=True) ends with what is there",
+    "minoffsetspertrigger": "trigger_interval_ms spaces batches out",
+    "maxtriggerdelay": "trigger_interval_ms spaces batches out",
+    "groupidprefix": "the group is the one named by group",
+    "startingoffsetsbytimestampstrategy": "a moment past the last record means the end",
+    "availablenow": "it is an argument of run: run(available_now=True)",
+    "enableautocommit": "offsets are committed after each batch",
+}
+
+
+def refuse_foreign_names(given: Iterable[str], known: Collection[str]) -> None:
+    """PipelineError for an option that Spark or Kafka's consumer calls so, with Roster's name; also for a typo."""
+    for name in given:
+        if name in known:
+            continue
+        plain = re.sub(r"[^a-z]", "", name.lower())
+        plain = plain if plain in _FOREIGN or plain in _WITHOUT else plain.removeprefix("kafka")
+        near = difflib.get_close_matches(name, sorted(known), 1)
+        if plain in _WITHOUT:
+            fix = f"Leave it out: {_WITHOUT[plain]}"
+        elif plain in _FOREIGN:
+            fix = f"Use {_FOREIGN[plain]}"
+        else:
+            fix = f"Did you mean {near[0]}?" if near else "Settings of the tasks' consumers go into reader_options"
+        raise PipelineError("a pipeline has no option of this name", field=name, fix=fix)
+
+
+def shown(value: object) -> str:
+    """A value as an error repeats it: a number of hundreds of digits is cut."""
+    try:
+        text = repr(value)
+    except ValueError:
+        return "a number of thousands of digits"
+    return text if len(text) <= 60 else f"{text[:40]}... ({len(text)} characters)"
 
 
 def parse_bootstrap(bootstrap: str | Sequence[str]) -> str:
@@ -156,7 +283,10 @@ def parse_starting_offsets(value: StartingOffsets) -> str | int | dict[TopicPart
                 field="starting_offsets",
                 fix="For example datetime(2026, 1, 1, tzinfo=UTC)",
             )
-        return int(value.timestamp() * 1000)
+        # Kafka takes -1 and -2 for the end and the beginning.
+        return max(int(value.timestamp() * 1000), 0)
+    if isinstance(value, str) and value.lstrip().startswith("{"):
+        value = _from_json(value)
     if isinstance(value, Mapping):
         explicit: dict[TopicPartition, int] = {}
         for key, entry in value.items():
@@ -164,20 +294,22 @@ def parse_starting_offsets(value: StartingOffsets) -> str | int | dict[TopicPart
                 explicit[key] = _offset(key, entry)
             elif isinstance(key, str) and isinstance(entry, Mapping):
                 for number, offset in entry.items():
-                    if not str(number).isdecimal():
-                        raise PipelineError(f"{key}: {number!r} is not a partition number", field="starting_offsets")
+                    if not _NUMBER.fullmatch(str(number)) or int(number) > _MOST:
+                        raise PipelineError(
+                            f"{key}: {shown(number)} is not a partition number", field="starting_offsets"
+                        )
                     partition = TopicPartition(key, int(number))
                     explicit[partition] = _offset(partition, offset)
             else:
                 raise PipelineError(
-                    f"{key!r}: {entry!r} is not understood",
+                    f"{shown(key)}: {shown(entry)} is not understood",
                     field="starting_offsets",
                     fix="Use {TopicPartition('t', 0): 5} or {'t': {0: 5}}",
                 )
         return explicit
     if value not in ("earliest", "latest"):
         raise PipelineError(
-            f"{value!r} is not understood",
+            f"{shown(value)} is not understood",
             field="starting_offsets",
             fix="Use 'earliest', 'latest', a datetime, or offsets by partition",
         )
@@ -187,6 +319,18 @@ def parse_starting_offsets(value: StartingOffsets) -> str | int | dict[TopicPart
 def _offset(partition: TopicPartition, value: object) -> int:
     named = {"earliest": EARLIEST, "latest": LATEST}
     offset = named.get(value, value) if isinstance(value, str) else value
-    if not isinstance(offset, int) or isinstance(offset, bool) or offset < EARLIEST:
-        raise PipelineError(f"{partition}: {value!r} is not an offset", field="starting_offsets")
+    if not isinstance(offset, int) or isinstance(offset, bool) or not EARLIEST <= offset <= _MOST_OFFSET:
+        raise PipelineError(f"{partition}: {shown(value)} is not an offset", field="starting_offsets")
     return offset
+
+
+def _from_json(text: str) -> Mapping[Any, Any]:
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise PipelineError(
+            f"{shown(text)} is not JSON: {error}",
+            field="starting_offsets",
+            fix="""For example '{"orders": {"0": 23, "1": -1}}'""",
+        ) from None
+    return found  # type: ignore[no-any-return]

@@ -29,7 +29,12 @@ class ParquetSink(Sink):
     in one step whatever the transform does: aggregates over several partitions are fine. All applications of one group
     write to one path. `path` is a local folder (shared by driver and executors) or a URI on a file system whose rename
     is atomic. `partition_by` names columns that become folders, `checkpoint_every` counts log entries.
+
+    Each batch makes files of its own, so batches that do not fill `max_offsets_per_batch` start 10 s apart unless the
+    pipeline's `trigger_interval_ms` says otherwise.
     """
+
+    default_trigger_interval_ms = 10_000
 
     def __init__(self, path: str | Path, *, partition_by: Sequence[str] = (), checkpoint_every: int = 32) -> None:
         if not str(path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import logging
 import signal
 import threading
@@ -16,7 +17,14 @@ from roster.spark.errors import PipelineError
 from roster.spark.execution import SparkRunner, check_session
 from roster.spark.loop import Loop
 from roster.spark.membership import group_member
-from roster.spark.options import Options, StartingOffsets, parse_bootstrap, parse_starting_offsets, parse_topics
+from roster.spark.options import (
+    Options,
+    StartingOffsets,
+    parse_bootstrap,
+    parse_starting_offsets,
+    parse_topics,
+    refuse_foreign_names,
+)
 from roster.spark.reader import ReaderConfig
 from roster.spark.sinks import ForeachBatch, Sink
 
@@ -47,6 +55,11 @@ class Pipeline:
     which need Roster importable (the same environment, or `spark.sparkContext.addPyFile`).
     """
 
+    def __new__(cls, *_: object, **options: object) -> Self:
+        """Refuses Spark's and Kafka's names for options with Roster's; the signature is that of `__init__`."""
+        refuse_foreign_names(options, inspect.signature(cls.__init__).parameters)
+        return super().__new__(cls)
+
     def __init__(
         self,
         spark: SparkSession,
@@ -62,7 +75,7 @@ class Pipeline:
         isolation_level: str = "read_uncommitted",
         fail_on_data_loss: bool = True,
         poll_interval_ms: int = 200,
-        trigger_interval_ms: int = 0,
+        trigger_interval_ms: int | None = None,
         read_timeout_ms: int = 60_000,
         start_timeout_ms: int = 60_000,
         assignors: str | Assignor | Sequence[str | Assignor] = ("cooperative-sticky",),
@@ -84,10 +97,11 @@ class Pipeline:
         `starting_offsets` is for partitions without a committed offset and unknown to the sink. `max_offsets_per_batch`
         is shared over the partitions by lag. `tasks` is how many tasks share a batch (default: Spark's parallelism),
         none gets much fewer than `min_offsets_per_task`. An idle pipeline looks for records every `poll_interval_ms`;
-        batches start at least `trigger_interval_ms` apart. `reader_options` are librdkafka settings for the tasks'
-        consumers. `assignors` are those the group may use, most wanted first, by name or, with options, as an Assignor:
-        `lag_cooperative_sticky(LagOptions(max_skew=0.5))` of `roster.assignors`. `capacity` is how many plain members
-        this application counts for where the group's assignor looks at lag (default: the tasks that Spark runs at
+        batches start at least `trigger_interval_ms` apart, or, when it is None, the sink's default (10 s for files, else
+        0), for which neither a full batch nor `available_now` waits. `reader_options` are librdkafka settings for the
+        tasks' consumers. `assignors` are those the group may use, most wanted first, by name or, with options, as an
+        Assignor: `lag_cooperative_sticky(LagOptions(max_skew=0.5))` of `roster.assignors`. `capacity` is how many plain
+        members this application counts for where the group's assignor looks at lag (default: the tasks that Spark runs at
         once). `on_progress` is called after each batch in the running thread. The rest is as in Kafka's consumer.
         `membership` makes the group member (default: `roster.client.GroupMember`).
         """

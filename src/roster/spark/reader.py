@@ -301,6 +301,7 @@ def _consumer(config: ReaderConfig) -> tuple[Consumer, tuple[Any, ...]]:
         "enable.partition.eof": True,
         "auto.offset.reset": "error",
         "isolation.level": config.isolation_level,
+        "check.crcs": True,
         # A fetch that waits at the end of one task's range holds up the next task's on the same connection.
         "fetch.wait.max.ms": 10,
         "fetch.queue.backoff.ms": 5,

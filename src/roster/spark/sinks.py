@@ -29,6 +29,9 @@ class Sink:
     step, raising `SinkFencedError` if any partition no longer stands at its range's start.
     """
 
+    default_trigger_interval_ms: int = 0
+    """How far apart batches start when the pipeline's `trigger_interval_ms` is None; a full batch does not wait."""
+
     def open(self, spark: SparkSession, group: str) -> None:
         """Check what can be checked before the pipeline joins the group; errors are `PipelineError`."""
 
