@@ -97,12 +97,13 @@ class Pipeline:
         `starting_offsets` is for partitions without a committed offset and unknown to the sink. `max_offsets_per_batch`
         is shared over the partitions by lag. `tasks` is how many tasks share a batch (default: Spark's parallelism),
         none gets much fewer than `min_offsets_per_task`. An idle pipeline looks for records every `poll_interval_ms`;
-        batches start at least `trigger_interval_ms` apart, or, when it is None, the sink's default (10 s for files, else
-        0), for which neither a full batch nor `available_now` waits. `reader_options` are librdkafka settings for the
-        tasks' consumers. `assignors` are those the group may use, most wanted first, by name or, with options, as an
-        Assignor: `lag_cooperative_sticky(LagOptions(max_skew=0.5))` of `roster.assignors`. `capacity` is how many plain
-        members this application counts for where the group's assignor looks at lag (default: the tasks that Spark runs at
-        once). `on_progress` is called after each batch in the running thread. The rest is as in Kafka's consumer.
+        batches start at least `trigger_interval_ms` apart. When that is None, it is the sink's default (10 s for files,
+        else 0), for which neither a full batch nor `available_now` waits. `reader_options` are librdkafka settings for
+        the tasks' consumers. `assignors` are those the group may use, most wanted first, by name or, with options, as
+        an Assignor: `lag_cooperative_sticky(LagOptions(max_skew=0.5))` of `roster.assignors`. `capacity` is how many
+        plain members this application counts for where the group's assignor looks at lag (default: the tasks that
+        Spark runs at once). `on_progress` is called after each batch in the running thread. The rest is as in Kafka's
+        consumer.
         `membership` makes the group member (default: `roster.client.GroupMember`).
         """
         self._options = Options(
