@@ -20,6 +20,8 @@ from realparts.cluster import Cluster
 
 settings.register_profile("dev", deadline=None)
 settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True)
+settings.register_profile("seeded", deadline=None, database=None, max_examples=30)
+"""For `--hypothesis-seed`: what is tried depends on the seed alone, not on earlier failures."""
 DEMANDING = os.environ.get("ROSTER_REQUIRE_REAL") == "1" or "CI" in os.environ
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci" if DEMANDING else "dev"))
 

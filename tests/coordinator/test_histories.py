@@ -7,6 +7,7 @@ of what may be answered, from the requests sent and the durable log alone. Then 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -474,7 +475,7 @@ def commit_allowed(group: Group | None, member: str, generation: int, instance: 
 
 
 Histories.TestCase.settings = settings(
-    max_examples=60,
+    max_examples=int(os.environ.get("ROSTER_HISTORIES", "60")),
     stateful_step_count=50,
     deadline=None,
     phases=(Phase.explicit, Phase.reuse, Phase.generate),  # shrinking fifty steps outlasts the test's timeout

@@ -91,6 +91,19 @@ def test_s10_a_new_group_that_failed_over_before_its_first_generation_was_stored
     assert join.reply.generation_id > 1
 
 
+def test_s10_a_group_known_by_its_offsets_only_failed_over_before_its_first_generation_was_stored() -> None:
+    """The log holds offsets of the group and no record of the group itself."""
+    c = Client()
+    c.commit()
+    first = c.join(version=3)
+    c.advance(3_000)
+    c.fail_over()
+    assert c.state is GroupState.EMPTY
+    second = c.join(version=3)
+    c.advance(3_000)
+    assert second.reply.generation_id > first.reply.generation_id
+
+
 def test_an_empty_group_is_loaded_empty() -> None:
     c = Client()
     (member,) = c.stable_group(None)

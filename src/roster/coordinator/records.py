@@ -120,7 +120,10 @@ class Replay:
                 self._forget_group(about.group)
 
     def _group(self, group_id: str) -> Group:
-        return self.groups.setdefault(group_id, Group(group_id, self.partition))
+        """The group; one that the log knows by its offsets only may have handed out generations all the same."""
+        if group_id not in self.groups:
+            self.groups[group_id] = Group(group_id, self.partition, generation_floor=UNSTORED_GENERATIONS)
+        return self.groups[group_id]
 
     def _forget_offset(self, about: OffsetCommitKey) -> None:
         group = self.groups.get(about.group)
