@@ -5,13 +5,13 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 PYTEST_ARGS ?=
 
-.PHONY: setup demo test check bench clean
+.PHONY: setup demo test check bench dist clean
 
 setup: $(STAMP)
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[demo,test,check]'
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[demo,test,check,docs,dist]'
 	touch $(STAMP)
 
 demo: setup
@@ -28,6 +28,11 @@ check: setup
 
 bench: setup
 	$(BIN)/python -m benchmarks
+
+# The wheel and the source archive, in dist/.
+dist: setup
+	rm -rf build dist
+	$(BIN)/python -m build --quiet --outdir dist .
 
 clean:
 	rm -rf $(VENV) build dist .cache .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

@@ -6,10 +6,10 @@ from collections.abc import Collection, Mapping, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from roster._version import __version__
+
 if TYPE_CHECKING:
     from roster.assignors import Assignor
-
-__version__ = "0.1.0"
 
 __all__ = ["__version__", "lead"]
 

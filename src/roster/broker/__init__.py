@@ -1,5 +1,10 @@
 """The embedded server: sockets, api dispatch, log segments on disk, and the coordinator they run."""
 
+import sys
+
+if sys.platform == "win32":
+    raise ImportError("the embedded broker runs on Linux and macOS only; on Windows run it in WSL or in a container")
+
 from roster.broker.config import BrokerConfig, BrokerError, LogConfig, parse_listen
 from roster.broker.server import Broker, run
 

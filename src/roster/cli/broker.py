@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from importlib.util import find_spec
 from pathlib import Path
 
 import click
 
+from roster._extras import install_command
 from roster.broker import Broker, BrokerConfig, BrokerError, LogConfig, parse_listen, run
 from roster.cli.errors import Failure, UserError
 from roster.coordinator import CoordinatorConfig
+
+log = logging.getLogger(__name__)
 
 _LOG = LogConfig()
 _GROUPS = CoordinatorConfig()
@@ -117,6 +121,12 @@ def broker(
     except (BrokerError, ValueError) as error:
         raise UserError(str(error)) from error
     logging.basicConfig(level=log_level.upper(), format="%(asctime)s %(levelname)s %(message)s")
+    if find_spec("pyarrow") is None:
+        log.warning(
+            "pyarrow is not installed: batches compressed with snappy, lz4 or zstd are stored and served, "
+            "but not searched by time or compacted; %s",
+            install_command("cli"),
+        )
     try:
         asyncio.run(run(config, _announce))
     except BrokerError as error:

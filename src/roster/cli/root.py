@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import signal
 import sys
@@ -10,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from roster import __version__
-from roster.cli.errors import FAILED, INTERRUPTED, USAGE, one_line
+from roster._extras import EXTRAS, missing_error
+from roster.cli.errors import FAILED, INTERRUPTED, USAGE, Failure, one_line
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
 # name -> (module, attribute, what `roster --help` says)
 COMMANDS = {
@@ -38,13 +40,30 @@ class LazyGroup(click.Group):
         if cmd_name not in COMMANDS:
             return None
         module, attribute, _ = COMMANDS[cmd_name]
-        command: click.Command = getattr(importlib.import_module(module), attribute)
+        with _explained_imports(cmd_name):
+            command: click.Command = getattr(importlib.import_module(module), attribute)
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the list from the table above."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, text) for name, (_, _, text) in COMMANDS.items()])
+
+
+@contextlib.contextmanager
+def _explained_imports(command: str) -> Iterator[None]:
+    """Turn an import that fails for want of an extra, or on this platform, into one line."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        module = error.name or ""
+        extras = [extra for extra, modules in EXTRAS.items() if module in modules]
+        if not extras:
+            raise
+        extra = command if command in extras else extras[0]
+        raise Failure(str(missing_error(f"roster {command}", extra, [module]))) from error
+    except ImportError as error:
+        raise Failure(one_line(error)) from error
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})

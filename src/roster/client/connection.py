@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Self
 
+from roster._version import __version__
 from roster.client.dialect import choose_version, from_version, to_version
 from roster.client.errors import BrokerError, ClientError, RequestTimeoutError, UnreachableError, UnsupportedError
 from roster.model import Address
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 MAX_FRAME = 1 << 30
 """Larger answers are taken for something that is no Kafka broker."""
 
-SOFTWARE = ("roster", "0.1.0")
+SOFTWARE = ("roster", __version__)
 
 
 class Connection:

