@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from roster.member.assign_group import lead
-from roster.wire.consumer_protocol import Subscription, TopicPartitions, decode_assignment, encode_subscription
+from roster.wire.consumer.messages import Subscription, TopicPartitions, decode_assignment, encode_subscription
 
 Topics = dict[str, int]
 Members = dict[str, list[str]]

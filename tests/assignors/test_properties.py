@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from roster.assignors import ASSIGNORS, COOPERATIVE_STICKY, STICKY
 from roster.assignors.certificate import verify
-from roster.model import NOBODY, MemberInfo, Plan, Problem, TopicPartition
+from roster.model import NO_OWNER, MemberInfo, Plan, Problem, TopicPartition
 
 CASES = int(os.environ.get("ROSTER_ASSIGNOR_CASES", "150"))
 
@@ -60,7 +60,7 @@ def test_any_input_gives_a_valid_plan(name, topics, group, racks):
     assert sorted(given_out) == sorted(wanted)
     assert all(tp.topic in group[m].topics for m, partitions in handed.items() for tp in partitions)
     assert all(tp.topic in group[m].topics for tp, m in plan.transferring().items())
-    assert len(plan.explain()) == int(((plan.owner != plan.held) & (plan.owner != NOBODY)).sum())
+    assert len(plan.explain()) == int(((plan.owner != plan.held) & (plan.owner != NO_OWNER)).sum())
 
 
 @every_assignor
@@ -234,4 +234,4 @@ def figures(plan: Plan) -> tuple[int, int]:
     off = 0
     if racks is not None and racks.tells_apart([m for m, b in enumerate(busy) if b]):
         off = sum(not racks.suits()[m, s] for m, s in zip(plan.owner, racks.set_of, strict=True))
-    return off, int(((plan.owner == plan.held) & (plan.held != NOBODY)).sum())
+    return off, int(((plan.owner == plan.held) & (plan.held != NO_OWNER)).sum())

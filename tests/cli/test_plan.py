@@ -14,7 +14,7 @@ import pytest
 
 from roster.assignors import ASSIGNORS
 from roster.cli.root import run
-from roster.wire.columns import encode_cooperative_user_data, encode_sticky_user_data
+from roster.wire.consumer.user_data import encode_cooperative_user_data, encode_sticky_user_data
 
 
 @pytest.fixture

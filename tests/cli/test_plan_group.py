@@ -21,8 +21,8 @@ from roster.cli.root import run
 from roster.client import Admin, GroupDescription, GroupMember, MemberDescription, OffsetAndMetadata, Ownership
 from roster.model import TopicPartition, parse_address
 from roster.testing.broker import running_broker
-from roster.wire.columns import encode_cooperative_user_data, encode_sticky_user_data
-from roster.wire.consumer_protocol import Subscription, by_topic, encode_subscription
+from roster.wire.consumer.messages import Subscription, by_topic, encode_subscription
+from roster.wire.consumer.user_data import encode_cooperative_user_data, encode_sticky_user_data
 from roster.wire.messages import JoinGroupRequest, SyncGroupRequest
 
 numbers = count()

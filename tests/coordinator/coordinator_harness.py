@@ -28,8 +28,7 @@ from roster.coordinator import (
 )
 from roster.coordinator.group import LEGAL_TRANSITIONS, Group, GroupState
 from roster.wire import ErrorCode, Message, decode, encode
-from roster.wire.consumer_protocol import Subscription, encode_subscription
-from roster.wire.group_records import GroupMetadataKey, OffsetCommitKey, decode_key, decode_value, partition_of
+from roster.wire.consumer.messages import Subscription, encode_subscription
 from roster.wire.messages import (
     DeleteGroupsRequest,
     DescribeGroupsRequest,
@@ -46,6 +45,7 @@ from roster.wire.messages import (
     SyncGroupRequest,
     SyncGroupResponse,
 )
+from roster.wire.offsets_topic import GroupMetadataKey, OffsetCommitKey, decode_key, decode_value, partition_of
 
 CONFIG = CoordinatorConfig(min_session_timeout_ms=1, max_session_timeout_ms=600_000)
 WALL_OFFSET = 1_700_000_000_000

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from roster.coordinator import PartitionLoaded, PartitionLoading, PartitionUnloaded
 from roster.coordinator.records import UNSTORED_GENERATIONS, Replay
 from roster.wire import ErrorCode
-from roster.wire.group_records import GroupMetadataKey, GroupMetadataValue, encode_key, encode_value
 from roster.wire.messages import DescribeGroupsRequest, OffsetFetchRequest
+from roster.wire.offsets_topic import GroupMetadataKey, GroupMetadataValue, encode_key, encode_value
 
 
 def test_a_stable_group_goes_on_as_if_nothing_had_happened() -> None:

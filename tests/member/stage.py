@@ -27,7 +27,7 @@ from roster.member.events import (
 from roster.member.timers import TimerName
 from roster.model import OffsetAndMetadata, TopicPartition
 from roster.wire import ErrorCode, Message
-from roster.wire.consumer_protocol import Assignment, Subscription, by_topic, decode_subscription, encode_assignment
+from roster.wire.consumer.messages import Assignment, Subscription, by_topic, decode_subscription, encode_assignment
 from roster.wire.messages import (
     FindCoordinatorRequest,
     FindCoordinatorResponse,
@@ -220,7 +220,7 @@ class Stage:
 
 def group_of(**topics: str) -> list[JoinGroupResponse.Member]:
     """Members of a JoinGroup answer to a leader: member id → topics."""
-    from roster.wire.consumer_protocol import encode_subscription
+    from roster.wire.consumer.messages import encode_subscription
 
     return [
         JoinGroupResponse.Member(member_id=member, metadata=encode_subscription(Subscription(topics=names.split())))

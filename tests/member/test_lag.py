@@ -21,8 +21,8 @@ from roster.member.assign_group import plan_group
 from roster.member.config import ConfigError, MemberConfig
 from roster.member.events import FetchOffsets, OffsetsFetched, Started
 from roster.wire import ErrorCode
-from roster.wire.columns import encode_cooperative_user_data, encode_sticky_user_data
-from roster.wire.lag_user_data import encode_lag_user_data, split_lag_user_data
+from roster.wire.consumer.lag_user_data import encode_lag_user_data, split_lag_user_data
+from roster.wire.consumer.user_data import encode_cooperative_user_data, encode_sticky_user_data
 from roster.wire.messages import SyncGroupRequest
 
 LA_1 = {"t": {0: (0, 100_000, 0), 1: (0, 60_000, 0), 2: (0, 50_000, 0)}}

@@ -8,8 +8,8 @@ import pytest
 import roster
 from roster.assignors import ASSIGNORS
 from roster.member.assign_group import plan_group
-from roster.wire.columns import encode_cooperative_user_data, encode_sticky_user_data
-from roster.wire.consumer_protocol import Subscription, TopicPartitions, decode_assignment, encode_subscription
+from roster.wire.consumer.messages import Subscription, TopicPartitions, decode_assignment, encode_subscription
+from roster.wire.consumer.user_data import encode_cooperative_user_data, encode_sticky_user_data
 
 
 def sent(topics, owned=None, generation=-1, user_data=None, version=3, rack=None) -> bytes:

@@ -13,7 +13,7 @@ from roster.member.subscription import FAILURE_MAGIC
 from roster.member.timers import DISCOVER
 from roster.member.types import Channel, FailureKind
 from roster.wire import ErrorCode
-from roster.wire.consumer_protocol import decode_assignment
+from roster.wire.consumer.messages import decode_assignment
 from roster.wire.messages import (
     FindCoordinatorRequest,
     HeartbeatRequest,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from roster.assignors.tasks import Client, TaskProblem, assign
 from roster.member.task_clients import members_by_process, task_clients
 from roster.model.tasks import LATEST, STATELESS, TaskGaps, TaskId
-from roster.wire.task_info import SubscriptionInfo, decode_subscription_info, encode_subscription_info
+from roster.wire.streams.subscription_info import SubscriptionInfo, decode_subscription_info, encode_subscription_info
 
 ONE, TWO = bytes(16), bytes(range(16))
 FIRST, SECOND = "00000000-0000-0000-0000-000000000000", "00010203-0405-0607-0809-0a0b0c0d0e0f"

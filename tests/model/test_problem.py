@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from roster.model import NOBODY, MemberInfo, Move, Plan, Problem, TopicPartition
+from roster.model import NO_OWNER, MemberInfo, Move, Plan, Problem, TopicPartition
 from roster.model.problem import kafka_order, member_order
 
 
@@ -88,7 +88,7 @@ def test_a_plan_shows_what_is_handed_out_what_waits_and_what_moves():
     plan = Plan.of(
         problem,
         np.array([0, 0, 1, 0]),
-        held=np.array([0, 0, 0, NOBODY], dtype=np.int32),
+        held=np.array([0, 0, 0, NO_OWNER], dtype=np.int32),
         withheld=np.array([False, False, True, False]),
     )
     assert plan.assignment() == {"a": {"t": [0, 1], "u": [0]}, "b": {}, "c": {}}

@@ -18,8 +18,8 @@ from roster.client import Admin, GroupMember
 from roster.model import parse_address
 from roster.plugins import aiokafka as for_aiokafka
 from roster.plugins import kafka_python as for_kafka_python
-from roster.wire.columns import encode_sticky_user_data
-from roster.wire.consumer_protocol import Subscription, encode_subscription
+from roster.wire.consumer.messages import Subscription, encode_subscription
+from roster.wire.consumer.user_data import encode_sticky_user_data
 from roster.wire.messages import JoinGroupRequest
 
 PATIENCE = 40.0

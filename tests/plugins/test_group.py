@@ -18,8 +18,7 @@ from kafka.protocol.consumer.metadata import ConsumerProtocolAssignment, Consume
 
 from roster.plugins import aiokafka, kafka_python
 from roster.plugins.group import stamp_of
-from roster.wire.columns import encode_sticky_user_data, without_stray_prefix
-from roster.wire.consumer_protocol import (
+from roster.wire.consumer.messages import (
     Assignment,
     by_topic,
     decode_assignment,
@@ -27,6 +26,7 @@ from roster.wire.consumer_protocol import (
     encode_assignment,
     flat,
 )
+from roster.wire.consumer.user_data import encode_sticky_user_data, without_stray_prefix
 
 Member = JoinGroupResponse.JoinGroupResponseMember
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import strategies as st
 
-from roster.wire.fields import FIXED
+from roster.wire.codec.fields import FIXED
 
 sys.path.insert(0, str(Path(__file__).parent))
 

@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from roster.model import TopicPartition
 from roster.model.tasks import LATEST, STATELESS, TaskGaps, TaskId
-from roster.wire.task_assignment import AssignmentInfo, HostInfo, HostPartitions
-from roster.wire.task_info import UNKNOWN, UNKNOWN_VERSION, AssignmentError, SubscriptionInfo
+from roster.wire.streams.assignment_info import AssignmentInfo, HostInfo, HostPartitions
+from roster.wire.streams.subscription_info import UNKNOWN, UNKNOWN_VERSION, AssignorErrorCode, SubscriptionInfo
 
 int32s = st.integers(-(2**31), 2**31 - 1)
 tasks = st.builds(TaskId, int32s, int32s)
@@ -37,7 +37,7 @@ def assignments(draw, version):
         active=draw(st.lists(tasks, max_size=4)),
         standby=draw(st.dictionaries(tasks, partitions, max_size=3)),
         partitions_by_host=HostPartitions.of(by_host if version >= 2 else {}),
-        error=draw(int32s) if version >= 4 else AssignmentError.NONE,
+        error=draw(int32s) if version >= 4 else AssignorErrorCode.NONE,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 import tracemalloc
 
 import pytest
@@ -9,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from roster.wire import API_VERSIONS, WireError, decode, encode, request_class, response_class
-from roster.wire.fields import array, boolean, float64, int8, int16, int32, int64, string, struct, uint16, uuid
+from roster.wire.codec.fields import array, boolean, float64, int8, int16, int32, int64, string, struct, uint16, uuid
+from roster.wire.codec.table import Message, Struct
 from roster.wire.messages import (
     FetchRequest,
     FetchResponse,
@@ -20,7 +22,6 @@ from roster.wire.messages import (
     MetadataResponse,
     ProduceRequest,
 )
-from roster.wire.table import Message, Struct
 
 
 class Everything(Message, versions="0-2", flexible="1+"):
@@ -277,3 +278,12 @@ def test_messages_are_slotted_mutable_and_comparable():
         message.typo = 1
     with pytest.raises(TypeError):
         HeartbeatRequest("g")
+
+
+def test_the_source_of_a_compiled_reader_stands_in_tracebacks() -> None:
+    encode(HeartbeatRequest(group_id="g", member_id="m"), 3)
+    with pytest.raises(WireError) as raised:
+        decode(HeartbeatRequest, 3, b"\xff\xff\xff")
+    lines = [entry.line for entry in traceback.extract_tb(raised.value.__traceback__) if entry.filename.startswith("<")]
+    assert lines
+    assert all(lines)

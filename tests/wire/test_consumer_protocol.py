@@ -8,7 +8,9 @@ from hypothesis import strategies as st
 
 from roster.model import TopicPartition
 from roster.wire import WireError, decode, encode
-from roster.wire.consumer_protocol import (
+from roster.wire.codec.fields import array, int32, string
+from roster.wire.codec.table import Message, Struct
+from roster.wire.consumer.messages import (
     Assignment,
     Subscription,
     TopicPartitions,
@@ -20,8 +22,6 @@ from roster.wire.consumer_protocol import (
     flat,
     version_of,
 )
-from roster.wire.fields import array, int32, string
-from roster.wire.table import Message, Struct
 
 BAR_FOO = "0000000200036261720003666f6f"
 OWNED = "00000002000362617200000001000000020003666f6f0000000100000001"

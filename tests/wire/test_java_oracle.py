@@ -12,8 +12,8 @@ from realparts import jvm
 
 from roster.wire import API_VERSIONS, encode, request_class, response_class
 from roster.wire.compression import Compression
-from roster.wire.consumer_protocol import Assignment, Subscription
-from roster.wire.group_records import GroupMetadataKey, GroupMetadataValue, OffsetCommitKey, OffsetCommitValue
+from roster.wire.consumer.messages import Assignment, Subscription
+from roster.wire.offsets_topic import GroupMetadataKey, GroupMetadataValue, OffsetCommitKey, OffsetCommitValue
 from roster.wire.records import Record, build_batch, read_batch, read_header, verify_crc
 
 pytestmark = pytest.mark.real

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from roster.wire.columns import decode_sticky_user_data, encode_sticky_user_data
-from roster.wire.lag_user_data import MAGIC, encode_lag_user_data, split_lag_user_data
-from roster.wire.names import Names
+from roster.wire.consumer.lag_user_data import MAGIC, encode_lag_user_data, split_lag_user_data
+from roster.wire.consumer.topic_index import TopicIndex
+from roster.wire.consumer.user_data import decode_sticky_user_data, encode_sticky_user_data
 
 
 def test_the_layout():
@@ -51,5 +51,5 @@ def test_neither_kind_of_user_data_is_taken_for_the_other():
     sticky = encode_sticky_user_data({"t": [0, 1]}, 3)
     assert split_lag_user_data([sticky])[0] == [sticky]
     ours = encode_lag_user_data(sticky, capacity=2, settling=False)
-    claims, generation = decode_sticky_user_data([ours], Names(["t"]))
+    claims, generation = decode_sticky_user_data([ours], TopicIndex(["t"]))
     assert (len(claims.member), generation.tolist()) == (0, [-1])

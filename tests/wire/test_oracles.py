@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from kafka.protocol.consumer.metadata import ConsumerProtocolAssignment, ConsumerProtocolSubscription
 
 from roster.wire import API_VERSIONS, encode, request_class, response_class
-from roster.wire.consumer_protocol import Assignment, Subscription
+from roster.wire.consumer.messages import Assignment, Subscription
 from roster.wire.frames import encode_request
 from roster.wire.messages import ApiVersionsRequest, ApiVersionsResponse, HeartbeatRequest
 

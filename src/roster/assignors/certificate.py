@@ -18,8 +18,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from roster.model import NOBODY, Plan, Problem
-from roster.model.problem import Int32, Int64
+from roster.model import NO_OWNER, Plan, Problem
+from roster.model.arrays import Int32, Int64
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ def _invalid(problem: Problem, plan: Plan) -> str:
     pairs = np.unique(plan.owner.astype(np.int64) * len(problem.topics) + problem.topic_of())
     for pair in pairs.tolist():
         member, topic = divmod(pair, len(problem.topics))
-        if member == NOBODY:
+        if member == NO_OWNER:
             return f"a partition of {problem.topics[topic]} has no owner"
         if topic not in subscribed[problem.subscription_of[member]]:
             return f"{problem.members[member]} owns a partition of {problem.topics[topic]} and does not subscribe to it"
@@ -118,7 +118,7 @@ def _needless_move(problem: Problem, plan: Plan) -> str:
 
     owned = _count(plan.owner, row_of, rows)
     held = _count(plan.held, row_of, rows)
-    kept = _count(np.where(plan.owner == plan.held, plan.owner, NOBODY), row_of, rows)
+    kept = _count(np.where(plan.owner == plan.held, plan.owner, NO_OWNER), row_of, rows)
     for pair, number in held.items():
         if kept.get(pair, 0) < min(number, owned.get(pair, 0)):
             return (
@@ -153,7 +153,7 @@ def _needless_move(problem: Problem, plan: Plan) -> str:
 
 def _count(member: Int32, row_of: Int64, rows: int) -> dict[int, int]:
     """{member * rows + row: number of partitions}, leaving out what nobody has."""
-    pairs, counts = np.unique((member * np.int64(rows) + row_of)[member != NOBODY], return_counts=True)
+    pairs, counts = np.unique((member * np.int64(rows) + row_of)[member != NO_OWNER], return_counts=True)
     return dict(zip(pairs.tolist(), counts.tolist(), strict=True))
 
 

@@ -10,15 +10,15 @@ from __future__ import annotations
 import numpy as np
 
 from roster.assignors.groups import deal, rank_within, stable_order
-from roster.model import NOBODY, Problem
-from roster.model.problem import Bool, Int32, Int64
+from roster.model import NO_OWNER, Problem
+from roster.model.arrays import Bool, Int32, Int64
 
 
 def balance(problem: Problem, held: Int32, members: Int64) -> Int32:
     """[partitions] the owner of every partition, all of which `members` (ascending indices, at least one) may have."""
     size = problem.partition_count
     quota, spare = divmod(size, len(members))
-    place = np.full(len(problem.members) + 1, NOBODY, dtype=np.int32)
+    place = np.full(len(problem.members) + 1, NO_OWNER, dtype=np.int32)
     place[members] = np.arange(len(members), dtype=np.int32)
     has = place[held]
     load = np.bincount(has[has >= 0], minlength=len(members))
@@ -47,4 +47,4 @@ def _give_up(problem: Problem, has: Int32, limit: Int64, over: Bool) -> None:
     number = problem.number_of()[candidates]
     candidates = candidates[stable_order(number, int(number.max()) + 1)]
     owner = has[candidates]
-    has[candidates[rank_within(owner, len(limit)) >= limit[owner]]] = NOBODY
+    has[candidates[rank_within(owner, len(limit)) >= limit[owner]]] = NO_OWNER

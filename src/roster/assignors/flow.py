@@ -15,7 +15,7 @@ from itertools import pairwise
 import numpy as np
 
 from roster.assignors.groups import ranges, stable_order
-from roster.model.problem import Bool, Int64
+from roster.model.arrays import Bool, Int64
 
 UNBOUNDED = np.int64(1 << 40)
 """Room of an arc without a limit; more than any flow here."""

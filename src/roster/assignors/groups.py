@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from roster.model import Problem
-from roster.model.problem import Bool, Int32, Int64
+from roster.model.arrays import Bool, Int32, Int64
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -27,8 +27,9 @@ from roster.assignors.lag_exchange import Exchanges, lower_bound
 from roster.assignors.lag_placing import complete
 from roster.assignors.lag_shares import Shares
 from roster.assignors.ownership import settle, to_withhold
-from roster.model import NOBODY, LagBalance, Plan, Problem
-from roster.model.problem import MOST_CAPACITY, Int32, Int64
+from roster.model import NO_OWNER, LagBalance, Plan, Problem
+from roster.model.arrays import Int32, Int64
+from roster.model.problem import MAX_CAPACITY
 
 EARLIEST, LATEST, NONE = "earliest", "latest", "none"
 
@@ -116,7 +117,7 @@ def _clipped(first: int, last: int, committed: int | None) -> tuple[int, int, in
 def assign(problem: Problem) -> Plan:
     """KIP-169 with totals and lag levelled over all topics; who holds what is not looked at, nor are capacities."""
     shares = Shares(problem, np.ones(len(problem.members), dtype=np.int64))
-    nobody = np.full(problem.partition_count, NOBODY, dtype=np.int32)
+    nobody = np.full(problem.partition_count, NO_OWNER, dtype=np.int32)
     if not len(shares.busy):
         return Plan.of(problem, nobody)
     lag = _usable(problem)
@@ -147,11 +148,11 @@ def _decide(problem: Problem, options: LagOptions, *, cooperative: bool) -> Plan
     held, contested = settle(problem)
     weight = np.ones(len(problem.members), dtype=np.int64)
     if problem.capacity is not None:
-        weight = np.clip(problem.capacity, 1, MOST_CAPACITY).astype(np.int64)
+        weight = np.clip(problem.capacity, 1, MAX_CAPACITY).astype(np.int64)
     unit = int(np.gcd.reduce(weight)) if len(weight) else 1
     shares = Shares(problem, weight // unit)
     if not len(shares.busy):
-        return Plan.of(problem, np.full_like(held, NOBODY), held=held, contested=contested)
+        return Plan.of(problem, np.full_like(held, NO_OWNER), held=held, contested=contested)
     decision = _Decision(problem, shares, options, held, cooperative=cooperative)
     owner, note = decision.make()
     withheld = to_withhold(problem, owner, held) if cooperative else None
@@ -191,7 +192,7 @@ class _Decision:
             withheld = to_withhold(self.problem, plan, self.held)
             if not withheld.any():
                 break
-            finished = self._complete(np.where(withheld, np.int32(NOBODY), plan))
+            finished = self._complete(np.where(withheld, np.int32(NO_OWNER), plan))
             if (self._relieve(finished)[0] == finished).all():
                 break
             plan, note = self._relieve(finished)

@@ -14,7 +14,7 @@ import numpy as np
 
 from roster.assignors.lag_shares import Shares, fullness
 from roster.model import Problem
-from roster.model.problem import Bool, Float64, Int32, Int64
+from roster.model.arrays import Bool, Float64, Int32, Int64
 
 NOTHING = -1
 """In place of a partition that would come back in an exchange."""

@@ -15,8 +15,8 @@ import numpy as np
 from roster.assignors.groups import rank_within
 from roster.assignors.lag_exchange import Exchanges
 from roster.assignors.lag_shares import Shares, fullness, level
-from roster.model import NOBODY, Problem
-from roster.model.problem import Bool, Float64, Int32, Int64
+from roster.model import NO_OWNER, Problem
+from roster.model.arrays import Bool, Float64, Int32, Int64
 
 _FEW = 24
 """Up to so many members a wave is dealt faster by Python than by numpy."""
@@ -48,7 +48,7 @@ class _Placing:
         self.members, self.topics = len(problem.members), len(problem.topics)
         self.owner = held.copy()
         mine = np.flatnonzero(held >= 0)
-        self.owner[mine[~shares.subscribe(held[mine], self.topic_of[mine])]] = NOBODY
+        self.owner[mine[~shares.subscribe(held[mine], self.topic_of[mine])]] = NO_OWNER
         self._keep()
         self.load = np.zeros(self.members, dtype=np.int64)
         mine = np.flatnonzero(self.owner >= 0)
@@ -110,7 +110,7 @@ class _Placing:
         partition, pair = mine[rows], pair_of[rows]
         order = np.lexsort((-partition, np.abs(self.lag[partition] - each[self.owner[partition]]), pair))
         partition, pair = partition[order], pair[order]
-        self.owner[partition[rank_within(pair, len(surplus)) < surplus[pair]]] = NOBODY
+        self.owner[partition[rank_within(pair, len(surplus)) < surplus[pair]]] = NO_OWNER
 
     def _totals_fairest(self) -> bool:
         """Whether no extra can be passed on to make totals fairer."""
@@ -129,7 +129,7 @@ class _Placing:
         waiting = np.flatnonzero(np.diff(begin))
         heaviest_first = waiting[np.argsort(-lag[free[begin[waiting]]], kind="stable")]
         had = np.zeros(self.members, dtype=np.int64)
-        self.heaviest = int(heaviest_first[0]) if len(heaviest_first) else NOBODY
+        self.heaviest = int(heaviest_first[0]) if len(heaviest_first) else NO_OWNER
         for t in heaviest_first.tolist():
             partitions = free[begin[t] : begin[t + 1]]
             consumers = self.shares.consumers[self.shares.class_of[t]]
@@ -181,7 +181,7 @@ class _Placing:
             return members[sorted(range(len(loads)), key=loads.__getitem__)]
         return np.asarray(members[np.argsort(relative, kind="stable")])
 
-    def _turn(self, topic: int, size: int, *, unless: int = NOBODY) -> Int64:
+    def _turn(self, topic: int, size: int, *, unless: int = NO_OWNER) -> Int64:
         """[subscribers] in which order they come when nothing else tells them apart: turned for every topic, by its
         name, so that no member is first everywhere; topic `unless` keeps the members' own order.
         """

@@ -14,7 +14,7 @@ import numpy as np
 
 from roster.assignors.groups import may_have, members_by_subscription, subscribers, topic_classes
 from roster.model import Problem
-from roster.model.problem import Bool, Float64, Int32, Int64
+from roster.model.arrays import Bool, Float64, Int32, Int64
 
 
 class Shares:

@@ -15,7 +15,7 @@ import numpy as np
 
 from roster.assignors.flow import GOLDEN, UNBOUNDED, Network
 from roster.assignors.groups import ranges
-from roster.model.problem import Bool, Int64
+from roster.model.arrays import Bool, Int64
 
 _ROUNDS, _CELLS = 32, 1 << 15
 """Most rounds of bringing loads nearer to the mean, and most cells looked at in them once there were four."""

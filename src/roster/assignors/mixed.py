@@ -16,8 +16,8 @@ import numpy as np
 from roster.assignors.flow import UNBOUNDED, Network
 from roster.assignors.groups import deal, distinct, ranges, rank_within, stable_order, topic_classes
 from roster.assignors.levels import Levels, Table, fairest, spread
-from roster.model import NOBODY, Problem
-from roster.model.problem import Bool, Int32, Int64
+from roster.model import NO_OWNER, Problem
+from roster.model.arrays import Bool, Int32, Int64
 
 
 def balance_mixed(problem: Problem, held: Int32, *, by_rack: bool) -> Int32:
@@ -202,13 +202,13 @@ class _Exchange:
         """What stays; of a holding that shrinks the lowest numbers stay, so all its topics shrink alike
         (KAFKA-16277).
         """
-        owner = np.full(len(has), NOBODY, dtype=np.int32)
+        owner = np.full(len(has), NO_OWNER, dtype=np.int32)
         owner[self.owned] = has[self.owned]
         shrinks = np.flatnonzero((kept < self.held)[self.holding_of_owned])
         number = problem.number_of()[self.owned[shrinks]]
         shrinks = shrinks[stable_order(number, int(number.max(initial=0)) + 1)]
         holding = self.holding_of_owned[shrinks]
-        owner[self.owned[shrinks[rank_within(holding, len(kept)) >= kept[holding]]]] = NOBODY
+        owner[self.owned[shrinks[rank_within(holding, len(kept)) >= kept[holding]]]] = NO_OWNER
         return owner
 
     def _give_out(self, owner: Int32, row_to_class: Int64, class_to_member: Int64) -> None:

@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from roster.model import NOBODY, Problem
-from roster.model.problem import Bool, Int32
+from roster.model import NO_OWNER, Problem
+from roster.model.arrays import Bool, Int32
 
 
 class Ownership(NamedTuple):
@@ -28,7 +28,7 @@ def settle(problem: Problem) -> Ownership:
     """Settle all claims."""
     size = problem.partition_count
     member, partition = problem.claims.member, problem.claims.partition
-    held = np.full(size, NOBODY, dtype=np.int32)
+    held = np.full(size, NO_OWNER, dtype=np.int32)
     contested = np.zeros(size, dtype=np.bool_)
     held[partition] = member
     if (held[partition] == member).all():
@@ -41,7 +41,7 @@ def settle(problem: Problem) -> Ownership:
     newest = np.append(partition[1:] != partition[:-1], True)[1:]
     doubled = partition[1:][twin & newest]
     contested[doubled] = True
-    held[doubled] = NOBODY
+    held[doubled] = NO_OWNER
     return Ownership(held, contested)
 
 
@@ -52,7 +52,7 @@ def to_withhold(problem: Problem, owner: Int32, held: Int32) -> Bool:
     """
     claimed_by, partition = problem.claims.member, problem.claims.partition
     new = owner[partition]
-    busy = (new != NOBODY) & (new != claimed_by) & (new != held[partition])
+    busy = (new != NO_OWNER) & (new != claimed_by) & (new != held[partition])
     withheld = np.zeros(problem.partition_count, dtype=np.bool_)
     withheld[partition[busy]] = True
     return withheld

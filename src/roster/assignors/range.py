@@ -8,8 +8,8 @@ import numpy as np
 
 from roster.assignors.base import Assignor, ClaimSource, RebalanceProtocol
 from roster.assignors.groups import members_by_subscription, stable_order, subscribers, topic_classes
-from roster.model import NOBODY, Plan, Problem, Racks
-from roster.model.problem import Bool, Int64
+from roster.model import NO_OWNER, Plan, Problem, Racks
+from roster.model.arrays import Bool, Int64
 
 
 def assign(problem: Problem) -> Plan:
@@ -18,7 +18,7 @@ def assign(problem: Problem) -> Plan:
     Balance comes before co-partitioning (topics with the same subscribers and as many partitions are cut alike), and
     that before racks.
     """
-    owner = np.full(problem.partition_count, NOBODY, dtype=np.int32)
+    owner = np.full(problem.partition_count, NO_OWNER, dtype=np.int32)
     racks = problem.racks
     if racks is not None and not any(_racks_matter(racks, consumers, rows) for consumers, rows in _alike(problem)):
         racks = None
@@ -59,7 +59,7 @@ class _Cut:
         self.quota, self.spare = divmod(partitions.shape[1], len(consumers))
         self.consumers = consumers
         self.has = np.zeros(len(consumers), dtype=np.int64)
-        self.owner = np.full(partitions.shape[1], NOBODY, dtype=np.int64)
+        self.owner = np.full(partitions.shape[1], NO_OWNER, dtype=np.int64)
 
     def owners(self) -> Int64:
         """[numbers] index into the consumers."""
@@ -84,7 +84,7 @@ class _Cut:
     def _fill(self, fits: Bool) -> None:
         """Consumer by consumer, the lowest numbers that fit."""
         for consumer in range(len(self.consumers)):
-            numbers = np.flatnonzero((self.owner == NOBODY) & fits[consumer])[: max(self._room(consumer), 0)]
+            numbers = np.flatnonzero((self.owner == NO_OWNER) & fits[consumer])[: max(self._room(consumer), 0)]
             if len(numbers):
                 self._take(consumer, numbers)
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from roster.assignors.base import Assignor, ClaimSource, RebalanceProtocol
 from roster.assignors.groups import members_by_subscription, subscribers, topic_classes
-from roster.model import NOBODY, Plan, Problem
+from roster.model import NO_OWNER, Plan, Problem
 
 
 def assign(problem: Problem) -> Plan:
@@ -17,7 +17,7 @@ def assign(problem: Problem) -> Plan:
     members = members_by_subscription(problem)
     consumers = [subscribers(members, classes.subscriptions(number)) for number in range(len(classes))]
     turns = [group.tolist() for group in consumers]
-    owner = np.full(problem.partition_count, NOBODY, dtype=np.int32)
+    owner = np.full(problem.partition_count, NO_OWNER, dtype=np.int32)
     if len(turns) == 1:
         owner[:] = consumers[0][np.arange(len(owner)) % len(turns[0])]
         return Plan.of(problem, owner)

@@ -12,7 +12,7 @@ from roster.assignors import equal
 from roster.assignors.base import Assignor, ClaimSource, RebalanceProtocol
 from roster.assignors.mixed import balance_mixed
 from roster.assignors.ownership import settle, to_withhold
-from roster.model import NOBODY, Plan, Problem
+from roster.model import NO_OWNER, Plan, Problem
 
 
 def assign(problem: Problem) -> Plan:
@@ -23,7 +23,7 @@ def assign(problem: Problem) -> Plan:
     racks = problem.racks
     by_rack = racks is not None and racks.tells_apart(busy.tolist())
     if not len(busy):
-        owner = np.full(problem.partition_count, NOBODY, dtype=np.int32)
+        owner = np.full(problem.partition_count, NO_OWNER, dtype=np.int32)
     elif len(np.unique(problem.subscription_of[busy])) == 1 and not by_rack:
         owner = equal.balance(problem, held, busy)
     else:

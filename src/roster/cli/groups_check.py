@@ -14,16 +14,12 @@ from roster.cli.errors import FAILED
 from roster.cli.options import bootstrap_option, json_option
 from roster.cli.output import print_json, print_table
 from roster.client import UnknownGroupError
+from roster.model import NO_GENERATION
 from roster.wire import WireError
-from roster.wire.columns import (
-    NO_GENERATION,
-    decode_cooperative_user_data,
-    decode_sticky_user_data,
-    without_stray_prefix,
-)
-from roster.wire.consumer_protocol import Subscription, decode_assignment, decode_subscription, flat, version_of
-from roster.wire.lag_user_data import split_lag_user_data
-from roster.wire.names import Names
+from roster.wire.consumer.lag_user_data import split_lag_user_data
+from roster.wire.consumer.messages import Subscription, decode_assignment, decode_subscription, flat, version_of
+from roster.wire.consumer.topic_index import TopicIndex
+from roster.wire.consumer.user_data import decode_cooperative_user_data, decode_sticky_user_data, without_stray_prefix
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
@@ -105,7 +101,7 @@ def _dated(protocol: str, subscription: Subscription) -> Dated:
             return Dated(unreadable="has two bytes too many in front, as kafka-python sends it")
         if not _is_listing(user_data):
             return Dated(unreadable="is no list of partitions")
-        _, generation = decode_sticky_user_data([user_data], Names([]))
+        _, generation = decode_sticky_user_data([user_data], TopicIndex([]))
         return Dated(claims=True, generation=int(generation[0]))
     generation_id = subscription.generation_id
     if generation_id == NO_GENERATION and assignor is not None:

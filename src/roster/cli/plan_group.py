@@ -15,8 +15,8 @@ from roster.cli.output import print_json, print_table
 from roster.cli.plan_output import as_json, explain, judge, lag_by_member
 from roster.model import MemberInfo, Plan, Problem, TopicPartition
 from roster.wire import WireError
-from roster.wire.consumer_protocol import Subscription, decode_subscription
-from roster.wire.lag_user_data import split_lag_user_data
+from roster.wire.consumer.lag_user_data import split_lag_user_data
+from roster.wire.consumer.messages import Subscription, decode_subscription
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

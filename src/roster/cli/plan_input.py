@@ -21,11 +21,11 @@ from roster.cli.line_fields import (
     shown,
 )
 from roster.model import NO_GENERATION, MemberInfo, Problem
-from roster.model.problem import MOST_CAPACITY
+from roster.model.problem import MAX_CAPACITY
 from roster.model.tasks import TaskId
-from roster.wire.columns import decode_cooperative_user_data, decode_sticky_user_data
-from roster.wire.lag_user_data import split_lag_user_data
-from roster.wire.names import Names
+from roster.wire.consumer.lag_user_data import split_lag_user_data
+from roster.wire.consumer.topic_index import TopicIndex
+from roster.wire.consumer.user_data import decode_cooperative_user_data, decode_sticky_user_data
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -124,7 +124,7 @@ class _Member:
             ),
             instance=read_optional_name(fields.get("instance"), f"{path}.instance"),
             rack=read_optional_name(fields.get("rack"), f"{path}.rack"),
-            capacity=read_number(fields.get("capacity", 1), f"{path}.capacity", 1, MOST_CAPACITY),
+            capacity=read_number(fields.get("capacity", 1), f"{path}.capacity", 1, MAX_CAPACITY),
             user_data=read_hex(fields.get("user_data"), f"{path}.user_data"),
         )
 
@@ -146,7 +146,7 @@ def _believe_sticky_user_data(members: Iterable[_Member], topics: Mapping[str, i
     """The sticky assignor believes user data and nothing else of a member that has some."""
     names = list(topics)
     telling = [member for member in members if member.user_data is not None]
-    claims, generation = decode_sticky_user_data([member.user_data for member in telling], Names(names))
+    claims, generation = decode_sticky_user_data([member.user_data for member in telling], TopicIndex(names))
     for member, newest in zip(telling, generation.tolist(), strict=True):
         member.owned, member.generation = {}, newest
     rows = zip(claims.member.tolist(), claims.topic.tolist(), claims.number.tolist(), strict=True)
@@ -215,7 +215,7 @@ def _client(value: Any, path: str) -> Client:
         row = path_to(f"{path}.tasks", name)
         lag = read_object(told, row, {"lag"}, ("lag",))["lag"]
         lags[_task(name, row)] = read_number(lag, f"{row}.lag", -_INT64, _INT64)
-    return Client(read_number(fields.get("threads", 1), f"{path}.threads", 1, MOST_CAPACITY), lags)
+    return Client(read_number(fields.get("threads", 1), f"{path}.threads", 1, MAX_CAPACITY), lags)
 
 
 def _task(name: str, path: str) -> TaskId:

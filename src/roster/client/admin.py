@@ -40,7 +40,7 @@ from roster.member.requests import offset_commit
 from roster.member.types import Node
 from roster.model import TopicPartition
 from roster.wire import ZERO_UUID, ErrorCode, Message, WireError
-from roster.wire.consumer_protocol import decode_assignment, flat
+from roster.wire.consumer.messages import decode_assignment, flat
 from roster.wire.errors import error_code
 from roster.wire.messages import (
     CreatePartitionsRequest,

@@ -13,7 +13,7 @@ from roster.coordinator.events import RequestReceived
 from roster.coordinator.group import CommittedOffset, Group, GroupState
 from roster.coordinator.runtime import Continuation, LogRecord, Runtime
 from roster.wire import ErrorCode, WireError
-from roster.wire.consumer_protocol import decode_subscription
+from roster.wire.consumer.messages import decode_subscription
 from roster.wire.messages import (
     OffsetCommitRequest,
     OffsetCommitResponse,

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from roster.coordinator.group import CommittedOffset, Group, GroupState, Member
 from roster.wire import WireError
-from roster.wire.group_records import (
+from roster.wire.offsets_topic import (
     GroupMetadataKey,
     GroupMetadataValue,
     OffsetCommitKey,

@@ -14,7 +14,7 @@ from roster.coordinator.config import CoordinatorConfig
 from roster.coordinator.events import CancelTimer, Effects, Reply, SetTimer, TimerName, Write
 from roster.coordinator.group import Group
 from roster.wire import ErrorCode, Message
-from roster.wire.group_records import partition_of
+from roster.wire.offsets_topic import partition_of
 
 LogRecord: TypeAlias = tuple[bytes, bytes | None]
 Continuation: TypeAlias = Callable[[ErrorCode], None]

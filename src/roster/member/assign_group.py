@@ -9,15 +9,12 @@ import numpy as np
 from roster.assignors import Assignor, ClaimSource, find_assignor
 from roster.assignors.lag import LATEST, Offsets, with_offsets
 from roster.model import NO_GENERATION, Plan, Problem
-from roster.wire.columns import (
-    TopicPartitions,
-    decode_cooperative_user_data,
-    decode_sticky_user_data,
-    decode_subscriptions,
-    encode_assignments,
-)
-from roster.wire.lag_user_data import split_lag_user_data
-from roster.wire.names import Names
+from roster.wire.consumer.assignments import encode_assignments
+from roster.wire.consumer.entries import ListedPartitions
+from roster.wire.consumer.lag_user_data import split_lag_user_data
+from roster.wire.consumer.subscriptions import decode_subscriptions
+from roster.wire.consumer.topic_index import TopicIndex
+from roster.wire.consumer.user_data import decode_cooperative_user_data, decode_sticky_user_data
 
 
 def lead(
@@ -94,7 +91,7 @@ def read_group(
     members = list(subscriptions)
     topics = list(partitions)
     counts = np.fromiter(partitions.values(), dtype=np.int64, count=len(topics))
-    names = Names(topics)
+    names = TopicIndex(topics)
     columns = decode_subscriptions(list(subscriptions.values()), names)
     claims, generations = columns.owned, columns.generation
     user_data, capacity, settling = split_lag_user_data(columns.user_data)
@@ -106,7 +103,7 @@ def read_group(
             generations = np.where(without, decode_cooperative_user_data(user_data), generations)
     else:
         nothing = np.zeros(0, dtype=np.int32)
-        claims = TopicPartitions(nothing, nothing, nothing)
+        claims = ListedPartitions(nothing, nothing, nothing)
     if generation is not None:
         generations = np.where(generations >= generation, np.int32(NO_GENERATION), generations)
     instances = instance_ids or {}

@@ -4,7 +4,7 @@ User data by the source of the assignor's claims (Kafka's StickyAssignor, Cooper
 
     sticky user data   V1: [topic string, [int32]] of the last assignment, int32 generation it was given in
     fields             int32 generation, -1 before the first
-    the same of those that look at lag   behind Roster's own header (`roster.wire.lag_user_data`)
+    the same of those that look at lag   behind Roster's own header (`roster.wire.consumer.lag_user_data`)
     nowhere, and sticky before its first assignment   null
 
 When a leader of Roster cannot compute an assignment it sends every member an empty one whose user data is
@@ -14,10 +14,10 @@ When a leader of Roster cannot compute an assignment it sends every member an em
 from __future__ import annotations
 
 from roster.assignors import Assignor, ClaimSource
-from roster.model import TopicPartition
+from roster.model import NO_GENERATION, TopicPartition
 from roster.wire import WireError
-from roster.wire.columns import NO_GENERATION, encode_cooperative_user_data, encode_sticky_user_data
-from roster.wire.consumer_protocol import (
+from roster.wire.consumer.lag_user_data import encode_lag_user_data
+from roster.wire.consumer.messages import (
     Assignment,
     Subscription,
     by_topic,
@@ -26,8 +26,8 @@ from roster.wire.consumer_protocol import (
     encode_subscription,
     flat,
 )
-from roster.wire.consumer_protocol import decode_assignment as read_assignment
-from roster.wire.lag_user_data import encode_lag_user_data
+from roster.wire.consumer.messages import decode_assignment as read_assignment
+from roster.wire.consumer.user_data import encode_cooperative_user_data, encode_sticky_user_data
 
 FAILURE_MAGIC = b"\xffroster-assignment-failure\x00"
 """Starts with a byte that no UTF-8 text starts with, and that no plausible count starts with."""

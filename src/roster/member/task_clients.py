@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from roster.assignors.tasks import Client
 from roster.model.tasks import LATEST, TaskId
-from roster.wire.task_info import SubscriptionInfo
+from roster.wire.streams.subscription_info import SubscriptionInfo
 
 _UNKNOWN_GAP = 1 << 63
 

@@ -3,12 +3,12 @@
 from roster.model.address import Address, AddressError, parse_address, parse_addresses
 from roster.model.offsets import OffsetAndMetadata, PartitionOffsets
 from roster.model.plan import LagBalance, Move, Plan
-from roster.model.problem import NO_GENERATION, NOBODY, Claims, MemberInfo, Problem, Racks
+from roster.model.problem import NO_GENERATION, NO_OWNER, Claims, MemberInfo, Problem, Racks
 from roster.model.topics import TopicPartition
 
 __all__ = [
-    "NOBODY",
     "NO_GENERATION",
+    "NO_OWNER",
     "Address",
     "AddressError",
     "Claims",

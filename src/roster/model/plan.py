@@ -11,7 +11,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from roster.model.problem import NOBODY, Bool, Int32, Int64, Problem
+from roster.model.arrays import Bool, Int32, Int64
+from roster.model.problem import NO_OWNER, Problem
 from roster.model.topics import TopicPartition
 
 
@@ -49,8 +50,8 @@ class LagBalance:
 class Plan:
     """The decision over `problem`.
 
-    owner: [partitions] member index that is to own each partition, NOBODY where nobody subscribes to it.
-    held: [partitions] member index that has it now, as the policy sees it (claims settled), NOBODY if none.
+    owner: [partitions] member index that is to own each partition, NO_OWNER where nobody subscribes to it.
+    held: [partitions] member index that has it now, as the policy sees it (claims settled), NO_OWNER if none.
     withheld: [partitions] True where the owner gets it one round later, because somebody has yet to let it go.
     contested: [partitions] True where several members claimed it in the same newest generation, so nobody has it.
     lag: what a policy that looks at lag came to; None for others.
@@ -78,7 +79,7 @@ class Plan:
         return cls(
             problem,
             owner.astype(np.int32, copy=False),
-            np.full(size, NOBODY, dtype=np.int32) if held is None else held,
+            np.full(size, NO_OWNER, dtype=np.int32) if held is None else held,
             np.zeros(size, dtype=np.bool_) if withheld is None else withheld,
             np.zeros(size, dtype=np.bool_) if contested is None else contested,
         )
@@ -86,7 +87,7 @@ class Plan:
     @property
     def given(self) -> Int32:
         """[partitions] the member that is handed each partition in this round."""
-        return np.where(self.withheld, np.int32(NOBODY), self.owner)
+        return np.where(self.withheld, np.int32(NO_OWNER), self.owner)
 
     def loads(self) -> Int64:
         """[members] number of partitions each is to own once every hand-over is done."""
@@ -94,7 +95,7 @@ class Plan:
 
     def moved(self) -> Bool:
         """[partitions] True where a member that has the partition loses it to another."""
-        return np.asarray((self.held != NOBODY) & (self.owner != NOBODY) & (self.held != self.owner))
+        return np.asarray((self.held != NO_OWNER) & (self.owner != NO_OWNER) & (self.held != self.owner))
 
     def assignment(self) -> dict[str, dict[str, list[int]]]:
         """What each member is handed in this round: {member: {topic: [partition]}}, every member present."""
@@ -127,10 +128,10 @@ class Plan:
         racks = problem.racks
         suits = None if racks is None else racks.suits()
         topic_of = problem.topic_of()
-        for p in np.flatnonzero((self.owner != NOBODY) & (self.owner != self.held)).tolist():
+        for p in np.flatnonzero((self.owner != NO_OWNER) & (self.owner != self.held)).tolist():
             target, source, topic = int(self.owner[p]), int(self.held[p]), int(topic_of[p])
             to = members[target]
-            if source == NOBODY:
+            if source == NO_OWNER:
                 why = "claimed by several members in one generation" if self.contested[p] else "nobody had it"
                 yield Move(*problem.name(p), None, to, why)
                 continue

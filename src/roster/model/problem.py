@@ -9,24 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
+from roster.model.arrays import Bool, Int32, Int64
 from roster.model.topics import TopicPartition
 
-Int32: TypeAlias = npt.NDArray[np.int32]
-Int64: TypeAlias = npt.NDArray[np.int64]
-Float64: TypeAlias = npt.NDArray[np.float64]
-Bool: TypeAlias = npt.NDArray[np.bool_]
-
-NOBODY = -1
+NO_OWNER = -1
 """The member index of a partition that no member has."""
 
 NO_GENERATION = -1
 
-MOST_CAPACITY = 1 << 20
+MAX_CAPACITY = 1 << 20
 """The largest capacity a member can have."""
 
 
@@ -267,7 +261,7 @@ def _capacity(capacities: Sequence[int]) -> Int32 | None:
     """[members] column, or None where all count for one; what is out of range is brought to its end."""
     if all(capacity == 1 for capacity in capacities):
         return None
-    return np.array([min(max(capacity, 1), MOST_CAPACITY) for capacity in capacities], dtype=np.int32)
+    return np.array([min(max(capacity, 1), MAX_CAPACITY) for capacity in capacities], dtype=np.int32)
 
 
 def kafka_order(names: Sequence[str]) -> Int64:

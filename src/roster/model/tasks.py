@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from roster.model.problem import Int32, Int64
+from roster.model.arrays import Int32, Int64
 
 LATEST = -2
 """Gap of a running active task: caught up by definition."""

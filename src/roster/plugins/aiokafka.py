@@ -29,8 +29,8 @@ from aiokafka.coordinator.assignors.abstract import AbstractPartitionAssignor
 from roster.assignors import RANGE, ROUNDROBIN, STICKY, Assignor
 from roster.model import NO_GENERATION
 from roster.plugins.group import LAST_STAMP, Seen, assign_group, grouped, stamp_of
-from roster.wire.columns import encode_sticky_user_data
-from roster.wire.consumer_protocol import Subscription, encode_subscription
+from roster.wire.consumer.messages import Subscription, encode_subscription
+from roster.wire.consumer.user_data import encode_sticky_user_data
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping

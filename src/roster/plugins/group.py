@@ -10,15 +10,15 @@ import numpy as np
 
 from roster.assignors import Assignor, ClaimSource
 from roster.model import NO_GENERATION, Problem
-from roster.model.problem import Int32
-from roster.wire.columns import (
-    TopicPartitions,
+from roster.model.arrays import Int32
+from roster.wire.consumer.assignments import encode_assignments
+from roster.wire.consumer.entries import ListedPartitions
+from roster.wire.consumer.topic_index import TopicIndex
+from roster.wire.consumer.user_data import (
     decode_cooperative_user_data,
     decode_sticky_user_data,
-    encode_assignments,
     encode_cooperative_user_data,
 )
-from roster.wire.names import Names
 
 LAST_STAMP = 2**31 - 1
 
@@ -98,7 +98,7 @@ def _problem(source: ClaimSource, members: Sequence[Seen], partition_count: Call
     section_of = [sections.setdefault(tuple(member.topics), len(sections)) for member in members]
     topics = sorted({topic for section in sections for topic in section})
     index = {topic: i for i, topic in enumerate(topics)}
-    names = Names(topics)
+    names = TopicIndex(topics)
     if source is ClaimSource.STICKY_USER_DATA:
         claims, generation = decode_sticky_user_data([m.user_data for m in members], names)
     elif source is ClaimSource.FIELDS:
@@ -108,7 +108,7 @@ def _problem(source: ClaimSource, members: Sequence[Seen], partition_count: Call
         generation = np.where(fields < 0, dated_by_user_data, fields).astype(np.int32)
     else:
         nothing = np.zeros(0, dtype=np.int32)
-        claims, generation = TopicPartitions(nothing, nothing, nothing), np.full(len(members), NO_GENERATION, np.int32)
+        claims, generation = ListedPartitions(nothing, nothing, nothing), np.full(len(members), NO_GENERATION, np.int32)
     return Problem.from_columns(
         members=[m.member_id for m in members],
         instances=[m.instance_id for m in members],
@@ -124,7 +124,7 @@ def _problem(source: ClaimSource, members: Sequence[Seen], partition_count: Call
     )
 
 
-def _owned(members: Sequence[Seen], index: Mapping[str, int]) -> TopicPartitions:
+def _owned(members: Sequence[Seen], index: Mapping[str, int]) -> ListedPartitions:
     """The members' lists of owned partitions as columns."""
     member: list[int] = []
     topic: list[int] = []
@@ -140,4 +140,4 @@ def _owned(members: Sequence[Seen], index: Mapping[str, int]) -> TopicPartitions
     def column(values: list[int]) -> Int32:
         return np.array(values, dtype=np.int32)
 
-    return TopicPartitions(np.repeat(column(member), size), np.repeat(column(topic), size), column(numbers))
+    return ListedPartitions(np.repeat(column(member), size), np.repeat(column(topic), size), column(numbers))

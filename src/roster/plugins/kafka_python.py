@@ -31,7 +31,7 @@ from kafka.protocol.consumer.metadata import ConsumerProtocolSubscription
 from roster.assignors import COOPERATIVE_STICKY, RANGE, ROUNDROBIN, STICKY, Assignor
 from roster.model import NO_GENERATION
 from roster.plugins.group import Seen, assign_group, cooperative_user_data, grouped
-from roster.wire.columns import encode_sticky_user_data
+from roster.wire.consumer.user_data import encode_sticky_user_data
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence

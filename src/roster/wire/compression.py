@@ -1,7 +1,7 @@
-"""The compressions a record batch can have, undone within a limit of size.
+"""Compression of record batches, and decompression within a limit.
 
-Snappy comes raw (librdkafka) or in the chunked framing of Java's snappy stream; LZ4 is the frame format. Compressed
-bytes come from strangers, so what they expand to is bounded before or while it is allocated.
+Snappy is raw (librdkafka) or in the chunked framing of Java's snappy stream; LZ4 is the frame format. Compressed bytes
+are untrusted, so their expanded size is bounded before or while it is allocated.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from struct import Struct as Packing
 from typing import Any
 
 from roster._extras import missing_error
+from roster.wire.codec.varint import read_uvarint
 from roster.wire.errors import WireError
-from roster.wire.varint import read_uvarint
 
 MAX_EXPANDED = 256 << 20
 """Bytes one batch may expand to unless the caller says otherwise."""

@@ -6,24 +6,21 @@ ApiVersions response has header v0 always, so that a client that guessed too hig
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from struct import Struct as Packing
 from types import MappingProxyType
-from typing import TYPE_CHECKING, TypeVar, cast
+from typing import TypeVar, cast
 
 from roster.wire import messages
 from roster.wire.api import ApiKey
-from roster.wire.codec import decode_from, encode_framed
-from roster.wire.compile_read import skip_tags
+from roster.wire.codec.codec import decode_from, encode_framed
+from roster.wire.codec.fields import Versions
+from roster.wire.codec.runtime import skip_tags
+from roster.wire.codec.table import Message
+from roster.wire.codec.varint import Buffer
 from roster.wire.errors import ErrorCode, WireError
-from roster.wire.fields import Versions
 from roster.wire.messages import ApiVersionsResponse, MetadataRequest
-from roster.wire.table import Message
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from roster.wire.varint import Buffer
 
 M = TypeVar("M", bound=Message)
 

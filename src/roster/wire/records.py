@@ -7,17 +7,15 @@ leader epoch, which stand before the CRC) without touching the rest.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from struct import Struct as Packing
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import google_crc32c
 
+from roster.wire.codec.varint import Buffer, encode_varint, read_varint, read_varlong
 from roster.wire.compression import MAX_EXPANDED, Compression, compress, decompress
 from roster.wire.errors import WireError
-from roster.wire.varint import Buffer, encode_varint, read_varint, read_varlong
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 HEADER_SIZE = 61
 NO_PRODUCER = -1

@@ -8,19 +8,15 @@ from roster.wire.messages.cluster import (
     MetadataRequest,
     MetadataResponse,
 )
-from roster.wire.messages.data import (
-    FetchRequest,
-    FetchResponse,
-    InitProducerIdRequest,
-    InitProducerIdResponse,
-    ListOffsetsRequest,
-    ListOffsetsResponse,
-    OffsetForLeaderEpochRequest,
-    OffsetForLeaderEpochResponse,
-    ProduceRequest,
-    ProduceResponse,
+from roster.wire.messages.committed_offsets import (
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+    OffsetDeleteRequest,
+    OffsetDeleteResponse,
+    OffsetFetchRequest,
+    OffsetFetchResponse,
 )
-from roster.wire.messages.groups import (
+from roster.wire.messages.group_admin import (
     DeleteGroupsRequest,
     DeleteGroupsResponse,
     DescribeGroupsRequest,
@@ -28,7 +24,7 @@ from roster.wire.messages.groups import (
     ListGroupsRequest,
     ListGroupsResponse,
 )
-from roster.wire.messages.membership import (
+from roster.wire.messages.join_sync import (
     FindCoordinatorRequest,
     FindCoordinatorResponse,
     HeartbeatRequest,
@@ -40,13 +36,17 @@ from roster.wire.messages.membership import (
     SyncGroupRequest,
     SyncGroupResponse,
 )
-from roster.wire.messages.offsets import (
-    OffsetCommitRequest,
-    OffsetCommitResponse,
-    OffsetDeleteRequest,
-    OffsetDeleteResponse,
-    OffsetFetchRequest,
-    OffsetFetchResponse,
+from roster.wire.messages.produce_fetch import (
+    FetchRequest,
+    FetchResponse,
+    InitProducerIdRequest,
+    InitProducerIdResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+    ProduceRequest,
+    ProduceResponse,
 )
 from roster.wire.messages.topics import (
     CreatePartitionsRequest,

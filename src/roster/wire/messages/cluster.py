@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from roster.wire.api import ApiKey
-from roster.wire.fields import array, boolean, int8, int16, int32, int64, string, uuid
-from roster.wire.table import Message, Struct
+from roster.wire.codec.fields import array, boolean, int8, int16, int32, int64, string, uuid
+from roster.wire.codec.table import Message, Struct
 
 
 class ApiVersionsRequest(Message, key=ApiKey.API_VERSIONS, versions="0-4", flexible="3+"):

@@ -6,16 +6,17 @@ default value; at run time it is a `Field`, the row of the table that `roster.wi
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar, cast, overload
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from typing import Any, TypeVar, cast, overload
 
 T = TypeVar("T")
 
-LATEST = 32767
-"""Upper end of an open version range such as "3+": the largest version an int16 can name."""
+MAX_VERSION = 32767
+"""Upper end of an open version range such as "3+": the largest int16."""
+
+MAX_STRING_BYTES = 32767
+"""Longest string in UTF-8; the classic encoding has an int16 length, Kafka keeps the limit in the compact one."""
 
 ZERO_UUID = bytes(16)
 """The topic id that means "none"."""
@@ -46,7 +47,7 @@ class Versions:
         if text == "none":
             return NEVER
         if text.endswith("+"):
-            return cls(int(text[:-1]), LATEST)
+            return cls(int(text[:-1]), MAX_VERSION)
         low, _, high = text.partition("-")
         return cls(int(low), int(high or low))
 

@@ -8,28 +8,28 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from roster.wire import WireError
-from roster.wire.columns import (
-    decode_cooperative_user_data,
-    decode_sticky_user_data,
-    decode_subscriptions,
-    encode_assignments,
-    encode_cooperative_user_data,
-    encode_sticky_user_data,
-)
-from roster.wire.consumer_protocol import (
+from roster.wire.consumer.assignments import encode_assignments
+from roster.wire.consumer.messages import (
     Subscription,
     TopicPartitions,
     decode_assignment,
     decode_subscription,
     encode_subscription,
 )
-from roster.wire.names import Names
+from roster.wire.consumer.subscriptions import decode_subscriptions
+from roster.wire.consumer.topic_index import TopicIndex
+from roster.wire.consumer.user_data import (
+    decode_cooperative_user_data,
+    decode_sticky_user_data,
+    encode_cooperative_user_data,
+    encode_sticky_user_data,
+)
 
 TOPICS = ["t", "topic-1", "topic-2", "topics", "orders.v1", "a-name-of-sixteen", "eightchr", "x" * 249]
 
 
 def columns_as_dicts(subscriptions, topics=TOPICS):
-    got = decode_subscriptions(subscriptions, Names(topics))
+    got = decode_subscriptions(subscriptions, TopicIndex(topics))
     result = []
     for m in range(len(subscriptions)):
         mine = got.owned.member == m
@@ -149,7 +149,7 @@ def test_cp_2_subscription_v3_bytes_of_the_java_serializer():
 def test_ud_4_sticky_user_data_bytes_of_the_java_serializer():
     v1 = bytes.fromhex("000000010003666f6f00000002000000010000000300000007")
     assert encode_sticky_user_data({"foo": [1, 3]}, 7) == v1
-    claims, generation = decode_sticky_user_data([v1, v1[:-4], None, b"", v1[:-6], v1 + b"tail"], Names(["foo"]))
+    claims, generation = decode_sticky_user_data([v1, v1[:-4], None, b"", v1[:-6], v1 + b"tail"], TopicIndex(["foo"]))
     assert generation.tolist() == [7, -1, -1, -1, -1, 7]
     assert list(zip(claims.member.tolist(), claims.number.tolist(), strict=True)) == [
         (m, p) for m in (0, 1, 5) for p in (1, 3)

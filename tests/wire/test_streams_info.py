@@ -14,19 +14,19 @@ from task_infos import assignments, int32s, subscriptions, values
 from roster.model import TopicPartition
 from roster.model.tasks import LATEST, STATELESS, TaskGaps, TaskId
 from roster.wire import WireError
-from roster.wire.task_assignment import (
+from roster.wire.streams.assignment_info import (
     AssignmentInfo,
     HostInfo,
     HostPartitions,
     decode_assignment_info,
     encode_assignment_info,
 )
-from roster.wire.task_info import (
+from roster.wire.streams.subscription_info import (
     LATEST_VERSION,
     MOST_ENDPOINT,
     UNKNOWN,
     UNKNOWN_VERSION,
-    AssignmentError,
+    AssignorErrorCode,
     SubscriptionInfo,
     decode_subscription_info,
     encode_subscription_info,
@@ -129,7 +129,7 @@ def test_the_bytes_of_an_assignment(version):
         active=[TaskId(1, 2), TaskId(1, 2)],
         standby={TaskId(0, 3): [TopicPartition("t", 3)]},
         partitions_by_host=HostPartitions.of(by_host if version >= 2 else {}),
-        error=AssignmentError.INCOMPLETE_SOURCE_TOPIC_METADATA if version >= 4 else AssignmentError.NONE,
+        error=AssignorErrorCode.INCOMPLETE_SOURCE_TOPIC_METADATA if version >= 4 else AssignorErrorCode.NONE,
     )
     expected = bytes.fromhex(ASSIGNMENT_BYTES[version])
     assert encode_assignment_info(info) == expected

@@ -1,24 +1,25 @@
-"""`encode` and `decode`: each message class compiles, once a version, to straight-line Python.
+"""`encode` and `decode`: each message class compiles, once per version, to straight-line Python.
 
 The compiler walks the table and writes the source of two functions, `write(message, out)` and `read(data, pos, end)`.
 Neighbouring fields of constant size, classic length prefixes included, share one `struct` call. Reading compares every
 length and count with the bytes that remain before it takes or allocates anything.
+
+Not a library: codecs with generated schemas allocate by the counts they read, so a hostile count ends the process.
 """
 
 from __future__ import annotations
 
+import linecache
 from collections.abc import Callable
 from struct import Struct as Packing
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
-from roster.wire.compile_read import reader_source
-from roster.wire.compile_write import writer_source
+from roster.wire.codec.explain import explain
+from roster.wire.codec.reader import reader_source
+from roster.wire.codec.table import Message, Struct
+from roster.wire.codec.varint import Buffer
+from roster.wire.codec.writer import writer_source
 from roster.wire.errors import WireError
-from roster.wire.explain import explain
-
-if TYPE_CHECKING:
-    from roster.wire.table import Message, Struct
-    from roster.wire.varint import Buffer
 
 M = TypeVar("M", bound="Message | Struct")
 
@@ -91,7 +92,9 @@ def _compile(
     if version not in table.versions:
         raise WireError(f"{table.name}: no version {version} (versions {table.versions})")
     source, namespace = source_of(cls, version)
-    exec(compile(source, f"<{table.name} v{version}>", "exec"), namespace)  # noqa: S102 (our own tables only)
+    filename = f"<{source_of.__name__} of {table.name} v{version}>"
+    linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)  # for tracebacks
+    exec(compile(source, filename, "exec"), namespace)  # noqa: S102 (our own tables only)
     function = namespace["compiled"]
     compiled.setdefault(cls, {})[version] = function
     return function

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from roster.wire.api import ApiKey
-from roster.wire.fields import array, boolean, int16, int32, int64, string
-from roster.wire.table import Message, Struct
+from roster.wire.codec.fields import array, boolean, int16, int32, int64, string
+from roster.wire.codec.table import Message, Struct
 
 
 class OffsetCommitRequest(Message, key=ApiKey.OFFSET_COMMIT, versions="2-9", flexible="8+"):

@@ -8,23 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from roster.member.task_versions import MixedVersions, error_answers, first_version, settle_versions, version_to_rejoin
 from roster.model.tasks import LATEST, TaskGaps, TaskId
 from roster.wire import WireError
-from roster.wire.task_assignment import AssignmentInfo, decode_assignment_info, encode_assignment_info
-from roster.wire.task_info import (
+from roster.wire.streams.assignment_info import AssignmentInfo, decode_assignment_info, encode_assignment_info
+from roster.wire.streams.subscription_info import (
     LATEST_VERSION,
     UNKNOWN_VERSION,
-    AssignmentError,
+    AssignorErrorCode,
     SubscriptionInfo,
     decode_subscription_info,
     encode_subscription_info,
-)
-from roster.wire.task_versions import (
-    MixedVersions,
-    error_answers,
-    first_version,
-    settle_versions,
-    version_to_rejoin,
 )
 
 FUTURE = LATEST_VERSION + 1
@@ -117,7 +111,7 @@ def test_what_a_member_joins_with_next(received, commonly, used, latest, again):
 
 
 def test_an_error_settles_nothing():
-    assert version_to_rejoin(answer(4, 4, AssignmentError.ASSIGNMENT_ERROR), used=5) is None
+    assert version_to_rejoin(answer(4, 4, AssignorErrorCode.ASSIGNMENT_ERROR), used=5) is None
 
 
 @pytest.mark.parametrize(

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING
 
-from roster.wire.fields import FIXED, LATEST, Field
-
-if TYPE_CHECKING:
-    from roster.wire.table import Message, Struct, Table
+from roster.wire.codec.fields import FIXED, MAX_STRING_BYTES, Field
+from roster.wire.codec.table import Message, Struct, Table
 
 
 def explain(message: Message | Struct, version: int, error: Exception) -> str:
@@ -69,4 +66,4 @@ def _text(value: object, path: str) -> str | None:
         size = len(value.encode())
     except UnicodeEncodeError as error:
         return f"{path}: {value!r} has no UTF-8 form ({error.reason})"
-    return f"{path}: {size} bytes of text, at most {LATEST} fit" if size > LATEST else None
+    return f"{path}: {size} bytes of text, at most {MAX_STRING_BYTES} fit" if size > MAX_STRING_BYTES else None

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from roster.wire.api import ApiKey
-from roster.wire.fields import array, int8, int16, int32, int64, record_set, string, struct, uuid
-from roster.wire.table import Message, Struct
+from roster.wire.codec.fields import array, int8, int16, int32, int64, record_set, string, struct, uuid
+from roster.wire.codec.table import Message, Struct
 
 
 class ProduceRequest(Message, key=ApiKey.PRODUCE, versions="3-13", flexible="9+"):

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from struct import Struct as Packing
 from struct import pack
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from roster.wire.codec.fields import FIXED, Field
+from roster.wire.codec.runtime import exactly_16, length_prefix, text_prefix
+from roster.wire.codec.source import Source
+from roster.wire.codec.table import Message, Struct, Table
+from roster.wire.codec.varint import SHORT, encode_uvarint
 from roster.wire.errors import WireError
-from roster.wire.fields import FIXED, LATEST, Field
-from roster.wire.source import Source
-from roster.wire.varint import SHORT, encode_uvarint
-
-if TYPE_CHECKING:
-    from roster.wire.table import Message, Struct, Table
 
 
 def writer_source(cls: type[Message] | type[Struct], version: int) -> tuple[str, dict[str, Any]]:
@@ -191,22 +190,3 @@ class _WriteCompiler:
         else:
             out.line(f"{add}({bytes(len(codes))!r})")
         self.run.clear()
-
-
-def length_prefix(size: int) -> bytes:
-    """A compact length or count."""
-    return encode_uvarint(size + 1)
-
-
-def text_prefix(size: int) -> bytes:
-    """The compact length of a string; Kafka's strings end at 32767 bytes in this encoding too."""
-    if size > LATEST:
-        raise ValueError(f"a string of {size} bytes")
-    return encode_uvarint(size + 1)
-
-
-def exactly_16(value: bytes) -> bytes:
-    """A uuid, which `struct` would pad or cut silently."""
-    if len(value) != 16:
-        raise ValueError(f"a uuid of {len(value)} bytes")
-    return value

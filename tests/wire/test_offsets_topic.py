@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from roster.wire import WireError
-from roster.wire.group_records import (
+from roster.wire.offsets_topic import (
     GroupMetadataKey,
     GroupMetadataValue,
     OffsetCommitKey,

@@ -8,12 +8,10 @@ has a short name for each: `FetchResponse.Partition` is `FetchResponse.Topic.Par
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any, ClassVar, cast, dataclass_transform
+from typing import Any, ClassVar, cast, dataclass_transform
 
-from roster.wire.fields import LATEST, NEVER, Field, Versions
-
-if TYPE_CHECKING:
-    from roster.wire.api import ApiKey
+from roster.wire.api import ApiKey
+from roster.wire.codec.fields import MAX_VERSION, NEVER, Field, Versions
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -51,7 +49,7 @@ class TableType(type):
             namespace["__qualname__"],
             rows,
             key,
-            Versions(0, LATEST) if versions is None else Versions.parse(versions),
+            Versions(0, MAX_VERSION) if versions is None else Versions.parse(versions),
             NEVER if flexible == "none" else Versions.parse(flexible),
         )
         cls = super().__new__(mcls, name, bases, namespace)

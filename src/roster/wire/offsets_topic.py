@@ -9,11 +9,11 @@ from __future__ import annotations
 from struct import Struct as Packing
 from typing import TypeAlias, TypeVar, cast
 
-from roster.wire.codec import decode_from, encode
+from roster.wire.codec.codec import decode_from, encode
+from roster.wire.codec.fields import array, bytes_, int32, int64, string, uuid
+from roster.wire.codec.table import Message, Struct
+from roster.wire.codec.varint import Buffer
 from roster.wire.errors import WireError
-from roster.wire.fields import array, bytes_, int32, int64, string, uuid
-from roster.wire.table import Message, Struct
-from roster.wire.varint import Buffer
 
 _PREFIX = Packing(">h")
 

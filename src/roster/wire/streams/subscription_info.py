@@ -32,11 +32,11 @@ from enum import IntEnum
 
 import numpy as np
 
-from roster.model.problem import Bool
+from roster.model.arrays import Bool
 from roster.model.tasks import LATEST, STATELESS, TaskGaps, TaskId
+from roster.wire.codec.varint import Buffer
 from roster.wire.errors import WireError
-from roster.wire.java_data import Cursor, int32, rows
-from roster.wire.varint import Buffer
+from roster.wire.streams.java_data import Cursor, int32, rows
 
 LATEST_VERSION = 5
 UNKNOWN_VERSION = -1
@@ -49,7 +49,7 @@ TASK = np.dtype([("subtopology", ">i4"), ("partition", ">i4")])
 TASK_GAP = np.dtype([*TASK.descr, ("gap", ">i8")])
 
 
-class AssignmentError(IntEnum):
+class AssignorErrorCode(IntEnum):
     """The error codes of AssignmentInfo (Kafka's AssignorError); fields hold plain ints.
 
     VERSION_PROBING is what Kafka's members once noted for themselves; no leader sends it.

@@ -17,8 +17,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from roster.wire.errors import WireError
-from roster.wire.task_assignment import AssignmentInfo
-from roster.wire.task_info import LATEST_VERSION, SubscriptionInfo
+from roster.wire.streams.assignment_info import AssignmentInfo
+from roster.wire.streams.subscription_info import LATEST_VERSION, SubscriptionInfo
 
 EARLIEST_PROBED = 3
 """The first version that says what its sender speaks."""

@@ -1,4 +1,4 @@
-"""What consumers put into JoinGroup metadata and SyncGroup assignments: Subscription and Assignment, v0-v3.
+"""Subscription and Assignment v0-v3: the metadata of JoinGroup and the assignment of SyncGroup.
 
 An int16 version stands in front. As in Kafka's own reader, a version above 3 reads as 3 and bytes behind the end are
 ignored, so that newer clients can add fields; a negative version is refused. Source: ConsumerProtocolSubscription and
@@ -7,22 +7,18 @@ ConsumerProtocolAssignment (Kafka), KIP-429 (owned partitions), KIP-792 (generat
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from struct import Struct as Packing
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
-from roster.model import TopicPartition
-from roster.wire.codec import decode_from, encode
+from roster.model import NO_GENERATION, TopicPartition
+from roster.wire.codec.codec import decode_from, encode
+from roster.wire.codec.fields import array, bytes_, int32, string
+from roster.wire.codec.table import Message, Struct
+from roster.wire.codec.varint import Buffer
 from roster.wire.errors import WireError
-from roster.wire.fields import array, bytes_, int32, string
-from roster.wire.table import Message, Struct
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from roster.wire.varint import Buffer
 
 HIGHEST_VERSION = 3
-NO_GENERATION = -1
 
 _PREFIX = Packing(">h")
 
@@ -37,7 +33,7 @@ class TopicPartitions(Struct):
 
 
 class Subscription(Message, versions="0-3"):
-    """What a member wants and what it holds, as of the generation in which it got it."""
+    """Topics a member subscribes to, partitions it owns, and the generation in which it got them."""
 
     topics: list[str] = array(string())
     user_data: bytes | None = bytes_(nullable="0+", default=None)
@@ -47,7 +43,7 @@ class Subscription(Message, versions="0-3"):
 
 
 class Assignment(Message, versions="0-3"):
-    """What a member is given."""
+    """Partitions assigned to a member."""
 
     assigned_partitions: list[TopicPartitions] = array(TopicPartitions)
     user_data: bytes | None = bytes_(nullable="0+", default=None)

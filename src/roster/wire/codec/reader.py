@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import contextmanager
 from struct import Struct as Packing
 from struct import error as struct_error
 from struct import unpack_from
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from roster.wire.codec.fields import FIXED, MAX_STRING_BYTES, Field
+from roster.wire.codec.runtime import bad_count, bad_length, bad_presence, bad_text, cut_short, ends_inside, skip_tags
+from roster.wire.codec.source import Source
+from roster.wire.codec.table import Message, Struct, Table
+from roster.wire.codec.varint import read_uvarint
 from roster.wire.errors import WireError
-from roster.wire.fields import FIXED, LATEST, Field
-from roster.wire.source import Source
-from roster.wire.varint import read_uvarint
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from roster.wire.table import Message, Struct, Table
-    from roster.wire.varint import Buffer
 
 
 def reader_source(cls: type[Message] | type[Struct], version: int) -> tuple[str, dict[str, Any]]:
@@ -121,7 +118,7 @@ class _ReadCompiler:
         out = self.out
         size = self.length(field, path, end)
         where = repr(self.prefix + path)
-        bound = f" and {size} <= {LATEST}" if field.kind == "string" and self.flexible else ""
+        bound = f" and {size} <= {MAX_STRING_BYTES}" if field.kind == "string" and self.flexible else ""
         with out.block(f"if 0 <= {size} <= {end} - pos{bound}:"):
             taken = f"data[pos:(pos := pos + {size})]"
             if field.kind == "string":
@@ -270,55 +267,3 @@ class _ReadCompiler:
             out.line(f"{', '.join(variable for _, variable, _ in self.run)}, = {unpack}(data, pos)")
         out.line(f"pos += {packing.size}")
         self.run.clear()
-
-
-def cut_short(sizes: tuple[tuple[str, int], ...], left: int) -> WireError:
-    """The bytes end inside a run of fields of constant size: name the field they end in."""
-    for where, size in sizes:
-        if left < size:
-            return WireError(f"{where}: needs {size} bytes, {left} are left")
-        left -= size
-    raise AssertionError("a run that fits was reported as cut short")
-
-
-def ends_inside(where: str) -> WireError:
-    """The bytes end where a varint should be."""
-    return WireError(f"{where}: the bytes end inside a varint")
-
-
-def bad_length(where: str, size: int, left: int) -> WireError:
-    """A length that is negative, null where null is not allowed, or more than the bytes left."""
-    return WireError(f"{where}: length {size} with {left} bytes left")
-
-
-def bad_count(where: str, count: int, left: int, least: int) -> WireError:
-    """A count of elements that cannot fit in the bytes left."""
-    return WireError(f"{where}: {count} elements of at least {least} bytes with {left} bytes left")
-
-
-def bad_text(where: str, error: UnicodeDecodeError) -> WireError:
-    """Text that is not UTF-8."""
-    return WireError(f"{where}: not UTF-8 ({error.reason} at byte {error.start})")
-
-
-def bad_presence(where: str, presence: int) -> WireError:
-    """The byte before a nullable structure is neither "there" nor "null"."""
-    return WireError(f"{where}: presence byte {presence} is neither 1 nor -1")
-
-
-def skip_tags(data: Buffer, pos: int, end: int, where: str) -> int:
-    """Pass over a section of tagged fields none of which is known; return the position behind it."""
-    count, pos = read_uvarint(data, pos, end, where)
-    if count > (end - pos) // 2:
-        raise bad_count(where, count, end - pos, 2)
-    last = -1
-    for _ in range(count):
-        tag, pos = read_uvarint(data, pos, end, where)
-        size, pos = read_uvarint(data, pos, end, where)
-        if tag <= last:
-            raise WireError(f"{where}: tag {tag} after {last}")
-        if size > end - pos:
-            raise bad_length(where, size, end - pos)
-        last = tag
-        pos += size
-    return pos

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from roster.wire.api import ApiKey
-from roster.wire.fields import array, boolean, bytes_, int16, int32, string
-from roster.wire.table import Message, Struct
+from roster.wire.codec.fields import array, boolean, bytes_, int16, int32, string
+from roster.wire.codec.table import Message, Struct
 
 
 class ListGroupsRequest(Message, key=ApiKey.LIST_GROUPS, versions="0-5", flexible="3+"):

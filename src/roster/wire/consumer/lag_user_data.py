@@ -18,7 +18,8 @@ from struct import Struct
 
 import numpy as np
 
-from roster.model.problem import MOST_CAPACITY, Int32
+from roster.model.arrays import Int32
+from roster.model.problem import MAX_CAPACITY
 
 MAGIC = b"RLAG"
 VERSION = 1
@@ -29,7 +30,7 @@ _SETTLING = 1
 
 def encode_lag_user_data(rest: bytes | None, *, capacity: int, settling: bool) -> bytes:
     """Put the header in front of a plain assignor's user data; capacity is brought into 1..2^20."""
-    capacity = min(max(capacity, 1), MOST_CAPACITY)
+    capacity = min(max(capacity, 1), MAX_CAPACITY)
     return _HEADER.pack(MAGIC, VERSION, _HEADER.size, _SETTLING * settling, capacity) + (rest or b"")
 
 
@@ -46,6 +47,6 @@ def split_lag_user_data(user_data: Sequence[bytes | None]) -> tuple[list[bytes |
         if version < VERSION or not _HEADER.size <= length <= len(data):
             continue
         rests[m] = data[length:]
-        capacity[m] = min(max(claimed, 1), MOST_CAPACITY)
+        capacity[m] = min(max(claimed, 1), MAX_CAPACITY)
         settling = settling or bool(flags & _SETTLING)
     return rests, capacity, settling

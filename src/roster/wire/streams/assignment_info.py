@@ -8,7 +8,7 @@
          · by host [host text, port int32, [index int32, partition int32]] · error code int32
 
     task   sub-topology int32, partition int32        [..]   int32 count, then as many
-    topic, partition   name text, number int32        text   Java's, see `roster.wire.java_data`
+    topic, partition   name text, number int32        text   Java's, see `roster.wire.streams.java_data`
 
 All big-endian, and the bytes of Kafka Streams 0.10.0 to 2.4 (AssignmentInfo; KIP-268 added v3; the dictionary of topics
 that makes v5 small is KAFKA-7149, and is what the document of SubscriptionInfo v5 names for v5 as well). The partitions
@@ -27,12 +27,12 @@ import numpy as np
 import numpy.typing as npt
 
 from roster.model import TopicPartition
-from roster.model.problem import Int32
+from roster.model.arrays import Int32
 from roster.model.tasks import TaskId
+from roster.wire.codec.varint import Buffer
 from roster.wire.errors import WireError
-from roster.wire.java_data import Cursor, int32, rows, utf
-from roster.wire.task_info import LATEST_VERSION, TASK, UNKNOWN_VERSION, AssignmentError
-from roster.wire.varint import Buffer
+from roster.wire.streams.java_data import Cursor, int32, rows, utf
+from roster.wire.streams.subscription_info import LATEST_VERSION, TASK, UNKNOWN_VERSION, AssignorErrorCode
 
 INDEXED = np.dtype([("topic", ">i4"), ("partition", ">i4")])
 
@@ -127,7 +127,7 @@ class AssignmentInfo:
     active: Sequence[TaskId] = ()
     standby: Mapping[TaskId, Collection[TopicPartition]] = field(default_factory=dict)
     partitions_by_host: HostPartitions = field(default_factory=no_hosts)
-    error: int = AssignmentError.NONE
+    error: int = AssignorErrorCode.NONE
 
 
 def decode_assignment_info(data: Buffer) -> AssignmentInfo:
@@ -143,7 +143,7 @@ def decode_assignment_info(data: Buffer) -> AssignmentInfo:
     hosts = no_hosts()
     if version >= 2:
         hosts = _read_spelt_out(cursor) if version < 5 else _read_by_dictionary(cursor)
-    error = cursor.int32("error") if version >= 4 else AssignmentError.NONE
+    error = cursor.int32("error") if version >= 4 else AssignorErrorCode.NONE
     cursor.end()
     return AssignmentInfo(
         version=version,
@@ -161,7 +161,7 @@ def encode_assignment_info(info: AssignmentInfo) -> bytes:
     if not 1 <= version <= LATEST_VERSION:
         raise WireError(f"AssignmentInfo: version: {version}, there are 1 to {LATEST_VERSION}")
     message = f"AssignmentInfo v{version}"
-    if version < 4 and info.error != AssignmentError.NONE:
+    if version < 4 and info.error != AssignorErrorCode.NONE:
         raise WireError(f"{message}: error: {info.error} cannot be told before v4; send an empty assignment instead")
     parts = [int32(version, f"{message}: version")]
     if version >= 3:

@@ -8,17 +8,14 @@ from __future__ import annotations
 
 from struct import Struct as Packing
 from struct import error as struct_error
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from roster.wire.compile_read import bad_count, bad_length, bad_text, cut_short
+from roster.wire.codec.runtime import bad_count, bad_length, bad_text, cut_short
+from roster.wire.codec.varint import Buffer
 from roster.wire.errors import WireError
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
-
-    from roster.wire.varint import Buffer
 
 _INT32 = Packing(">i")
 _UINT16 = Packing(">H")

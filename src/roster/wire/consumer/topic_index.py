@@ -1,25 +1,21 @@
-"""Topic names among other bytes, thousands at a time: read as machine words and found in a hash table of arrays."""
+"""Index of topic names: looks up thousands of names inside a byte buffer at once, as machine words in a hash table."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
-Int32: TypeAlias = npt.NDArray[np.int32]
-Int64: TypeAlias = npt.NDArray[np.int64]
-UInt64: TypeAlias = npt.NDArray[np.uint64]
+from roster.model.arrays import Int32, Int64, UInt64
 
 WORD = 8
-"""Bytes that are compared, hashed and written at once."""
+"""Bytes compared, hashed and written at once."""
 
 _CHUNK = 1 << 16
-"""Names looked up at once; bounds the memory that hostile lists of names can ask for."""
+"""TopicIndex looked up at once; bounds the memory that hostile lists of names can ask for."""
 
 
-class Buffer:
+class WordBuffer:
     """Bytes that can be read as integers at any position, aligned or not, many positions at once."""
 
     def __init__(self, parts: Iterable[bytes]) -> None:
@@ -30,7 +26,7 @@ class Buffer:
         self.word = np.ndarray(self.size + 1, dtype="<u8", buffer=self.data, strides=(1,))
 
     def words(self, start: Int64, length: Int64, width: int) -> UInt64:
-        """[width, names] the bytes of each name as little-endian integers, zero past its end."""
+        """Return [width, names]: the bytes of each name as little-endian integers, zero past its end."""
         place = start + (WORD * np.arange(width))[:, np.newaxis]
         left = length - (WORD * np.arange(width))[:, np.newaxis]
         words = self.word[np.minimum(place, self.size)]
@@ -40,8 +36,8 @@ class Buffer:
 _FIRST_BYTES = np.array([(1 << (8 * n)) - 1 for n in range(WORD + 1)], dtype=np.uint64)
 
 
-class Names:
-    """Topic names that can be found in a buffer, many (position, length) pairs at once: a hash table in arrays."""
+class TopicIndex:
+    """Topic names to look up in a buffer, many (position, length) pairs at once: a hash table of arrays."""
 
     def __init__(self, names: Sequence[str]) -> None:
         self._words, self._length = as_words(names)
@@ -52,8 +48,8 @@ class Names:
         self._begin = np.zeros((1 << bits) + 1, dtype=np.int32)
         np.cumsum(np.bincount(slot, minlength=1 << bits), out=self._begin[1:])
 
-    def find(self, buffer: Buffer, start: Int64, length: Int64) -> Int32:
-        """Index of each name in the buffer, -1 where it is none of these."""
+    def find(self, buffer: WordBuffer, start: Int64, length: Int64) -> Int32:
+        """Return the index of each name in the buffer, -1 for a name that is not in the index."""
         found = np.full(len(start), -1, dtype=np.int32)
         if len(self._length):
             for at in range(0, len(start), _CHUNK):
@@ -61,7 +57,7 @@ class Names:
                 self._find(buffer, start[rows], length[rows], found[rows])
         return found
 
-    def _find(self, buffer: Buffer, start: Int64, length: Int64, found: Int32) -> None:
+    def _find(self, buffer: WordBuffer, start: Int64, length: Int64, found: Int32) -> None:
         words = buffer.words(start, length, len(self._words))
         slot = (_hash(words, length) >> self._shift).astype(np.int64)
         place, end = self._begin[slot], self._begin[slot + 1]
@@ -79,7 +75,7 @@ class Names:
 
 
 def as_words(names: Sequence[str]) -> tuple[UInt64, Int64]:
-    """([width, names] the names in UTF-8 as `Buffer.words` gives them, [names] their lengths in bytes)."""
+    """Return the names in UTF-8 as `WordBuffer.words` does ([width, names]), and their lengths in bytes ([names])."""
     text = "".join(names)
     data = text.encode("utf-8", "surrogatepass")
     sized: Iterable[str | bytes] = names
@@ -87,7 +83,7 @@ def as_words(names: Sequence[str]) -> tuple[UInt64, Int64]:
         sized = [name.encode("utf-8", "surrogatepass") for name in names]
     length = np.fromiter(map(len, sized), dtype=np.int64, count=len(names))
     width = -(-int(length.max(initial=0)) // WORD)
-    return Buffer([data]).words(np.cumsum(length) - length, length, width), length
+    return WordBuffer([data]).words(np.cumsum(length) - length, length, width), length
 
 
 def _hash(words: UInt64, length: Int64) -> UInt64:

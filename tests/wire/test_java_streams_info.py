@@ -13,8 +13,8 @@ from task_infos import assignments, subscriptions, values
 from roster.model import TopicPartition
 from roster.model.tasks import LATEST, TaskGaps, TaskId
 from roster.wire import WireError
-from roster.wire.task_assignment import HostInfo, decode_assignment_info, encode_assignment_info
-from roster.wire.task_info import (
+from roster.wire.streams.assignment_info import HostInfo, decode_assignment_info, encode_assignment_info
+from roster.wire.streams.subscription_info import (
     UNKNOWN,
     SubscriptionInfo,
     decode_subscription_info,

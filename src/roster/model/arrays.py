@@ -1,0 +1,14 @@
+"""Types of the numpy arrays that the pure rooms exchange."""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+Int32: TypeAlias = npt.NDArray[np.int32]
+Int64: TypeAlias = npt.NDArray[np.int64]
+UInt64: TypeAlias = npt.NDArray[np.uint64]
+Float64: TypeAlias = npt.NDArray[np.float64]
+Bool: TypeAlias = npt.NDArray[np.bool_]

@@ -1,0 +1,1 @@
+"""The codec of message tables: declared fields, compiled to readers and writers."""

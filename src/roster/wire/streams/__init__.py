@@ -1,0 +1,1 @@
+"""Formats of Kafka Streams' task assignment."""
