@@ -29,6 +29,8 @@ class Cluster:
     topics: dict[str, int] = field(default_factory=lambda: {"a": 2, "b": 1})
     ends: dict[TP, int] = field(default_factory=lambda: {TP("a", 0): 10, TP("a", 1): 20, TP("b", 0): 5})
     committed: dict[TP, int] = field(default_factory=lambda: {TP("a", 0): 4, TP("gone", 0): 7})
+    internal: set[str] = field(default_factory=set)
+    state: str = "Stable"
     members: list[MemberDescription] = field(
         default_factory=lambda: [
             MemberDescription("m-1", None, "app", "/127.0.0.1", [TP("a", 0), TP("a", 1)]),
@@ -59,7 +61,7 @@ def cluster(monkeypatch):
         def describe_topic(self, name):
             self._known(name)
             partitions = tuple(PartitionDescription(n, 0, (0,), (0,)) for n in range(there.topics[name]))
-            return TopicDescription(name, None, False, partitions)
+            return TopicDescription(name, None, name in there.internal, partitions)
 
         def create_topic(self, name, partitions=1, *, replication=-1, configs=None):
             if name in there.topics:
@@ -84,12 +86,12 @@ def cluster(monkeypatch):
             return {tp: None if tp.partition else ms // 1000 for tp, ms in times.items()}
 
         def list_groups(self):
-            return [GroupListing("g", "consumer", "Stable"), GroupListing("e", "", "Empty")]
+            return [GroupListing("g", "consumer", "Stable", "classic"), GroupListing("e", "", "Empty")]
 
         def describe_group(self, group):
             if group != "g":
                 raise UnknownGroupError(f"there is no group {group}")
-            return GroupDescription(group, "Stable", "consumer", "range", there.members, "127.0.0.1:9092")
+            return GroupDescription(group, there.state, "consumer", "range", there.members, "127.0.0.1:9092")
 
         def group_offsets(self, group, partitions=None):
             return {tp: OffsetAndMetadata(offset) for tp, offset in there.committed.items()}
@@ -163,22 +165,63 @@ def test_topics_create_grow_delete(cluster, capsys):
 
 
 def test_groups_list(cluster, capsys):
-    assert rows(answer(capsys, "groups", "list"))[1:] == [["e", "Empty", "-"], ["g", "Stable", "consumer"]]
+    assert rows(answer(capsys, "groups", "list"))[1:] == [
+        ["e", "Empty", "-", "-"],
+        ["g", "Stable", "classic", "consumer"],
+    ]
     assert json.loads(answer(capsys, "groups", "list", "--json"))[1] == {
         "group": "g",
         "state": "Stable",
+        "type": "classic",
         "protocol_type": "consumer",
     }
 
 
 def test_groups_describe_says_who_owns_what_and_how_far_behind(cluster, capsys):
     lines = answer(capsys, "groups", "describe", "g").splitlines()
-    assert lines[0] == "g: Stable, 2 members, protocol range, coordinator 127.0.0.1:9092, lag 6"
-    assert [line.split() for line in lines[2:4]] == [
-        ["a", "0", "4", "10", "6", "app", "/127.0.0.1", "m-1"],
-        ["a", "1", "-", "20", "-", "app", "/127.0.0.1", "m-1"],
+    assert lines[:3] == [
+        "g: Stable, 2 members, lag at least 6",
+        "classic group, assignor range, coordinator 127.0.0.1:9092",
+        "",
     ]
-    assert lines[4] == "without partitions: m-2"
+    assert [line.split() for line in lines[3:]] == [
+        ["member", "client", "host", "partitions"],
+        ["m-1", "app", "127.0.0.1", "2"],
+        ["static", "app", "127.0.0.1", "0"],
+        [],
+        ["topic", "partition", "committed", "end", "lag", "member"],
+        ["a", "0", "4", "10", "6", "m-1"],
+        ["a", "1", "-", "20", "-", "m-1"],
+    ]
+
+
+def test_the_lag_is_exact_only_if_it_is_known_of_every_partition(cluster, capsys):
+    def first_line() -> str:
+        return answer(capsys, "groups", "describe", "g").splitlines()[0]
+
+    cluster.committed = {TP("a", 0): 4, TP("a", 1): 20}
+    assert first_line() == "g: Stable, 2 members, lag 6"
+    cluster.committed = {}
+    assert first_line() == "g: Stable, 2 members, lag unknown"
+    cluster.members = []
+    cluster.committed = {TP("a", 0): 4}
+    cluster.state = "Empty"
+    assert first_line() == "g: Empty, 0 members, lag at least 6"
+    cluster.committed = {TP("a", 0): 4, TP("a", 1): 20}
+    assert first_line() == "g: Empty, 0 members, lag 6"
+
+
+@pytest.mark.parametrize("state", ["PreparingRebalance", "CompletingRebalance", "Assigning", "Reconciling"])
+def test_the_lag_is_a_lower_bound_while_assignments_are_unknown(cluster, capsys, state):
+    cluster.state, cluster.committed = state, {TP("a", 0): 4, TP("a", 1): 20}
+    lines = answer(capsys, "groups", "describe", "g").splitlines()
+    assert lines[0] == f"g: {state}, 2 members, lag at least 6"
+    assert lines[2] == "members and assignments are complete once the rebalance is over"
+    document = json.loads(answer(capsys, "groups", "describe", "g", "--json"))
+    assert (document["lag"], document["lag_complete"]) == (6, False)
+    cluster.committed = {}
+    document = json.loads(answer(capsys, "groups", "describe", "g", "--json"))
+    assert (document["lag"], document["lag_complete"]) == (None, False)
 
 
 def test_groups_describe_for_machines(cluster, capsys):
@@ -206,7 +249,7 @@ def test_groups_offsets_leave_out_topics_that_are_gone(cluster, capsys):
     [("earliest", [1, 1]), ("latest", [10, 20]), ("15", [10, 15]), ("0", [1, 1]), ("1970-01-01T00:00:03", [3, 20])],
 )
 def test_groups_reset(cluster, capsys, target, expected):
-    answer(capsys, "groups", "reset", "g", "--topic", "a", "--to", target)
+    answer(capsys, "groups", "reset", "g", "--topic", "a", "--to", target, "--yes")
     assert [cluster.committed[TP("a", n)] for n in range(2)] == expected
 
 
@@ -214,14 +257,14 @@ def test_groups_reset_only_one_partition_and_dry_run(cluster, capsys):
     text = answer(capsys, "groups", "reset", "g", "-t", "a", "--to", "latest", "--partition", "1", "--dry-run")
     assert rows(text)[1:] == [["a", "1", "-", "20"]]
     assert TP("a", 1) not in cluster.committed
-    code, line = complaint(capsys, "groups", "reset", "g", "-t", "a", "--to", "latest", "--partition", "5")
+    code, line = complaint(capsys, "groups", "reset", "g", "-t", "a", "--to", "latest", "--partition", "5", "--yes")
     assert (code, line) == (2, "--partition: a has no partition 5; it has 2")
 
 
 def test_groups_delete(cluster, capsys):
-    assert complaint(capsys, "groups", "delete", "g") == (2, "group g still has 2 members; stop them first")
+    assert complaint(capsys, "groups", "delete", "g", "--yes") == (2, "group g still has 2 members; stop them first")
     cluster.members.clear()
-    assert answer(capsys, "groups", "delete", "g") == "deleted g\n"
+    assert answer(capsys, "groups", "delete", "g", "--yes") == "deleted g\n"
     assert complaint(capsys, "groups", "describe", "x") == (2, "there is no group x")
 
 
@@ -229,3 +272,91 @@ def test_an_unreachable_cluster_names_the_option(cluster, capsys):
     code, line = complaint(capsys, "topics", "list", "--bootstrap", "127.0.0.1:1")
     assert code == 1
     assert line.startswith("--bootstrap: no broker answered at 127.0.0.1:1 (`roster broker`")
+
+
+def test_an_offset_outside_of_the_log_becomes_its_end_and_the_table_says_so(cluster, capsys):
+    text = answer(capsys, "groups", "reset", "g", "-t", "a", "--to", "15", "--dry-run")
+    assert text.splitlines()[0].split() == ["topic", "partition", "before", "would", "be", "note"]
+    assert [" ".join(row) for row in rows(text)[1:]] == ["a 0 4 10 the end: 15 lies beyond it", "a 1 - 15"]
+    text = answer(capsys, "groups", "reset", "g", "-t", "a", "--to", "0", "--partition", "0", "--yes")
+    assert rows(text)[1] == ["a", "0", "4", "1", "the", "begin:", "0", "is", "gone"]
+    text = answer(capsys, "groups", "reset", "g", "-t", "a", "--to", "1970-01-01T00:00:03", "--yes")
+    assert text.splitlines()[2].endswith("the end: no record at or after 1970-01-01T00:00:03+00:00")
+
+
+@pytest.mark.parametrize(
+    ("target", "words"),
+    [
+        ("99999999999999999999", "--to: 99999999999999999999 is larger than any offset (9223372036854775807)"),
+        ("9" * 5000, "is larger than any offset"),
+        ("1969-12-31T23:59:59.999", "--to: 1969-12-31T23:59:59.999 lies before 1970"),
+    ],
+)
+def test_a_place_that_cannot_be_in_a_log_is_refused(cluster, capsys, target, words):
+    code, line = complaint(capsys, "groups", "reset", "g", "-t", "a", "--to", target, "--yes")
+    assert code == 2
+    assert words in line
+
+
+def test_offsets_of_a_group_that_does_not_exist_are_an_error(cluster, capsys):
+    assert complaint(capsys, "groups", "offsets", "x") == (2, "there is no group x")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "what"),
+    [
+        (["topics", "delete", "a"], "deletes topic a and all its records"),
+        (["groups", "delete", "g"], "deletes group g and its offsets"),
+        (["groups", "reset", "g", "-t", "a", "--to", "latest"], "changes where group g goes on reading"),
+    ],
+)
+def test_without_a_terminal_nothing_is_deleted_or_reset_unless_told(cluster, capsys, arguments, what):
+    cluster.members.clear()
+    before = (dict(cluster.topics), dict(cluster.committed))
+    code, line = complaint(capsys, *arguments)
+    assert (code, line) == (2, f"--yes: this {what}, and there is no terminal to confirm it on; add --yes")
+    assert (cluster.topics, cluster.committed) == before
+    assert not hasattr(cluster, "deleted")
+
+
+@pytest.mark.parametrize(("typed", "code"), [("y", 0), ("n", 1)])
+def test_on_a_terminal_they_ask(cluster, capsys, monkeypatch, typed, code):
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
+    asked = []
+    monkeypatch.setattr("click.confirm", lambda text, **_: asked.append(text) or typed == "y")
+    cluster.members.clear()
+    assert run(["topics", "delete", "b"]) == code
+    assert ("b" in cluster.topics) == (typed == "n")
+    assert run(["groups", "reset", "g", "-t", "a", "--to", "latest"]) == code
+    assert (TP("a", 1) in cluster.committed) == (typed == "y")
+    assert asked == ["Delete topic b and all its records?", "Set these offsets of group g?"]
+    assert ("not confirmed; nothing was changed" in capsys.readouterr().err) == (typed == "n")
+
+
+@pytest.mark.parametrize("name", ["__consumer_offsets", "__transaction_state", "__share_group_state", "own"])
+def test_internal_topics_are_not_deleted(cluster, capsys, name):
+    cluster.topics |= {"__consumer_offsets": 50, "own": 1}
+    cluster.internal = {"own"}
+    code, line = complaint(capsys, "topics", "delete", name, "--yes")
+    assert (code, line) == (2, f"NAME: {name} is an internal topic; the cluster keeps its own state in it")
+    assert {"__consumer_offsets", "own"} <= set(cluster.topics)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        (".", "NAME: '.' cannot be a topic: it would be a directory of its own"),
+        ("..", "NAME: '..' cannot be a topic"),
+        ("a b", "NAME: 'a b' has ' ' in it; a topic is named with a-z"),
+        ("x" * 250, "NAME: has 250 characters, a topic's name at most 249"),
+        ("", "Invalid value for 'NAME': must not be empty"),
+    ],
+)
+def test_a_bad_name_of_a_new_topic_says_why(cluster, capsys, name, words):
+    code, line = complaint(capsys, "topics", "create", name)
+    assert code == 2
+    assert line.startswith(words)
+
+
+def test_one_partition_is_singular(cluster, capsys):
+    assert answer(capsys, "topics", "create", "c") == "created c with 1 partition\n"

@@ -37,6 +37,18 @@ def test_each_command_has_help(name, capsys):
     ("arguments", "words"),
     [
         (["nonsense"], "No such command 'nonsense' (see `roster --help`)"),
+        (["topic", "list"], "No such command 'topic'. Did you mean 'topics'? (see `roster --help`)"),
+        (["topics", "lst"], "No such command 'lst'. Did you mean 'list'? (see `roster topics --help`)"),
+        (["topics", "create", "t", "-p", "99999999999"], "'-p': 99999999999 is not in the range 1<=x<=2147483647"),
+        (["topics", "grow", "t", "99999999999"], "99999999999 is not in the range"),
+        (["topics", "create", "t", "--replication", "32768"], "32768 is not in the range"),
+        (["topics", "describe", "t\udcff"], "b't\\xff' is not UTF-8"),
+        (["groups", "describe", "t\udcff"], "b't\\xff' is not UTF-8"),
+        (["groups", "describe", ""], "must not be empty"),
+        (["load", "x.csv", "--topic", "t", "--rate", "nan"], "nan is not a finite number"),
+        (["load", "x.csv", "--topic", "t", "--rate", "inf"], "inf is not a finite number"),
+        (["demo", "--deadline", "nan"], "nan is not a finite number"),
+        (["plan", "-a", "lag-sticky", "--max-skew", "nan"], "--max-skew"),
         (["load", "x.csv"], "Missing option '--topic'"),
         (["load", "no-such.csv", "--topic", "t"], "FILE: no-such.csv is not there"),
         (["load", "x.csv", "--topic", "t", "--key", "a,,b"], "--key 'a,,b'"),
@@ -105,3 +117,43 @@ def test_a_real_sigint_ends_a_waiting_command_with_130(tmp_path):
     _, err = child.communicate(timeout=30)
     assert child.returncode == 130
     assert "Traceback" not in err
+
+
+def python(*arguments: str, shell: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run a program of Roster's behind a shell's redirections."""
+    command = [sys.executable, "-m", "roster", *arguments]
+    env = {**os.environ, **environment}
+    return subprocess.run(
+        ["sh", "-c", f'"$@" {shell}', "sh", *command], capture_output=True, text=True, check=False, env=env
+    )
+
+
+def test_the_package_runs_as_a_module():
+    done = python("--version", shell="")
+    assert (done.returncode, done.stdout.split()[0]) == (0, "roster,")
+
+
+def test_closed_standard_output_is_refused_before_anything_is_done():
+    done = python("topics", "list", "--bootstrap", "127.0.0.1:1", shell=">&-")
+    assert done.returncode == 1
+    assert done.stderr == "roster: error: standard output is closed; write >/dev/null to throw the output away\n"
+
+
+def test_closed_standard_input_and_error_do_not_matter():
+    assert python("--version", shell="<&- 2>&-").returncode == 0
+    done = python("topics", "delete", "t", shell="<&-")
+    assert done.returncode == 2
+    assert done.stderr.startswith("roster: error: --yes: ")
+
+
+def test_the_environment_variable_is_named_when_the_address_came_from_there(capsys, monkeypatch):
+    assert run(["topics", "list", "-b", "x"]) == 2
+    assert "ROSTER_BOOTSTRAP" not in capsys.readouterr().err
+    monkeypatch.setenv("ROSTER_BOOTSTRAP", "x")
+    assert run(["topics", "list"]) == 2
+    assert "(environment variable ROSTER_BOOTSTRAP): 'x' is not host:port" in capsys.readouterr().err
+
+
+def test_the_help_says_how_completion_is_switched_on(capsys):
+    assert run(["--help"]) == 0
+    assert 'eval "$(_ROSTER_COMPLETE=bash_source roster)"' in capsys.readouterr().out

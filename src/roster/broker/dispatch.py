@@ -5,13 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from roster.broker import fetch, list_offsets, metadata, produce, topic_admin
-from roster.wire import ApiKey
+from roster.wire import ApiKey, ErrorCode
+from roster.wire.messages import ConsumerGroupDescribeResponse
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
     from roster.broker.services import Call, Services
     from roster.wire import Message
+    from roster.wire.messages import ConsumerGroupDescribeRequest
 
     Handler: TypeAlias = Callable[[Services, Call[Any]], Coroutine[None, None, Message | None]]
     """Gives the response, or None if the request has none."""
@@ -31,6 +33,19 @@ async def _describe_groups(services: Services, call: Call[Any]) -> Message:
 
 async def _offset_delete(services: Services, call: Call[Any]) -> Message:
     return await services.groups.delete_offsets(call)
+
+
+async def _consumer_group_describe(_services: Services, call: Call[ConsumerGroupDescribeRequest]) -> Message:
+    """Every group here is a classic one: the answer is the one Kafka gives about those."""
+    described = [
+        ConsumerGroupDescribeResponse.Group(
+            group_id=group,
+            error_code=ErrorCode.GROUP_ID_NOT_FOUND,
+            error_message=f"Group {group} is not a consumer group.",
+        )
+        for group in dict.fromkeys(call.message.group_ids)
+    ]
+    return ConsumerGroupDescribeResponse(groups=described)
 
 
 HANDLERS: dict[int, Handler] = {
@@ -58,4 +73,5 @@ HANDLERS: dict[int, Handler] = {
     ApiKey.INCREMENTAL_ALTER_CONFIGS: topic_admin.incremental_alter_configs,
     ApiKey.OFFSET_DELETE: _offset_delete,
     ApiKey.DESCRIBE_CLUSTER: metadata.describe_cluster,
+    ApiKey.CONSUMER_GROUP_DESCRIBE: _consumer_group_describe,
 }

@@ -10,6 +10,9 @@ from roster.client import (
     Admin,
     ClientError,
     GroupNotEmptyError,
+    GroupTypeError,
+    InvalidRequestError,
+    InvalidTopicError,
     OptionError,
     TopicExistsError,
     UnknownGroupError,
@@ -21,7 +24,16 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 REQUEST_TIMEOUT_MS = 10_000
-_CALLERS_MISTAKES = (OptionError, TopicExistsError, UnknownTopicError, UnknownGroupError, GroupNotEmptyError)
+_CALLERS_MISTAKES = (
+    GroupNotEmptyError,
+    GroupTypeError,
+    InvalidRequestError,
+    InvalidTopicError,
+    OptionError,
+    TopicExistsError,
+    UnknownGroupError,
+    UnknownTopicError,
+)
 
 
 @contextlib.contextmanager

@@ -11,7 +11,7 @@ import click
 from roster.assignors import ASSIGNORS, ClaimSource
 from roster.cli.admin import admin
 from roster.cli.errors import FAILED
-from roster.cli.options import bootstrap_option, json_option
+from roster.cli.options import NAME, bootstrap_option, json_option
 from roster.cli.output import print_json, print_table
 from roster.client import UnknownGroupError
 from roster.model import NO_GENERATION
@@ -144,7 +144,7 @@ def _descriptions(cluster: Admin, group: str | None) -> Iterator[GroupDescriptio
 
 
 @click.command()
-@click.option("--group", "-g", help="Only this one.")
+@click.option("--group", "-g", type=NAME, help="Only this one.")
 @json_option
 @bootstrap_option
 def check(group: str | None, as_json: bool, bootstrap: str) -> int:

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from roster.cli.admin import admin
 from roster.cli.errors import Failure, UserError
-from roster.cli.options import bootstrap_option, columns_of
+from roster.cli.options import INT32, NAME, POSITIVE, bootstrap_option, columns_of
 from roster.cli.readers import open_source
 from roster.cli.sending import Tally, open_producer, send
 
@@ -27,10 +27,10 @@ _PLAIN_EVERY_S = 5.0
 
 @click.command()
 @click.argument("file", type=click.Path(path_type=Path))
-@click.option("--topic", "-t", required=True, help="Topic to send to.")
+@click.option("--topic", "-t", type=NAME, required=True, help="Topic to send to.")
 @click.option("--key", metavar="COLUMN[,COLUMN…]", help="Columns that make the record key; without it, no key.")
-@click.option("--rate", type=click.FloatRange(min=0, min_open=True), help="Records a second; without it, all it can.")
-@click.option("--partitions", type=click.IntRange(min=1), help="Create the topic with this many if it is not there.")
+@click.option("--rate", type=POSITIVE, help="Records a second; without it, all it can.")
+@click.option("--partitions", type=click.IntRange(1, INT32), help="Create the topic with this many if it is not there.")
 @click.option("--format", "form", type=click.Choice(["csv", "jsonl", "parquet"]), help="When the name does not tell.")
 @click.option("--null", "nulls", metavar="TEXT", multiple=True, help="CSV text that means null, as the empty one does.")
 @click.option("--skip-bad-rows", is_flag=True, help="Leave rows out that cannot be read instead of refusing the file.")

@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 import json
+import shutil
+import sys
+import textwrap
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
 import click
-from rich.console import Console
-from rich.table import Table
+from rich.cells import cell_len, set_cell_size
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Sequence
 
-_WIDE = 200
+_SAMPLE = 1000
+"""Rows that decide how wide the columns are; all others are printed as they come."""
+_CHUNK = 500
+_GAP = "  "
+_NARROW = 10
+"""A column that may be shortened keeps this many cells."""
+_PROSE = 24
+"""Text in the last column is folded under itself where it has this many cells, else left to the terminal."""
 
 
 def print_json(document: Any) -> None:
@@ -20,22 +30,80 @@ def print_json(document: Any) -> None:
     click.echo(json.dumps(document, indent=2, ensure_ascii=False))
 
 
-def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], empty: str) -> None:
-    """Rows under their columns, numbers to the right; `empty` when there are none.
+def print_table(
+    columns: Sequence[str], rows: Iterable[Sequence[object]], empty: str, *, shorten: Collection[str] = ()
+) -> None:
+    """Rows under their columns, one line each, numbers to the right; `empty` when there are none.
 
-    None is shown as a dash. Piped output is wide enough not to fold, so that other tools can read it.
+    None is shown as a dash. A terminal that is too narrow gets the columns in `shorten` cut with an ellipsis, and text
+    in the last column folded; numbers are never cut. Piped output is neither, so that other tools can read it.
     """
-    lines = [["-" if value is None else value for value in row] for row in rows]
-    if not lines:
+    every = iter(rows)
+    sample = list(islice(every, _SAMPLE))
+    if not sample:
         click.echo(empty)
         return
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for index, name in enumerate(columns):
-        numeric = all(isinstance(line[index], int) or line[index] == "-" for line in lines)
-        table.add_column(name, justify="right" if numeric else "left", overflow="fold")
-    for line in lines:
-        table.add_row(*(str(value) for value in line))
-    console = Console(highlight=False, markup=False)
-    if not console.is_terminal:
-        console.width = _WIDE
-    console.print(table)
+    numeric = [all(isinstance(row[i], int) or row[i] is None for row in sample) for i in range(len(columns))]
+    first = [[_text(value) for value in row] for row in sample]
+    widths = [max(map(cell_len, each)) for each in zip(columns, *first, strict=True)]
+    room = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    cut = {i for i, name in enumerate(columns) if name in shorten}
+    if room is not None:
+        _shrink(widths, cut, room)
+    layout = _Layout(widths, numeric, cut if room is not None else set(), room)
+    click.echo(click.style("\n".join(layout.lines(columns)), bold=True))
+    for chunk in _chunks(chain(first, ([_text(value) for value in row] for row in every))):
+        click.echo("\n".join(line for row in chunk for line in layout.lines(row)))
+
+
+def counted(number: int, noun: str) -> str:
+    """A number and its noun, in the singular for one."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def _text(value: object) -> str:
+    """A value on one line; a control character, which could move the cursor, is escaped."""
+    text = "-" if value is None else str(value)
+    return text if text.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+
+
+def _shrink(widths: list[int], cut: Collection[int], room: int) -> None:
+    """Take from the widest of the columns that may be cut until the table fits, or they are all narrow."""
+    while sum(widths) + len(_GAP) * (len(widths) - 1) > room:
+        widest = max((i for i in cut if widths[i] > _NARROW), key=widths.__getitem__, default=None)
+        if widest is None:
+            return
+        widths[widest] -= 1
+
+
+def _chunks(rows: Iterable[list[str]]) -> Iterator[list[list[str]]]:
+    every = iter(rows)
+    while chunk := list(islice(every, _CHUNK)):
+        yield chunk
+
+
+class _Layout:
+    """How a row is laid out; `room` is the terminal's width, None for a pipe."""
+
+    def __init__(self, widths: list[int], numeric: list[bool], cut: Collection[int], room: int | None) -> None:
+        self._widths, self._numeric, self._cut = widths, numeric, cut
+        last = len(widths) - 1
+        self._indent = sum(widths[:-1]) + len(_GAP) * last
+        foldable = room is not None and not numeric[last] and last not in cut
+        self._fold = room - self._indent if foldable and room is not None else 0
+
+    def lines(self, row: Sequence[str]) -> list[str]:
+        """The row as one line, or several where the text in its last column is folded."""
+        *head, last = (self._cell(i, text) for i, text in enumerate(row))
+        if self._fold < _PROSE or cell_len(last.rstrip()) <= self._fold:
+            return [_GAP.join([*head, last]).rstrip()]
+        folded = textwrap.wrap(last, self._fold, break_on_hyphens=False)
+        return [_GAP.join([*head, folded[0]]), *(" " * self._indent + more for more in folded[1:])]
+
+    def _cell(self, column: int, text: str) -> str:
+        width = self._widths[column]
+        size = len(text) if text.isascii() else cell_len(text)
+        if size > width and column in self._cut:
+            return set_cell_size(text, width - 1) + "…"
+        padding = " " * (width - size)
+        return padding + text if self._numeric[column] else text + padding

@@ -13,7 +13,7 @@ from roster.assignors import tasks as task_assignor
 from roster.cli.errors import USAGE, UserError
 from roster.cli.lag_options import assignors_with, lag_options
 from roster.cli.line_fields import InputError, parse_line
-from roster.cli.options import bootstrap_option
+from roster.cli.options import NAME, bootstrap_option
 from roster.cli.plan_input import RESETS, read_problem, read_tasks
 from roster.cli.plan_output import as_json, explain, explain_tasks, judge, tasks_as_json
 
@@ -31,7 +31,7 @@ TASKS = "tasks"
     "--assignor", "-a", "names", type=click.Choice([*ASSIGNORS, TASKS]), multiple=True, help="With --group, repeatable."
 )
 @click.option("--explain", "explained", is_flag=True, help="Print every move and its reason for people.")
-@click.option("--group", "-g", help="Plan for this group as it is now; nothing is changed.")
+@click.option("--group", "-g", type=NAME, help="Plan for this group as it is now; nothing is changed.")
 @click.option("--lag", "with_lag", is_flag=True, help="With --group: look at offsets, and try the lag assignors too.")
 @click.option(
     "--auto-offset-reset",

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import io
+import os
 import signal
 import sys
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -44,6 +47,17 @@ class LazyGroup(click.Group):
             command: click.Command = getattr(importlib.import_module(module), attribute)
         return command
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command; one that does not exist is answered with the nearest name."""
+        name = args[0]
+        if name not in COMMANDS and not name.startswith("-") and not ctx.resilient_parsing:
+            nearest = get_close_matches(name, COMMANDS)
+            hint = f" Did you mean {' or '.join(map(repr, nearest))}?" if nearest else ""
+            ctx.fail(f"No such command {name!r}.{hint}")
+        return super().resolve_command(ctx, args)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the list from the table above."""
         with formatter.section("Commands"):
@@ -66,7 +80,20 @@ def _explained_imports(command: str) -> Iterator[None]:
         raise Failure(one_line(error)) from error
 
 
-@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
+_COMPLETION = """Completion of commands and options, for the current shell:
+
+\b
+  bash  eval "$(_ROSTER_COMPLETE=bash_source roster)"
+  zsh   eval "$(_ROSTER_COMPLETE=zsh_source roster)"
+  fish  _ROSTER_COMPLETE=fish_source roster | source
+"""
+
+
+@click.group(
+    cls=LazyGroup,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
+    epilog=_COMPLETION,
+)
 @click.version_option(__version__, prog_name="roster")
 def roster() -> None:
     """A PySpark application as an ordinary member of a Kafka consumer group."""
@@ -77,6 +104,7 @@ def run(arguments: Sequence[str]) -> int:
     # An ignored SIGINT is inherited by jobs that a shell started in the background; Ctrl-C must still end us cleanly.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
+        _require_streams()
         result: Any = roster.main(args=list(arguments), prog_name="roster", standalone_mode=False)
         sys.stdout.flush()
     except click.exceptions.NoArgsIsHelpError as error:
@@ -92,6 +120,26 @@ def run(arguments: Sequence[str]) -> int:
     except OSError as error:
         return _complain(one_line(error), FAILED)
     return result if isinstance(result, int) else 0
+
+
+def _require_streams() -> None:
+    """Refuse to run without standard output, and put the null device in the place of the other two if they are closed.
+
+    The next file or socket opened would get the number of a stream that is closed, and what is written to the stream
+    would go into it.
+    """
+    closed = sys.stdout is None
+    for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        if getattr(sys, name) is None:
+            null = os.open(os.devnull, os.O_RDWR)
+            if null != number:
+                os.dup2(null, number)
+                os.close(null)
+            setattr(sys, name, open(number, mode, encoding="utf-8", closefd=False))  # noqa: SIM115 - for the process
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # in a locale that is not UTF-8
+    if closed:
+        raise Failure("standard output is closed; write >/dev/null to throw the output away")
 
 
 def _complain(message: str, code: int) -> int:

@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
-import sys
+import re
 
 import click
 
 from roster.cli.admin import admin
 from roster.cli.errors import UserError
-from roster.cli.options import bootstrap_option, json_option
-from roster.cli.output import print_json, print_table
+from roster.cli.options import INT32, NAME, bootstrap_option, confirm, json_option, require_yes, yes_option
+from roster.cli.output import counted, print_json, print_table
 from roster.model import TopicPartition
+
+INTERNAL = frozenset(
+    {
+        "__cluster_metadata",
+        "__consumer_offsets",
+        "__remote_log_metadata",
+        "__share_group_state",
+        "__transaction_state",
+    }
+)
+"""Topics a Kafka cluster keeps its own state in, whether its metadata says so or not."""
+_LEGAL = re.compile(r"[a-zA-Z0-9._-]+")
+_MOST_LENGTH = 249
 
 
 @click.group()
@@ -35,28 +48,39 @@ def list_(internal: bool, as_json: bool, bootstrap: str) -> None:
         print_json([{"topic": name, "partitions": counts[name], "offsets": held[name]} for name in sorted(counts)])
     else:
         rows = [(name, counts[name], held[name]) for name in sorted(counts)]
-        print_table(("topic", "partitions", "offsets"), rows, "no topics")
+        print_table(("topic", "partitions", "offsets"), rows, "no topics", shorten=("topic",))
 
 
 @topics.command()
-@click.argument("name")
-@click.option("--partitions", "-p", type=click.IntRange(min=1), default=1, show_default=True)
-@click.option("--replication", type=click.IntRange(min=1), help="Copies of each partition; default: the cluster's.")
-@click.option("--config", "configs", metavar="NAME=VALUE", multiple=True, help="A setting of the topic.")
+@click.argument("name", type=NAME)
+@click.option("--partitions", "-p", type=click.IntRange(1, INT32), default=1, show_default=True)
+@click.option("--replication", type=click.IntRange(1, 2**15 - 1), help="Replicas; default: the cluster's.")
+@click.option("--config", "configs", type=NAME, metavar="NAME=VALUE", multiple=True, help="A setting of the topic.")
 @bootstrap_option
 def create(name: str, partitions: int, replication: int | None, configs: tuple[str, ...], bootstrap: str) -> None:
     """Create the topic NAME."""
+    _check_name(name)
     for setting in configs:
         if not setting.partition("=")[0] or "=" not in setting:
             raise UserError(f"--config: {setting!r} is not NAME=VALUE")
     pairs = dict(setting.split("=", 1) for setting in configs)
     with admin(bootstrap) as cluster:
         cluster.create_topic(name, partitions, replication=replication or -1, configs=pairs or None)
-    click.echo(f"created {name} with {partitions} partitions")
+    click.echo(f"created {name} with {counted(partitions, 'partition')}")
+
+
+def _check_name(name: str) -> None:
+    if name in (".", ".."):
+        raise UserError(f"NAME: {name!r} cannot be a topic: it would be a directory of its own on the broker's disk")
+    wrong = _LEGAL.sub("", name)
+    if wrong:
+        raise UserError(f"NAME: {name!r} has {wrong[0]!r} in it; a topic is named with a-z, A-Z, 0-9, '.', '_' and '-'")
+    if len(name) > _MOST_LENGTH:
+        raise UserError(f"NAME: has {len(name)} characters, a topic's name at most {_MOST_LENGTH}")
 
 
 @topics.command()
-@click.argument("name")
+@click.argument("name", type=NAME)
 @json_option
 @bootstrap_option
 def describe(name: str, as_json: bool, bootstrap: str) -> None:
@@ -89,8 +113,8 @@ def _listed(value: object) -> object:
 
 
 @topics.command()
-@click.argument("name")
-@click.argument("total", type=click.IntRange(min=1))
+@click.argument("name", type=NAME)
+@click.argument("total", type=click.IntRange(1, INT32))
 @bootstrap_option
 def grow(name: str, total: int, bootstrap: str) -> None:
     """Let the topic NAME have TOTAL partitions, more than it has now."""
@@ -103,13 +127,15 @@ def grow(name: str, total: int, bootstrap: str) -> None:
 
 
 @topics.command()
-@click.argument("name")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.argument("name", type=NAME)
+@yes_option
 @bootstrap_option
 def delete(name: str, yes: bool, bootstrap: str) -> None:
-    """Delete the topic NAME and its records; asks first on a terminal."""
-    if not yes and sys.stdin.isatty():
-        click.confirm(f"Delete topic {name} and all its records?", abort=True)
+    """Delete the topic NAME and its records; asks first. The cluster's own topics are refused."""
+    require_yes(yes, f"deletes topic {name} and all its records")
     with admin(bootstrap) as cluster:
+        if name in INTERNAL or cluster.describe_topic(name).internal:
+            raise UserError(f"NAME: {name} is an internal topic; the cluster keeps its own state in it")
+        confirm(yes, f"Delete topic {name} and all its records?")
         cluster.delete_topic(name)
     click.echo(f"deleted {name}")

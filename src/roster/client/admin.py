@@ -13,10 +13,13 @@ from roster.client.errors import (
     ClosedError,
     CommitError,
     GroupNotEmptyError,
+    GroupTypeError,
+    InvalidTopicError,
     OptionError,
     TopicExistsError,
     UnknownGroupError,
     UnknownTopicError,
+    UnsupportedError,
 )
 from roster.client.loop import LoopThread
 from roster.client.positions import (
@@ -43,6 +46,8 @@ from roster.wire import ZERO_UUID, ErrorCode, Message, WireError
 from roster.wire.consumer.messages import decode_assignment, flat
 from roster.wire.errors import error_code
 from roster.wire.messages import (
+    ConsumerGroupDescribeRequest,
+    ConsumerGroupDescribeResponse,
     CreatePartitionsRequest,
     CreatePartitionsResponse,
     CreateTopicsRequest,
@@ -51,6 +56,8 @@ from roster.wire.messages import (
     DeleteGroupsResponse,
     DeleteTopicsRequest,
     DeleteTopicsResponse,
+    DescribeConfigsRequest,
+    DescribeConfigsResponse,
     DescribeGroupsRequest,
     DescribeGroupsResponse,
     ListGroupsRequest,
@@ -66,8 +73,24 @@ if TYPE_CHECKING:
 
     from roster.model import OffsetAndMetadata
 
+TOPIC_RESOURCE = 2
+"""What DescribeConfigs calls a topic."""
+
 NO_MEMBER = (-1, "")
 """Generation and member id of a commit from outside the group."""
+
+INVALID_TOPIC = frozenset(
+    {
+        ErrorCode.INVALID_TOPIC_EXCEPTION,
+        ErrorCode.INVALID_PARTITIONS,
+        ErrorCode.INVALID_REPLICATION_FACTOR,
+        ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+        ErrorCode.INVALID_CONFIG,
+        ErrorCode.INVALID_REQUEST,
+        ErrorCode.POLICY_VIOLATION,
+    }
+)
+"""Answers to a request to create or change a topic that say what is wrong with the request."""
 
 
 class Admin:
@@ -189,6 +212,19 @@ class Admin:
         topic_id = None if topic.topic_id == ZERO_UUID else topic.topic_id
         return TopicDescription(name, topic_id, topic.is_internal, partitions)
 
+    def topic_configs(self, name: str) -> dict[str, str | None]:
+        """The settings of a topic, its own and the cluster's; a value is None where the broker keeps it to itself."""
+        return self._run.call(self._topic_configs(name))
+
+    async def _topic_configs(self, name: str) -> dict[str, str | None]:
+        asked = DescribeConfigsRequest.Resource(resource_type=TOPIC_RESOURCE, resource_name=name)
+        response = expect(
+            await self._cluster.request_any(DescribeConfigsRequest(resources=[asked])), DescribeConfigsResponse
+        )
+        found = response.results[0]
+        _check_topic(found.error_code, found.error_message, name, "look up the settings of")
+        return {config.name: config.value for config in found.configs}
+
     def replica_racks(self, topics: Collection[str]) -> dict[str, list[frozenset[str]]]:
         """For each partition of each of these topics the racks of the brokers that hold a replica, by number.
 
@@ -250,23 +286,46 @@ class Admin:
                 if code not in PASSING:
                     raise BrokerError(f"broker {broker} cannot list groups: {code.name}", code=code)
                 await patience.pause("listing groups", code.name)
-            listed |= {g.group_id: GroupListing(g.group_id, g.protocol_type, g.group_state) for g in response.groups}
+            listed |= {
+                g.group_id: GroupListing(g.group_id, g.protocol_type, g.group_state, g.group_type.lower())
+                for g in response.groups
+            }
         return [listed[name] for name in sorted(listed)]
 
     def describe_group(self, group: str) -> GroupDescription:
-        """The group's state and members; UnknownGroupError when there is no such group."""
+        """The state and members of a classic or a consumer group.
+
+        Raises:
+            UnknownGroupError: there is no such group.
+            GroupTypeError: the group is of another type, such as share.
+
+        """
         return self._run.call(self._describe_group(group))
 
     async def _describe_group(self, group: str) -> GroupDescription:
+        described = await self._describe_classic(group) or await self._describe_consumer(group)
+        if described is not None:
+            return described
+        other = next((each for each in await self._list_groups() if each.group_id == group), None)
+        if other is not None and other.group_type not in ("", "classic", "consumer"):
+            raise GroupTypeError(f"group {group!r} is a {other.group_type} group, which this client cannot describe")
+        raise group_error(ErrorCode.GROUP_ID_NOT_FOUND, group, "it cannot be described")
+
+    async def _describe_classic(self, group: str) -> GroupDescription | None:
+        """The group, None when it is no classic one or does not exist."""
+
         def code_of(response: DescribeGroupsResponse) -> int:
             return response.groups[0].error_code
 
-        response, node = await self._ask_group(
-            group, DescribeGroupsRequest(groups=[group]), DescribeGroupsResponse, code_of, "it cannot be described"
-        )
+        try:
+            response, node = await self._ask_group(
+                group, DescribeGroupsRequest(groups=[group]), DescribeGroupsResponse, code_of, "it cannot be described"
+            )
+        except UnknownGroupError:
+            return None
         found = response.groups[0]
         if found.group_state == "Dead":
-            raise UnknownGroupError(f"there is no group {group!r}", code=ErrorCode.GROUP_ID_NOT_FOUND)
+            return None
         members = [
             MemberDescription(
                 m.member_id,
@@ -280,6 +339,45 @@ class Admin:
         ]
         return GroupDescription(
             group, found.group_state, found.protocol_type, found.protocol_data, members, coordinator=str(node)
+        )
+
+    async def _describe_consumer(self, group: str) -> GroupDescription | None:
+        """The same for the groups of KIP-848."""
+
+        def code_of(response: ConsumerGroupDescribeResponse) -> int:
+            return response.groups[0].error_code
+
+        request = ConsumerGroupDescribeRequest(group_ids=[group])
+        try:
+            response, node = await self._ask_group(
+                group, request, ConsumerGroupDescribeResponse, code_of, "it cannot be described"
+            )
+        except (UnknownGroupError, UnsupportedError):
+            return None
+        except ClientError as error:
+            if error.code == ErrorCode.UNSUPPORTED_VERSION:  # the protocol is switched off on the broker
+                return None
+            raise
+        found = response.groups[0]
+        members = [
+            MemberDescription(
+                m.member_id,
+                m.instance_id,
+                m.client_id,
+                m.client_host,
+                sorted(TopicPartition(t.topic_name, n) for t in m.assignment.topic_partitions for n in t.partitions),
+            )
+            for m in sorted(found.members, key=lambda m: m.member_id)
+        ]
+        return GroupDescription(
+            group,
+            found.group_state,
+            "consumer",
+            found.assignor_name,
+            members,
+            coordinator=str(node),
+            group_type="consumer",
+            epoch=found.group_epoch,
         )
 
     def group_offsets(
@@ -367,6 +465,8 @@ def _check_topic(value: int, message: str | None, name: str, what: str) -> None:
         raise TopicExistsError(f"topic {name!r} exists already", code=code)
     if code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
         raise UnknownTopicError(f"there is no topic {name!r}", topics=[name], code=code)
+    if code in INVALID_TOPIC:
+        raise InvalidTopicError(text, code=code)
     if code in (ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.CLUSTER_AUTHORIZATION_FAILED):
         raise AuthorizationError(f"{text}; this client lacks the right to", code=code)
     raise BrokerError(text, code=code)

@@ -109,7 +109,8 @@ class Cluster:
                 return await self.request(address, message, timeout)
             except (UnreachableError, RequestTimeoutError) as error:
                 failures.append(str(error))
-        raise UnreachableError(f"no broker answered: {'; '.join(failures)}. Check the bootstrap address and the broker")
+        causes = "; ".join(failures).rstrip(".?")
+        raise UnreachableError(f"no broker answered: {causes}. Check the bootstrap address and the broker")
 
     def _is_open(self, host: str, port: int) -> bool:
         opening = self._connections.get((host, port, Channel.ANY))

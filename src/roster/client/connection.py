@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING, Self
 
 from roster._version import __version__
 from roster.client.dialect import choose_version, from_version, to_version
-from roster.client.errors import BrokerError, ClientError, RequestTimeoutError, UnreachableError, UnsupportedError
+from roster.client.errors import (
+    BrokerError,
+    ClientError,
+    InvalidRequestError,
+    RequestTimeoutError,
+    UnreachableError,
+    UnsupportedError,
+)
 from roster.model import Address
 from roster.wire import API_VERSIONS, ApiKey, ErrorCode, Message, Versions, WireError, response_class
 from roster.wire.frames import decode_response, encode_request
@@ -92,7 +99,7 @@ class Connection:
         try:
             frame = encode_request(to_version(message, version), version, number, self._client_id)
         except WireError as error:
-            raise UnsupportedError(f"the broker at {self.address} is too old for this request: {error}") from None
+            raise _unwritable(message, version, self.address, error) from None
         answer: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
         self._waiting[number] = (message, version, answer)
         self._writer.write(frame)
@@ -149,3 +156,16 @@ class Connection:
         for _, _, answer in self._waiting.values():
             if not answer.done():
                 answer.set_exception(UnreachableError(f"the connection to {self.address} ended: {reason}"))
+
+
+def _unwritable(message: Message, version: int, address: str, error: WireError) -> ClientError:
+    """Whose fault it is that a request cannot be written: the caller's, if its newest version cannot be either."""
+    newest = type(message).__table__.versions.high
+    if version < newest:
+        try:
+            encode_request(message, newest, 0, "")
+        except WireError:
+            pass
+        else:
+            return UnsupportedError(f"the broker at {address} is too old for this request: {error}")
+    return InvalidRequestError(f"no request can carry this value: {error}")

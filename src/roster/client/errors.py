@@ -63,6 +63,14 @@ class TopicExistsError(ClientError):
     """The topic to create exists already."""
 
 
+class InvalidTopicError(BrokerError):
+    """The name, the numbers or a setting of a topic is not what the cluster allows."""
+
+
+class InvalidRequestError(ClientError, ValueError):
+    """A value is not one that a request can carry; the message names the field."""
+
+
 class GroupError(ClientError):
     """The group refused this member, or the member's group failed; the member is finished after it."""
 
@@ -93,6 +101,10 @@ class AssignmentError(GroupError):
 
 class UnknownGroupError(GroupError):
     """The group does not exist."""
+
+
+class GroupTypeError(GroupError):
+    """The group is of a type that this client cannot describe, such as a share group."""
 
 
 class GroupNotEmptyError(GroupError):

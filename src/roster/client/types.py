@@ -66,11 +66,16 @@ class PartitionDescription:
 
 @dataclass(frozen=True, slots=True)
 class GroupListing:
-    """A line of the list of groups."""
+    """A line of the list of groups.
+
+    `group_type` is classic, consumer (KIP-848), share or streams; "" from brokers before Kafka 3.8, which have classic
+    groups only. `state` is "" from brokers before Kafka 2.6.
+    """
 
     group_id: str
     protocol_type: str
     state: str
+    group_type: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +96,11 @@ class MemberDescription:
 
 @dataclass(frozen=True, slots=True)
 class GroupDescription:
-    """A group as its coordinator sees it; `coordinator` is host:port."""
+    """A group as its coordinator sees it; `coordinator` is host:port.
+
+    `group_type` is classic or consumer (KIP-848). In a consumer group `protocol` is the assignor of the broker, `epoch`
+    the group epoch, and members have no metadata; in a classic group `epoch` is None.
+    """
 
     group_id: str
     state: str
@@ -99,3 +108,5 @@ class GroupDescription:
     protocol: str
     members: list[MemberDescription]
     coordinator: str
+    group_type: str = "classic"
+    epoch: int | None = None

@@ -12,7 +12,7 @@ from roster.cli.demo.stage import flights, set_stage, users_file
 from roster.cli.demo.story import Story
 from roster.cli.demo.view import open_view
 from roster.cli.errors import FAILED, UserError, one_line
-from roster.cli.options import columns_of
+from roster.cli.options import POSITIVE, columns_of
 from roster.spark import PipelineError
 from roster.spark.startup import check_java
 
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 @click.option("--key", metavar="COLUMN[,COLUMN…]", help="With --input: the columns to key, group and count by.")
 @click.option("--format", "form", type=click.Choice(["csv", "jsonl", "parquet"]), help="When its name does not tell.")
 @click.option("--partitions", type=click.IntRange(min=3), default=12, show_default=True, help="Of the topic.")
-@click.option("--rate", type=click.FloatRange(min=0, min_open=True), help="Records a second; default: 75 s for all.")
-@click.option("--deadline", type=click.FloatRange(min=1), default=300.0, show_default=True, help="In seconds.")
+@click.option("--rate", type=POSITIVE, help="Records a second; default: 75 s for all.")
+@click.option("--deadline", type=POSITIVE, default=300.0, show_default=True, help="In seconds.")
 @click.option("--keep", is_flag=True, help="Keep the directory with the broker's data, the output and the logs.")
 @click.option("--no-view", is_flag=True, help="Plain lines even on a terminal.")
 def demo(

@@ -17,6 +17,8 @@ from roster.wire.messages.committed_offsets import (
     OffsetFetchResponse,
 )
 from roster.wire.messages.group_admin import (
+    ConsumerGroupDescribeRequest,
+    ConsumerGroupDescribeResponse,
     DeleteGroupsRequest,
     DeleteGroupsResponse,
     DescribeGroupsRequest,
@@ -64,6 +66,8 @@ from roster.wire.messages.topics import (
 __all__ = [
     "ApiVersionsRequest",
     "ApiVersionsResponse",
+    "ConsumerGroupDescribeRequest",
+    "ConsumerGroupDescribeResponse",
     "CreatePartitionsRequest",
     "CreatePartitionsResponse",
     "CreateTopicsRequest",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from roster.wire.api import ApiKey
-from roster.wire.codec.fields import array, boolean, bytes_, int16, int32, string
+from roster.wire.codec.fields import array, boolean, bytes_, int8, int16, int32, string, struct, uuid
 from roster.wire.codec.table import Message, Struct
 
 
@@ -65,6 +65,60 @@ class DescribeGroupsResponse(Message, key=ApiKey.DESCRIBE_GROUPS, versions="0-6"
     Member = Group.Member
 
     throttle_time_ms: int = int32("1+", ignorable=True)
+    groups: list[Group] = array(Group)
+
+
+class ConsumerGroupDescribeRequest(Message, key=ApiKey.CONSUMER_GROUP_DESCRIBE, versions="0-1", flexible="0+"):
+    """Describe groups of the consumer protocol (KIP-848)."""
+
+    group_ids: list[str] = array(string())
+    include_authorized_operations: bool = boolean()
+
+
+class ConsumerGroupDescribeResponse(Message, key=ApiKey.CONSUMER_GROUP_DESCRIBE, versions="0-1", flexible="0+"):
+    """One description per group asked for."""
+
+    class Group(Struct):
+        """State, epochs and members of one group; `assignor_name` is the assignor of the broker."""
+
+        class Member(Struct):
+            """A member with what it subscribes to, what it has, and what it is to have."""
+
+            class Assignment(Struct):
+                """Partitions by topic."""
+
+                class TopicPartitions(Struct):
+                    """Partitions of one topic."""
+
+                    topic_id: bytes = uuid()
+                    topic_name: str = string()
+                    partitions: list[int] = array(int32())
+
+                topic_partitions: list[TopicPartitions] = array(TopicPartitions)
+
+            member_id: str = string()
+            instance_id: str | None = string(nullable="0+", default=None)
+            rack_id: str | None = string(nullable="0+", default=None)
+            member_epoch: int = int32()
+            client_id: str = string()
+            client_host: str = string()
+            subscribed_topic_names: list[str] = array(string())
+            subscribed_topic_regex: str | None = string(nullable="0+", default=None)
+            assignment: Assignment = struct(Assignment)
+            target_assignment: Assignment = struct(Assignment)
+            member_type: int = int8("1+", default=-1, ignorable=True)
+
+        error_code: int = int16()
+        error_message: str | None = string(nullable="0+", default=None)
+        group_id: str = string()
+        group_state: str = string()
+        group_epoch: int = int32()
+        assignment_epoch: int = int32()
+        assignor_name: str = string()
+        members: list[Member] = array(Member)
+        authorized_operations: int = int32(default=-(2**31))
+
+    throttle_time_ms: int = int32()
     groups: list[Group] = array(Group)
 
 
