@@ -33,7 +33,7 @@ async def test_what_is_appended_during_a_sync_shares_the_next_one(
         begun.release()
         go_on.acquire()
 
-    monkeypatch.setattr("roster.broker.segment.sync_file", sync)
+    monkeypatch.setattr("roster.broker.open_files.sync_file", sync)
     commit = GroupCommit(2, never)
     log = PartitionLog(tmp_path / "log", LogConfig())
     append(log, batch([b"first"]))
@@ -69,7 +69,7 @@ async def test_after_a_failed_sync_nothing_is_acknowledged_any_more(
     log, other = PartitionLog(tmp_path / "a", LogConfig()), PartitionLog(tmp_path / "b", LogConfig())
     append(log, batch([b"a"]))
     with monkeypatch.context() as patch:
-        patch.setattr("roster.broker.segment.sync_file", broken)
+        patch.setattr("roster.broker.open_files.sync_file", broken)
         with pytest.raises(OSError, match="Input/output"):
             await commit.durable(log)
     append(other, batch([b"b"]))

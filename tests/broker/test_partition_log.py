@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from tests.broker.batches import base_offsets, batch, placed
 
 from roster.broker import LogConfig
+from roster.broker.batch_check import CorruptSegmentError
 from roster.broker.partition_log import PartitionLog
-from roster.broker.segment import CorruptSegmentError
 from roster.wire.records import read_header
 
 if TYPE_CHECKING:

@@ -219,9 +219,7 @@ def test_data_that_cannot_be_read_is_said(tmp_path: Path) -> None:
     assert "cannot use data directory" in refusal(tmp_path, "--listen", "127.0.0.1:0", "--data", f"{tmp_path}/file/x")
     (tmp_path / "bad").mkdir()
     (tmp_path / "bad" / "broker.json").write_text("{")
-    assert "broker.json does not describe a broker" in refusal(
-        tmp_path, "--listen", "127.0.0.1:0", "--data", f"{tmp_path}/bad"
-    )
+    assert "broker.json is damaged: " in refusal(tmp_path, "--listen", "127.0.0.1:0", "--data", f"{tmp_path}/bad")
 
 
 def test_a_full_disk_refuses_what_does_not_fit_and_the_broker_goes_on(tmp_path: Path) -> None:
@@ -256,7 +254,7 @@ def test_a_failed_sync_stops_the_broker_with_the_reason(tmp_path: Path, monkeypa
             def talk() -> None:
                 with RawClient(broker.address) as client:
                     create(client, "t")
-                    monkeypatch.setattr("roster.broker.segment.sync_file", broken)
+                    monkeypatch.setattr("roster.broker.open_files.sync_file", broken)
                     assert produce(client, "t", batch([b"x"])).error_code == ErrorCode.KAFKA_STORAGE_ERROR
                     assert produce(client, "t", batch([b"x"])).error_code == ErrorCode.KAFKA_STORAGE_ERROR
 

@@ -6,9 +6,9 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
+from roster.broker.batch_check import LEADER_EPOCH
 from roster.broker.files import sync_directory
-from roster.broker.partition_log import LEADER_EPOCH
-from roster.broker.segment import Segment
+from roster.broker.segment import LOG_SUFFIX, Segment
 from roster.broker.services import wall_ms
 from roster.wire import WireError
 from roster.wire.records import build_batch, read_batch, read_header
@@ -44,10 +44,10 @@ def rewrite(segments: Sequence[Segment], index_interval_bytes: int, keep_tombsto
         )
 
     directory = segments[0].path.parent
-    compacted = Segment(directory, segments[0].base_offset, index_interval_bytes)
-    final_path = compacted.path
-    compacted.path = final_path.with_name(final_path.name + ".tmp")
+    final_path = segments[0].path
+    compacted = Segment(directory, segments[0].base_offset, index_interval_bytes, gaps=True, suffix=LOG_SUFFIX + ".tmp")
     compacted.path.unlink(missing_ok=True)
+    compacted.create()
     for segment in segments:
         for header, _, batch in segment.batches():
             records = read_batch(batch)
@@ -61,9 +61,9 @@ def rewrite(segments: Sequence[Segment], index_interval_bytes: int, keep_tombsto
     if producers is None:
         raise WireError(f"{last.path} is not sealed")
     compacted.sync()
+    segments[0].retire(keep_open=True)
     segments[0].unseal()
-    compacted.path.rename(final_path)
-    compacted.path = final_path
+    compacted.move(final_path)
     sync_directory(directory)
     compacted.seal(producers.encode())
     for segment in segments[1:]:

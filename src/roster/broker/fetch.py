@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from roster.broker.partition_log import LEADER_EPOCH
+from roster.broker.batch_check import LEADER_EPOCH, CorruptSegmentError
 from roster.wire import ErrorCode
 from roster.wire.messages import FetchRequest, FetchResponse
 
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
     from roster.broker.segment import Segment
     from roster.broker.services import Call, Services
     from roster.wire import Message
+
+logger = logging.getLogger(__name__)
 
 _TOPIC_IDS_SINCE = 13
 _NEW_SESSION = (-1, 0)
@@ -62,12 +65,28 @@ async def fetch(services: Services, call: Call[FetchRequest]) -> Message:
         await _change([want.log for want in wanted if want.log is not None], left)
     for want in wanted:
         if want.place is not None:
-            segment, start, end = want.place
-            data = segment.read_without_waiting(start, end)
-            if data is None:
-                data = await loop.run_in_executor(None, segment.read, start, end)
-            want.answer.records = memoryview(data)
+            try:
+                segment, start, end = want.place
+                data = segment.read_without_waiting(start, end)
+                if data is None:
+                    data = await loop.run_in_executor(None, segment.read, start, end)
+                want.answer.records = memoryview(data)
+            except (CorruptSegmentError, OSError) as error:
+                want.answer.error_code = _read_error(error)
     return response
+
+
+def _read_error(error: CorruptSegmentError | OSError) -> ErrorCode:
+    """How a client is told that a log cannot be read.
+
+    Damage is CORRUPT_MESSAGE: clients raise it to the application. KAFKA_STORAGE_ERROR they retry without a word, which
+    fits a segment that was replaced since it was located.
+    """
+    if isinstance(error, CorruptSegmentError):
+        return ErrorCode.CORRUPT_MESSAGE
+    if not isinstance(error, FileNotFoundError):
+        logger.error("cannot read a log: %s", error)
+    return ErrorCode.KAFKA_STORAGE_ERROR
 
 
 def _resolve(services: Services, version: int, request: FetchRequest) -> tuple[FetchResponse, list[_Wanted]]:
@@ -119,7 +138,12 @@ def _locate(wanted: list[_Wanted], budget: int) -> tuple[int, bool]:
         limit = min(want.max_bytes, budget - available)
         if limit <= 0 and available:
             continue
-        want.place = log.locate(want.offset, limit, at_least_one=available == 0)
+        try:
+            want.place = log.locate(want.offset, limit, at_least_one=available == 0)
+        except (CorruptSegmentError, OSError) as error:
+            answer.error_code = _read_error(error)
+            wrong = True
+            continue
         if want.place is not None:
             available += want.place[2] - want.place[1]
     return available, wrong

@@ -24,6 +24,12 @@ def sync_file(fd: int) -> None:
         os.fdatasync(fd)
 
 
+def names_in(directory: Path) -> list[str]:
+    """The names of a directory's entries, in order."""
+    with os.scandir(directory) as entries:
+        return sorted(entry.name for entry in entries)
+
+
 def sync_directory(path: Path) -> None:
     """Make creations, renames and removals in the directory durable."""
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
@@ -34,14 +40,22 @@ def sync_directory(path: Path) -> None:
 
 
 def write_atomically(path: Path, data: bytes) -> None:
-    """Replace the file durably: after a crash it holds the old bytes or the new ones."""
+    """Replace the file durably: after a crash it holds the old bytes or the new ones.
+
+    An OSError names the file, and leaves it as it was.
+    """
     scratch = path.with_name(path.name + ".tmp")
-    with scratch.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    scratch.replace(path)
-    sync_directory(path.parent)
+    try:
+        with scratch.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        scratch.replace(path)
+        sync_directory(path.parent)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            scratch.unlink(missing_ok=True)
+        raise OSError(error.errno, error.strerror, str(path)) from error
 
 
 def read_cached(fd: int, size: int, position: int) -> bytes | bytearray | None:

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import json
 import uuid
 from typing import TYPE_CHECKING
 
+from roster.broker.checked_json import read_checked, write_checked
 from roster.broker.config import BrokerError
-from roster.broker.files import write_atomically
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 FORMAT = 1
 PRODUCER_ID_BLOCK = 1_000
+_FIELDS = frozenset({"format", "cluster_id", "next_producer_id"})
+
+
+def _new_cluster_id() -> str:
+    return base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
 
 
 class Identity:
@@ -28,25 +32,43 @@ class Identity:
         self._reserving = asyncio.Lock()
         self.cluster_id = ""
 
-    def load(self) -> None:
-        """Read the file, or begin a new cluster where there is none; BrokerError if it cannot be understood."""
+    def load(self, *, has_topics: bool) -> None:
+        """Read the file, or begin a new cluster where there is none; BrokerError if it cannot be understood.
+
+        With topics but no file it is a BrokerError too: a new cluster would give out producer ids that the logs know.
+        """
         try:
-            what = json.loads(self._path.read_bytes())
+            what, is_checked = read_checked(self._path, _FIELDS)
+        except FileNotFoundError:
+            if has_topics:
+                raise BrokerError(
+                    f"{self._path} is missing but {self._path.parent / 'topics'} holds topics: restore the file from a "
+                    f'backup, or begin a new cluster with these topics by writing {{"format": {FORMAT}, "cluster_id": '
+                    f'"{_new_cluster_id()}", "next_producer_id": 0}} into it'
+                ) from None
+            self.cluster_id = _new_cluster_id()
+            self._save(0)
+            return
+        try:
             if what["format"] != FORMAT:
                 raise BrokerError(
                     f"{self._path}: data format {what['format']} is not {FORMAT}, the one this version reads"
                 )
             self.cluster_id = str(what["cluster_id"])
             self._next_id = self._reserved = int(what["next_producer_id"])
-        except FileNotFoundError:
-            self.cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
-            self._save(0)
         except (ValueError, KeyError, TypeError) as error:
-            raise BrokerError(f"{self._path} does not describe a broker: {error}") from error
+            raise BrokerError(f"{self._path} does not describe a broker: {error!r}") from error
+        if not is_checked:
+            self._save(self._reserved)
+
+    def skip_producer_ids(self, highest: int) -> None:
+        """Never give out this producer id nor one below it: a log remembers it."""
+        if highest >= self._next_id:
+            self._next_id = self._reserved = highest + 1
 
     def _save(self, next_producer_id: int) -> None:
         what = {"format": FORMAT, "cluster_id": self.cluster_id, "next_producer_id": next_producer_id}
-        write_atomically(self._path, json.dumps(what, indent=1).encode() + b"\n")
+        write_checked(self._path, what)
 
     async def new_producer_id(self) -> int:
         """A producer id that was never given out; reserved in blocks, so that most cost no write."""

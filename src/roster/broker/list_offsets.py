@@ -5,8 +5,9 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
+from roster.broker.batch_check import LEADER_EPOCH
 from roster.broker.fetch import leader_epoch_error
-from roster.broker.partition_log import LEADER_EPOCH, TimedOffset
+from roster.broker.partition_log import TimedOffset
 from roster.wire import ErrorCode, WireError
 from roster.wire.messages import (
     ListOffsetsRequest,

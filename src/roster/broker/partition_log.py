@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import logging
 from bisect import bisect_right
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
+from roster.broker.batch_check import LEADER_EPOCH
 from roster.broker.files import sync_directory
 from roster.broker.producers import NO_PRODUCER, ProducerTable
-from roster.broker.segment import BEFORE_ALL_TIME, LOG_SUFFIX, CorruptSegmentError, Segment
+from roster.broker.recovery import Recovery
+from roster.broker.segment import BEFORE_ALL_TIME, Segment
 from roster.wire.records import read_batch
 
 if TYPE_CHECKING:
@@ -18,11 +19,6 @@ if TYPE_CHECKING:
 
     from roster.broker.config import LogConfig
     from roster.wire.records import BatchHeader
-
-LEADER_EPOCH = 0
-"""There is one broker and it leads for ever."""
-
-logger = logging.getLogger(__name__)
 
 
 class Appended(NamedTuple):
@@ -59,15 +55,19 @@ class FlushPoint:
 
 
 class PartitionLog:
-    """One partition on disk. Not thread-safe: one event loop appends and reads, threads only run `FlushPoint.sync`.
+    """One partition on disk. Not thread-safe: one event loop appends and reads, threads sync, read and check segments.
 
     Offsets below `high_watermark` are durable, and only those are ever read: a consumer never sees a record that a
     power failure could take back.
     """
 
-    def __init__(self, directory: Path, config: LogConfig, *, compacted: bool = False) -> None:
+    def __init__(
+        self, directory: Path, config: LogConfig, *, compacted: bool = False, was_compacted: bool = False
+    ) -> None:
         self.directory = directory
         self.compacted = compacted
+        self.gaps = compacted or was_compacted
+        """Whether offsets may be missing between batches."""
         self.high_watermark = 0
         self.watchers: set[Callable[[], None]] = set()
         """Called whenever the high watermark rises."""
@@ -106,60 +106,43 @@ class PartitionLog:
         """Change how the log is kept from now on."""
         self.config = config
         self.compacted = compacted
+        self.gaps |= compacted
 
     # Recovery
 
     def open(self, now_ms: int) -> None:
-        """Read what the directory holds and cut off a torn tail; afterwards everything that is left is durable.
+        """Read what the directory holds; afterwards everything that is left is durable.
 
-        Raise CorruptSegmentError if something is damaged that had been on the disk before.
+        Raise CorruptSegmentError for damage that cannot be worked around.
         """
         if not self.directory.exists():
             return
-        for scratch in self.directory.glob("*.tmp"):
-            scratch.unlink()
-        bases = sorted(int(path.stem) for path in self.directory.glob(f"*{LOG_SUFFIX}"))
-        torn = False
-        unsealed: list[tuple[Segment, bytes]] = []
-        for base in bases:
-            segment = Segment(self.directory, base, self.config.index_interval_bytes)
-            if torn or (self.compacted and base < self.end_offset):
-                # After a torn segment nothing was acknowledged; below the end, compaction has rewritten it already.
-                segment.remove()
-                continue
-            if self._segments and base != self.end_offset and not self.compacted:
-                raise CorruptSegmentError(
-                    f"{segment.path}: offsets {self.end_offset} to {base - 1} are missing before it"
-                )
-            torn = self._recover(segment, now_ms)
-            self._segments.append(segment)
-            if not segment.sidecar_path.exists():
-                unsealed.append((segment, self._producers.encode()))
+        recovery = Recovery(self.directory, self.config.index_interval_bytes, now_ms, gaps=self.gaps)
+        recovery.run()
+        self._segments, self._producers = recovery.segments, recovery.producers
         if self._segments:
-            sync_directory(self.directory)
             active = self._segments[-1]
-            for segment, producers in unsealed:
-                if segment is not active:
-                    segment.seal(producers)
-            active.sync()
             self._set_durable(active, active.size, active.next_offset)
 
-    def _recover(self, segment: Segment, now_ms: int) -> bool:
-        """Index a segment and add its producers; return whether its tail had to be cut off."""
-        producers = segment.load_sidecar()
-        if producers is not None:
-            self._producers = producers
+    def verify(self) -> None:
+        """Check every batch; raise CorruptSegmentError for the first that is damaged."""
+        for segment in self._segments:
+            for block in range(segment.blocks):
+                damage = segment.check(block)
+                if damage is not None:
+                    raise damage.error()
 
-        def seen(header: BatchHeader) -> None:
-            if header.producer_id != NO_PRODUCER:
-                self._producers.add(header, header.base_offset, now_ms)
+    @property
+    def highest_producer_id(self) -> int:
+        """The highest producer id a broker gave out that the log remembers, -1 if there is none."""
+        return self._producers.highest_id
 
-        problem = segment.scan(seen)
-        if problem is None:
-            return False
-        removed = segment.truncate()
-        logger.warning("%s: cut %d bytes off the end that were never acknowledged: %s", segment.path, removed, problem)
-        return True
+    def retire(self) -> None:
+        """The topic is deleted: whoever waits for the log is woken, and its files are never opened again."""
+        self.removed = True
+        for segment in self._segments:
+            segment.retire()
+        self.notify()
 
     # Writing
 
@@ -191,14 +174,17 @@ class PartitionLog:
         return self._segments[-1]
 
     def _begin_segment(self, base_offset: int) -> None:
-        self._segments.append(Segment(self.directory, base_offset, self.config.index_interval_bytes))
+        segment = Segment(self.directory, base_offset, self.config.index_interval_bytes, gaps=self.gaps)
+        segment.create()
+        self._segments.append(segment)
         self._new_names_in.append(self.directory)
 
     def roll(self, now_ms: int) -> None:
         """End the active segment, to be sealed by the next flush, and begin another."""
         self._producers.expire(now_ms - self.config.producer_expiration_ms)
-        self._to_seal.append((self._segments[-1], self._producers.encode()))
+        ended = self._segments[-1]
         self._begin_segment(self.end_offset)
+        self._to_seal.append((ended, self._producers.encode()))
 
     # Becoming durable
 
@@ -317,7 +303,9 @@ class PartitionLog:
 
         Only once everything is durable and no flush is under way.
         """
-        if self._segments and self._segments[-1].size and not self.is_dirty:
-            self._segments[-1].seal(self._producers.encode())
-        for segment in self._segments:
-            segment.close()
+        try:
+            if self._segments and self._segments[-1].size and not self.is_dirty:
+                self._segments[-1].seal(self._producers.encode())
+        finally:
+            for segment in self._segments:
+                segment.close()

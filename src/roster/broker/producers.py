@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 REMEMBERED_BATCHES = 5
 """What a producer may have in flight, and so the oldest retry that can arrive (Kafka's own number)."""
 NO_PRODUCER = -1
+HIGHEST_GIVEN_ID = (1 << 62) - 1
+"""A higher producer id was made up by a client: no broker gets as far, one by one."""
 _SEQUENCES = 1 << 31
 _ENTRY = struct.Struct(">qhqi")
 _BATCH = struct.Struct(">iiqq")
@@ -57,6 +59,11 @@ class ProducerTable:
 
     def __len__(self) -> int:
         return len(self._producers)
+
+    @property
+    def highest_id(self) -> int:
+        """The highest producer id a broker can have given out, -1 if there is none."""
+        return max((p for p in self._producers if p <= HIGHEST_GIVEN_ID), default=NO_PRODUCER)
 
     def check(self, header: BatchHeader) -> WrittenBatch | None:
         """Return the batch in the log that this one repeats, None if it is new; SequenceError if it may not be written.

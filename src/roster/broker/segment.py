@@ -7,6 +7,7 @@ The file has the layout of an Apache Kafka log segment, so Kafka's own tools can
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import struct
 from array import array
@@ -15,9 +16,12 @@ from typing import TYPE_CHECKING
 
 import google_crc32c
 
-from roster.broker.files import read_cached, sync_directory, sync_file, write_at, write_atomically
+from roster.broker.batch_check import NO_END, CorruptSegmentError, Damage, check_batch
+from roster.broker.files import read_cached, sync_directory, write_at, write_atomically
+from roster.broker.open_files import LogFile
 from roster.broker.producers import ProducerTable
-from roster.wire.records import HEADER_SIZE, read_header, verify_crc
+from roster.wire import WireError
+from roster.wire.records import HEADER_SIZE, read_header
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -35,58 +39,96 @@ _SIDECAR = struct.Struct(">4sHqqqqii")
 _SIDECAR_MAGIC = b"RSTR"
 _SIDECAR_VERSION = 1
 
-
-class CorruptSegmentError(Exception):
-    """Bytes in a segment that are not a valid batch."""
+logger = logging.getLogger(__name__)
 
 
 class Segment:
-    """Batches from `base_offset` up to, not including, `next_offset`."""
+    """Batches from `base_offset` up to, not including, `next_offset`.
+
+    The index divides the file into blocks. A block that was neither written nor scanned in this life of the broker is
+    checked before anything in it is believed; the index itself has a checksum. With `gaps` batches may be missing, as
+    compaction leaves it.
+    """
 
     __slots__ = (
-        "_fd",
+        "_checked",
+        "_file",
         "_interval",
+        "_loaded",
+        "_new_block",
         "_offsets",
         "_positions",
+        "_reported",
         "_times",
         "base_offset",
+        "gaps",
         "max_timestamp",
         "max_timestamp_offset",
         "next_offset",
-        "path",
         "size",
     )
 
-    def __init__(self, directory: Path, base_offset: int, index_interval_bytes: int) -> None:
-        self.path = directory / f"{base_offset:020d}{LOG_SUFFIX}"
+    def __init__(
+        self,
+        directory: Path,
+        base_offset: int,
+        index_interval_bytes: int,
+        *,
+        gaps: bool = False,
+        suffix: str = LOG_SUFFIX,
+    ) -> None:
         self.base_offset = base_offset
         self.next_offset = base_offset
         self.size = 0
+        self.gaps = gaps
         self.max_timestamp = BEFORE_ALL_TIME
         self.max_timestamp_offset = -1
         """Base offset of the first batch that has `max_timestamp`."""
+        self._file = LogFile(directory / f"{base_offset:020d}{suffix}")
         self._interval = index_interval_bytes
-        self._fd = -1
         self._offsets = array("q")
         self._positions = array("q")
         self._times = array("q")
         """For each index entry the newest timestamp of all batches before it: never decreasing."""
+        self._checked = bytearray()
+        """For each index entry whether the block it begins is known to be good."""
+        self._loaded = (0, 0, 0)
+        """What the sidecar said: number of entries, size, next offset."""
+        self._new_block = False
+        """Whether the next batch begins a block whatever its position."""
+        self._reported: frozenset[int] = frozenset()
+
+    @property
+    def path(self) -> Path:
+        """Where the file is."""
+        return self._file.path
 
     @property
     def sidecar_path(self) -> Path:
         """Where the sidecar is, if the segment is sealed."""
         return self.path.with_suffix(SIDECAR_SUFFIX)
 
-    def _file(self) -> int:
-        if self._fd < 0:
-            self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        return self._fd
+    @property
+    def is_sealed(self) -> bool:
+        """Whether there is a sidecar."""
+        return self.sidecar_path.exists()
+
+    def create(self) -> None:
+        """Create the file if it is not there."""
+        self._file.create()
+
+    def move(self, path: Path) -> None:
+        """Rename the file, replacing the one that has the name."""
+        self.path.rename(path)
+        self._file.path = path
+
+    def retire(self, *, keep_open: bool = False) -> None:
+        """Another file may take this one's name: read on from the one that is open, never open the other."""
+        self._file.retire(keep_open=keep_open)
 
     def close(self) -> None:
         """Close the file; a later use opens it again."""
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
+        self._file.close()
 
     def __del__(self) -> None:
         # A deleted or rewritten segment stays open for the reads under way and goes with the last of them.
@@ -99,57 +141,65 @@ class Segment:
 
         Base offset and leader epoch lie outside the CRC, so the rest of the batch goes to the file as it came.
         """
-        fd = self._file()
         placed = _PLACED.pack(base_offset, header.batch_length, leader_epoch)
-        try:
-            written = write_at(fd, [placed, batch[_PLACED.size :]], self.size)
-        except OSError:
-            with contextlib.suppress(OSError):
-                os.ftruncate(fd, self.size)
-            raise
+        with self._file as fd:
+            self._file.dirty = True
+            try:
+                written = write_at(fd, [placed, batch[_PLACED.size :]], self.size)
+            except OSError:
+                with contextlib.suppress(OSError):
+                    os.ftruncate(fd, self.size)
+                raise
         self._note(header, base_offset, self.size)
         self.size += written
 
     def _note(self, header: BatchHeader, base_offset: int, position: int) -> None:
-        if not self._positions or position - self._positions[-1] >= self._interval:
-            self._offsets.append(base_offset)
-            self._positions.append(position)
-            self._times.append(self.max_timestamp)
+        if self._new_block or not self._positions or position - self._positions[-1] >= self._interval:
+            self._begin_block(base_offset, position, checked=True)
         if header.max_timestamp > self.max_timestamp:
             self.max_timestamp = header.max_timestamp
             self.max_timestamp_offset = base_offset
         self.next_offset = base_offset + header.last_offset_delta + 1
 
+    def _begin_block(self, offset: int, position: int, *, checked: bool) -> None:
+        self._new_block = not checked
+        self._offsets.append(offset)
+        self._times.append(self.max_timestamp)
+        self._checked.append(checked)
+        self._positions.append(position)  # the last, since threads look here whether there is a block
+
     def sync(self) -> None:
         """Return once every byte written so far is on the disk."""
-        sync_file(self._file())
+        self._file.sync()
 
     # Reading
 
     def read(self, start: int, end: int) -> bytes | bytearray:
-        """The bytes from one position to another, waiting for the disk if need be."""
-        return os.pread(self._file(), end - start, start)
+        """The whole batches from one position to another, or to the first damage, waiting for the disk if need be.
+
+        Raise CorruptSegmentError if the damage is at `start`.
+        """
+        return self._bytes(start, self._good_end(start, end))
 
     def read_without_waiting(self, start: int, end: int) -> bytes | bytearray | None:
-        """Like `read`, but None when the bytes are not in memory."""
-        return read_cached(self._file(), end - start, start)
+        """Like `read`, but None when the bytes are not in memory or were not checked yet."""
+        if self._checked.find(0, self._block(start), self._block(end - 1) + 1) >= 0:
+            return None
+        with self._file as fd:
+            return read_cached(fd, end - start, start)
 
     def batches(self, position: int = 0) -> Iterator[tuple[BatchHeader, int, memoryview]]:
-        """Every batch from a position on: header, position, bytes."""
+        """Every batch from a position on: header, position, bytes; raise CorruptSegmentError where one is damaged."""
         while position < self.size:
-            window = memoryview(self.read(position, min(position + _SCAN_BYTES, self.size)))
+            whole = self._positions[self._block(position + _SCAN_BYTES)]
+            end = whole if whole > position else self._block_end(self._block(position))[0]
+            window = memoryview(self.read(position, end))
             taken = 0
-            while len(window) - taken >= _PREFIX:
+            while taken < len(window):
                 size = _size_at(window, taken)
-                if len(window) - taken < size:
-                    break
                 batch = window[taken : taken + size]
                 yield read_header(batch), position + taken, batch
                 taken += size
-            if taken == 0:  # one batch larger than the window
-                batch = memoryview(self.read(position, position + _size_at(window, 0)))
-                yield read_header(batch), position, batch
-                taken = len(batch)
             position += taken
 
     def position_of(self, offset: int) -> int:
@@ -161,13 +211,15 @@ class Segment:
         """The last batch boundary that is neither before `start`, itself one, nor after `limit`."""
         if limit >= self.size:
             return self.size
-        entry = bisect_right(self._positions, limit) - 1
-        boundary = self._walk(entry, lambda header, position: position + header.size > limit)
+        try:
+            boundary = self._walk(self._block(limit), lambda header, position: position + header.size > limit)
+        except CorruptSegmentError as error:
+            boundary = error.position
         return max(start, boundary)
 
     def first_batch_end(self, start: int) -> int:
         """Where the batch that begins at `start` ends."""
-        return start + _size_at(memoryview(self.read(start, start + _PREFIX)), 0)
+        return start + _size_at(memoryview(self._bytes(start, start + _PREFIX)), 0)
 
     def position_of_time(self, timestamp: int) -> int:
         """Where the first batch begins whose newest record is at or after a time; `size` if there is none."""
@@ -175,22 +227,86 @@ class Segment:
         return self._walk(entry, lambda header, _: header.max_timestamp >= timestamp)
 
     def _walk(self, entry: int, found: Callable[[BatchHeader, int], bool]) -> int:
-        """Position of the first batch at or after an index entry for which `found` is true."""
-        if not self._positions:
-            return 0
-        position = self._positions[entry]
-        while position < self.size:
-            # All batches up to the next entry begin within one interval.
-            end = min(position + self._interval + HEADER_SIZE, self.size)
-            window = memoryview(self.read(position, end))
-            taken = 0
-            while len(window) - taken >= HEADER_SIZE:
-                header = read_header(window[taken:])
-                if found(header, position + taken):
-                    return position + taken
-                taken += header.size
-            position += taken
+        """Position of the first batch at or after an index entry for which `found` is true.
+
+        Raise CorruptSegmentError if damage comes first.
+        """
+        for block in range(entry, len(self._positions)):
+            damage = None if self._checked[block] else self.check(block)
+            position = self._positions[block]
+            end = self._block_end(block)[0] if damage is None else damage.position
+            while position < end:
+                # All batches of a block begin within one interval.
+                window = memoryview(self._bytes(position, min(position + self._interval + HEADER_SIZE, end)))
+                taken = 0
+                while len(window) - taken >= HEADER_SIZE:
+                    header = read_header(window[taken:])
+                    if found(header, position + taken):
+                        return position + taken
+                    taken += header.size
+                position += taken
+            if damage is not None:
+                raise damage.error()
         return self.size
+
+    def _bytes(self, start: int, end: int) -> bytes:
+        with self._file as fd:
+            return os.pread(fd, end - start, start)
+
+    # Checking
+
+    @property
+    def blocks(self) -> int:
+        """The number of blocks, to be checked one by one."""
+        return len(self._positions)
+
+    def _block(self, position: int) -> int:
+        """The block a position is in."""
+        return max(bisect_right(self._positions, position) - 1, 0)
+
+    def _block_end(self, block: int) -> tuple[int, int]:
+        """The position and the offset behind a block."""
+        if block + 1 == self._loaded[0]:
+            return self._loaded[1:]
+        if block + 1 < len(self._positions):
+            return self._positions[block + 1], self._offsets[block + 1]
+        return self.size, self.next_offset
+
+    def check(self, block: int) -> Damage | None:
+        """Read a block and check its batches; return what is wrong, which goes to the log the first time."""
+        start, due = self._positions[block], self._offsets[block]
+        end, before = self._block_end(block)
+        data = memoryview(self._bytes(start, end))
+        taken = 0
+        try:
+            while taken < end - start:
+                header = check_batch(data[taken:], due, before, gaps=self.gaps and taken > 0)
+                taken += header.size
+                due = header.last_offset + 1
+            if due != before and not self.gaps:
+                raise WireError(f"the batches end at offset {due} where {before} was due")
+        except WireError as error:
+            damage = Damage(self.path, start + taken, due, str(error), before)
+            self._checked[block] = False
+            self._report(damage)
+            return damage
+        self._checked[block] = True
+        return None
+
+    def _report(self, damage: Damage) -> None:
+        if damage.position not in self._reported:
+            self._reported |= {damage.position}
+            logger.error("%s; %s", damage, damage.advice)
+
+    def _good_end(self, start: int, end: int) -> int:
+        """`end`, or where the first damage before it begins; raise CorruptSegmentError if that is at `start`."""
+        for block in range(self._block(start), self._block(end - 1) + 1):
+            damage = None if self._checked[block] else self.check(block)
+            if damage is not None and damage.position < end:
+                if damage.position <= start:
+                    raise damage.error()
+                return damage.position
+        return end
 
     # Sealing and recovery
 
@@ -234,69 +350,68 @@ class Segment:
             producers = ProducerTable.decode(data[start : start + table])
         except struct.error:
             return None
-        if self.path.stat().st_size < size:
-            raise CorruptSegmentError(f"{self.path} lost its end: it once held {size} bytes")
+        there = self.path.stat().st_size
+        if there < size:
+            raise CorruptSegmentError(
+                f"{self.path} lost its end: it once held {size} bytes, now {there}; restore it from a backup, or "
+                f"delete {self.sidecar_path.name} beside it to go on with what is left"
+            )
         self._offsets, self._positions, self._times = columns[:count], columns[count : 2 * count], columns[2 * count :]
+        self._checked = bytearray(count)
+        self._loaded = (count, size, next_offset)
+        self._new_block = True
         self.size, self.next_offset = size, next_offset
         self.max_timestamp, self.max_timestamp_offset = newest, newest_offset
         return producers
 
     def unseal(self) -> None:
         """Forget the sidecar, durably: the segment is about to change."""
-        if self.sidecar_path.exists():
+        if self.is_sealed:
             self.sidecar_path.unlink()
             sync_directory(self.path.parent)
 
-    def scan(self, seen: Callable[[BatchHeader], None]) -> str | None:
+    def scan(self, seen: Callable[[BatchHeader], None], before: int = NO_END, *, gaps: bool = False) -> Damage | None:
         """Read and check every batch from `size` on, index it and tell `seen`; return what is wrong after them, if any.
 
         `size` is then the end of the last valid batch; the file itself is not touched.
         """
-        fd = self._file()
-        file_size = os.fstat(fd).st_size
+        file_size = self.path.stat().st_size
+        if file_size == self.size:
+            return None
         window = memoryview(b"")
         window_start = 0
-        while self.size < file_size:
-            left = file_size - self.size
-            if left < HEADER_SIZE:
-                return f"{left} bytes are too few for a batch header"
-            need = HEADER_SIZE
-            for _ in range(2):  # first enough for the header, then enough for the batch
-                if self.size + need > window_start + len(window):
-                    window_start = self.size
-                    window = memoryview(os.pread(fd, max(need, _SCAN_BYTES), window_start))
-                need = _size_at(window, self.size - window_start)
-                if not HEADER_SIZE <= need <= left:
-                    return f"a batch of {need} bytes does not fit the {left} that are there"
-            begin = self.size - window_start
-            batch = window[begin : begin + need]
-            try:
-                header = read_header(batch)
-            except ValueError as error:
-                return str(error)
-            if header.base_offset < self.next_offset or header.last_offset_delta < 0:
-                return f"offset {header.base_offset} where {self.next_offset} or more was due"
-            if not verify_crc(batch):
-                return f"the batch at offset {header.base_offset} fails its CRC"
-            self._note(header, header.base_offset, self.size)
-            self.size += need
-            seen(header)
+        with self._file as fd:
+            while self.size < file_size:
+                left = file_size - self.size
+                need = min(HEADER_SIZE, left)
+                for _ in range(2):  # first enough for the header, then enough for the batch
+                    if self.size + need > window_start + len(window):
+                        window_start = self.size
+                        window = memoryview(os.pread(fd, max(need, _SCAN_BYTES), window_start))
+                    size = _size_at(window, self.size - window_start) if need >= HEADER_SIZE else 0
+                    need = max(need, size) if size <= left else need
+                data = window[self.size - window_start :][:left]
+                try:
+                    header = check_batch(data, self.next_offset, before, left=left, gaps=gaps)
+                except WireError as error:
+                    return Damage(self.path, self.size, self.next_offset, str(error))
+                self._note(header, header.base_offset, self.size)
+                self.size += header.size
+                seen(header)
         return None
 
-    def truncate(self) -> int:
-        """Cut the file to `size`; return how many bytes that removed."""
-        fd = self._file()
-        removed = os.fstat(fd).st_size - self.size
-        if removed:
-            os.ftruncate(fd, self.size)
-            sync_file(fd)
-        return removed
+    def skip(self, end: int, next_offset: int) -> None:
+        """Go on behind damage: from `size` to `end` is a block of its own, which no reader gets, up to an offset."""
+        self._begin_block(self.next_offset, self.size, checked=False)
+        self._reported |= {self.size}
+        self.size, self.next_offset = end, next_offset
 
-    def remove(self) -> None:
-        """Close and delete the files."""
-        self.close()
-        self.sidecar_path.unlink(missing_ok=True)
-        self.path.unlink(missing_ok=True)
+    def truncate(self) -> None:
+        """Cut the file to `size`, durably."""
+        with self._file as fd:
+            os.ftruncate(fd, self.size)
+        self._file.dirty = True
+        self.sync()
 
 
 def _size_at(window: memoryview, position: int) -> int:

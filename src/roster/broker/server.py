@@ -17,6 +17,7 @@ from roster.broker.files import DirectoryLock
 from roster.broker.group_commit import GroupCommit
 from roster.broker.groups import Groups
 from roster.broker.identity import Identity
+from roster.broker.open_files import OPEN_FILES
 from roster.broker.services import Services, wall_ms
 from roster.broker.topics import TopicCatalogue
 from roster.model import Address
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from roster.broker.partition_log import PartitionLog
 
 BACKLOG = 1_024
+MAX_OPEN_LOG_FILES = 50_000
 
 logger = logging.getLogger(__name__)
 
@@ -96,9 +98,10 @@ class Broker:
     async def _start_parts(self, server: asyncio.Server) -> None:
         config = self.config
         identity = Identity(config.data_dir)
-        await asyncio.to_thread(identity.load)
         topics = TopicCatalogue(config.data_dir, config.log)
+        await asyncio.to_thread(identity.load, has_topics=topics.holds_topics())
         await asyncio.to_thread(topics.load, wall_ms())
+        identity.skip_producer_ids(topics.highest_producer_id)
         commit = GroupCommit(config.sync_threads, self._fail, self._flushed)
         self._compactor = Compactor(commit)
         groups = Groups(topics, commit, self._fail)
@@ -118,7 +121,7 @@ class Broker:
             await server.start_serving()
         except OSError as error:
             raise BrokerError(f"cannot listen on {config.host}:{config.port}: {error.strerror}") from error
-        logger.info("serving %s, data in %s", self.bootstrap, config.data_dir)
+        logger.debug("serving %s, data in %s", self.bootstrap, config.data_dir)
 
     def _fail(self, error: BaseException) -> None:
         """Something without which the broker cannot go on has failed."""
@@ -217,8 +220,9 @@ def _reachable(host: str) -> str:
 
 
 def _raise_file_limit() -> None:
-    """Allow as many open files as the system lets us: every partition and every connection takes one."""
+    """Allow as many open files as the system lets us, and give the logs half of them: connections take one each."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         with contextlib.suppress(ValueError, OSError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    OPEN_FILES.limit = max(8, min(resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2, MAX_OPEN_LOG_FILES))

@@ -6,17 +6,18 @@ A topic appears and disappears by one rename, so a crash leaves it whole or not 
 from __future__ import annotations
 
 import asyncio
-import json
+import logging
 import re
 import shutil
 import uuid
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from roster.broker.batch_check import CorruptSegmentError
+from roster.broker.checked_json import encode_checked, read_checked, write_checked
 from roster.broker.config import MAX_PARTITIONS_PER_TOPIC, BrokerError
-from roster.broker.files import sync_directory, write_atomically
+from roster.broker.files import names_in, sync_directory, write_atomically
 from roster.broker.partition_log import PartitionLog
-from roster.broker.segment import CorruptSegmentError
 from roster.broker.topic_config import log_config
 
 if TYPE_CHECKING:
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
 OFFSETS_TOPIC = "__consumer_offsets"
 _NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 _DESCRIPTION = "topic.json"
+_FIELDS = frozenset({"id", "partitions", "settings", "was_compacted"})
+
+logger = logging.getLogger(__name__)
 
 
 class TopicError(Exception):
@@ -55,6 +59,8 @@ class Topic:
     settings: dict[str, str]
     config: LogConfig
     logs: list[PartitionLog] = field(default_factory=list)
+    was_compacted: bool = False
+    """Whether its logs may have gaps, although they are not compacted now."""
 
     @property
     def is_internal(self) -> bool:
@@ -65,10 +71,19 @@ class Topic:
         """The log of a partition, None if there is no such partition."""
         return self.logs[partition] if 0 <= partition < len(self.logs) else None
 
-    def describe(self, partitions: int) -> bytes:
+    @property
+    def is_compacted(self) -> bool:
+        """Whether only the newest record of each key is kept."""
+        return self.settings.get("cleanup.policy") == "compact"
+
+    def describe(self, partitions: int) -> dict[str, Any]:
         """What `topic.json` says."""
-        what = {"id": str(uuid.UUID(bytes=self.id)), "partitions": partitions, "settings": self.settings}
-        return json.dumps(what, indent=1).encode() + b"\n"
+        what: dict[str, Any] = {
+            "id": str(uuid.UUID(bytes=self.id)),
+            "partitions": partitions,
+            "settings": self.settings,
+        }
+        return {**what, "was_compacted": True} if self.was_compacted or self.is_compacted else what
 
 
 def check_name(name: str) -> None:
@@ -113,40 +128,99 @@ class TopicCatalogue:
         if self._scratch.exists():
             shutil.rmtree(self._scratch)
         self._scratch.mkdir()
-        for directory in sorted(self._root.iterdir()):
-            path = directory / _DESCRIPTION
-            try:
-                what = json.loads(path.read_bytes())
-                settings = {str(name): str(value) for name, value in what["settings"].items()}
-                topic = self._topic(directory.name, uuid.UUID(what["id"]).bytes, settings)
-                self._add_logs(topic, int(what["partitions"]))
-            except (ValueError, KeyError, TypeError, AttributeError) as error:
-                raise BrokerError(f"{path} does not describe a topic: {error}") from error
-            try:
-                for log in topic.logs:
-                    log.open(now_ms)
-            except CorruptSegmentError as error:
-                raise BrokerError(f"data is damaged: {error}") from error
-            self._register(topic)
+        for name in names_in(self._root):
+            if self._is_topic(self._root / name):
+                self._load_topic(self._root / name, now_ms)
+
+    def holds_topics(self) -> bool:
+        """Whether there is any topic on the disk, loaded or not."""
+        return any(self._root.glob(f"*/{_DESCRIPTION}"))
+
+    @property
+    def highest_producer_id(self) -> int:
+        """The highest producer id a broker gave out that a log remembers, -1 if there is none."""
+        return max((log.highest_producer_id for topic in self for log in topic.logs), default=-1)
+
+    def _is_topic(self, directory: Path) -> bool:
+        """Whether a directory is a topic's; what others put there is named, and left alone."""
+        try:
+            entries = names_in(directory)
+        except OSError:  # a file, or a directory only root may read
+            entries = []
+        if _DESCRIPTION in entries:
+            return True
+        if any(entry.isdigit() for entry in entries):
+            raise BrokerError(
+                f"{directory} holds partitions but no {_DESCRIPTION}: restore it from a backup, or move it all away"
+            )
+        logger.warning("%s is no topic and is ignored; nothing else belongs in %s", directory, self._root)
+        return False
+
+    def _load_topic(self, directory: Path, now_ms: int) -> None:
+        path = directory / _DESCRIPTION
+        what, is_checked = read_checked(path, _FIELDS)
+        try:
+            settings = {str(name): str(value) for name, value in what["settings"].items()}
+            topic = self._topic(directory.name, uuid.UUID(what["id"]).bytes, settings)
+            topic.was_compacted = bool(what.get("was_compacted", False))
+            partitions = int(what["partitions"])
+            check_partitions(partitions)
+        except (ValueError, KeyError, TypeError, AttributeError, TopicError) as error:
+            raise BrokerError(f"{path} does not describe a topic: {error!r}") from error
+        highest = max((int(entry) for entry in names_in(directory) if entry.isdigit()), default=-1)
+        if highest >= partitions:
+            raise BrokerError(
+                f"{path} says {partitions} partitions, but there is {directory / str(highest)}: correct the number and "
+                f"delete the line 'crc32c', or move the directory away"
+            )
+        if not is_checked:
+            write_checked(path, topic.describe(partitions))
+        self._add_logs(topic, partitions)
+        try:
+            for log in topic.logs:
+                log.open(now_ms)
+                if topic.is_internal:
+                    log.verify()
+        except CorruptSegmentError as error:
+            raise BrokerError(_explain(error, topic, log)) from error
+        self._register(topic)
 
     def _topic(self, name: str, topic_id: bytes, settings: dict[str, str]) -> Topic:
         return Topic(name, topic_id, settings, log_config(self._config, settings))
 
     def _add_logs(self, topic: Topic, partitions: int) -> None:
-        compacted = topic.settings.get("cleanup.policy") == "compact"
         for partition in range(len(topic.logs), partitions):
-            directory = self._root / topic.name / str(partition)
-            topic.logs.append(PartitionLog(directory, topic.config, compacted=compacted))
+            topic.logs.append(
+                PartitionLog(
+                    self._root / topic.name / str(partition),
+                    topic.config,
+                    compacted=topic.is_compacted,
+                    was_compacted=topic.was_compacted,
+                )
+            )
 
     def _register(self, topic: Topic) -> None:
         self._by_name[topic.name] = topic
         self._by_id[topic.id] = topic
 
     def close(self) -> None:
-        """Close all logs so that the next start is quick; for a thread of its own, once nobody uses them any more."""
+        """Close all logs so that the next start is quick; for a thread of its own, once nobody uses them any more.
+
+        Everything is durable without it: a log that cannot be sealed, on a full disk, is read again by the next start.
+        """
+        unsealed: list[OSError] = []
         for topic in self:
             for log in topic.logs:
-                log.close()
+                try:
+                    log.close()
+                except OSError as error:
+                    unsealed.append(error)
+        if unsealed:
+            logger.warning(
+                "logs that could not be sealed: %d; nothing is lost, the next start reads them again: %s",
+                len(unsealed),
+                unsealed[0],
+            )
 
     async def create(self, name: str, partitions: int, settings: Mapping[str, str]) -> Topic:
         """Create a topic; raise a TopicError if it cannot be."""
@@ -164,7 +238,7 @@ class TopicCatalogue:
     def _write_new(self, topic: Topic, partitions: int) -> None:
         scratch = self._scratch / topic.id.hex()
         scratch.mkdir()
-        write_atomically(scratch / _DESCRIPTION, topic.describe(partitions))
+        write_atomically(scratch / _DESCRIPTION, encode_checked(topic.describe(partitions)))
         scratch.rename(self._root / topic.name)
         sync_directory(self._root)
 
@@ -175,8 +249,7 @@ class TopicCatalogue:
                 return
             del self._by_name[topic.name]
             for log in topic.logs:
-                log.removed = True
-                log.notify()
+                log.retire()
             await asyncio.to_thread(self._remove, topic)
 
     def _remove(self, topic: Topic) -> None:
@@ -197,14 +270,24 @@ class TopicCatalogue:
     async def reconfigure(self, topic: Topic, settings: Mapping[str, str]) -> None:
         """Replace the topic's own settings."""
         async with self._changing:
+            topic.was_compacted |= topic.is_compacted
             topic.settings = dict(settings)
             await self._describe_anew(topic, len(topic.logs))
             topic.config = log_config(self._config, settings)
             for log in topic.logs:
-                log.configure(topic.config, compacted=settings.get("cleanup.policy") == "compact")
+                log.configure(topic.config, compacted=topic.is_compacted)
 
     async def _describe_anew(self, topic: Topic, partitions: int) -> None:
         if self._by_id.get(topic.id) is not topic:
             raise InvalidTopicError(f"topic {topic.name!r} was deleted")
         path = self._root / topic.name / _DESCRIPTION
-        await asyncio.to_thread(write_atomically, path, topic.describe(partitions))
+        await asyncio.to_thread(write_checked, path, topic.describe(partitions))
+
+
+def _explain(error: CorruptSegmentError, topic: Topic, log: PartitionLog) -> str:
+    if not topic.is_internal:
+        return f"data is damaged: {error}"
+    return (
+        f"the offsets of groups cannot be read: {error}; restore {log.directory} from a backup, or move it away to "
+        f"start without what the groups in it had committed"
+    )

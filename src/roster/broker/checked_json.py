@@ -1,0 +1,54 @@
+"""Small JSON files that carry a checksum, so that a flipped bit in them is found instead of believed."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from roster.broker.config import BrokerError
+from roster.broker.files import write_atomically
+from roster.wire.records import crc32c
+
+if TYPE_CHECKING:
+    from collections.abc import Set
+    from pathlib import Path
+
+_CHECKSUM = "crc32c"
+
+
+def encode_checked(what: dict[str, Any]) -> bytes:
+    """The file that says this, with the CRC-32C of everything else in it."""
+    return json.dumps({**what, _CHECKSUM: _checksum(what)}, indent=1).encode() + b"\n"
+
+
+def read_checked(path: Path, fields: Set[str]) -> tuple[dict[str, Any], bool]:
+    """Return what the file says, and whether it carried a checksum: files of Roster 0.1.0 have none.
+
+    Raise BrokerError, naming the file, for bytes that are not JSON, a checksum that does not fit and fields other than
+    `fields`; FileNotFoundError if there is no such file.
+    """
+    try:
+        what = json.loads(path.read_bytes())
+    except ValueError as error:
+        raise BrokerError(f"{path} is damaged: {error}; restore it from a backup") from error
+    if not isinstance(what, dict):
+        raise BrokerError(f"{path} is damaged: not a JSON object; restore it from a backup")
+    said = what.pop(_CHECKSUM, None)
+    if said is not None and said != _checksum(what):
+        raise BrokerError(
+            f"{path} is damaged: its checksum does not match; restore it from a backup, or correct it and delete the "
+            f"line {_CHECKSUM!r} if you know what it said"
+        )
+    unknown = sorted(what.keys() - fields)
+    if unknown:  # without this a flipped bit in the name of the checksum would make it a file that has none
+        raise BrokerError(f"{path}: unknown field {unknown[0]!r}; restore the file from a backup, or correct it")
+    return what, said is not None
+
+
+def write_checked(path: Path, what: dict[str, Any]) -> None:
+    """Replace the file durably."""
+    write_atomically(path, encode_checked(what))
+
+
+def _checksum(what: dict[str, Any]) -> int:
+    return crc32c(json.dumps(what, sort_keys=True, separators=(",", ":")).encode())

@@ -1,0 +1,157 @@
+"""A bounded number of open files: a log may have more segments than the system lets a process open."""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+from collections import OrderedDict
+from typing import TYPE_CHECKING
+
+from roster.broker.files import sync_file
+
+if TYPE_CHECKING:
+    from pathlib import Path
+    from types import TracebackType
+
+DEFAULT_LIMIT = 512
+_OUT_OF_FILES = (errno.EMFILE, errno.ENFILE)
+
+
+class OpenFiles:
+    """The descriptors that are open, least recently used first; safe to use from any thread."""
+
+    def __init__(self, limit: int = DEFAULT_LIMIT) -> None:
+        self.limit = limit
+        self.lock = threading.RLock()  # a collected LogFile may close itself while its thread holds the lock
+        self._open: OrderedDict[int, LogFile] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def touch(self, file: LogFile) -> None:
+        """The file is being used."""
+        self._open.move_to_end(id(file))
+
+    def add(self, file: LogFile) -> None:
+        """The file was opened; close others until there are no more than `limit`, except those in use."""
+        self._open[id(file)] = file
+        self._shrink(self.limit)
+
+    def discard(self, file: LogFile) -> None:
+        """The file was closed."""
+        self._open.pop(id(file), None)
+
+    def open(self, path: Path, flags: int) -> int:
+        """`os.open`, closing files that nothing uses where the process has no descriptor left."""
+        try:
+            return os.open(path, flags | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            if error.errno not in _OUT_OF_FILES:
+                raise
+        self.release(len(self._open) // 2)
+        return os.open(path, flags | os.O_CLOEXEC, 0o644)
+
+    def release(self, keep: int) -> None:
+        """Close files that nothing uses until only so many are open, so that others get descriptors."""
+        with self.lock:
+            self._shrink(keep)
+
+    def _shrink(self, limit: int) -> None:
+        if len(self._open) > limit:
+            for file in [each for each in list(self._open.values()) if each.is_idle][: len(self._open) - limit]:
+                file.close()
+
+
+OPEN_FILES = OpenFiles()
+"""Those of this process: the limit is the process's too."""
+
+
+class LogFile:
+    """A file by its path, opened when it is used: `with file as fd: ...`."""
+
+    __slots__ = ("_fd", "_lost", "_pinned", "_pool", "_retired", "_users", "dirty", "path")
+
+    def __init__(self, path: Path, pool: OpenFiles = OPEN_FILES) -> None:
+        self.path = path
+        self.dirty = False
+        """Whether something was written that no sync has followed yet."""
+        self._pool = pool
+        self._fd = -1
+        self._users = 0
+        self._pinned = False
+        self._retired = False
+        self._lost: OSError | None = None
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether it may be closed: it will be opened again when it is needed."""
+        return self._users == 0 and not self._pinned
+
+    def create(self) -> None:
+        """Create the file if it is not there."""
+        with self._pool.lock:
+            if self._fd < 0:
+                self._opened(self._pool.open(self.path, os.O_RDWR | os.O_CREAT))
+
+    def __enter__(self) -> int:
+        """Open the file if need be and keep it open; OSError if that fails, FileNotFoundError once it is retired."""
+        with self._pool.lock:
+            if self._fd >= 0:
+                self._pool.touch(self)
+            elif self._retired:
+                raise FileNotFoundError(errno.ENOENT, "was deleted or replaced", str(self.path))
+            else:
+                self._opened(self._pool.open(self.path, os.O_RDWR))
+            self._users += 1
+            return self._fd
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with self._pool.lock:
+            self._users -= 1
+
+    def _opened(self, fd: int) -> None:
+        self._fd = fd
+        self._users += 1  # not to be closed by its own coming
+        self._pool.add(self)
+        self._users -= 1
+
+    def sync(self) -> None:
+        """Return once every byte written so far is on the disk; OSError if one may not be."""
+        with self as fd:
+            if self._lost is not None:
+                raise self._lost
+            self.dirty = False
+            sync_file(fd)
+
+    def retire(self, *, keep_open: bool = False) -> None:
+        """Another file takes, or may take, this path: never open it again. Reads go on while the file is open.
+
+        `keep_open` opens it now and keeps it so until the last reader is gone.
+        """
+        with self._pool.lock:
+            if keep_open:
+                with self:
+                    self._pinned = True
+            self._retired = True
+
+    def close(self) -> None:
+        """Close the file; a later use opens it again.
+
+        What was written and not synced is synced first, or the error of a failing disk could go unseen.
+        """
+        with self._pool.lock:
+            if self._fd < 0:
+                return
+            fd, self._fd = self._fd, -1
+            self._pool.discard(self)
+            try:
+                if self.dirty and not self._retired:
+                    self.dirty = False
+                    sync_file(fd)
+            except OSError as error:
+                self._lost = error
+            finally:
+                os.close(fd)
