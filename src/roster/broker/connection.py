@@ -31,6 +31,9 @@ MAX_OTHER_REQUEST_BYTES = 16 * 1024 * 1024
 """Only Produce requests are larger; small items in a larger one would take many times its size as objects."""
 _SIZE_BYTES = 4
 _API_KEY_BYTES = 2
+_WAITING = frozenset({ApiKey.FETCH, ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP})
+"""Requests that wait for others and are given up when their client leaves. Any other runs to its end, so that disk and
+memory agree on what it changed."""
 
 logger = logging.getLogger(__name__)
 
@@ -87,8 +90,10 @@ class Connection:
         self._unanswered: deque[tuple[RequestHeader, asyncio.Task[Message | None]]] = deque()
         self._problem: BaseException | None = None
         self._task = asyncio.current_task()
-        self._handling = False
+        self._handling: int | None = None
+        """The api key of the request under way, other than Produce."""
         self._gone = False
+        self._stopping = False
         peer = writer.get_extra_info("peername")
         self._host = str(peer[0]) if peer else "unknown"
         self._name = f"{peer[0]}:{peer[1]}" if peer else "unknown"
@@ -102,7 +107,7 @@ class Connection:
     async def serve(self) -> None:
         """Answer requests until the connection ends; never raises but when cancelled."""
         try:
-            while self._problem is None:
+            while self._problem is None and not self._stopping:
                 frame = await self._receive()
                 await self._take(frame)
         except (asyncio.IncompleteReadError, ConnectionError):
@@ -126,9 +131,15 @@ class Connection:
             logger.error("closed the connection to %s: internal error", self._name, exc_info=problem)
 
     def client_gone(self) -> None:
-        """Nobody waits for a response any more: give up what is being waited for, but read what was sent before."""
+        """Give up a request that waits for others; requests sent before the client left are still read."""
         self._gone = True
-        if self._handling and self._task is not None:
+        if self._handling in _WAITING and self._task is not None:
+            self._task.cancel()
+
+    def stop(self) -> None:
+        """End because the broker stops: at once, or after the request under way if it may change something."""
+        self._stopping = True
+        if (self._handling is None or self._handling in _WAITING) and self._task is not None:
             self._task.cancel()
 
     # Receiving
@@ -191,11 +202,15 @@ class Connection:
         await self._all_answered()
         if self._gone:
             return
-        self._handling = True
+        self._handling = header.api_key
         response = await HANDLERS[header.api_key](self._services, call)
-        self._handling = False
+        self._handling = None
         logger.debug("%s is answered %d", self._name, header.correlation_id)
-        if response is not None:
+        if self._gone or response is None:
+            return
+        if self._stopping:  # slow readers are not waited for
+            self._write(header, response)
+        else:
             await self._send(encode_response(response, header.api_version, header.correlation_id))
 
     def _begin_produce(self, call: Call[Any]) -> None:

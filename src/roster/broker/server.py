@@ -49,7 +49,7 @@ class Broker:
         self._server: asyncio.Server | None = None
         self._services: Services | None = None
         self._compactor: Compactor | None = None
-        self._connections: set[asyncio.Task[None]] = set()
+        self._connections: dict[asyncio.Task[None], Connection] = {}
         self._failure: BrokerError | None = None
         self._has_failed = asyncio.Event()
 
@@ -144,13 +144,13 @@ class Broker:
         if self._services is None or task is None:  # it came while the broker was stopping
             writer.transport.abort()
             return
-        self._connections.add(task)
+        self._connections[task] = connection = Connection(self._services, self._budget, reader, writer)
         try:
-            await Connection(self._services, self._budget, reader, writer).serve()
+            await connection.serve()
         except asyncio.CancelledError:
             pass  # the broker stops; nobody waits for this task
         finally:
-            self._connections.discard(task)
+            self._connections.pop(task, None)
 
     async def stop(self) -> None:
         """Stop serving, make everything durable and give back port and directory; stopping twice is no error."""
@@ -160,11 +160,11 @@ class Broker:
         if self._server is not None:
             self._server.close()
         await self._flush(services)  # producers that wait get their answer
-        await services.groups.stop()
-        for task in list(self._connections):
-            task.cancel()
+        for connection in list(self._connections.values()):
+            connection.stop()
         if self._connections:
             await asyncio.wait(list(self._connections))
+        await services.groups.stop()
         if self._compactor is not None:
             await self._compactor.stop()
         await self._flush(services)

@@ -6,6 +6,7 @@ A topic appears and disappears by one rename, so a crash leaves it whole or not 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import re
 import shutil
@@ -236,11 +237,20 @@ class TopicCatalogue:
             return topic
 
     def _write_new(self, topic: Topic, partitions: int) -> None:
-        scratch = self._scratch / topic.id.hex()
-        scratch.mkdir()
-        write_atomically(scratch / _DESCRIPTION, encode_checked(topic.describe(partitions)))
-        scratch.rename(self._root / topic.name)
-        sync_directory(self._root)
+        """Make the topic's directory; after an OSError there is none."""
+        scratch, directory = self._scratch / topic.id.hex(), self._root / topic.name
+        try:
+            scratch.mkdir()
+            write_atomically(scratch / _DESCRIPTION, encode_checked(topic.describe(partitions)))
+            scratch.rename(directory)
+            try:
+                sync_directory(self._root)
+            except OSError:
+                directory.rename(scratch)
+                raise
+        except OSError:
+            shutil.rmtree(scratch, ignore_errors=True)
+            raise
 
     async def delete(self, topic: Topic) -> None:
         """Delete a topic and its records; deleting one that is gone already does nothing."""
@@ -248,15 +258,30 @@ class TopicCatalogue:
             if self._by_id.pop(topic.id, None) is None:
                 return
             del self._by_name[topic.name]
+            self._set_removed(topic, True)
+            try:
+                await asyncio.to_thread(self._remove, topic)
+            except OSError:
+                self._set_removed(topic, False)
+                self._register(topic)
+                raise
             for log in topic.logs:
                 log.retire()
-            await asyncio.to_thread(self._remove, topic)
+
+    def _set_removed(self, topic: Topic, removed: bool) -> None:
+        for log in topic.logs:
+            log.removed = removed
 
     def _remove(self, topic: Topic) -> None:
-        scratch = self._scratch / topic.id.hex()
-        (self._root / topic.name).rename(scratch)
-        sync_directory(self._root)
-        shutil.rmtree(scratch)
+        """Take the topic's directory away; after an OSError it is there as before."""
+        scratch, directory = self._scratch / topic.id.hex(), self._root / topic.name
+        directory.rename(scratch)
+        try:
+            sync_directory(self._root)
+        except OSError:
+            scratch.rename(directory)
+            raise
+        shutil.rmtree(scratch, ignore_errors=True)  # what is left goes at the next start
 
     async def grow(self, topic: Topic, partitions: int) -> None:
         """Give a topic more partitions; raise a TopicError unless that is more than it has."""
@@ -270,9 +295,14 @@ class TopicCatalogue:
     async def reconfigure(self, topic: Topic, settings: Mapping[str, str]) -> None:
         """Replace the topic's own settings."""
         async with self._changing:
+            before = topic.settings, topic.was_compacted
             topic.was_compacted |= topic.is_compacted
             topic.settings = dict(settings)
-            await self._describe_anew(topic, len(topic.logs))
+            try:
+                await self._describe_anew(topic, len(topic.logs))
+            except (OSError, TopicError):
+                topic.settings, topic.was_compacted = before
+                raise
             topic.config = log_config(self._config, settings)
             for log in topic.logs:
                 log.configure(topic.config, compacted=topic.is_compacted)
@@ -281,7 +311,7 @@ class TopicCatalogue:
         if self._by_id.get(topic.id) is not topic:
             raise InvalidTopicError(f"topic {topic.name!r} was deleted")
         path = self._root / topic.name / _DESCRIPTION
-        await asyncio.to_thread(write_checked, path, topic.describe(partitions))
+        await asyncio.to_thread(_replace, path, encode_checked(topic.describe(partitions)))
 
 
 def _explain(error: CorruptSegmentError, topic: Topic, log: PartitionLog) -> str:
@@ -291,3 +321,14 @@ def _explain(error: CorruptSegmentError, topic: Topic, log: PartitionLog) -> str
         f"the offsets of groups cannot be read: {error}; restore {log.directory} from a backup, or move it away to "
         f"start without what the groups in it had committed"
     )
+
+
+def _replace(path: Path, data: bytes) -> None:
+    """Replace a file durably; after an OSError it holds what it held before."""
+    before = path.read_bytes()
+    try:
+        write_atomically(path, data)
+    except OSError:
+        with contextlib.suppress(OSError):
+            write_atomically(path, before)
+        raise
