@@ -8,6 +8,7 @@ from roster.cli.admin import admin
 from roster.cli.errors import UserError
 from roster.cli.groups_check import check
 from roster.cli.groups_describe import describe, offsets
+from roster.cli.groups_watch import watch
 from roster.cli.offsets import PLACES, locate, parse_place
 from roster.cli.options import NAME, bootstrap_option, confirm, json_option, require_yes, yes_option
 from roster.cli.output import print_json, print_table
@@ -23,6 +24,7 @@ def groups() -> None:
 groups.add_command(describe)
 groups.add_command(offsets)
 groups.add_command(check)
+groups.add_command(watch)
 
 
 @groups.command("list")

@@ -1,0 +1,379 @@
+"""A group drawn in a given width and height: status, members, partitions, events, as lines of Rich text.
+
+Every block takes the lines it may have and returns no more, so the newest event is on the screen whatever its size.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import zip_longest
+from math import ceil
+from typing import TYPE_CHECKING
+
+from rich.text import Text
+
+from roster.console import bars, short_count
+from roster.console.snapshot import ABSENT, REBALANCING
+from roster.console.text import BARS, bar, counted
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from roster.console import Event, GroupHistory, GroupRows, MemberRow, PartitionRow
+    from roster.console.history import Member
+
+PALETTE = ("cyan", "magenta", "green", "yellow", "bright_blue", "bright_magenta", "bright_green", "bright_cyan")
+SIDE_BY_SIDE = 110
+"""From this many columns on, events stand beside the partitions."""
+FULL_HEIGHT = 60
+"""Lines of partitions where the height is not limited; more of them are drawn in columns or as a strip."""
+MOST_EVENTS = 3
+"""Lines the newest event may take where it is longer than the width."""
+_HEADING = "bold"
+_GAP = "  "
+_SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
+
+Lines = list[Text]
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """Columns and lines to draw in; without a number of lines all is drawn."""
+
+    width: int
+    height: int | None = None
+    coloured: bool = True
+
+
+def spinner(now: float) -> str:
+    """A frame that changes ten times a second."""
+    return _SPINNER[int(now * 10) % len(_SPINNER)]
+
+
+def style_of(member: Member | None, waits: bool = False) -> str:
+    """The colour of a member; dim for none."""
+    if member is None:
+        return "dim"
+    return f"dim {PALETTE[member.colour % len(PALETTE)]}" if waits else PALETTE[member.colour % len(PALETTE)]
+
+
+def picture(
+    head: Lines,
+    rows: GroupRows,
+    events: Sequence[Event],
+    size: Size,
+    stamp: Callable[[float], str],
+) -> Lines:
+    """The head, then members, partitions and events in what is left; at most `size.height` lines."""
+    if size.height is None:
+        body = [*members(rows, size.width, None), Text(), *partitions(rows, size), Text()]
+        return [*head, Text(), *body, *timeline(events, size.width, None, stamp)]
+    head = head[: max(1, size.height - MOST_EVENTS)]
+    left = size.height - len(head)
+    if size.width >= SIDE_BY_SIDE:
+        wide = size.width * 3 // 5
+        group = _group(rows, Size(wide, left, size.coloured))
+        return [*head, *_beside(group, timeline(events, size.width - wide - 3, left, stamp), wide)]
+    wanted = min(len(events), max(MOST_EVENTS, left // 6)) + 1
+    group = _group(rows, Size(size.width, max(0, left - wanted), size.coloured))
+    return [*head, *group, *timeline(events, size.width, left - len(group), stamp)]
+
+
+def _group(rows: GroupRows, size: Size) -> Lines:
+    assert size.height is not None  # noqa: S101 - only drawn so
+    above = members(rows, size.width, min(len(rows.members) + 1, max(2, size.height // 3)))[: size.height]
+    rest = size.height - len(above)
+    blank = 1 if above and rest > len(rows.partitions) + 2 else 0
+    return [*above, *[Text()] * blank, *partitions(rows, Size(size.width, rest - blank, size.coloured))]
+
+
+def _beside(left: Lines, right: Lines, width: int) -> Lines:
+    pairs = zip_longest(left, right, fillvalue=Text())
+    return [Text.assemble(fitted(a, width), (" │ ", "dim"), b) for a, b in pairs]
+
+
+def fitted(text: Text | str, width: int, *, right: bool = False) -> Text:
+    """Exactly `width` columns: cut with an ellipsis, or padded."""
+    line = Text(text) if isinstance(text, str) else text.copy()
+    line.truncate(max(0, width), overflow="ellipsis")
+    missing = max(0, width - line.cell_len)
+    if right:
+        line.pad_left(missing)
+    else:
+        line.pad_right(missing)
+    return line
+
+
+def in_a_row(parts: Sequence[Text | str], width: int) -> Text:
+    """As many of the parts, in order, as fit into a line; the first one is cut if it must be."""
+    line = fitted(parts[0], min(width, Text(str(parts[0])).cell_len))
+    for part in parts[1:]:
+        more = Text(part) if isinstance(part, str) else part
+        if line.cell_len + len(_GAP) + more.cell_len <= width:
+            line = Text.assemble(line, _GAP, more)
+    return line
+
+
+# Status.
+
+
+def status(group: str, history: GroupHistory, width: int, now: float, generation: str | None = None) -> Lines:
+    """The group's name and state; lag and rates with their course; what is being waited for, where something is."""
+    state, style = _state(history)
+    parts = [Text(group, style="bold"), Text(state, style=style)]
+    told = generation or generation_of(history)
+    parts += [Text(part) for part in (told, history.protocol) if part]
+    parts.append(Text(f"{counted(history.rebalances, 'rebalance')} seen", style="dim"))
+    if history.coordinator:
+        parts.append(Text(history.coordinator, style="dim"))
+    return [in_a_row(parts, width), _course(history, width), _note(history, width, now)]
+
+
+def _state(history: GroupHistory) -> tuple[str, str]:
+    if history.away_since is not None:
+        return "coordinator away", "bold red"
+    if history.state == ABSENT:
+        return "no such group", "yellow"
+    if history.state in REBALANCING:
+        return history.state, "bold yellow"
+    return history.state, "green" if history.state == "Stable" else "yellow"
+
+
+def generation_of(history: GroupHistory) -> str:
+    """What is known of the generation: DescribeGroups tells none, subscriptions give a lower bound, KIP-848 an epoch."""
+    if history.epoch is not None:
+        return f"epoch {history.epoch}"
+    return "" if history.generation_at_least is None else f"generation ≥ {history.generation_at_least}"
+
+
+def lag_of(history: GroupHistory) -> str:
+    """The lag in figures; `unknown` or `at least` where offsets are missing."""
+    if all(position.lag is None for position in history.positions.values()):
+        return "lag unknown" if history.positions or history.members else "lag -"
+    return f"lag {'' if history.lag_is_whole else 'at least '}{history.lag:,}"
+
+
+def _course(history: GroupHistory, width: int) -> Text:
+    drawn = max(6, min(30, (width - 54) // 2))
+    lag = Text.assemble((lag_of(history), "bold"), " ", (bars(history.lag_total.values, drawn), "yellow"))
+    rate = Text.assemble((f"{_per_second(history.rate)} read", "bold"), " ", _bars(history.rate_total.values, drawn))
+    return in_a_row([lag, rate, f"{_per_second(history.produced_rate)} written"], width)
+
+
+def _bars(values: Sequence[float | None], width: int) -> Text:
+    return Text(bars(values, width), style="cyan")
+
+
+def _per_second(rate: float | None) -> str:
+    return "-/s" if rate is None else f"{rate:,.0f}/s"
+
+
+def _note(history: GroupHistory, width: int, now: float) -> Text:
+    """What is being waited for or missing; an empty line otherwise, so that nothing below jumps."""
+    text, style = history.trouble and f"lag is not known: {history.trouble}", "yellow"
+    if history.away_since is not None:
+        text, style = f"{spinner(now)} no answer for {now - history.away_since:.0f} s: {history.away_reason}", "red"
+    elif history.rebalancing_since is not None:
+        text = f"{spinner(now)} rebalancing for {now - history.rebalancing_since:.1f} s; owners are those before it"
+    return fitted(Text(text, style=style), width)
+
+
+# Members.
+
+
+def members(rows: GroupRows, width: int, height: int | None) -> Lines:
+    """A heading and a line a member; where lines are few, the last one sums up the others."""
+    if not rows.members or (height is not None and height < 2):
+        return []
+    name = max(12, min(width - 40, max(len(row.member.name) for row in rows.members) + 2))
+    lines = [_columns(("member", name), "partitions", "lag", "read/s", "host", width=width, style=_HEADING)]
+    room = len(rows.members) if height is None else height - 1
+    shown = rows.members if len(rows.members) <= room else rows.members[: room - 1]
+    lines += [_member(row, name, width) for row in shown]
+    if rest := rows.members[len(shown) :]:
+        owned = sum(len(row.partitions) for row in rest)
+        text = f"… {len(rest)} more with {counted(owned, 'partition')}, lag {sum(row.lag for row in rest):,}"
+        lines.append(fitted(Text(text, style="dim"), width))
+    return lines
+
+
+def _member(row: MemberRow, name: int, width: int) -> Text:
+    member = row.member
+    lag = "unknown" if row.unknown_lags and row.unknown_lags == len(row.partitions) else f"{row.lag:,}"
+    lag = f"≥ {lag}" if 0 < row.unknown_lags < len(row.partitions) else lag
+    rate = "-" if row.rate is None else f"{row.rate:,.0f}"
+    left = member.left_at is not None
+    host = "left, its partitions wait" if left else member.seen.host
+    title = f"{member.mark} {member.name}"
+    return _columns(
+        (title, name), str(len(row.partitions)), lag, rate, host, width=width, style=style_of(member, waits=left)
+    )
+
+
+def _columns(
+    first: tuple[str, int], partitions_: str, lag: str, rate: str, host: str, *, width: int, style: str
+) -> Text:
+    parts = [fitted(*first), fitted(partitions_, 10, right=True), fitted(lag, 10, right=True)]
+    line = Text(_GAP).join([*parts, fitted(rate, 7, right=True), Text(host)])
+    line.stylize(style)
+    return fitted(line, width)
+
+
+# Partitions.
+
+
+def partitions(rows: GroupRows, size: Size) -> Lines:
+    """A line a partition; where they do not fit in columns, and where these do not either a strip of one cell each."""
+    height = FULL_HEIGHT if size.height is None else size.height
+    if not rows.partitions or height < 2:
+        return []
+    if len(rows.partitions) < height:
+        return _table(rows, size.width)
+    return _in_columns(rows, size.width, height) or _strip(rows, size, height)
+
+
+def _labels(rows: GroupRows) -> tuple[str, list[str]]:
+    """The heading and the name of each partition: only its number where there is one topic."""
+    if len(rows.topics) == 1:
+        return rows.topics[0], [str(row.partition.partition) for row in rows.partitions]
+    return "partition", [f"{row.partition.topic} {row.partition.partition}" for row in rows.partitions]
+
+
+def _table(rows: GroupRows, width: int) -> Lines:
+    heading, labels = _labels(rows)
+    label = min(max(len(text) for text in (heading, *labels)), max(6, width // 4))
+    owner = max(5, min(18, max((len(row.owner.name) + 2 for row in rows.partitions if row.owner), default=5)))
+    drawn = max(0, min(60, width - label - owner - 9 - 7 - 4 * len(_GAP)))
+    lines = [_partition_line((heading, label), ("owner", owner), "lag", "read/s", Text("lag lately"[:drawn]), _HEADING)]
+    for text, row in zip(labels, rows.partitions, strict=True):
+        lines.append(
+            _partition_line(
+                (_cut_front(text, label), label),
+                (_owner(row), owner),
+                "unknown" if row.lag is None else f"{row.lag:,}",
+                "-" if row.rate is None else f"{row.rate:,.0f}",
+                Text(bars(row.lags, min(drawn, len(row.lags)))),
+                style_of(row.owner, row.waits),
+            )
+        )
+    return [fitted(line, width) for line in lines]
+
+
+def _partition_line(
+    label: tuple[str, int], owner: tuple[str, int], lag: str, rate: str, course: Text, style: str
+) -> Text:
+    parts = [fitted(*label), fitted(*owner), fitted(lag, 9, right=True), fitted(rate, 7, right=True), course]
+    line = Text(_GAP).join(parts)
+    line.stylize(style)
+    return line
+
+
+def _owner(row: PartitionRow) -> str:
+    if row.owner is None:
+        return "-"
+    return f"{row.owner.mark} left" if row.waits else f"{row.owner.mark} {row.owner.name}"
+
+
+def _cut_front(text: str, width: int) -> str:
+    return text if len(text) <= width else f"…{text[len(text) - width + 1 :]}"
+
+
+def _in_columns(rows: GroupRows, width: int, height: int) -> Lines:
+    """Several partitions a line: name, owner's letter, lag, its course if there is space; [] if they do not fit."""
+    heading, labels = _labels(rows)
+    label = min(max(map(len, labels)), 24)
+    least = label + 1 + 1 + 1 + 5
+    for columns in range(2, (width + 2) // (least + 2) + 1):
+        lines = ceil(len(labels) / columns)
+        if lines < height:
+            break
+    else:
+        return []
+    cell = (width + 2) // columns - 2
+    drawn = min(24, cell - least - 1)
+    cells = [_cell(text, label, row, drawn) for text, row in zip(labels, rows.partitions, strict=True)]
+    title = f"{heading}: owner, lag" + (", lag lately" if drawn >= 3 else "")
+    grid = [
+        Text(_GAP).join([fitted(cells[at], cell) for at in range(line, len(cells), lines)]) for line in range(lines)
+    ]
+    return [fitted(Text(title, style=_HEADING), width), *(fitted(line, width) for line in grid)]
+
+
+def _cell(text: str, label: int, row: PartitionRow, drawn: int) -> Text:
+    mark = row.owner.mark if row.owner else "·"
+    course = f" {bars(row.lags, min(drawn, len(row.lags)))}" if drawn >= 3 else ""
+    style = style_of(row.owner, row.waits)
+    name = fitted(_cut_front(text, label), label, right=True)
+    return Text.assemble((name.plain, "dim"), (f" {mark} {short_count(row.lag):>5}{course}", style))
+
+
+def _strip(rows: GroupRows, size: Size, height: int) -> Lines:
+    """One cell for each partition, or for a few in turn: the owner's colour (and letter), the height of the lag."""
+    number = len(str(len(rows.partitions)))
+    width = max(1, size.width - number - 1)
+    each = max(1, ceil(len(rows.partitions) / (width * (height - 1))))
+    groups = [rows.partitions[at : at + each] for at in range(0, len(rows.partitions), each)]
+    worst = [max(group, key=lambda row: -1 if row.lag is None else row.lag) for group in groups]
+    most = max((row.lag or 0 for row in worst), default=0)
+    lines = ceil(len(worst) / width)
+    letters = 2 * lines < height
+    what = "one cell each" if each == 1 else f"{each} a cell, the one furthest behind"
+    title = f"{counted(len(rows.partitions), 'partition')} of {_topics(rows)}, {what}; highest lag {most:,}"
+    drawn = [fitted(Text(title, style=_HEADING), size.width)]
+    for line in range(lines):
+        cells = worst[line * width : (line + 1) * width]
+        first = f"{line * width * each:>{number}} "
+        if letters or not size.coloured:
+            drawn.append(_cells(first, cells, lambda row: row.owner.mark if row.owner else "·"))
+        if letters or size.coloured:
+            drawn.append(_cells(" " * len(first) if letters else first, cells, lambda row: _heat(row, most)))
+    return drawn
+
+
+def _topics(rows: GroupRows) -> str:
+    return rows.topics[0] if len(rows.topics) == 1 else counted(len(rows.topics), "topic")
+
+
+def _cells(first: str, rows: Sequence[PartitionRow], glyph: Callable[[PartitionRow], str]) -> Text:
+    cells = [(glyph(row), style_of(row.owner, row.waits)) for row in rows]
+    return Text.assemble((first, "dim"), *cells)
+
+
+def _heat(row: PartitionRow, most: int) -> str:
+    if row.lag is None:
+        return "?"
+    return BARS[0] if not row.lag else bar(row.lag, most)
+
+
+# Events.
+
+
+def timeline(events: Sequence[Event], width: int, height: int | None, stamp: Callable[[float], str]) -> Lines:
+    """The newest events, oldest first, below a rule; the newest takes up to three lines, those before it one each."""
+    if height is not None and height < 1:
+        return []
+    rule = [Text("─ events ".ljust(width, "─"), style="dim")] if height is None or height > 1 else []
+    if not events:
+        return rule
+    room = None if height is None else height - len(rule)
+    newest = _wrapped(events[-1], width, MOST_EVENTS if room is None else min(room, MOST_EVENTS), stamp)
+    before = events[:-1] if room is None else events[:-1][max(0, len(events) - 1 - (room - len(newest))) :]
+    if room is None:
+        return [*rule, *(line for event in before for line in _wrapped(event, width, MOST_EVENTS, stamp)), *newest]
+    return [*rule, *(fitted(_event(event, stamp), width) for event in before), *newest]
+
+
+def _event(event: Event, stamp: Callable[[float], str]) -> Text:
+    return Text.assemble((stamp(event.at), "dim"), _GAP, event.text)
+
+
+def _wrapped(event: Event, width: int, height: int, stamp: Callable[[float], str]) -> Lines:
+    indent = len(stamp(event.at)) + len(_GAP)
+    words, lines = event.text.split(" "), [""]
+    for word in words:
+        if lines[-1] and len(lines[-1]) + 1 + len(word) > width - indent and len(lines) < height:
+            lines.append(word)
+        else:
+            lines[-1] = f"{lines[-1]} {word}".strip()
+    first = Text.assemble((stamp(event.at), "dim"), _GAP, lines[0])
+    return [fitted(first, width), *(fitted(" " * indent + line, width) for line in lines[1:])]

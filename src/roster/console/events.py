@@ -1,0 +1,49 @@
+"""What happened to a group between two looks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from roster.model import TopicPartition
+
+
+class EventKind(StrEnum):
+    """The kinds of events; the values are those of `roster groups watch --json`."""
+
+    FOUND = "found"
+    GONE = "gone"
+    EMPTY = "empty"
+    JOINED = "joined"
+    REJOINED = "rejoined"
+    LEFT = "left"
+    MOVED = "moved"
+    REBALANCE_BEGAN = "rebalance_began"
+    REBALANCE_ENDED = "rebalance_ended"
+    COORDINATOR_AWAY = "coordinator_away"
+    COORDINATOR_BACK = "coordinator_back"
+    COORDINATOR_MOVED = "coordinator_moved"
+    LAG_GROWS = "lag_grows"
+    LAG_SHRINKS = "lag_shrinks"
+    OFFSETS_BACK = "offsets_back"
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One event, at the time of the look that showed it.
+
+    `member` is a member id. Of a move, `source` and `target` are the member ids that had and have `partitions`, ""
+    when no member had or has them; of a member that is back, `source` is the id it had
+    before. `seconds` is how long a rebalance or an absence took, as far as looks can tell.
+    """
+
+    at: float
+    kind: EventKind
+    text: str
+    member: str = ""
+    partitions: tuple[TopicPartition, ...] = ()
+    source: str = ""
+    target: str = ""
+    seconds: float | None = None

@@ -1,0 +1,145 @@
+"""Looks at a group through `roster.client`, one by one or again and again on a thread. Nothing is ever written."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING
+
+from roster.client import (
+    Admin,
+    ClientError,
+    RequestTimeoutError,
+    UnknownGroupError,
+    UnknownTopicError,
+    UnreachableError,
+)
+from roster.console.snapshot import Away, MemberSeen, Position, Snapshot
+from roster.model import TopicPartition
+from roster.wire import WireError
+from roster.wire.consumer.messages import decode_subscription
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+    from types import TracebackType
+
+    from roster.client import GroupDescription, MemberDescription
+
+NO_CLAIM = -1
+AWAY = (UnreachableError, RequestTimeoutError)
+"""Errors after which the next look may succeed."""
+
+
+def look(admin: Admin, group: str, also: Collection[TopicPartition] = ()) -> Snapshot:
+    """The group now: who is in it, who owns what, and the positions of every partition owned, committed or in `also`.
+
+    Offsets are read before the ends of the logs: records that come in between make the lag look larger, never zero
+    too early. `at` is time.monotonic().
+
+    Raises:
+        UnreachableError: no broker, or no coordinator, answered.
+        RequestTimeoutError: the coordinator did not answer in time.
+        ClientError: the cluster refused.
+
+    """
+    try:
+        found = admin.describe_group(group)
+    except UnknownGroupError:
+        found = None
+    members = () if found is None else tuple(_member(each, found) for each in found.members)
+    positions, trouble = _positions(admin, group, {tp for member in members for tp in member.partitions} | set(also))
+    now = time.monotonic()
+    if found is None:
+        return Snapshot(now, positions=positions, trouble=trouble)
+    return Snapshot(now, found.state, found.protocol, found.coordinator, members, positions, trouble, found.epoch)
+
+
+def _member(member: MemberDescription, group: GroupDescription) -> MemberSeen:
+    claim = NO_CLAIM
+    if group.group_type == "classic" and group.protocol_type == "consumer" and member.metadata:
+        try:
+            claim = decode_subscription(member.metadata).generation_id
+        except WireError:
+            claim = NO_CLAIM
+    return MemberSeen(
+        member.member_id,
+        member.client_id,
+        member.host.removeprefix("/"),
+        member.instance_id,
+        frozenset(member.assignment),
+        claim,
+    )
+
+
+def _positions(
+    admin: Admin, group: str, assigned: Collection[TopicPartition]
+) -> tuple[dict[TopicPartition, Position], str]:
+    """Positions, and what stood in the way of the logs' ends."""
+    committed = {tp: at.offset for tp, at in admin.group_offsets(group).items()}
+    wanted = {*assigned, *committed}
+    try:
+        there = admin.replica_racks({tp.topic for tp in wanted})
+        partitions = sorted(tp for tp in wanted if tp.partition < len(there.get(tp.topic, ())))
+        ends = admin.end_offsets(partitions)
+        begins = admin.beginning_offsets([tp for tp in partitions if tp not in committed])
+    except (*AWAY, UnknownTopicError) as error:
+        return {tp: Position(committed.get(tp), None) for tp in sorted(wanted)}, str(error)
+    return {tp: Position(committed.get(tp), ends[tp], begins.get(tp)) for tp in partitions}, ""
+
+
+class Looker:
+    """Looks again and again while it is entered, on a thread of its own.
+
+    Args:
+        bootstrap: where to connect.
+        group: whom to look at.
+        report: called on the thread with each Snapshot or Away, and with the ClientError that ends the looking.
+        every_s: seconds between the starts of two looks.
+        timeout_s: seconds a broker has for an answer.
+        also: partitions whose positions are wanted in any case.
+
+    """
+
+    def __init__(
+        self,
+        bootstrap: str,
+        group: str,
+        report: Callable[[Snapshot | Away | ClientError], object],
+        *,
+        every_s: float,
+        timeout_s: float,
+        also: Collection[TopicPartition] = (),
+    ) -> None:
+        self._bootstrap, self._group, self._report = bootstrap, group, report
+        self._every_s, self._timeout_s, self._also = every_s, timeout_s, tuple(also)
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="looker", daemon=True)
+
+    def __enter__(self) -> None:
+        self._thread.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stop.set()
+        self._thread.join(min(1.0, 2 * self._timeout_s))
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            try:
+                self._look_on()
+            except AWAY as error:
+                self._report(Away(time.monotonic(), str(error)))
+                self._stop.wait(self._every_s)
+            except ClientError as error:
+                self._report(error)
+                return
+
+    def _look_on(self) -> None:
+        """Look through one connection until it fails."""
+        timeout_ms = round(self._timeout_s * 1000)
+        with Admin(self._bootstrap, client_id="roster-watch", request_timeout_ms=timeout_ms) as admin:
+            while not self._stop.is_set():
+                started = time.monotonic()
+                self._report(look(admin, self._group, self._also))
+                self._stop.wait(max(0.0, started + self._every_s - time.monotonic()))

@@ -1,0 +1,75 @@
+"""Values over time: rates, and whether lag grows."""
+
+from __future__ import annotations
+
+import itertools
+from collections import deque
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+KEPT = 120
+"""Looks that are remembered of each value."""
+RATE_WINDOW_S = 10.0
+"""Rates are means over this long: batches commit in bursts."""
+TREND_WINDOW_S = 15.0
+"""Lag grows or shrinks over this long."""
+_PARTS = 3
+_LEAST_LOOKS = 6
+
+
+class Series:
+    """The newest values of one figure with their times in seconds; None stands for a look that did not find it."""
+
+    __slots__ = ("_points",)
+
+    def __init__(self) -> None:
+        self._points: deque[tuple[float, float | None]] = deque(maxlen=KEPT)
+
+    def add(self, at: float, value: float | None) -> None:
+        """Take in the value of a look."""
+        self._points.append((at, value))
+
+    @property
+    def values(self) -> tuple[float | None, ...]:
+        """All that is remembered, oldest first."""
+        return tuple(value for _, value in self._points)
+
+    def rate(self, window: float = RATE_WINDOW_S) -> float | None:
+        """The increase a second over the window, or since the look before where looks are rarer; None after one look.
+
+        A value that went back counts from there on anew.
+        """
+        known = ((at, value) for at, value in reversed(self._points) if value is not None)
+        last = next(known, None)
+        if last is None:
+            return None
+        first, looks = last, 1
+        for point in known:
+            looks += 1
+            if point[1] > first[1] or (last[0] - point[0] > window and first is not last):
+                break
+            first = point
+        if looks == 1:
+            return None
+        seconds = last[0] - first[0]
+        return (last[1] - first[1]) / seconds if seconds > 0 else 0.0
+
+    def floors(self, window: float = TREND_WINDOW_S) -> Sequence[float]:
+        """The least value of each third of the window; () before the window is full.
+
+        Commits come in bursts, so lag is a saw; its floors show whether it grows.
+        """
+        known = [(at, value) for at, value in self._points if value is not None]
+        if not known or known[-1][0] - known[0][0] < window:
+            return ()
+        newest = known[-1][0]
+        within = [(at, value) for at, value in known if newest - at <= window]
+        if len(within) < _LEAST_LOOKS:
+            within = known[-_LEAST_LOOKS:]
+        if len(within) < _LEAST_LOOKS:
+            return ()
+        size = len(within) / _PARTS
+        cuts = [round(size * part) for part in range(_PARTS + 1)]
+        return [min(value for _, value in within[a:b]) for a, b in itertools.pairwise(cuts)]

@@ -1,0 +1,81 @@
+"""What one look at a group found."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from roster.model import TopicPartition
+
+REBALANCING = frozenset({"PreparingRebalance", "CompletingRebalance", "Assigning", "Reconciling"})
+"""States of a group whose partitions are being given out anew: two of classic groups, two of KIP-848's."""
+
+ABSENT = ""
+"""The state of a group that does not exist."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemberSeen:
+    """One member; `generation` is the one in which it got its partitions, as its subscription claims, or -1."""
+
+    member_id: str
+    client_id: str = ""
+    host: str = ""
+    instance_id: str | None = None
+    partitions: frozenset[TopicPartition] = frozenset()
+    generation: int = -1
+
+    @property
+    def key(self) -> str:
+        """By which the member is known again: a static member keeps its instance id when it restarts."""
+        return self.member_id if self.instance_id is None else f"instance {self.instance_id}"
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """Where the group stands in a partition; None is what is not known, or not committed."""
+
+    committed: int | None
+    end: int | None
+    begin: int | None = None
+
+    @property
+    def lag(self) -> int | None:
+        """Records not committed yet; None when that cannot be known.
+
+        Without a committed offset only an empty log has a lag for certain: a member may start at either end.
+        """
+        if self.end is None:
+            return None
+        if self.committed is not None:
+            return max(0, self.end - self.committed)
+        return 0 if self.begin == self.end else None
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A group at `at` seconds of some monotonic clock; `state` is ABSENT when the coordinator does not know the group.
+
+    `positions` has every partition that is assigned or committed and exists. `trouble` names what could not be found
+    out this time, "" when all could. `epoch` is the group epoch of KIP-848, None for a classic group.
+    """
+
+    at: float
+    state: str = ABSENT
+    protocol: str = ""
+    coordinator: str = ""
+    members: tuple[MemberSeen, ...] = ()
+    positions: Mapping[TopicPartition, Position] = field(default_factory=dict)
+    trouble: str = ""
+    epoch: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Away:
+    """No answer about the group at `at` seconds, and why."""
+
+    at: float
+    reason: str
