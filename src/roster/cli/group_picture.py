@@ -140,7 +140,7 @@ def _state(history: GroupHistory) -> tuple[str, str]:
 
 
 def generation_of(history: GroupHistory) -> str:
-    """What is known of the generation: DescribeGroups tells none, subscriptions give a lower bound, KIP-848 an epoch."""
+    """The generation as far as it is known: a lower bound by the subscriptions, or the epoch of KIP-848."""
     if history.epoch is not None:
         return f"epoch {history.epoch}"
     return "" if history.generation_at_least is None else f"generation ≥ {history.generation_at_least}"

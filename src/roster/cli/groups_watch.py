@@ -20,7 +20,7 @@ from roster.cli import group_picture
 from roster.cli.admin import REQUEST_TIMEOUT_MS, admin
 from roster.cli.ending import drop_stdout, end_like_ctrl_c
 from roster.cli.errors import Failure, UserError, one_line
-from roster.cli.options import NAME, POSITIVE, bootstrap_option
+from roster.cli.options import bootstrap_option
 from roster.client import ClientError
 from roster.console import Away, GroupHistory, Snapshot, rows_of
 from roster.console.looking import Looker, look
@@ -53,14 +53,8 @@ class View(Protocol):
 
 
 @click.command()
-@click.argument("group")
-@click.option(
-    "--interval",
-    type=click.FloatRange(min=0.1, max=3600),
-    default=2.0,
-    show_default=True,
-    help="Seconds between looks.",
-)
+@click.argument("group", type=NAME)
+@click.option("--interval", type=POSITIVE, default=2.0, show_default=True, help="Seconds between looks.")
 @click.option("--once", is_flag=True, help="Look once and end.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a look, each on a line of its own.")
 @click.option("--no-view", is_flag=True, help="Plain lines even on a terminal.")

@@ -1,0 +1,202 @@
+"""`roster groups watch` on living groups: its lines, its JSON, and every way it can end."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import pytest
+from realparts.cluster import Cluster, unique
+
+from roster.cli.root import run
+from roster.client import Admin, GroupMember, OffsetAndMetadata
+from roster.model import TopicPartition
+from roster.testing.broker import BrokerProcess
+
+Line = dict[str, Any]
+
+
+@contextmanager
+def watching(bootstrap: str, group: str, *more: str) -> Iterator[subprocess.Popen[str]]:
+    command = [sys.executable, "-m", "roster", "groups", "watch", group, "-b", bootstrap, "--interval", "0.2", *more]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def lines_until(process: subprocess.Popen[str], wanted: Callable[[Line], bool]) -> list[Line]:
+    """JSON objects up to the first that is wanted."""
+    found: list[Line] = []
+    for line in process.stdout:
+        found.append(json.loads(line))
+        if wanted(found[-1]):
+            return found
+    pytest.fail(f"it ended before that: {found[-1:]} {process.stderr.read()}")
+
+
+def member(bootstrap: str, group: str, topic: str, name: str) -> GroupMember:
+    return GroupMember(
+        bootstrap,
+        group,
+        [topic],
+        client_id=name,
+        assignors=["cooperative-sticky"],
+        heartbeat_interval_ms=200,
+        session_timeout_ms=6_000,
+    )
+
+
+def kinds(lines: list[Line]) -> list[str]:
+    return [event["kind"] for line in lines for event in line["events"]]
+
+
+@pytest.mark.timeout(120)
+def test_members_partitions_and_lag_of_a_living_group(cluster: Cluster):
+    topic, group = cluster.create_topic(partitions=4, records=10), unique("watched")
+    with watching(cluster.bootstrap, group, "--json") as watch:
+        (first,) = lines_until(watch, lambda _: True)
+        assert (first["state"], kinds([first])) == (None, ["gone"])
+        with member(cluster.bootstrap, group, topic, "one") as one:
+            shared = lambda line: line["state"] == "Stable" and len(line["partitions"]) == 4  # noqa: E731
+            lines = lines_until(watch, shared)
+            assert {"found", "joined", "rebalance_ended", "moved"} <= set(kinds(lines))
+            owner = lines[-1]["members"][0]
+            assert owner["client_id"] == "one"
+            assert [(p["topic"], p["partition"], p["owner"], p["lag"]) for p in lines[-1]["partitions"]] == [
+                (topic, number, owner["member_id"], None) for number in range(4)
+            ]
+            assert (lines[-1]["lag"], lines[-1]["lag_is_whole"]) == (None, False)
+            now = one.ownership()
+            one.commit({TopicPartition(topic, 0): OffsetAndMetadata(4)}, now)
+            lines = lines_until(watch, lambda line: line["lag"] is not None)
+            assert (lines[-1]["lag"], lines[-1]["lag_is_whole"]) == (6, False)
+        lines = lines_until(watch, lambda line: line["state"] in ("Empty", None))
+        assert {"left", "moved"} <= set(kinds(lines))
+        with Admin(cluster.bootstrap) as admin:
+            assert {tp: at.offset for tp, at in admin.group_offsets(group).items()} == {TopicPartition(topic, 0): 4}
+
+
+@pytest.mark.timeout(120)
+def test_the_generation_shown_never_exceeds_the_members_own(cluster: Cluster):
+    topic, group = cluster.create_topic(partitions=4), unique("generations")
+    one_there = member(cluster.bootstrap, group, topic, "one")
+    with watching(cluster.bootstrap, group, "--json") as watch, one_there as one:
+        lines_until(watch, lambda line: len(line["partitions"]) == 4)
+        with member(cluster.bootstrap, group, topic, "two") as two:
+            while len(two.ownership().partitions) != 2:
+                now = one.ownership()
+                one.release(now.revoking)
+                one.wait(now.epoch, 0.1)
+            lines = lines_until(watch, lambda line: line["generation_at_least"] is not None)
+            assert 1 < lines[-1]["generation_at_least"] <= one.ownership().generation
+
+
+def test_once_is_one_picture_and_one_object(cluster: Cluster, capsys):
+    topic, group = cluster.create_topic(partitions=3, records=5), unique("once")
+    with Admin(cluster.bootstrap) as admin:
+        admin.commit_group_offsets(group, {TopicPartition(topic, n): OffsetAndMetadata(n) for n in range(3)})
+    assert run(["groups", "watch", group, "-b", cluster.bootstrap, "--once"]) == 0
+    text = capsys.readouterr().out
+    assert f"{group}  Empty" in text
+    assert "lag 12" in text
+    assert run(["groups", "watch", group, "-b", cluster.bootstrap, "--once", "--json"]) == 0
+    (line,) = capsys.readouterr().out.splitlines()
+    assert [(p["committed"], p["end"], p["owner"]) for p in json.loads(line)["partitions"]] == [
+        (0, 5, None),
+        (1, 5, None),
+        (2, 5, None),
+    ]
+    assert run(["groups", "watch", unique("nosuch"), "-b", cluster.bootstrap, "--once"]) == 2
+    assert "there is no group" in capsys.readouterr().err
+
+
+def test_a_broker_that_is_away_is_said_and_watched_for(tmp_path):
+    with BrokerProcess(tmp_path / "data", "--log-level", "error") as broker:
+        with Admin(broker.bootstrap) as admin:
+            admin.create_topic("t", 2)
+            admin.commit_group_offsets("g", {TopicPartition("t", 0): OffsetAndMetadata(0)})
+        with watching(broker.bootstrap, "g", "--json") as watch:
+            lines_until(watch, lambda line: line.get("lag") == 0)
+            broker.kill()
+            away = lines_until(watch, lambda line: "away" in line)[-1]
+            assert broker.bootstrap in away["away"]
+            assert kinds([away]) == ["coordinator_away"]
+            broker.start()
+            back = lines_until(watch, lambda line: "away" not in line)
+            assert kinds(back)[-1:] == ["coordinator_back"]
+            assert kinds(back).count("coordinator_back") == 1
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("form", [(), ("--json",)])
+def test_a_signal_ends_it_with_130_and_no_word(roster_broker: Cluster, number, form):
+    with watching(roster_broker.bootstrap, unique("g"), *form) as watch:
+        watch.stdout.readline()
+        os.kill(watch.pid, number)
+        _, err = watch.communicate(timeout=30)
+        assert (watch.returncode, err.strip()) == (130, "")
+
+
+@pytest.mark.parametrize("form", [(), ("--json",)])
+def test_a_closed_pipe_ends_it_with_0_and_no_word(roster_broker: Cluster, form):
+    with watching(roster_broker.bootstrap, unique("g"), *form) as watch:
+        watch.stdout.readline()
+        watch.stdout.close()
+        assert watch.wait(30) == 0
+        assert watch.stderr.read() == ""
+
+
+def test_plain_lines_are_events_and_a_summary_each_interval(roster_broker: Cluster):
+    with watching(roster_broker.bootstrap, unique("g")) as watch:
+        lines = [watch.stdout.readline().rstrip() for _ in range(3)]
+    assert lines[0][10:] == "there is no such group yet"
+    assert all(line[10:].startswith("there is no such group; the name may be misspelt") for line in lines[1:])
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no pseudo terminals")
+def test_on_a_terminal_it_fills_the_screen_and_leaves_the_last_picture(roster_broker: Cluster):
+    import pty
+
+    group = unique("g")
+    main, side = pty.openpty()
+    command = [sys.executable, "-m", "roster", "groups", "watch", group, "-b", roster_broker.bootstrap]
+    environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "80", "LINES": "24"}
+    watch = subprocess.Popen(command, stdin=side, stdout=side, stderr=side, env=environment)
+    os.close(side)
+    seen = b""
+    try:
+        while b"no such group" not in seen:
+            seen += os.read(main, 65536)
+        assert b"\x1b[?1049h" in seen  # the alternate screen
+        watch.terminate()
+        with suppress(OSError):  # EIO, once the other side is closed
+            while chunk := os.read(main, 65536):
+                seen += chunk
+        assert watch.wait(30) == 130
+    finally:
+        watch.kill()
+        os.close(main)
+    rest = seen.split(b"\x1b[?1049l")[-1].decode()
+    assert group in rest
+    assert "Traceback" not in rest
+
+
+@pytest.mark.parametrize("value", ["0", "nan", "-1"])
+def test_an_interval_that_cannot_be_is_refused(value, capsys):
+    assert run(["groups", "watch", "g", "--interval", value]) == 2
+    assert "--interval" in capsys.readouterr().err
+
+
+def test_a_broker_that_never_answered_is_a_failure_at_once(capsys, monkeypatch):
+    monkeypatch.setattr("roster.cli.admin.REQUEST_TIMEOUT_MS", 500)
+    assert run(["groups", "watch", "g", "-b", "127.0.0.1:1"]) == 1
+    assert "--bootstrap" in capsys.readouterr().err
