@@ -20,7 +20,7 @@ from roster.cli import group_picture
 from roster.cli.admin import REQUEST_TIMEOUT_MS, admin
 from roster.cli.ending import drop_stdout, end_like_ctrl_c
 from roster.cli.errors import Failure, UserError, one_line
-from roster.cli.options import bootstrap_option
+from roster.cli.options import NAME, POSITIVE, bootstrap_option
 from roster.client import ClientError
 from roster.console import Away, GroupHistory, Snapshot, rows_of
 from roster.console.looking import Looker, look
