@@ -530,8 +530,7 @@ def test_lines_are_answered_as_they_come():
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (["plan"], "--assignor: one is needed of range"),
-        (["plan", "-a", "range", "-a", "sticky"], "--assignor: one is needed of range"),
+        (["plan", "-a", "range", "-a", "sticky"], "--assignor: several only with --group"),
         (["plan", "-a", "fair"], "'fair' is not one of 'range'"),
         (["plan", "-a", "range", "/no/such/file"], "No such file"),
         (["plan", "-a", "range", "--lag"], "--lag goes with --group"),

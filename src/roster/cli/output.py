@@ -19,7 +19,7 @@ _SAMPLE = 1000
 """Rows that decide how wide the columns are; all others are printed as they come."""
 _CHUNK = 500
 _GAP = "  "
-_NARROW = 10
+_NARROW = 8
 """A column that may be shortened keeps this many cells."""
 _PROSE = 24
 """Text in the last column is folded under itself where it has this many cells, else left to the terminal."""

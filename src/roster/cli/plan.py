@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 import click
 
-from roster.assignors import ASSIGNORS
+from roster.assignors import ASSIGNORS, COOPERATIVE_STICKY
 from roster.assignors import tasks as task_assignor
 from roster.cli.errors import USAGE, UserError
 from roster.cli.lag_options import assignors_with, lag_options
@@ -25,10 +25,47 @@ if TYPE_CHECKING:
 TASKS = "tasks"
 
 
-@click.command()
+_HELP = """Dry run of an assignor.
+
+Reads one problem a line from FILE or standard input and prints one plan a line, both JSON:
+
+\b
+  {"topics": {"t": 3}, "members": {"a": {"topics": ["t"]}}}
+
+A topic is a number of partitions, or an object with partitions and the racks of each partition's replicas. A member has
+topics and may have owned, generation, rack, instance, capacity, and user_data in hex. offsets and auto_offset_reset
+make lag known:
+
+\b
+  {"topics": {"t": {"partitions": 2, "racks": [["r1"], ["r2"]]}},
+   "members": {"a": {"topics": ["t"], "owned": {"t": [0, 1]}, "rack": "r1"},
+               "b": {"topics": ["t"], "rack": "r2"}},
+   "offsets": {"t": {"0": {"begin": 0, "end": 9, "committed": 4}}}}
+
+(here on four lines for reading). The assignor tasks reads:
+
+\b
+  {"tasks": {"0_0": {"stateful": true}},
+   "clients": {"A": {"threads": 2, "tasks": {"0_0": {"lag": 0}}}},
+   "standbys": 1}
+
+A line that is wrong is named on standard error with its field, the others are answered, and the exit code is 2.
+
+In the answer "moved" counts partitions that a member loses to another, "fewest_moves" how many an even plan must move,
+and "optimal" says whether it is proved that no plan is more even.
+"""
+DEFAULT = COOPERATIVE_STICKY.name
+
+
+@click.command(help=_HELP)
 @click.argument("source", metavar="[FILE]", type=click.File("rb"), required=False)
 @click.option(
-    "--assignor", "-a", "names", type=click.Choice([*ASSIGNORS, TASKS]), multiple=True, help="With --group, repeatable."
+    "--assignor",
+    "-a",
+    "names",
+    type=click.Choice([*ASSIGNORS, TASKS]),
+    multiple=True,
+    help=f"Default: {DEFAULT}; with --group all, and repeatable.",
 )
 @click.option("--explain", "explained", is_flag=True, help="Print every move and its reason for people.")
 @click.option("--group", "-g", type=NAME, help="Plan for this group as it is now; nothing is changed.")
@@ -55,22 +92,7 @@ def plan(
     bootstrap: str,
     **options: float | None,
 ) -> int:
-    r"""Dry run of an assignor.
-
-    Reads one problem a line from FILE or standard input and prints one plan a line, both JSON:
-
-    \b
-    {"topics": {"t": 3}, "members": {"a": {"topics": ["t"], "owned": {"t": [0, 1, 2]}}, "b": {"topics": ["t"]}}}
-
-    A topic is a number of partitions or {"partitions": 2, "racks": [["r1"], ["r2"]]}. Members may have owned,
-    generation, rack, instance, capacity, and user_data in hex. "offsets": {"t": {"0": {"begin": 0, "end": 9,
-    "committed": 4}}} and "auto_offset_reset" make lag known. `tasks` reads {"tasks": {"0_0": {"stateful": true}},
-    "clients": {"A": {"threads": 2, "tasks": {"0_0": {"lag": 0}}}}, "standbys": 1}. A line that is wrong is named on
-    standard error with its field, the others are answered, and the exit code is 2.
-
-    In the answer "moved" counts partitions that a member loses to another, "fewest_moves" how many an even plan must
-    move, and "optimal" says whether it is proved that no plan is more even.
-    """
+    """Answer problems line by line, or plan for a live group; the exit code."""
     if group is not None:
         if source is not None:
             raise UserError("--group plans for a live group; leave FILE out")
@@ -82,14 +104,16 @@ def plan(
         return _plan_group(
             group, bootstrap, assignors, with_lag=with_lag, reset=reset, explained=explained, as_document=as_document
         )
+    names = names or (DEFAULT,)
     if len(names) != 1:
-        every = ", ".join([*ASSIGNORS, TASKS])
-        raise UserError(f"--assignor: one is needed of {every} (several only with --group)")
+        raise UserError("--assignor: several only with --group")
     if with_lag or as_document:
         raise UserError(
             f"{'--lag' if with_lag else '--json'} goes with --group; problems carry offsets, plans are JSON"
         )
     lines = sys.stdin.buffer if source is None else source
+    if source is None and sys.stdin.isatty():
+        click.echo("roster: reads problems from the terminal, one JSON object a line; Ctrl-D ends", err=True)
     return _plan_lines(lines, names[0], assignors_with(options, names), explained=explained)
 
 

@@ -41,6 +41,11 @@ def look_at(cluster: Admin, group: str, *, with_lag: bool, reset: str) -> LiveGr
     Raises UserError when there is nothing to plan for, Failure when the group is in the middle of a rebalance.
     """
     description = cluster.describe_group(group)
+    if description.group_type == "consumer":
+        raise UserError(
+            f"--group: {group} is a consumer group (KIP-848): its broker assigns partitions ({description.protocol}), "
+            "no assignor of a member is asked, so there is nothing to plan"
+        )
     if not description.members:
         raise UserError(f"--group: {group} has no members (it is {description.state})")
     if description.protocol_type != "consumer":
@@ -137,7 +142,7 @@ def _print_members(live: LiveGroup, plans: dict[str, Plan]) -> None:
     rows = [
         (member, clients[member], *(column[i] for column in columns)) for i, member in enumerate(live.problem.members)
     ]
-    print_table(("member", "client", *plans), rows, "no members")
+    print_table(("member", "client", *plans), rows, "no members", shorten=("member", "client"))
 
 
 def _document(live: LiveGroup, now: Plan, now_even: bool, plans: dict[str, Judged]) -> dict[str, Any]:

@@ -135,7 +135,7 @@ def explain(name: str, judged: Judged) -> None:
     if plan.lag is not None and plan.lag.note:
         click.echo(plan.lag.note)
     rows = [(move.topic, move.partition, move.source, move.target, move.why) for move in moves]
-    print_table(("topic", "partition", "from", "to", "why"), rows, "nothing moves")
+    print_table(("topic", "partition", "from", "to", "why"), rows, "nothing moves", shorten=("topic", "from", "to"))
 
 
 def explain_tasks(plan: TaskPlan) -> None:

@@ -127,13 +127,13 @@ class Plan:
         gains = np.bincount(self.owner[(self.owner != self.held) & (self.owner >= 0)], minlength=len(members))
         racks = problem.racks
         suits = None if racks is None else racks.suits()
-        topic_of = problem.topic_of()
+        topic_of, number_of = problem.topic_of(), problem.number_of()
         for p in np.flatnonzero((self.owner != NO_OWNER) & (self.owner != self.held)).tolist():
             target, source, topic = int(self.owner[p]), int(self.held[p]), int(topic_of[p])
-            to = members[target]
+            to, place = members[target], (problem.topics[topic], int(number_of[p]))
             if source == NO_OWNER:
                 why = "claimed by several members in one generation" if self.contested[p] else "nobody had it"
-                yield Move(*problem.name(p), None, to, why)
+                yield Move(*place, None, to, why)
                 continue
             giver = members[source]
             if topic not in subscribed[problem.subscription_of[source]]:
@@ -151,7 +151,7 @@ class Plan:
                 why = f"balance: {giver} makes room for a partition that {to} may not have"
             else:
                 why = f"{problem.topics[topic]} is placed anew by this policy"
-            yield Move(*problem.name(p), giver, to, why)
+            yield Move(*place, giver, to, why)
 
 
 @contextmanager
