@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import json
+import random
+import string
+import subprocess
+import sys
 import threading
 import time
 from collections import defaultdict
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
 from roster.cli.readers import Records
 from roster.cli.root import run
-from roster.cli.sending import Tally, open_producer, send
+from roster.cli.sending import RECORD_OVERHEAD, Tally, open_producer, send
 from roster.testing.broker import BrokerProcess, running_broker
 
 
@@ -93,14 +99,109 @@ def test_a_bad_row_means_nothing_is_sent(bootstrap, tmp_path, capsys):
     assert run(["topics", "describe", "unsent", "--bootstrap", bootstrap]) == 2
 
 
-def test_records_the_broker_refuses_are_counted_and_their_reason_is_given(bootstrap, tmp_path, capsys):
-    (tmp_path / "f.jsonl").write_text('{"a": 1}\n{"a": "' + "x" * 2_000_000 + '"}\n{"a": 2}\n')
-    arguments = ["load", str(tmp_path / "f.jsonl"), "--topic", "large", "--partitions", "1", "--bootstrap", bootstrap]
-    assert run(arguments) == 1
-    said = capsys.readouterr()
-    assert "large: 2 records acknowledged" in said.out
-    assert "1 failed" in said.out
-    assert "roster: error: 1 of 3 records were not delivered: 1 x " in said.err
+@pytest.mark.parametrize("form", ["csv", "jsonl", "parquet"])
+def test_a_record_larger_than_the_topic_takes_means_nothing_is_sent(bootstrap, tmp_path, capsys, form):
+    topic, path = f"large-{form}", tmp_path / f"f.{form}"
+    texts = ["a", 'b"\n', "x" * 990_000, "c"]
+    if form == "csv":
+        path.write_text('t\na\n"b""\n"\n' + texts[2] + "\nc\n")
+    elif form == "jsonl":
+        path.write_text("".join(json.dumps({"t": text}) + "\n" for text in texts))
+    else:
+        pq.write_table(pa.table({"t": texts}), path)
+    where = {"csv": "line 5", "jsonl": "line 3", "parquet": "row 3"}[form]
+    assert run(["topics", "create", topic, "--config", "max.message.bytes=900000", "--bootstrap", bootstrap]) == 0
+    arguments = ["load", str(path), "--topic", topic, "--bootstrap", bootstrap]
+    capsys.readouterr()
+    assert run(arguments) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    size = 990_000 + len(b'{"t": ""}')
+    assert f"f.{form} {where}: makes a record of {size} bytes, the topic takes 899872 (max.message.bytes)" in line
+    records(bootstrap, topic, 1, 0)
+    assert run([*arguments, "--skip-bad-rows", "--json"]) == 0
+    last = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert (last["acknowledged"], last["failed"], last["bad_rows"]) == (3, 0, 1)
+    assert [value["t"] for *_, value in records(bootstrap, topic, 1, 3)] == [texts[0], texts[1], texts[3]]
+
+
+def test_a_record_as_large_as_the_topic_takes_is_sent(bootstrap, tmp_path, capsys):
+    """Of random characters, which compression does not make smaller."""
+    room = 2_000_000 - RECORD_OVERHEAD - len('{"t": ""}')
+    text = "".join(random.Random(1).choices(string.ascii_letters + string.digits, k=room))
+    (tmp_path / "f.jsonl").write_text(f'{{"t": "{text}"}}\n')
+    run(["topics", "create", "just", "--config", "max.message.bytes=2000000", "--bootstrap", bootstrap])
+    assert run(["load", str(tmp_path / "f.jsonl"), "--topic", "just", "--bootstrap", bootstrap]) == 0
+    assert "just: 1 record" in capsys.readouterr().out
+
+
+def loads(bootstrap: str, topic: str, shell: str, *arguments: str, given: bytes | None = None):
+    """`roster load` behind a shell's redirections."""
+    command = [sys.executable, "-m", "roster", "load", *arguments, "-t", topic, "--partitions", "1", "-b", bootstrap]
+    return subprocess.run(["sh", "-c", shell, "sh", *command], input=given, capture_output=True, check=False)
+
+
+@pytest.mark.parametrize("file", ["-", "/dev/stdin"])
+def test_standard_input_is_checked_whole_before_anything_is_sent(bootstrap, file):
+    topic = f"stdin{file.count('/')}"
+    good = b"a\n" + b"1\n" * 5000
+    done = loads(bootstrap, topic, '"$@"', file, "--format", "csv", given=good + b"1,2\n")
+    assert done.returncode == 2
+    assert f"{'standard input' if file == '-' else file} line 5002: 2 columns" in done.stderr.decode()
+    done = loads(bootstrap, topic, '"$@"', file, "--format", "csv", given=good)
+    assert done.returncode == 0, done.stderr
+    assert len(records(bootstrap, topic, 1, 5000)) == 5000
+
+
+def test_a_pipe_without_a_format_names_the_option(bootstrap):
+    done = loads(bootstrap, "none", 'echo | "$@"', "-")
+    assert done.returncode == 2
+    assert b"--format: standard input has no name to tell the format by" in done.stderr
+
+
+def test_the_reason_for_waiting_is_shown(bootstrap, tmp_path):
+    """A limit on the size of files stands for a full disk: the write fails, and the broker serves on."""
+    program = [sys.executable, "-m", "roster"]
+    limited = subprocess.Popen(
+        [
+            "sh",
+            "-c",
+            'ulimit -f 2000; exec "$@"',
+            "sh",
+            *program,
+            "broker",
+            "--listen",
+            "127.0.0.1:0",
+            "--data",
+            "data",
+        ],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        cwd=tmp_path,
+    )
+    try:
+        address = limited.stdout.readline().split()[-1]
+        (tmp_path / "f.jsonl").write_text(
+            "".join(f'{{"n": "{random.Random(n).randbytes(400).hex()}"}}\n' for n in range(6000))
+        )
+        loader = subprocess.Popen(
+            [*program, "load", "f.jsonl", "-t", "t", "--partitions", "1", "-b", address, "--json"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            cwd=tmp_path,
+        )
+        try:
+            lines = (json.loads(line) for line in loader.stdout)
+            waiting = next(line for line in lines if "waiting" in line)
+        finally:
+            loader.kill()
+            loader.communicate()
+    finally:
+        limited.kill()
+        limited.communicate()
+    assert waiting["waiting"] == "Broker: Disk error when trying to access log file on disk"
+    assert waiting["acknowledged"] < 6000
 
 
 def test_the_rate_is_kept_however_the_file_is_cut_into_batches(bootstrap):
@@ -169,11 +270,11 @@ def test_topics_and_groups_on_the_real_thing(bootstrap, tmp_path, capsys):
     assert described["state"] == "Stable"
     assert described["members"][0]["assignment"] == [["real", 0], ["real", 1]]
     assert described["lag"] == 0
-    assert run(["groups", "delete", "real", "--bootstrap", bootstrap]) == 2
+    assert run(["groups", "delete", "real", "--yes", "--bootstrap", bootstrap]) == 2
     assert "real" in capsys.readouterr().err
     consumer.close()
-    answer("groups", "reset", "real", "--topic", "real", "--to", "earliest")
+    answer("groups", "reset", "real", "--topic", "real", "--to", "earliest", "--yes")
     assert sum(row["lag"] for row in json.loads(answer("groups", "offsets", "real", "--json"))) == 10
-    assert answer("groups", "delete", "real") == "deleted real\n"
+    assert answer("groups", "delete", "real", "--yes") == "deleted real\n"
     assert answer("topics", "grow", "real", "5") == "real: 2 -> 5 partitions\n"
-    assert answer("topics", "delete", "real") == "deleted real\n"
+    assert answer("topics", "delete", "real", "--yes") == "deleted real\n"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 import time
@@ -16,7 +17,9 @@ from roster.cli.admin import admin
 from roster.cli.errors import Failure, UserError
 from roster.cli.options import INT32, NAME, POSITIVE, bootstrap_option, columns_of
 from roster.cli.readers import open_source
-from roster.cli.sending import Tally, open_producer, send
+from roster.cli.sending import DEFAULT_MAX_MESSAGE_BYTES, RECORD_OVERHEAD, Tally, open_producer, send
+from roster.cli.spool import readable_twice
+from roster.client import AuthorizationError, TopicExistsError, UnsupportedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -48,21 +51,25 @@ def load(
     as_json: bool,
     bootstrap: str,
 ) -> None:
-    """Send each row of FILE to a topic as one JSON record.
+    """Send each row of FILE to a topic as one JSON record; FILE may be - for standard input, or a pipe.
 
     CSV (with a header), JSON lines or Parquet; plain, .gz, or alone in a .zip. The whole file is checked before the
-    first record is sent. The producer is idempotent: a broker that goes away and comes back makes no doubles.
+    first record is sent; what comes through a pipe is copied to a temporary file for that. The producer is idempotent:
+    a broker that goes away and comes back makes no doubles.
     """
     columns = columns_of(key, "--key") if key is not None else ()
-    source = open_source(file, columns, form, skip_bad=skip_bad_rows, nulls=nulls)
-    checked = source.check()
-    _ensure_topic(bootstrap, topic, partitions)
-    producer = open_producer(bootstrap)
-    tally = Tally()
-    with _Reporter(topic, checked.rows, as_json) as report:
+    with readable_twice(file, form) as (path, name):
+        source = open_source(path, columns, form, skip_bad=skip_bad_rows, nulls=nulls, name=name)
+        max_message_bytes = _look_up_topic(bootstrap, topic, partitions)
+        checked = source.check(max_message_bytes - RECORD_OVERHEAD)
+        if partitions is not None:
+            _ensure_topic(bootstrap, topic, partitions)
+        tally = Tally()
+        producer = open_producer(bootstrap, tally, max_message_bytes)
         try:
-            send(producer, topic, source.batches(), rate, tally, report)
-            report.say(tally)
+            with _Reporter(topic, checked.rows, as_json) as report:
+                send(producer, topic, source.batches(), rate, tally, report)
+                report.fill(tally)
         except KeyboardInterrupt:
             producer.purge()
             click.echo(f"roster: interrupted: {tally.acknowledged} of {checked.rows} acknowledged", err=True)
@@ -70,15 +77,24 @@ def load(
     _conclude(topic, tally, checked.bad, as_json)
 
 
-def _ensure_topic(bootstrap: str, topic: str, wanted: int | None) -> None:
+def _look_up_topic(bootstrap: str, topic: str, wanted: int | None) -> int:
+    """Refuse a topic that is not there or has other partitions than wanted; its `max.message.bytes`."""
     with admin(bootstrap) as cluster:
         there = cluster.list_topics(internal=True).get(topic)
-        if there is None and wanted is not None:
-            cluster.create_topic(topic, wanted)
-    if there is None and wanted is None:
-        raise UserError(f"--topic: no topic {topic!r} at {bootstrap}; pass --partitions N to create it")
-    if there is not None and wanted is not None and there != wanted:
-        raise UserError(f"--partitions: topic {topic!r} has {there}, not {wanted}; leave the option out")
+        if there is None and wanted is None:
+            raise UserError(f"--topic: no topic {topic!r} at {bootstrap}; pass --partitions N to create it")
+        if there is not None and wanted is not None and there != wanted:
+            raise UserError(f"--partitions: topic {topic!r} has {there}, not {wanted}; leave the option out")
+        if there is None:
+            return DEFAULT_MAX_MESSAGE_BYTES
+        with contextlib.suppress(AuthorizationError, UnsupportedError):
+            return int(cluster.topic_configs(topic).get("max.message.bytes") or DEFAULT_MAX_MESSAGE_BYTES)
+    return DEFAULT_MAX_MESSAGE_BYTES
+
+
+def _ensure_topic(bootstrap: str, topic: str, partitions: int) -> None:
+    with admin(bootstrap) as cluster, contextlib.suppress(TopicExistsError):
+        cluster.create_topic(topic, partitions)
 
 
 def _conclude(topic: str, tally: Tally, bad: int, as_json: bool) -> None:
@@ -102,7 +118,12 @@ def _figures(tally: Tally) -> dict[str, Any]:
         "acknowledged": tally.acknowledged,
         "failed": tally.failed,
         "seconds": round(tally.seconds, 3),
+        **({"waiting": tally.trouble} if tally.trouble else {}),
     }
+
+
+def _waiting(tally: Tally) -> str:
+    return f"; waiting: {tally.trouble}" if tally.trouble else ""
 
 
 class _Reporter:
@@ -125,9 +146,10 @@ class _Reporter:
                 progress.MofNCompleteColumn(),
                 progress.TextColumn("{task.fields[rate]:,.0f}/s"),
                 progress.TimeRemainingColumn(),
+                progress.TextColumn("{task.fields[waiting]}", style="yellow", markup=False),
                 console=Console(stderr=True),
             )
-            self.bar.add_task(self.topic, total=self.total, rate=0.0)
+            self.bar.add_task(self.topic, total=self.total, rate=0.0, waiting="")
             self.bar.start()
         return self
 
@@ -141,13 +163,20 @@ class _Reporter:
             self.next = now + self.every
             self.say(tally)
 
+    def fill(self, tally: Tally) -> None:
+        """Draw the bar as it is at the end; lines say that in the result."""
+        if self.bar is not None:
+            self._advance(tally)
+
     def _json(self, tally: Tally) -> None:
         click.echo(json.dumps(_figures(tally)))
         sys.stdout.flush()
 
     def _plain(self, tally: Tally) -> None:
-        click.echo(f"{self.topic}: {tally.acknowledged} of {self.total} acknowledged, {tally.failed} failed", err=True)
+        far = f"{tally.acknowledged} of {self.total} acknowledged, {tally.failed} failed"
+        click.echo(f"{self.topic}: {far}{_waiting(tally)}", err=True)
 
     def _advance(self, tally: Tally) -> None:
         task = self.bar.task_ids[0]
-        self.bar.update(task, completed=tally.acknowledged, rate=tally.acknowledged / max(tally.seconds, 1e-9))
+        rate = tally.acknowledged / max(tally.seconds, 1e-9)
+        self.bar.update(task, completed=tally.acknowledged, rate=rate, waiting=_waiting(tally).lstrip("; "))

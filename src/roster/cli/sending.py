@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
+import re
 import time
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from confluent_kafka import KafkaException, Producer
+from confluent_kafka import KafkaError, KafkaException, Producer
 
 from roster.cli.errors import Failure, one_line
 
@@ -19,18 +20,26 @@ if TYPE_CHECKING:
 
 DELIVERY_TIMEOUT_S = 300
 _SLICE_S = 0.02
-_QUIET = logging.getLogger("roster.load")
-_QUIET.addHandler(logging.NullHandler())
-_QUIET.propagate = False
+_REFUSED = re.compile(r"encountered error: (.*?) \(actions ")
+"""How librdkafka's debug context `msg` reports a produce request that it is going to send again."""
+RECORD_OVERHEAD = 128
+"""Bytes that a batch of one record has besides key and value, and some to spare."""
+DEFAULT_MAX_MESSAGE_BYTES = 1_048_588
+"""Kafka's own `max.message.bytes`."""
+_LEAST_BUFFER_KB = 64 * 1024
 
 
 @dataclass(slots=True)
 class Tally:
-    """How far a load is: records handed over, acknowledged by the broker, and failed by reason."""
+    """How far a load is: records handed over, acknowledged by the broker, and failed by reason.
+
+    `trouble` is the last error since a record was acknowledged, while the producer goes on trying; "" if there is none.
+    """
 
     sent: int = 0
     acknowledged: int = 0
     failures: Counter[str] = field(default_factory=Counter)
+    trouble: str = ""
     started: float = field(default_factory=time.monotonic)
 
     @property
@@ -44,10 +53,42 @@ class Tally:
         return time.monotonic() - self.started
 
 
-def open_producer(bootstrap: str) -> Producer:
-    """A producer that makes no doubles when it must send again, and waits for a broker that is away."""
+class _Trouble(logging.Handler):
+    """Takes the errors that librdkafka retries from its log: no callback has them."""
+
+    def __init__(self, tally: Tally) -> None:
+        super().__init__()
+        self._tally = tally
+
+    def emit(self, record: logging.LogRecord) -> None:
+        found = _REFUSED.search(record.getMessage())
+        if found:
+            self._tally.trouble = found[1]
+
+
+def open_producer(
+    bootstrap: str, tally: Tally | None = None, max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES
+) -> Producer:
+    """A producer that makes no doubles when it must send again, and waits for a broker that is away.
+
+    Args:
+        bootstrap: brokers to ask first.
+        tally: told of errors while the producer goes on trying.
+        max_message_bytes: the topic's `max.message.bytes`.
+
+    """
+    seen = Tally() if tally is None else tally
+    log = logging.Logger("roster.load", logging.DEBUG)
+    log.addHandler(_Trouble(seen))
+
+    def on_error(error: KafkaError) -> None:
+        seen.trouble = error.str()
+
     return Producer(
         {
+            "debug": "msg",
+            "error_cb": on_error,
+            "message.max.bytes": max(1000, max_message_bytes),
             "bootstrap.servers": bootstrap,
             "client.id": "roster-load",
             "enable.idempotence": True,
@@ -55,11 +96,11 @@ def open_producer(bootstrap: str) -> Producer:
             "compression.type": "lz4",
             "linger.ms": 20,
             "message.timeout.ms": DELIVERY_TIMEOUT_S * 1000,
-            "queue.buffering.max.kbytes": 64 * 1024,
+            "queue.buffering.max.kbytes": max(_LEAST_BUFFER_KB, 2 * max_message_bytes // 1024),
             "reconnect.backoff.max.ms": 1000,
             "topic.metadata.refresh.fast.interval.ms": 100,
         },
-        logger=_QUIET,
+        logger=log,
     )
 
 
@@ -84,6 +125,7 @@ def send(
     def delivered(error: Any, _message: object) -> None:
         if error is None:
             tally.acknowledged += 1
+            tally.trouble = ""
         else:
             tally.failures[error.str()] += 1
             if error.fatal():
