@@ -89,6 +89,8 @@ class Groups:
             for partition, log in enumerate(self._logs):
                 records = await asyncio.to_thread(_read_all, log) if log.high_watermark else ()
                 self._step(PartitionLoaded(partition, records, wall_ms()))
+        except WireError as error:
+            self._on_failure(BrokerError(f"cannot load the groups: {error}"))
         except Exception as error:  # without its groups the broker is of no use
             logger.exception("cannot load the groups")
             self._on_failure(BrokerError(f"cannot load the groups: {error}"))

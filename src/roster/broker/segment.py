@@ -260,6 +260,15 @@ class Segment:
         """The number of blocks, to be checked one by one."""
         return len(self._positions)
 
+    @property
+    def settled_blocks(self) -> int:
+        """The number of blocks that do not change even if the segment is appended to."""
+        return max(self._loaded[0], len(self._positions) - 1)
+
+    def block_size(self, block: int) -> int:
+        """The bytes of a block."""
+        return self._block_end(block)[0] - self._positions[block]
+
     def _block(self, position: int) -> int:
         """The block a position is in."""
         return max(bisect_right(self._positions, position) - 1, 0)

@@ -20,6 +20,7 @@ from roster.broker.identity import Identity
 from roster.broker.open_files import OPEN_FILES
 from roster.broker.services import Services, wall_ms
 from roster.broker.topics import TopicCatalogue
+from roster.broker.verification import Verifier
 from roster.model import Address
 
 if TYPE_CHECKING:
@@ -50,6 +51,7 @@ class Broker:
         self._services: Services | None = None
         self._compactor: Compactor | None = None
         self._connections: dict[asyncio.Task[None], Connection] = {}
+        self._verifier: Verifier | None = None
         self._failure: BrokerError | None = None
         self._has_failed = asyncio.Event()
 
@@ -121,6 +123,8 @@ class Broker:
             await server.start_serving()
         except OSError as error:
             raise BrokerError(f"cannot listen on {config.host}:{config.port}: {error.strerror}") from error
+        self._verifier = Verifier(topics)
+        self._verifier.start()
         logger.debug("serving %s, data in %s", self.bootstrap, config.data_dir)
 
     def _fail(self, error: BaseException) -> None:
@@ -165,6 +169,8 @@ class Broker:
         if self._connections:
             await asyncio.wait(list(self._connections))
         await services.groups.stop()
+        if self._verifier is not None:
+            await self._verifier.stop()
         if self._compactor is not None:
             await self._compactor.stop()
         await self._flush(services)
