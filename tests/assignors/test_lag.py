@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from roster.assignors import LAG, LAG_COOPERATIVE_STICKY, LAG_STICKY
-from roster.assignors.lag import lag_of, with_offsets
+from roster.assignors.lag import with_offsets
 from roster.model import MemberInfo, Problem
 
 CASES = int(os.environ.get("ROSTER_ASSIGNOR_CASES", "150"))
@@ -78,7 +78,6 @@ def test_la_3_one_topic_is_never_spread_worse_than_by_the_text():
     ],
 )
 def test_la_4_the_rules_for_lag(begin, end, committed, reset, lag):
-    assert lag_of(begin, end, committed, reset) == lag
     problem = Problem.build({"a": MemberInfo(["t"])}, {"t": 2})
     assert with_offsets(problem, {"t": {1: (begin, end, committed)}}, reset).lag.tolist() == [0, lag]
 

@@ -127,7 +127,7 @@ def test_nothing_is_handed_over_before_everyone_else_has_let_go(group):
     problem = problem_of(group)
     plan = LAG_COOPERATIVE_STICKY.assign(problem)
     for m, p in zip(problem.claims.member.tolist(), problem.claims.partition.tolist(), strict=True):
-        if plan.given[p] >= 0 and plan.given[p] != plan.held[p]:
+        if plan.given[p] >= 0 and plan.given[p] != plan.owner_before[p]:
             assert m == plan.given[p]
 
 

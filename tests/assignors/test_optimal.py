@@ -68,7 +68,7 @@ def test_loads_are_fairest_and_moves_fewest_among_all_assignments(chunk):
     for seed in range(chunk * CASES, (chunk + 1) * CASES):
         topics, members = small_group(seed)
         plan = STICKY.assign(Problem.build(members, topics))
-        kept = int(((plan.owner == plan.held) & (plan.owner >= 0)).sum())
+        kept = int(((plan.owner == plan.owner_before) & (plan.owner >= 0)).sum())
         assert (tuple(sorted(plan.loads().tolist(), reverse=True)), kept) == best(topics, members), seed
         assert verify(plan.problem, plan).ok, seed
 
@@ -146,13 +146,13 @@ def test_larger_groups_cost_what_the_textbook_flow_says():
             }
             owned = {m: {} for m in members}
             for p in range(problem.partition_count):
-                if plan.held[p] >= 0:
+                if plan.owner_before[p] >= 0:
                     topic, number = problem.name(p)
-                    owned[problem.members[plan.held[p]]].setdefault(topic, []).append(number)
+                    owned[problem.members[plan.owner_before[p]]].setdefault(topic, []).append(number)
             members = {m: replace(info, owned=owned[m]) for m, info in members.items()}
             topics = dict(zip(problem.topics, problem.counts.tolist(), strict=True))
             total, weight = cheapest(topics, members)
-            moves = int((plan.owner != plan.held).sum())
+            moves = int((plan.owner != plan.owner_before).sum())
             assert weight * int((plan.loads() ** 2).sum()) + moves == total, seed
 
 

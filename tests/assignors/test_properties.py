@@ -60,7 +60,7 @@ def test_any_input_gives_a_valid_plan(name, topics, group, racks):
     assert sorted(given_out) == sorted(wanted)
     assert all(tp.topic in group[m].topics for m, partitions in handed.items() for tp in partitions)
     assert all(tp.topic in group[m].topics for tp, m in plan.transferring().items())
-    assert len(plan.explain()) == int(((plan.owner != plan.held) & (plan.owner != NO_OWNER)).sum())
+    assert len(plan.explain()) == int(((plan.owner != plan.owner_before) & (plan.owner != NO_OWNER)).sum())
 
 
 @every_assignor
@@ -221,7 +221,7 @@ def test_the_proof_holds_for_the_plan_and_fails_for_a_worse_one(topics, group, r
     owner = plan.owner.copy()
     for _ in range(data.draw(st.integers(1, 3))):
         owner[data.draw(st.integers(0, len(owner) - 1))] = data.draw(st.integers(0, len(group) - 1))
-    other = Plan.of(problem, owner, held=plan.held, contested=plan.contested)
+    other = Plan.of(problem, owner, owner_before=plan.owner_before, contested=plan.contested)
     proof = verify(problem, other)
     if proof.valid:
         assert proof.balanced == (sorted(other.loads().tolist()) == sorted(plan.loads().tolist()))
@@ -234,4 +234,4 @@ def figures(plan: Plan) -> tuple[int, int]:
     off = 0
     if racks is not None and racks.tells_apart([m for m, b in enumerate(busy) if b]):
         off = sum(not racks.suits()[m, s] for m, s in zip(plan.owner, racks.set_of, strict=True))
-    return off, int(((plan.owner == plan.held) & (plan.held != NO_OWNER)).sum())
+    return off, int(((plan.owner == plan.owner_before) & (plan.owner_before != NO_OWNER)).sum())

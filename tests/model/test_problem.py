@@ -88,7 +88,7 @@ def test_a_plan_shows_what_is_handed_out_what_waits_and_what_moves():
     plan = Plan.of(
         problem,
         np.array([0, 0, 1, 0]),
-        held=np.array([0, 0, 0, NO_OWNER], dtype=np.int32),
+        owner_before=np.array([0, 0, 0, NO_OWNER], dtype=np.int32),
         withheld=np.array([False, False, True, False]),
     )
     assert plan.assignment() == {"a": {"t": [0, 1], "u": [0]}, "b": {}, "c": {}}

@@ -1,7 +1,6 @@
-"""The policies as pure functions: one file each, assign(problem) -> Plan."""
+"""Assignors as pure functions: assign(problem) -> Plan."""
 
 from roster.assignors.base import Assignor, ClaimSource, RebalanceProtocol
-from roster.assignors.choice import ASSIGNORS, choose, find_assignor, listed, protocol_of
 from roster.assignors.lag import (
     LAG,
     LAG_COOPERATIVE_STICKY,
@@ -11,6 +10,7 @@ from roster.assignors.lag import (
     lag_sticky,
 )
 from roster.assignors.range import RANGE
+from roster.assignors.registry import ASSIGNORS, as_tuple, find_assignor, rebalance_protocol, resolve_assignors
 from roster.assignors.roundrobin import ROUNDROBIN
 from roster.assignors.sticky import COOPERATIVE_STICKY, STICKY
 
@@ -27,10 +27,10 @@ __all__ = [
     "ClaimSource",
     "LagOptions",
     "RebalanceProtocol",
-    "choose",
+    "as_tuple",
     "find_assignor",
     "lag_cooperative_sticky",
     "lag_sticky",
-    "listed",
-    "protocol_of",
+    "rebalance_protocol",
+    "resolve_assignors",
 ]

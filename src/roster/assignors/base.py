@@ -1,6 +1,4 @@
-"""What every assignor is: a name, the rebalance protocols it can run under, where it reads claims, and a pure
-function.
-"""
+"""`Assignor`: a name, the rebalance protocols it supports, the source of claims it reads, and a pure function."""
 
 from __future__ import annotations
 
@@ -19,7 +17,7 @@ class RebalanceProtocol(IntEnum):
 
 
 class ClaimSource(Enum):
-    """Which part of a subscription says what a member owned, and since which generation."""
+    """Part of a subscription that claims partitions, and the generation of the claims."""
 
     NONE = "none"
     STICKY_USER_DATA = "sticky user data"
@@ -30,7 +28,11 @@ class ClaimSource(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Assignor:
-    """A policy under its Kafka name; `wants_lag`: it looks at `Problem.lag`, so the leader should fetch offsets."""
+    """An assignor.
+
+    name: protocol name in JoinGroup. supported_protocols: rebalance protocols, the preferred first. claim_source: where
+    claims are read from. assign: the decision. wants_lag: it uses `Problem.lag`, so the leader fetches offsets.
+    """
 
     name: str
     supported_protocols: tuple[RebalanceProtocol, ...]

@@ -117,8 +117,8 @@ def _needless_move(problem: Problem, plan: Plan) -> str:
             fits = racks.suits()
 
     owned = _count(plan.owner, row_of, rows)
-    held = _count(plan.held, row_of, rows)
-    kept = _count(np.where(plan.owner == plan.held, plan.owner, NO_OWNER), row_of, rows)
+    held = _count(plan.owner_before, row_of, rows)
+    kept = _count(np.where(plan.owner == plan.owner_before, plan.owner, NO_OWNER), row_of, rows)
     for pair, number in held.items():
         if kept.get(pair, 0) < min(number, owned.get(pair, 0)):
             return (

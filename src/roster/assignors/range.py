@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from roster.assignors.arrays import stable_order
 from roster.assignors.base import Assignor, ClaimSource, RebalanceProtocol
-from roster.assignors.groups import members_by_subscription, stable_order, subscribers, topic_classes
+from roster.assignors.subscribers import members_by_subscription, subscribers, topic_classes
 from roster.model import NO_OWNER, Plan, Problem, Racks
 from roster.model.arrays import Bool, Int64
 

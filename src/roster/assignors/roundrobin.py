@@ -7,7 +7,7 @@ from bisect import bisect_left
 import numpy as np
 
 from roster.assignors.base import Assignor, ClaimSource, RebalanceProtocol
-from roster.assignors.groups import members_by_subscription, subscribers, topic_classes
+from roster.assignors.subscribers import members_by_subscription, subscribers, topic_classes
 from roster.model import NO_OWNER, Plan, Problem
 
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from roster.assignors.certificate import verify
+from roster.assignors.claims import settle_claims
 from roster.assignors.lag import with_offsets
-from roster.assignors.ownership import settle
 from roster.cli.errors import Failure, UserError
 from roster.cli.output import print_json, print_table
 from roster.cli.plan_output import as_json, explain, judge, lag_by_member
@@ -94,8 +94,8 @@ def _offsets(cluster: Admin, group: str, problem: Problem) -> dict[str, dict[int
 def compare(live: LiveGroup, assignors: Sequence[Assignor], *, as_document: bool, explained: bool) -> None:
     """Print what each assignor would do with the group now."""
     problem = live.problem
-    held = settle(problem).held
-    now = Plan.of(problem, held, held=held)
+    held = settle_claims(problem).owner_before
+    now = Plan.of(problem, held, owner_before=held)
     now_even = verify(problem, now).balanced
     plans = {assignor.name: judge(assignor, problem) for assignor in assignors}
     if as_document:

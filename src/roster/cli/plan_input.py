@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from roster.assignors import ClaimSource
-from roster.assignors.lag import EARLIEST, LATEST, NONE, with_offsets
+from roster.assignors.lag import with_offsets
 from roster.assignors.tasks import Client, TaskProblem
 from roster.cli.line_fields import (
     InputError,
@@ -21,6 +21,7 @@ from roster.cli.line_fields import (
     shown,
 )
 from roster.model import NO_GENERATION, MemberInfo, Problem
+from roster.model.offsets import AutoOffsetReset
 from roster.model.problem import MAX_CAPACITY
 from roster.model.tasks import TaskId
 from roster.wire.consumer.lag_user_data import split_lag_user_data
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 
 MOST_PARTITIONS = 10_000_000
 """Of all topics of one problem; ten times what a Kafka cluster holds."""
-RESETS = (EARLIEST, LATEST, NONE)
+RESETS = tuple(AutoOffsetReset)
 
 _INT32 = 2**31 - 1
 _INT64 = 2**63 - 1
@@ -60,7 +61,7 @@ def read_problem(document: Any, source: ClaimSource) -> Problem:
         {member: each.info() for member, each in members.items()}, topics, replica_racks=racks or None
     )
     problem = replace(problem, settling=settling)
-    reset = fields.get("auto_offset_reset", LATEST)
+    reset = fields.get("auto_offset_reset", AutoOffsetReset.LATEST)
     if reset not in RESETS:
         raise InputError("auto_offset_reset", f"must be one of {', '.join(RESETS)}, not {shown(reset)}")
     if "offsets" not in fields:

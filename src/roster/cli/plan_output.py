@@ -10,7 +10,7 @@ import numpy as np
 
 from roster.assignors import COOPERATIVE_STICKY, STICKY, Assignor, ClaimSource
 from roster.assignors.certificate import verify
-from roster.assignors.ownership import settle
+from roster.assignors.claims import settle_claims
 from roster.cli.output import print_table
 
 if TYPE_CHECKING:
@@ -54,8 +54,8 @@ def judge(assignor: Assignor, problem: Problem) -> Judged:
     """
     plan = assignor.assign(problem)
     if assignor.claim_source is ClaimSource.NONE:  # it does not ask who has what, but people want to see what moves
-        held, contested = settle(problem)
-        plan = replace(plan, held=held, contested=contested)
+        held, contested = settle_claims(problem)
+        plan = replace(plan, owner_before=held, contested=contested)
     asked = problem if assignor in (STICKY, COOPERATIVE_STICKY) else replace(problem, racks=None)
     if not problem.members:
         return Judged(plan, optimal=True, fewest_moves=0, lag=lag_by_member(plan))

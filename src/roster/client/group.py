@@ -12,7 +12,7 @@ from itertools import count
 from random import Random
 from typing import TYPE_CHECKING, Self
 
-from roster.assignors import Assignor, listed
+from roster.assignors import Assignor, as_tuple
 from roster.client.cluster import Cluster
 from roster.client.errors import ClosedError, OptionError, RequestTimeoutError, UnreachableError
 from roster.client.loop import LoopThread
@@ -84,7 +84,7 @@ class GroupMember:
             self._config = MemberConfig(
                 group=group,
                 selection=_selection(topics),
-                assignors=listed(assignors),
+                assignors=as_tuple(assignors),
                 session_timeout_ms=session_timeout_ms,
                 heartbeat_interval_ms=heartbeat_interval_ms,
                 rebalance_timeout_ms=rebalance_timeout_ms,

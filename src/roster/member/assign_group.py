@@ -7,8 +7,8 @@ from collections.abc import Collection, Mapping, Sequence
 import numpy as np
 
 from roster.assignors import Assignor, ClaimSource, find_assignor
-from roster.assignors.lag import LATEST, Offsets, with_offsets
-from roster.model import NO_GENERATION, Plan, Problem
+from roster.assignors.lag import with_offsets
+from roster.model import NO_GENERATION, AutoOffsetReset, PartitionOffsets, Plan, Problem
 from roster.wire.consumer.assignments import encode_assignments
 from roster.wire.consumer.entries import ListedPartitions
 from roster.wire.consumer.lag_user_data import split_lag_user_data
@@ -25,8 +25,8 @@ def lead(
     instance_ids: Mapping[str, str | None] | None = None,
     racks: Mapping[str, Sequence[Collection[str]]] | None = None,
     generation: int | None = None,
-    offsets: Offsets | None = None,
-    auto_offset_reset: str = LATEST,
+    offsets: PartitionOffsets | None = None,
+    auto_offset_reset: str = AutoOffsetReset.LATEST,
 ) -> dict[str, bytes]:
     """Assign a whole group: {member id: subscription bytes} to {member id: assignment bytes}, every member answered.
 
@@ -65,8 +65,8 @@ def plan_group(
     instance_ids: Mapping[str, str | None] | None = None,
     racks: Mapping[str, Sequence[Collection[str]]] | None = None,
     generation: int | None = None,
-    offsets: Offsets | None = None,
-    auto_offset_reset: str = LATEST,
+    offsets: PartitionOffsets | None = None,
+    auto_offset_reset: str = AutoOffsetReset.LATEST,
 ) -> Plan:
     """The same as a Plan, which can explain itself."""
     chosen = find_assignor(assignor)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from roster.assignors import Assignor, RebalanceProtocol, choose, protocol_of
-from roster.assignors.lag import EARLIEST, LATEST, NONE
+from roster.assignors import Assignor, RebalanceProtocol, rebalance_protocol, resolve_assignors
 from roster.member.types import Selection
+from roster.model.offsets import AutoOffsetReset
 
 MAX_NAME = 249
 MAX_OFFSETS_WAIT_MS = 10_000
@@ -44,14 +44,14 @@ class MemberConfig:
     group_instance_id: str | None = None
     rack_id: str | None = None
     capacity: int = 1
-    auto_offset_reset: str = LATEST
+    auto_offset_reset: str = AutoOffsetReset.LATEST
 
     def __post_init__(self) -> None:
         if not self.group:
             raise ConfigError("group", "must not be empty: give the name the group's members share")
         check_selection(self.selection)
         try:
-            choose(self.assignors)
+            resolve_assignors(self.assignors)
         except ValueError as error:
             raise ConfigError("assignors", str(error)) from None
         for option in (
@@ -74,22 +74,20 @@ class MemberConfig:
             )
         if isinstance(self.capacity, bool) or not isinstance(self.capacity, int) or self.capacity < 1:
             raise ConfigError("capacity", f"must be a whole number from 1 up, not {self.capacity!r}")
-        if self.auto_offset_reset not in (EARLIEST, LATEST, NONE):
-            raise ConfigError(
-                "auto_offset_reset", f"must be {EARLIEST}, {LATEST} or {NONE}, not {self.auto_offset_reset!r}"
-            )
+        if self.auto_offset_reset not in tuple(AutoOffsetReset):
+            raise ConfigError("auto_offset_reset", f"must be earliest, latest or none, not {self.auto_offset_reset!r}")
         if self.group_instance_id is not None:
             _check_instance_id(self.group_instance_id)
 
     @property
     def assignors_by_name(self) -> dict[str, Assignor]:
         """The assignors by protocol name, most preferred first."""
-        return choose(self.assignors)
+        return resolve_assignors(self.assignors)
 
     @property
     def rebalance_protocol(self) -> RebalanceProtocol:
         """The highest rebalance protocol that every configured assignor supports."""
-        return protocol_of(self.assignors_by_name)
+        return rebalance_protocol(self.assignors_by_name)
 
     @property
     def join_timeout_ms(self) -> int:

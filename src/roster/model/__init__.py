@@ -1,7 +1,7 @@
 """Vocabulary shared by every room: addresses, topics, offsets, Problem, Plan."""
 
 from roster.model.address import Address, AddressError, parse_address, parse_addresses
-from roster.model.offsets import OffsetAndMetadata, PartitionOffsets
+from roster.model.offsets import AutoOffsetReset, OffsetAndMetadata, OffsetSpec, PartitionOffsets
 from roster.model.plan import LagBalance, Move, Plan
 from roster.model.problem import NO_GENERATION, NO_OWNER, Claims, MemberInfo, Problem, Racks
 from roster.model.topics import TopicPartition
@@ -11,11 +11,13 @@ __all__ = [
     "NO_OWNER",
     "Address",
     "AddressError",
+    "AutoOffsetReset",
     "Claims",
     "LagBalance",
     "MemberInfo",
     "Move",
     "OffsetAndMetadata",
+    "OffsetSpec",
     "PartitionOffsets",
     "Plan",
     "Problem",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import IntEnum, StrEnum
 from typing import TypeAlias
 
 PartitionOffsets: TypeAlias = Mapping[str, Mapping[int, tuple[int, int, int | None]]]
@@ -21,3 +22,24 @@ class OffsetAndMetadata:
     offset: int
     leader_epoch: int = -1
     metadata: str = ""
+
+
+class OffsetSpec(IntEnum):
+    """Special timestamps of ListOffsets; a timestamp from 0 up asks for the first record at or after it (ms)."""
+
+    LATEST = -1
+    EARLIEST = -2
+
+
+class AutoOffsetReset(StrEnum):
+    """Where a group starts to read a partition without a committed offset (Kafka's `auto.offset.reset`)."""
+
+    EARLIEST = "earliest"
+    LATEST = "latest"
+    NONE = "none"
+
+
+def check_auto_offset_reset(value: str) -> None:
+    """Raise ValueError unless `value` is one of `AutoOffsetReset`."""
+    if value not in tuple(AutoOffsetReset):
+        raise ValueError(f"auto_offset_reset must be {', '.join(list(AutoOffsetReset)[:-1])} or none, not {value!r}")

@@ -51,7 +51,7 @@ class Plan:
     """The decision over `problem`.
 
     owner: [partitions] member index that is to own each partition, NO_OWNER where nobody subscribes to it.
-    held: [partitions] member index that has it now, as the policy sees it (claims settled), NO_OWNER if none.
+    owner_before: [partitions] member index that has it now, as the policy sees it (claims settled), NO_OWNER if none.
     withheld: [partitions] True where the owner gets it one round later, because somebody has yet to let it go.
     contested: [partitions] True where several members claimed it in the same newest generation, so nobody has it.
     lag: what a policy that looks at lag came to; None for others.
@@ -59,7 +59,7 @@ class Plan:
 
     problem: Problem
     owner: Int32
-    held: Int32
+    owner_before: Int32
     withheld: Bool
     contested: Bool
     lag: LagBalance | None = None
@@ -70,16 +70,16 @@ class Plan:
         problem: Problem,
         owner: Int32,
         *,
-        held: Int32 | None = None,
+        owner_before: Int32 | None = None,
         withheld: Bool | None = None,
         contested: Bool | None = None,
     ) -> Plan:
-        """A plan; what is not given is: nothing held, nothing withheld, nothing contested."""
+        """Build a plan; by default no partition has an owner before, none is withheld and none contested."""
         size = problem.partition_count
         return cls(
             problem,
             owner.astype(np.int32, copy=False),
-            np.full(size, NO_OWNER, dtype=np.int32) if held is None else held,
+            np.full(size, NO_OWNER, dtype=np.int32) if owner_before is None else owner_before,
             np.zeros(size, dtype=np.bool_) if withheld is None else withheld,
             np.zeros(size, dtype=np.bool_) if contested is None else contested,
         )
@@ -95,7 +95,9 @@ class Plan:
 
     def moved(self) -> Bool:
         """[partitions] True where a member that has the partition loses it to another."""
-        return np.asarray((self.held != NO_OWNER) & (self.owner != NO_OWNER) & (self.held != self.owner))
+        return np.asarray(
+            (self.owner_before != NO_OWNER) & (self.owner != NO_OWNER) & (self.owner_before != self.owner)
+        )
 
     def assignment(self) -> dict[str, dict[str, list[int]]]:
         """What each member is handed in this round: {member: {topic: [partition]}}, every member present."""
@@ -122,14 +124,14 @@ class Plan:
         problem = self.problem
         members = problem.members
         subscribed = [set(s.tolist()) for s in problem.subscriptions]
-        had = np.bincount(self.held[self.held >= 0], minlength=len(members))
+        had = np.bincount(self.owner_before[self.owner_before >= 0], minlength=len(members))
         loads = self.loads()
-        gains = np.bincount(self.owner[(self.owner != self.held) & (self.owner >= 0)], minlength=len(members))
+        gains = np.bincount(self.owner[(self.owner != self.owner_before) & (self.owner >= 0)], minlength=len(members))
         racks = problem.racks
         suits = None if racks is None else racks.suits()
         topic_of, number_of = problem.topic_of(), problem.number_of()
-        for p in np.flatnonzero((self.owner != NO_OWNER) & (self.owner != self.held)).tolist():
-            target, source, topic = int(self.owner[p]), int(self.held[p]), int(topic_of[p])
+        for p in np.flatnonzero((self.owner != NO_OWNER) & (self.owner != self.owner_before)).tolist():
+            target, source, topic = int(self.owner[p]), int(self.owner_before[p]), int(topic_of[p])
             to, place = members[target], (problem.topics[topic], int(number_of[p]))
             if source == NO_OWNER:
                 why = "claimed by several members in one generation" if self.contested[p] else "nobody had it"

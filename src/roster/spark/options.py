@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 from confluent_kafka import Consumer, KafkaException
 
-from roster.assignors import Assignor, choose
+from roster.assignors import Assignor, resolve_assignors
 from roster.model import AddressError, TopicPartition, parse_addresses
 from roster.spark.errors import PipelineError
 
@@ -84,7 +84,7 @@ class Options:
                 fix="A third of the session timeout is usual",
             )
         try:
-            choose(self.assignors)
+            resolve_assignors(self.assignors)
         except ValueError as error:
             raise PipelineError(str(error), field="assignors") from None
         check_reader_options(self.group, self.reader_options)

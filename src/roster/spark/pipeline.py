@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from pyspark import InheritableThread
 
-from roster.assignors import Assignor, listed
+from roster.assignors import Assignor, as_tuple
 from roster.spark.errors import PipelineError
 from roster.spark.execution import SparkRunner, check_session
 from roster.spark.loop import Loop
@@ -121,7 +121,7 @@ class Pipeline:
             trigger_interval_ms=trigger_interval_ms,
             read_timeout_ms=read_timeout_ms,
             start_timeout_ms=start_timeout_ms,
-            assignors=listed(assignors),
+            assignors=as_tuple(assignors),
             session_timeout_ms=session_timeout_ms,
             heartbeat_interval_ms=heartbeat_interval_ms,
             rebalance_timeout_ms=rebalance_timeout_ms,

@@ -16,25 +16,20 @@ partitions and of lag. Without lags they decide as sticky and cooperative-sticky
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from roster.assignors import sticky
 from roster.assignors.base import Assignor, ClaimSource, RebalanceProtocol
-from roster.assignors.lag_exchange import Exchanges, lower_bound
-from roster.assignors.lag_placing import complete
-from roster.assignors.lag_shares import Shares
-from roster.assignors.ownership import settle, to_withhold
-from roster.model import NO_OWNER, LagBalance, Plan, Problem
+from roster.assignors.claims import settle_claims, to_withhold
+from roster.assignors.lag.exchange import Exchanges, lower_bound
+from roster.assignors.lag.placing import complete
+from roster.assignors.lag.shares import Shares
+from roster.assignors.sticky import policy as sticky
+from roster.model import NO_OWNER, AutoOffsetReset, LagBalance, PartitionOffsets, Plan, Problem
 from roster.model.arrays import Int32, Int64
+from roster.model.offsets import check_auto_offset_reset
 from roster.model.problem import MAX_CAPACITY
-
-EARLIEST, LATEST, NONE = "earliest", "latest", "none"
-
-Offsets = Mapping[str, Mapping[int, tuple[int, int, int | None]]]
-"""offsets[topic][partition] = (first offset, end offset, committed offset or None)."""
 
 _MOST_LAG = 1 << 62
 _LOOKS = 4
@@ -67,24 +62,14 @@ class LagOptions:
                 raise ValueError(f"{name} must be a {example}, not {value!r}")
 
 
-def lag_of(begin: int, end: int, committed: int | None, auto_offset_reset: str = LATEST) -> int:
-    """Records of a partition still to be read (KIP-169): from the committed offset to the end, and without one from
-    where `auto_offset_reset` puts the reader: everything, or nothing for "latest".
-
-    A position that the log no longer has counts as none, as for a consumer; one past the end means nothing is left.
-    """
-    if committed is None or committed < 0 or committed < begin:
-        return 0 if auto_offset_reset == LATEST else max(end - max(begin, 0), 0)
-    return max(end - committed, 0)
-
-
-def with_offsets(problem: Problem, offsets: Offsets | None, auto_offset_reset: str = LATEST) -> Problem:
+def with_offsets(
+    problem: Problem, offsets: PartitionOffsets | None, auto_offset_reset: str = AutoOffsetReset.LATEST
+) -> Problem:
     """The problem with the lag of each partition; those without offsets count as read. None: nobody knows any lag.
 
     Raises ValueError for another policy than earliest, latest or none.
     """
-    if auto_offset_reset not in (EARLIEST, LATEST, NONE):
-        raise ValueError(f"auto_offset_reset must be earliest, latest or none, not {auto_offset_reset!r}")
+    check_auto_offset_reset(auto_offset_reset)
     if offsets is None:
         return problem
     lag = np.zeros(problem.partition_count, dtype=np.int64)
@@ -101,7 +86,7 @@ def with_offsets(problem: Problem, offsets: Offsets | None, auto_offset_reset: s
             continue
         number, first, last, committed = np.array(rows, dtype=np.int64).T
         unplaced = (committed < 0) | (committed < first)
-        whole = np.zeros_like(last) if auto_offset_reset == LATEST else last - np.maximum(first, 0)
+        whole = np.zeros_like(last) if auto_offset_reset == AutoOffsetReset.LATEST else last - np.maximum(first, 0)
         lag[start + number] = np.maximum(np.where(unplaced, whole, last - committed), 0)
     return replace(problem, lag=lag)
 
@@ -145,32 +130,32 @@ def _decide(problem: Problem, options: LagOptions, *, cooperative: bool) -> Plan
         plan = sticky.assign_cooperatively(problem) if cooperative else sticky.assign(problem)
         nothing = np.zeros(len(problem.members), dtype=np.int64)
         return replace(plan, lag=LagBalance(nothing, 0.0, 0.0, "no offsets: decided as sticky, by counts alone"))
-    held, contested = settle(problem)
+    owner_before, contested = settle_claims(problem)
     weight = np.ones(len(problem.members), dtype=np.int64)
     if problem.capacity is not None:
         weight = np.clip(problem.capacity, 1, MAX_CAPACITY).astype(np.int64)
     unit = int(np.gcd.reduce(weight)) if len(weight) else 1
     shares = Shares(problem, weight // unit)
     if not len(shares.busy):
-        return Plan.of(problem, np.full_like(held, NO_OWNER), held=held, contested=contested)
-    decision = _Decision(problem, shares, options, held, cooperative=cooperative)
+        return Plan.of(problem, np.full_like(owner_before, NO_OWNER), owner_before=owner_before, contested=contested)
+    decision = _Decision(problem, shares, options, owner_before, cooperative=cooperative)
     owner, note = decision.make()
-    withheld = to_withhold(problem, owner, held) if cooperative else None
-    plan = Plan.of(problem, owner, held=held, withheld=withheld, contested=contested)
+    withheld = to_withhold(problem, owner, owner_before) if cooperative else None
+    plan = Plan.of(problem, owner, owner_before=owner_before, withheld=withheld, contested=contested)
     return replace(plan, lag=_balance(weight, decision.lag, owner, decision.bound / unit, note))
 
 
 class _Decision:
-    """One sticky decision: fill up what is held, then look whether moving pays."""
+    """One sticky decision: complete what is owned, then check whether moving pays."""
 
     def __init__(
-        self, problem: Problem, shares: Shares, options: LagOptions, held: Int32, *, cooperative: bool
+        self, problem: Problem, shares: Shares, options: LagOptions, owner_before: Int32, *, cooperative: bool
     ) -> None:
-        self.problem, self.shares, self.options, self.held, self.cooperative = (
+        self.problem, self.shares, self.options, self.owner_before, self.cooperative = (
             problem,
             shares,
             options,
-            held,
+            owner_before,
             cooperative,
         )
         self.lag = _usable(problem)
@@ -178,7 +163,7 @@ class _Decision:
 
     def make(self) -> tuple[Int32, str]:
         """([partitions] owner, a note)."""
-        owner = self._complete(self.held)
+        owner = self._complete(self.owner_before)
         note = "" if self.problem.lag is not None else "no offsets: decided by counts and capacities alone"
         if self.problem.lag is None:
             return owner, note
@@ -189,7 +174,7 @@ class _Decision:
             return plan, note
         # Next round what is withheld now will be free. Prefer a plan after which that round has nothing left to move.
         for _ in range(_LOOKS):
-            withheld = to_withhold(self.problem, plan, self.held)
+            withheld = to_withhold(self.problem, plan, self.owner_before)
             if not withheld.any():
                 break
             finished = self._complete(np.where(withheld, np.int32(NO_OWNER), plan))
@@ -198,8 +183,8 @@ class _Decision:
             plan, note = self._relieve(finished)
         return plan, note
 
-    def _complete(self, held: Int32) -> Int32:
-        return complete(self.problem, self.shares, self.lag, held, self.bound)
+    def _complete(self, owner_before: Int32) -> Int32:
+        return complete(self.problem, self.shares, self.lag, owner_before, self.bound)
 
     def _relieve(self, owner: Int32) -> tuple[Int32, str]:
         """The assignment after moves for lag's sake, or as it is. Depends on nothing but the assignment and the lags,

@@ -9,18 +9,18 @@ from __future__ import annotations
 
 import numpy as np
 
-from roster.assignors.groups import deal, rank_within, stable_order
+from roster.assignors.arrays import deal, rank_within, stable_order
 from roster.model import NO_OWNER, Problem
 from roster.model.arrays import Bool, Int32, Int64
 
 
-def balance(problem: Problem, held: Int32, members: Int64) -> Int32:
+def balance(problem: Problem, owner_before: Int32, members: Int64) -> Int32:
     """[partitions] the owner of every partition, all of which `members` (ascending indices, at least one) may have."""
     size = problem.partition_count
     quota, spare = divmod(size, len(members))
     place = np.full(len(problem.members) + 1, NO_OWNER, dtype=np.int32)
     place[members] = np.arange(len(members), dtype=np.int32)
-    has = place[held]
+    has = place[owner_before]
     load = np.bincount(has[has >= 0], minlength=len(members))
 
     fuller = np.flatnonzero(load > quota)[:spare]

@@ -17,7 +17,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from roster.assignors.mincost import Network
+from roster.assignors.tasks.quotas import deal_rest, place_on_preferred, quotas
 from roster.model.tasks import LATEST, STATELESS, TaskId
 
 WHOLE_LOG = 1 << 62
@@ -103,9 +103,9 @@ class _Placing:
 
     def wish_for_balance(self) -> None:
         """Choose the balanced placement of stateful actives that restores least, then moves least."""
-        quota, extra, extras = _quotas(len(self.stateful), self.threads, [0] * len(self.names))
-        placed = _cheapest_on_preferred(self.stateful, self.running, self.nearest, quota, extra, extras)
-        self.wished = _deal_rest(self.stateful, placed, quota, extra, extras, self.threads)
+        quota = quotas(len(self.stateful), self.threads, [0] * len(self.names))
+        placed = place_on_preferred(self.stateful, self.running, self.nearest, quota)
+        self.wished = deal_rest(self.stateful, placed, quota, self.threads)
 
     def wish_for_standbys(self) -> None:
         """Give each stateful task its replicas, first to clients that hold its store, then to the least loaded."""
@@ -210,12 +210,10 @@ class _Placing:
     def fill_up_with_stateless(self) -> None:
         """Level the active load with stateless tasks; they have no store, so only balance and habit count."""
         load = Counter(self.actives.values())
-        quota, extra, extras = _quotas(
-            len(self.stateless), self.threads, [load[client] for client in range(len(self.names))]
-        )
+        quota = quotas(len(self.stateless), self.threads, [load[client] for client in range(len(self.names))])
         nowhere = dict.fromkeys(self.stateless)
-        placed = _cheapest_on_preferred(self.stateless, self.running, nowhere, quota, extra, extras)
-        self.actives |= _deal_rest(self.stateless, placed, quota, extra, extras, self.threads)
+        placed = place_on_preferred(self.stateless, self.running, nowhere, quota)
+        self.actives |= deal_rest(self.stateless, placed, quota, self.threads)
 
     def plan(self) -> TaskPlan:
         clients = {name: ClientTasks() for name in self.names}
@@ -260,131 +258,3 @@ def _lags_by_task(problem: TaskProblem, names: Sequence[str]) -> defaultdict[Tas
             else:
                 lags[task][client] = WHOLE_LOG if lag < LATEST else min(lag, WHOLE_LOG)
     return lags
-
-
-def _quotas(tasks: int, threads: Sequence[int], load: Sequence[int]) -> tuple[list[int], set[int], int]:
-    """How many tasks each client gets on top of its load: sure shares, who may get one more, and how many do.
-
-    Tasks go one by one to the client whose load per thread would grow least (D'Hondt's rule, which levels every
-    convex cost), but a client without work comes before any second task. Clients that tie for the last tasks share
-    them: which of them get one is left to stickiness.
-    """
-    quota = [0] * len(threads)
-    queue = [(_pressure(load[client], threads[client]), client) for client in range(len(threads))]
-    heapq.heapify(queue)
-    order = []
-    for _ in range(tasks):
-        pressure, client = queue[0]
-        order.append((pressure, client))
-        quota[client] += 1
-        heapq.heapreplace(queue, (_pressure(load[client] + quota[client], threads[client]), client))
-    if not order:
-        return quota, set(), 0
-    last = order[-1][0]
-    takers = [client for pressure, client in order if pressure == last]
-    for client in takers:
-        quota[client] -= 1
-    rivals = {client for pressure, client in queue if pressure == last} | set(takers)
-    return quota, rivals, len(takers)
-
-
-def _pressure(load: int, threads: int) -> float:
-    """What one more task would make the load per thread; nothing for a client without work."""
-    return (load + 1) / threads if load else 0.0
-
-
-def _cheapest_on_preferred(
-    tasks: Sequence[TaskId],
-    running: Mapping[TaskId, int],
-    nearest: Mapping[TaskId, frozenset[int] | None],
-    quota: Sequence[int],
-    extra: Collection[int],
-    extras: int,
-) -> dict[TaskId, int]:
-    """Place as many tasks as the quotas allow on clients that hold them, and of those as many as possible unmoved.
-
-    Tasks that are alike in where they run and who holds them flow together, so the cost follows the kinds of tasks.
-    """
-    kinds: defaultdict[tuple[int | None, frozenset[int]], list[TaskId]] = defaultdict(list)
-    for task in tasks:
-        runs_on = running.get(task)
-        holders = nearest[task] or frozenset()
-        # What runs nowhere and is held everywhere fits any place, so it is dealt afterwards.
-        if runs_on is not None or 0 < len(holders) < len(quota):
-            kinds[runs_on, holders].append(task)
-    network = Network()
-    clients = [network.node() for _ in quota]
-    spare = network.node()
-    spare_out = network.arc(spare, 1, extras)
-    ways_out = []
-    for client, share in enumerate(quota):
-        sure = network.arc(clients[client], 1, share)
-        more = network.arc(clients[client], spare, 1 if client in extra else 0)
-        ways_out.append([(sure,), (more, spare_out)])
-    flows: list[tuple[list[TaskId], list[tuple[int, int]]]] = []
-    for (runs_on, holders), alike in sorted(kinds.items(), key=lambda kind: kind[1][0]):
-        node = network.node()
-        supply = network.arc(0, node, len(alike))
-        arcs = []
-        if runs_on is not None:
-            stay = network.arc(node, clients[runs_on], len(alike))
-            for way_out in ways_out[runs_on]:
-                network.push(supply, stay, *way_out)
-            arcs.append((stay, runs_on))
-        arcs += [
-            (network.arc(node, clients[client], len(alike), cost=1), client)
-            for client in sorted(holders)
-            if client != runs_on
-        ]
-        flows.append((alike, arcs))
-    network.saturate()
-    placed = {}
-    for alike, arcs in flows:
-        unplaced = iter(alike)
-        for arc, client in arcs:
-            for _ in range(network.flow(arc)):
-                placed[next(unplaced)] = client
-    return placed
-
-
-def _deal_rest(
-    tasks: Sequence[TaskId],
-    placed: Mapping[TaskId, int],
-    quota: Sequence[int],
-    extra: Collection[int],
-    extras: int,
-    threads: Sequence[int],
-) -> dict[TaskId, int]:
-    """Deal what is left to the open places, a sub-topology's tasks to clients with fewest of that sub-topology."""
-    dealt = dict(placed)
-    load = Counter(placed.values())
-    extras -= sum(load[client] > share for client, share in enumerate(quota))
-    rivals = sorted((client for client in extra if load[client] <= quota[client]), key=lambda c: (-threads[c], c))
-    chosen = set(rivals[:extras])
-    places = [share + (client in chosen) - load[client] for client, share in enumerate(quota)]
-    spread: defaultdict[int, Counter[int]] = defaultdict(Counter)
-    for task, client in placed.items():
-        spread[task.subtopology][client] += 1
-    rest: defaultdict[int, list[TaskId]] = defaultdict(list)
-    for task in tasks:
-        if task not in placed:
-            rest[task.subtopology].append(task)
-    for subtopology, waiting in rest.items():
-        kin = spread[subtopology]
-        queue = [
-            (kin[client], _pressure(load[client], threads[client]), client)
-            for client, open_places in enumerate(places)
-            if open_places > 0
-        ]
-        heapq.heapify(queue)
-        for task in waiting:
-            client = queue[0][2]
-            dealt[task] = client
-            load[client] += 1
-            kin[client] += 1
-            places[client] -= 1
-            if places[client]:
-                heapq.heapreplace(queue, (kin[client], _pressure(load[client], threads[client]), client))
-            else:
-                heapq.heappop(queue)
-    return dealt

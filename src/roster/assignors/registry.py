@@ -1,4 +1,4 @@
-"""What a member may be told to assign with: names of assignors, and Assignor objects where options are wanted."""
+"""Registry of assignors: by name, and as Assignor objects where options are given."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ASSIGNORS: Mapping[str, Assignor] = MappingProxyType(
 
 
 def find_assignor(assignor: str | Assignor) -> Assignor:
-    """The assignor itself, or the one of that name; ValueError names the known ones."""
+    """Return the assignor itself, or the one of that name. Raises ValueError that lists the known names."""
     if isinstance(assignor, Assignor):
         return assignor
     if isinstance(assignor, str) and assignor in ASSIGNORS:
@@ -31,15 +31,16 @@ def find_assignor(assignor: str | Assignor) -> Assignor:
     raise ValueError(f"there is no assignor {assignor!r}; known are {', '.join(sorted(ASSIGNORS))}")
 
 
-def listed(assignors: str | Assignor | Iterable[str | Assignor]) -> tuple[str | Assignor, ...]:
-    """What may be given alone where several may be given."""
+def as_tuple(assignors: str | Assignor | Iterable[str | Assignor]) -> tuple[str | Assignor, ...]:
+    """Return a tuple of assignors; a single one may be given alone."""
     return (assignors,) if isinstance(assignors, str | Assignor) else tuple(assignors)
 
 
-def choose(assignors: Iterable[str | Assignor]) -> dict[str, Assignor]:
-    """The assignors by the names their group knows them by, in the order given.
+def resolve_assignors(assignors: Iterable[str | Assignor]) -> dict[str, Assignor]:
+    """Return the assignors by protocol name, in the order given.
 
-    Raises ValueError: there is none, one that nobody knows, two of one name, or they share no rebalance protocol.
+    Raises ValueError if the list is empty, names an unknown assignor or one name twice, or if the assignors share no
+    rebalance protocol.
     """
     chosen: dict[str, Assignor] = {}
     for each in assignors:
@@ -54,8 +55,8 @@ def choose(assignors: Iterable[str | Assignor]) -> dict[str, Assignor]:
     return chosen
 
 
-def protocol_of(chosen: Mapping[str, Assignor]) -> RebalanceProtocol:
-    """The highest rebalance protocol that all of what `choose` gave support."""
+def rebalance_protocol(chosen: Mapping[str, Assignor]) -> RebalanceProtocol:
+    """Return the highest rebalance protocol that all of the assignors support."""
     return max(_common(chosen.values()))
 
 

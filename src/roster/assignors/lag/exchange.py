@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from roster.assignors.lag_shares import Shares, fullness
+from roster.assignors.lag.shares import Shares, fullness
 from roster.model import Problem
 from roster.model.arrays import Bool, Float64, Int32, Int64
 

@@ -12,9 +12,9 @@ from zlib import crc32
 
 import numpy as np
 
-from roster.assignors.groups import rank_within
-from roster.assignors.lag_exchange import Exchanges
-from roster.assignors.lag_shares import Shares, fullness, level
+from roster.assignors.arrays import rank_within
+from roster.assignors.lag.exchange import Exchanges
+from roster.assignors.lag.shares import Shares, fullness, level
 from roster.model import NO_OWNER, Problem
 from roster.model.arrays import Bool, Float64, Int32, Int64
 
@@ -22,18 +22,18 @@ _FEW = 24
 """Up to so many members a wave is dealt faster by Python than by numpy."""
 
 
-def complete(problem: Problem, shares: Shares, lag: Int64, held: Int32, bound: float) -> Int32:
+def complete(problem: Problem, shares: Shares, lag: Int64, owner_before: Int32, bound: float) -> Int32:
     """[partitions] an owner for everything: counts as `Shares` says and with the fairest totals.
 
     Changes nothing that is held when counts allow it. `bound` is the lag at which evening out may end.
     """
-    placing = _Placing(problem, shares, lag, held)
+    placing = _Placing(problem, shares, lag, owner_before)
     if placing.settled:
         return placing.owner
     placing.fill()
     placing.hand_out_extras()
     placing.level()
-    movable = placing.owner != held
+    movable = placing.owner != owner_before
     if movable.any():
         Exchanges(problem, shares, lag, placing.owner, None if movable.all() else movable).smooth(bound)
     return placing.owner
@@ -42,13 +42,13 @@ def complete(problem: Problem, shares: Shares, lag: Int64, held: Int32, bound: f
 class _Placing:
     """owner: [partitions] so far; load, count: [members] lag so far, and partitions it is due in the end."""
 
-    def __init__(self, problem: Problem, shares: Shares, lag: Int64, held: Int32) -> None:
+    def __init__(self, problem: Problem, shares: Shares, lag: Int64, owner_before: Int32) -> None:
         self.problem, self.shares, self.lag = problem, shares, lag
         self.topic_of = problem.topic_of()
         self.members, self.topics = len(problem.members), len(problem.topics)
-        self.owner = held.copy()
-        mine = np.flatnonzero(held >= 0)
-        self.owner[mine[~shares.subscribe(held[mine], self.topic_of[mine])]] = NO_OWNER
+        self.owner = owner_before.copy()
+        mine = np.flatnonzero(owner_before >= 0)
+        self.owner[mine[~shares.subscribe(owner_before[mine], self.topic_of[mine])]] = NO_OWNER
         self._keep()
         self.load = np.zeros(self.members, dtype=np.int64)
         mine = np.flatnonzero(self.owner >= 0)
@@ -219,7 +219,7 @@ class _Placing:
         return np.asarray(self.load[members] / self.shares.weight[members], dtype=np.float64)
 
     def level(self) -> None:
-        """Pass extras on until totals are fairest, first those that were free; what is held moves only if it must."""
+        """Pass extras on until totals are fairest; extras that were free first, owned ones only if needed."""
         consumers, class_of = self.shares.consumers, self.shares.class_of
         for every in (False, True):
             topics = range(self.topics) if every else sorted(self.given)

@@ -1,4 +1,4 @@
-"""Who may have what: topics with the same subscribers, members with the same subscription, and dealing in turn."""
+"""Subscribers of topics: topics with the same subscribers, members with the same subscription."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from roster.assignors.arrays import distinct, ranges, stable_order
 from roster.model import Problem
 from roster.model.arrays import Bool, Int32, Int64
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TopicClasses:
-    """Topics grouped by who subscribes to them; classes are numbered by their first topic.
+    """Topics grouped by their subscribers; classes are numbered by their first topic.
 
     of_topic: [topics] class of each topic. Class c is in subscriptions `subscription[start[c]:start[c + 1]]`.
     """
@@ -25,7 +26,7 @@ class TopicClasses:
         return len(self.start) - 1
 
     def subscriptions(self, number: int) -> Int32:
-        """The subscriptions that contain the topics of a class."""
+        """Return the subscriptions that contain the topics of a class."""
         return self.subscription[self.start[number] : self.start[number + 1]]
 
 
@@ -50,7 +51,7 @@ def topic_classes(problem: Problem) -> TopicClasses:
 
 
 def _first_alike(values: Int32, start: Int64, size: Int64) -> Int64:
-    """For each list values[start:start + size], none empty, the first list that is equal to it."""
+    """Return for each list values[start:start + size], none empty, the first list equal to it."""
     mixed = (values.astype(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
     mixed = (mixed ^ (mixed >> np.uint64(31))) * np.uint64(0xBF58476D1CE4E5B9)
     signature = np.add.reduceat(mixed ^ (mixed >> np.uint64(29)), start)
@@ -65,37 +66,20 @@ def _first_alike(values: Int32, start: Int64, size: Int64) -> Int64:
     return np.array([seen.setdefault(key, number) for number, key in enumerate(lists)], dtype=np.int64)
 
 
-def distinct(values: Int64, bound: int) -> tuple[Int64, Int64, Int64]:
-    """(distinct values, ascending, of those in 0..bound-1; the index of each value among them; how often it occurs)"""
-    if bound > 4 * len(values):
-        return np.unique(values, return_inverse=True, return_counts=True)
-    counts = np.bincount(values, minlength=bound)
-    present = np.flatnonzero(counts)
-    index = np.empty(bound, dtype=np.int64)
-    index[present] = np.arange(len(present))
-    return present, index[values], counts[present]
-
-
-def ranges(start: Int64, size: Int64) -> Int64:
-    """start[0], start[0] + 1, ... (size[0] of them), start[1], ..."""
-    end = np.cumsum(size)
-    return np.asarray(np.arange(int(end[-1]) if len(end) else 0) + np.repeat(start - (end - size), size))
-
-
 def members_by_subscription(problem: Problem) -> list[Int64]:
-    """Per subscription the indices of the members that have it, ascending."""
+    """Return per subscription the indices of its members, ascending."""
     order = np.argsort(problem.subscription_of, kind="stable")
     sizes = np.bincount(problem.subscription_of, minlength=len(problem.subscriptions))
     return np.split(order, np.cumsum(sizes)[:-1]) if len(sizes) else []
 
 
 def subscribers(members: list[Int64], subscriptions: Int32) -> Int64:
-    """Members of any of the subscriptions, ascending."""
+    """Return the members of any of the subscriptions, ascending."""
     return np.sort(np.concatenate([members[s] for s in subscriptions.tolist()]))
 
 
-def may_have(problem: Problem, member: Int32, topic: Int32) -> Bool:
-    """For each pair, whether the member subscribes to the topic."""
+def is_subscribed(problem: Problem, member: Int32, topic: Int32) -> Bool:
+    """Return for each pair whether the member subscribes to the topic."""
     if len(problem.subscriptions) == 1:
         return np.ones(len(member), dtype=np.bool_)
     subscription, topic_count = problem.subscription_of[member], len(problem.topics)
@@ -111,23 +95,7 @@ def may_have(problem: Problem, member: Int32, topic: Int32) -> Bool:
     return np.asarray(pairs[place] == asked, dtype=np.bool_)
 
 
-def stable_order(values: Int64 | Int32, bound: int) -> Int64:
-    """The stable sorting permutation of values in 0..bound-1; numpy sorts two-byte numbers in linear time."""
-    return np.argsort(values.astype(np.uint16) if bound <= 1 << 16 else values, kind="stable")
-
-
-def rank_within(groups: Int64 | Int32, bound: int) -> Int64:
-    """For each entry, how many earlier entries are of the same group; groups are 0..bound-1."""
-    order = stable_order(groups, bound)
-    ordered = groups[order]
-    starts = np.flatnonzero(np.append(True, ordered[1:] != ordered[:-1])) if len(order) else order
-    rank = np.empty(len(order), dtype=np.int64)
-    rank[order] = np.arange(len(order)) - np.repeat(starts, np.diff(np.append(starts, len(order))))
-    return rank
-
-
-def deal(counts: Int64) -> Int64:
-    """Indices 0..n-1, index i counts[i] times, as cards are dealt: one to each in turn who still lacks some."""
-    receivers = np.repeat(np.arange(len(counts)), counts)
-    turn = np.arange(len(receivers)) - np.repeat(np.cumsum(counts) - counts, counts)
-    return receivers[stable_order(turn, int(counts.max(initial=0)))]
+def active_members(problem: Problem) -> Int64:
+    """Return the members that subscribe to some topic, ascending."""
+    subscribes = np.array([len(topics) > 0 for topics in problem.subscriptions], dtype=np.bool_)
+    return np.flatnonzero(subscribes[problem.subscription_of]) if len(problem.members) else np.zeros(0, dtype=np.int64)

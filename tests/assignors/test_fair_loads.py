@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from roster.assignors.levels import Table, fairest, spread
+from roster.assignors.sticky.fair_loads import Table, fairest, spread
 
 supplies = st.integers(1, 1 << 20)
 

@@ -13,14 +13,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from roster.assignors.flow import UNBOUNDED, Network
-from roster.assignors.groups import deal, distinct, ranges, rank_within, stable_order, topic_classes
-from roster.assignors.levels import Levels, Table, fairest, spread
+from roster.assignors.arrays import deal, distinct, ranges, rank_within, stable_order
+from roster.assignors.min_cost_flow import UNBOUNDED, MinCostFlow
+from roster.assignors.sticky.fair_loads import Levels, Table, fairest, spread
+from roster.assignors.subscribers import active_members, topic_classes
 from roster.model import NO_OWNER, Problem
 from roster.model.arrays import Bool, Int32, Int64
 
 
-def balance_mixed(problem: Problem, held: Int32, *, by_rack: bool) -> Int32:
+def balance(problem: Problem, held: Int32, *, by_rack: bool) -> Int32:
     """[partitions] the owner of every partition, all of which somebody subscribes to.
 
     First the loads are lexicographically fairest, then (by_rack) most partitions have a replica in their owner's rack,
@@ -56,8 +57,7 @@ def _kinds(problem: Problem, *, by_rack: bool) -> _Kinds:
         number = {rack: i for i, rack in enumerate(sorted({rack for rack in racks.member if rack is not None}), 1)}
         rack_of += [0 if rack is None else number[rack] for rack in racks.member]
 
-    subscribes = np.array([len(s) > 0 for s in problem.subscriptions], dtype=np.bool_)
-    busy = np.flatnonzero(subscribes[problem.subscription_of])
+    busy = active_members(problem)
     kind = problem.subscription_of[busy] * (rack_of.max(initial=0) + 1) + rack_of[busy]
     class_of = np.full(len(problem.members), -1, dtype=np.int64)
     _, example, class_of[busy] = np.unique(kind, return_index=True, return_inverse=True)
@@ -162,15 +162,15 @@ class _Exchange:
         cell = np.flatnonzero(levels.block_of_row[table.row] == levels.block_of_class[table.column])
         loaded = np.flatnonzero(member_level > 0)
 
-        surplus = np.zeros(nodes, dtype=np.int64)
-        surplus[:rows] = table.supply - np.bincount(self.held_row, weights=kept, minlength=rows).astype(np.int64)
+        excess = np.zeros(nodes, dtype=np.int64)
+        excess[:rows] = table.supply - np.bincount(self.held_row, weights=kept, minlength=rows).astype(np.int64)
         held_by = np.bincount(self.holder, weights=kept, minlength=members).astype(np.int64)
         floor = np.maximum(member_level - 1, 0)
         carries_more = (held_by[busy] > floor) & (member_level > 0)
-        surplus[member_node + busy] = held_by[busy] - floor - carries_more
+        excess[member_node + busy] = held_by[busy] - floor - carries_more
         in_block = np.bincount(levels.block_of_row, weights=table.supply, minlength=blocks).astype(np.int64)
         carried = np.bincount(member_block, weights=floor + carries_more, minlength=blocks).astype(np.int64)
-        surplus[block_node:] = carried - in_block
+        excess[block_node:] = carried - in_block
 
         zero = np.zeros
         arcs = [
@@ -187,8 +187,8 @@ class _Exchange:
              zero(len(loaded), dtype=np.int64), carries_more[loaded].astype(np.int64)),
         ]  # fmt: skip
         tail, head, room, cost, flow0 = (np.concatenate(column) for column in zip(*arcs, strict=True))
-        network = Network(nodes, tail, head, room, cost, flow0, surplus)
-        network.drain()
+        network = MinCostFlow(nodes, tail, head, room, cost, flow0, excess)
+        network.solve()
         flow = network.flow
         kept = np.zeros(len(self.held), dtype=np.int64)
         kept[holding] = flow[: len(holding)]

@@ -12,7 +12,13 @@ from collections import deque
 
 import numpy as np
 
-from roster.assignors.groups import may_have, members_by_subscription, subscribers, topic_classes
+from roster.assignors.subscribers import (
+    active_members,
+    is_subscribed,
+    members_by_subscription,
+    subscribers,
+    topic_classes,
+)
 from roster.model import Problem
 from roster.model.arrays import Bool, Float64, Int32, Int64
 
@@ -35,8 +41,7 @@ class Shares:
         self.class_weight = np.array([weight[group].sum() for group in self.consumers], dtype=np.int64)
         self.counts = problem.counts
         self.topic_weight = self.class_weight[self.class_of]
-        subscribes = np.array([len(topics) > 0 for topics in problem.subscriptions], dtype=np.bool_)
-        self.busy = np.flatnonzero(subscribes[problem.subscription_of]) if len(weight) else np.zeros(0, dtype=np.int64)
+        self.busy = active_members(problem)
         self._lots: dict[tuple[int, int], tuple[Int64, Bool]] = {}
 
     def least(self, topic: Int64 | Int32, member: Int64 | Int32) -> Int64:
@@ -60,22 +65,17 @@ class Shares:
         """For each pair, whether the member subscribes to the topic."""
         if len(self.problem.subscriptions) == 1:
             return np.ones(len(member), dtype=np.bool_)
-        return may_have(self.problem, np.asarray(member, dtype=np.int32), np.asarray(topic, dtype=np.int32))
+        return is_subscribed(self.problem, np.asarray(member, dtype=np.int32), np.asarray(topic, dtype=np.int32))
 
     def base(self) -> Int64:
         """[members] partitions that each has without extras."""
         total = np.zeros(len(self.weight), dtype=np.int64)
-        kinds, number = np.unique(np.stack((self.class_of, self.counts)), axis=1, return_counts=True)
-        for (group, _), topic, times in zip(
-            kinds.T.tolist(), self._example(kinds).tolist(), number.tolist(), strict=True
-        ):
+        kinds, example, number = np.unique(
+            np.stack((self.class_of, self.counts)), axis=1, return_index=True, return_counts=True
+        )
+        for (group, _), topic, times in zip(kinds.T.tolist(), example.tolist(), number.tolist(), strict=True):
             total[self.consumers[group]] += times * self.lot(topic)[0]
         return total
-
-    def _example(self, kinds: Int64) -> Int64:
-        """One topic of each (class, number of partitions)."""
-        _, example = np.unique(np.stack((self.class_of, self.counts)), axis=1, return_index=True)
-        return np.asarray(example[: kinds.shape[1]], dtype=np.int64)
 
 
 def fullness(count: Int64, weight: Int64) -> Float64:

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from roster.assignors.flow import GOLDEN, UNBOUNDED, Network
-from roster.assignors.groups import ranges
+from roster.assignors.arrays import ranges
+from roster.assignors.min_cost_flow import GOLDEN, UNBOUNDED, MinCostFlow
 from roster.model.arrays import Bool, Int64
 
 _ROUNDS, _CELLS = 32, 1 << 15
@@ -104,31 +104,31 @@ class _Part:
         row, column = number_of_row[table.row[cells]], number_of_class[table.column[cells]]
         load = np.bincount(column, weights=placed[cells], minlength=len(self.size)).astype(np.int64)
         free = np.zeros(len(cells), dtype=np.int64)
-        self.network = Network(
+        self.network = MinCostFlow(
             len(self.size), row, column, free + UNBOUNDED, free, placed[cells], load - self.level * self.size
         )
 
     def even_out(self) -> None:
-        """Bring loads to the mean, rounded down or up, as far as surpluses meet deficits; the rest is to be found out.
+        """Bring loads to the mean, rounded down or up, as far as excess meets demand; the rest is to be found out.
 
         What is neither above nor below stays out of it, so that no later step has to take back what this one did.
         """
-        surplus = self.network.surplus
-        between = np.clip(surplus, -self.size, 0)
-        self.network.surplus = surplus - between
-        self.network.drain()
-        self.network.surplus += between
+        excess = self.network.excess
+        between = np.clip(excess, -self.size, 0)
+        self.network.excess = excess - between
+        self.network.solve()
+        self.network.excess += between
 
     def above(self, level: int) -> Bool:
         """[rows + classes] those in which some member must carry more than `level`, however the rest is shared."""
         self.bring_down_to(level)
-        return self.network.reached()
+        return self.network.reachable()
 
     def bring_down_to(self, level: int) -> None:
         """Lower the loads that are above `level`, where that can be; none of the others gets smaller by it."""
-        self.network.surplus += (self.level - level) * self.size
+        self.network.excess += (self.level - level) * self.size
         self.level = level
-        self.network.drain()
+        self.network.solve()
 
     def cut(self, chosen: Bool) -> _Part:
         """The part of this one that has the chosen rows and classes, between which and the others nothing runs."""
@@ -138,7 +138,7 @@ class _Part:
     def record(self, chosen: Bool) -> tuple[Int64, Int64, Int64]:
         """Note what is placed between the chosen rows and classes; (their cells, rows, classes)."""
         flow = self.network.flow
-        stuck = self.network.surplus[: len(self.rows)]
+        stuck = self.network.excess[: len(self.rows)]
         rows, classes = chosen[: len(self.rows)], chosen[len(self.rows) :]
         row_here = np.zeros(len(self.table.supply), dtype=np.bool_)
         class_here = np.zeros(len(self.table.size), dtype=np.bool_)

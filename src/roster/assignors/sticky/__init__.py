@@ -1,0 +1,5 @@
+"""The sticky assignors."""
+
+from roster.assignors.sticky.policy import COOPERATIVE_STICKY, STICKY
+
+__all__ = ["COOPERATIVE_STICKY", "STICKY"]
