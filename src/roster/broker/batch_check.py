@@ -8,6 +8,7 @@ from roster.wire import WireError
 from roster.wire.records import read_header, verify_crc
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from roster.wire.records import BatchHeader
@@ -15,6 +16,10 @@ if TYPE_CHECKING:
 LEADER_EPOCH = 0
 """There is one broker and it leads for ever."""
 NO_END = 1 << 63
+EPOCH_AND_MAGIC = b"\0\0\0\0\2"
+"""What the bytes 12 to 16 of every batch here are."""
+_LENGTH = slice(8, 12)
+_MOST_CANDIDATES = 1_000
 
 
 class CorruptSegmentError(WireError):
@@ -34,6 +39,8 @@ class Damage(NamedTuple):
     reason: str
     readable_from: int | None = None
     """The next offset that is not hit."""
+    resumes_at: int = NO_END
+    """The position of that offset's batch."""
 
     def __str__(self) -> str:
         return f"{self.path} is damaged at position {self.position} (offset {self.offset}): {self.reason}"
@@ -75,3 +82,35 @@ def check_batch(
     if not verify_crc(data[: header.size]):
         raise WireError(f"the batch at offset {header.base_offset} fails its CRC")
     return header
+
+
+def find_rest(data: memoryview, damaged: int, due: int, before: int, *, gaps: bool) -> tuple[int, int] | None:
+    """Position and offset of the first batch behind a damaged one from which on all are whole; None if there is none.
+
+    They have to reach the end of `data` and offset `before`, since their base offsets are outside their CRCs.
+    """
+    for start in _candidates(bytes(data), damaged):
+        position, offset, first = start, due, None
+        try:
+            while position < len(data):
+                header = check_batch(data[position:], offset, before, gaps=gaps or first is None)
+                first = header.base_offset if first is None else first
+                position, offset = position + header.size, header.last_offset + 1
+        except WireError:
+            continue
+        if first is not None and (gaps or offset == before):
+            return start, first
+    return None
+
+
+def _candidates(data: bytes, damaged: int) -> Iterator[int]:
+    """Where a batch may begin behind a damaged one: where that says that it ends, then wherever it looks so."""
+    length = int.from_bytes(data[damaged:][_LENGTH], "big", signed=True)
+    if length > 0:
+        yield damaged + _LENGTH.stop + length
+    found = damaged + _LENGTH.stop
+    for _ in range(_MOST_CANDIDATES):
+        found = data.find(EPOCH_AND_MAGIC, found + 1)
+        if found < 0:
+            return
+        yield found - _LENGTH.stop

@@ -141,8 +141,7 @@ def _locate(wanted: list[_Wanted], budget: int) -> tuple[int, bool]:
         try:
             want.place = log.locate(want.offset, limit, at_least_one=available == 0)
         except (CorruptSegmentError, OSError) as error:
-            answer.error_code = _read_error(error)
-            wrong = True
+            answer.error_code = _read_error(error)  # told after the wait: some clients ask again at once, for ever
             continue
         if want.place is not None:
             available += want.place[2] - want.place[1]

@@ -12,7 +12,7 @@ import logging
 import re
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
-from roster.broker.batch_check import NO_END, CorruptSegmentError, Damage, check_batch
+from roster.broker.batch_check import EPOCH_AND_MAGIC, NO_END, CorruptSegmentError, Damage, check_batch
 from roster.broker.files import names_in, sync_directory, sync_file
 from roster.broker.producers import NO_PRODUCER, ProducerTable
 from roster.broker.segment import LOG_SUFFIX, SIDECAR_SUFFIX, Segment
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
 _CUT_NAME = re.compile(r"cut-([0-9]{1,9})")
 _SEGMENT_NAME = re.compile(rf"([0-9]{{20}}){re.escape(LOG_SUFFIX)}")
-_EPOCH_AND_MAGIC = b"\0\0\0\0\2"
-"""What the bytes 12 to 16 of every batch here are."""
 _LENGTH = slice(8, 12)
 _SEARCH_BYTES = 1 << 20
 _MOST_PIECES = 100
@@ -264,7 +262,7 @@ def _is_torn(damage: Damage) -> bool:
         left = damage.path.stat().st_size - damage.position
         head = file.read(HEADER_SIZE)
         due = damage.offset.to_bytes(8, "big")
-        placed = head[:8] == due[: len(head)] and head[12:17] == _EPOCH_AND_MAGIC[: max(0, len(head) - 12)]
+        placed = head[:8] == due[: len(head)] and head[12:17] == EPOCH_AND_MAGIC[: max(0, len(head) - 12)]
         if not placed or len(head) < HEADER_SIZE:
             return placed
         is_short = _LENGTH.stop + int.from_bytes(head[_LENGTH], "big", signed=True) > left
@@ -318,11 +316,11 @@ def _candidates(file: BinaryIO, position: int, size: int) -> Iterator[int]:
     place = position + 1 + _LENGTH.stop
     while place < size:
         file.seek(place)
-        window = file.read(_SEARCH_BYTES + len(_EPOCH_AND_MAGIC))
-        found = window.find(_EPOCH_AND_MAGIC)
+        window = file.read(_SEARCH_BYTES + len(EPOCH_AND_MAGIC))
+        found = window.find(EPOCH_AND_MAGIC)
         while found >= 0:
             yield place + found - _LENGTH.stop
-            found = window.find(_EPOCH_AND_MAGIC, found + 1)
+            found = window.find(EPOCH_AND_MAGIC, found + 1)
         place += _SEARCH_BYTES
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import google_crc32c
 
-from roster.broker.batch_check import NO_END, CorruptSegmentError, Damage, check_batch
+from roster.broker.batch_check import NO_END, CorruptSegmentError, Damage, check_batch, find_rest
 from roster.broker.files import read_cached, sync_directory, write_at, write_atomically
 from roster.broker.open_files import LogFile
 from roster.broker.producers import ProducerTable
@@ -205,14 +205,22 @@ class Segment:
     def position_of(self, offset: int) -> int:
         """Where the first batch begins that holds this offset or a later one; `size` if there is none."""
         entry = max(bisect_right(self._offsets, offset) - 1, 0)
-        return self._walk(entry, lambda header, _: header.last_offset >= offset)
+        return self._walk(
+            entry,
+            lambda header, _: header.last_offset >= offset,
+            lambda damage: damage.readable_from is not None and offset >= damage.readable_from,
+        )
 
     def cut(self, start: int, limit: int) -> int:
         """The last batch boundary that is neither before `start`, itself one, nor after `limit`."""
         if limit >= self.size:
             return self.size
         try:
-            boundary = self._walk(self._block(limit), lambda header, position: position + header.size > limit)
+            boundary = self._walk(
+                self._block(limit),
+                lambda header, position: position + header.size > limit,
+                lambda damage: start >= damage.resumes_at,
+            )
         except CorruptSegmentError as error:
             boundary = error.position
         return max(start, boundary)
@@ -226,28 +234,42 @@ class Segment:
         entry = max(bisect_left(self._times, timestamp) - 1, 0)
         return self._walk(entry, lambda header, _: header.max_timestamp >= timestamp)
 
-    def _walk(self, entry: int, found: Callable[[BatchHeader, int], bool]) -> int:
+    def _walk(
+        self,
+        entry: int,
+        found: Callable[[BatchHeader, int], bool],
+        is_past: Callable[[Damage], bool] = lambda _: False,
+    ) -> int:
         """Position of the first batch at or after an index entry for which `found` is true.
 
-        Raise CorruptSegmentError if damage comes first.
+        Raise CorruptSegmentError if damage comes first, except damage that `is_past`.
         """
         for block in range(entry, len(self._positions)):
             damage = None if self._checked[block] else self.check(block)
-            position = self._positions[block]
-            end = self._block_end(block)[0] if damage is None else damage.position
-            while position < end:
-                # All batches of a block begin within one interval.
-                window = memoryview(self._bytes(position, min(position + self._interval + HEADER_SIZE, end)))
-                taken = 0
-                while len(window) - taken >= HEADER_SIZE:
-                    header = read_header(window[taken:])
-                    if found(header, position + taken):
-                        return position + taken
-                    taken += header.size
-                position += taken
-            if damage is not None:
-                raise damage.error()
+            position, end = self._positions[block], self._block_end(block)[0]
+            if damage is not None and not is_past(damage):
+                place = self._walk_batches(position, damage.position, found)
+                if place is None:
+                    raise damage.error()
+            else:
+                place = self._walk_batches(position if damage is None else damage.resumes_at, end, found)
+            if place is not None:
+                return place
         return self.size
+
+    def _walk_batches(self, position: int, end: int, found: Callable[[BatchHeader, int], bool]) -> int | None:
+        """Position of the first batch between two boundaries for which `found` is true."""
+        while position < end:
+            # All batches of a block begin within one interval.
+            window = memoryview(self._bytes(position, min(position + self._interval + HEADER_SIZE, end)))
+            taken = 0
+            while len(window) - taken >= HEADER_SIZE:
+                header = read_header(window[taken:])
+                if found(header, position + taken):
+                    return position + taken
+                taken += header.size
+            position += taken
+        return None
 
     def _bytes(self, start: int, end: int) -> bytes:
         with self._file as fd:
@@ -295,7 +317,8 @@ class Segment:
             if due != before and not self.gaps:
                 raise WireError(f"the batches end at offset {due} where {before} was due")
         except WireError as error:
-            damage = Damage(self.path, start + taken, due, str(error), before)
+            rest, readable_from = find_rest(data, taken, due, before, gaps=self.gaps) or (end - start, before)
+            damage = Damage(self.path, start + taken, due, str(error), readable_from, start + rest)
             self._checked[block] = False
             self._report(damage)
             return damage
@@ -311,7 +334,7 @@ class Segment:
         """`end`, or where the first damage before it begins; raise CorruptSegmentError if that is at `start`."""
         for block in range(self._block(start), self._block(end - 1) + 1):
             damage = None if self._checked[block] else self.check(block)
-            if damage is not None and damage.position < end:
+            if damage is not None and damage.position < end and start < damage.resumes_at:
                 if damage.position <= start:
                     raise damage.error()
                 return damage.position
