@@ -10,13 +10,15 @@ import asyncio
 import logging
 import socket
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, cast
 
 from roster.broker.dispatch import HANDLERS
 from roster.broker.produce import produce
+from roster.broker.record_range import PIECE_BYTES, RecordRange
 from roster.broker.services import Call, CloseConnection
 from roster.wire import ApiKey, UnsupportedVersion, WireError
-from roster.wire.frames import decode_request, encode_response, unsupported_api_versions
+from roster.wire.frames import decode_request, encode_response, encode_response_parts, unsupported_api_versions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -25,8 +27,6 @@ if TYPE_CHECKING:
     from roster.wire import Message
     from roster.wire.frames import RequestHeader
 
-PIECE_BYTES = 256 * 1024
-"""Frames larger than this are received in pieces, and count against the broker's receive budget."""
 MAX_OTHER_REQUEST_BYTES = 16 * 1024 * 1024
 """Only Produce requests are larger; small items in a larger one would take many times its size as objects."""
 _SIZE_BYTES = 4
@@ -71,6 +71,8 @@ class ClientProtocol(asyncio.StreamReaderProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Tell the connection."""
+        if exc is not None:
+            exc.__traceback__ = None  # the reader keeps the exception, whose frames hold what was being sent
         super().connection_lost(exc)
         if self.on_lost is not None:
             self.on_lost()
@@ -98,8 +100,9 @@ class Connection:
         self._host = str(peer[0]) if peer else "unknown"
         self._name = f"{peer[0]}:{peer[1]}" if peer else "unknown"
         protocol = writer.transport.get_protocol()
-        if isinstance(protocol, ClientProtocol):
-            protocol.on_lost = self.client_gone
+        self._protocol = protocol if isinstance(protocol, ClientProtocol) else None
+        if self._protocol is not None:
+            self._protocol.on_lost = self.client_gone
         sock = writer.get_extra_info("socket")
         if sock is not None:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -121,6 +124,7 @@ class Connection:
                 task.cancel()
             self._explain()
             self._writer.transport.abort()
+            self._forget()
 
     def _explain(self) -> None:
         """Log why the connection ends, if that is not the client's own will."""
@@ -129,6 +133,16 @@ class Connection:
             logger.warning("closed the connection to %s: %s", self._name, problem)
         elif problem is not None and not isinstance(problem, (asyncio.CancelledError, ConnectionError, TimeoutError)):
             logger.error("closed the connection to %s: internal error", self._name, exc_info=problem)
+
+    def _forget(self) -> None:
+        """Break the reference cycles through what was raised, so that the memory of requests goes back at once."""
+        self._problem = None
+        self._unanswered.clear()
+        if self._protocol is not None:
+            self._protocol.on_lost = None
+        error = self._reader.exception()
+        if error is not None:
+            error.__traceback__ = None
 
     def client_gone(self) -> None:
         """Give up a request that waits for others; requests sent before the client left are still read."""
@@ -161,7 +175,7 @@ class Connection:
         return await self._receive_large(start, size)
 
     async def _receive_large(self, start: bytes, size: int) -> bytes:
-        """The rest of a frame, piece by piece: what is held grows only with what the client really sends."""
+        """The rest of a frame, piece by piece: what is held grows with what the client really sends."""
         pieces = [start]
         left = size - len(start)
         held = 0
@@ -203,15 +217,34 @@ class Connection:
         if self._gone:
             return
         self._handling = header.api_key
-        response = await HANDLERS[header.api_key](self._services, call)
-        self._handling = None
-        logger.debug("%s is answered %d", self._name, header.correlation_id)
-        if self._gone or response is None:
-            return
+        try:
+            response = await HANDLERS[header.api_key](self._services, call)
+            self._handling = None
+            logger.debug("%s is answered %d", self._name, header.correlation_id)
+            if response is not None and not self._gone:
+                await self._respond(call, response)
+        finally:
+            call.release(self._services)
+
+    async def _respond(self, call: Call[Any], response: Message) -> None:
+        header = call.header
         if self._stopping:  # slow readers are not waited for
-            self._write(header, response)
-        else:
-            await self._send(encode_response(response, header.api_version, header.correlation_id))
+            if header.api_key != ApiKey.FETCH:
+                self._write(header, response)
+            return
+        parts = encode_response_parts(response, header.api_version, header.correlation_id)
+        if header.api_key != ApiKey.FETCH:
+            call.hold(self._services, sum(map(len, parts)))
+        del response
+        for is_range, group in groupby(parts, lambda part: isinstance(part, RecordRange)):
+            if not is_range:
+                await self._send(b"".join(group))
+                continue
+            for records in group:
+                async for piece in cast("RecordRange", records).pieces():
+                    self._writer.write(piece)
+                    await self._drain()
+                    await asyncio.sleep(0)  # a client that reads fast leaves room for the others
 
     def _begin_produce(self, call: Call[Any]) -> None:
         task = asyncio.create_task(produce(self._services, call))
@@ -246,15 +279,11 @@ class Connection:
             await self._first_answered()
 
     async def _send(self, data: bytes) -> None:
-        """Send a response, in pieces: the transport copies what the socket does not take at once."""
-        self._services.unsent_bytes += len(data)
+        """Send bytes in pieces: the transport copies what the socket does not take at once."""
         view = memoryview(data)
-        try:
-            for start in range(0, len(view), PIECE_BYTES):
-                self._writer.write(view[start : start + PIECE_BYTES])
-                await self._drain()
-        finally:
-            self._services.unsent_bytes -= len(data)
+        for start in range(0, len(view), PIECE_BYTES):
+            self._writer.write(view[start : start + PIECE_BYTES])
+            await self._drain()
 
     async def _drain(self) -> None:
         """Wait until a slow reader has taken most of what was sent."""

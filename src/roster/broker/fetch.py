@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from roster.broker.batch_check import LEADER_EPOCH, CorruptSegmentError
+from roster.broker.record_range import PIECE_BYTES, RecordRange
 from roster.wire import ErrorCode
 from roster.wire.messages import FetchRequest, FetchResponse
 
@@ -53,27 +54,37 @@ async def fetch(services: Services, call: Call[FetchRequest]) -> Message:
     if request.session_id != 0 or request.session_epoch not in _NEW_SESSION:
         return FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
     response, wanted = _resolve(services, call.version, request)
-    room = services.config.max_buffered_bytes - services.unsent_bytes
-    budget = max(0, min(request.max_bytes, services.config.max_fetch_bytes, room))
     loop = asyncio.get_running_loop()
     deadline = loop.time() + max(0, request.max_wait_ms) / 1000
     while True:
+        room = services.config.max_buffered_bytes - services.unsent_bytes
+        budget = max(0, min(request.max_bytes, services.config.max_fetch_bytes)) if room > PIECE_BYTES else 0
         available, wrong = _locate(wanted, budget)
         left = deadline - loop.time()
         if available >= request.min_bytes or wrong or left <= 0:
             break
         await _change([want.log for want in wanted if want.log is not None], left)
+    call.hold(services, min(available, 2 * PIECE_BYTES))
+    left_at_once = PIECE_BYTES
     for want in wanted:
         if want.place is not None:
             try:
-                segment, start, end = want.place
-                data = segment.read_without_waiting(start, end)
-                if data is None:
-                    data = await loop.run_in_executor(None, segment.read, start, end)
-                want.answer.records = memoryview(data)
+                want.answer.records = await _records(*want.place, left_at_once)
             except (CorruptSegmentError, OSError) as error:
                 want.answer.error_code = _read_error(error)
+            left_at_once -= len(want.answer.records or b"")
     return response
+
+
+async def _records(segment: Segment, start: int, end: int, at_once: int) -> Any:
+    """Checked batches: their bytes if there are at most `at_once`, else a RecordRange to be read while it is sent."""
+    loop = asyncio.get_running_loop()
+    if end - start <= at_once:
+        data = segment.read_without_waiting(start, end)
+        return memoryview(await loop.run_in_executor(None, segment.read, start, end) if data is None else data)
+    if not segment.is_checked(start, end):
+        end = await loop.run_in_executor(None, segment.good_end, start, end)
+    return RecordRange(segment, start, end)
 
 
 def _read_error(error: CorruptSegmentError | OSError) -> ErrorCode:

@@ -179,11 +179,11 @@ class Segment:
 
         Raise CorruptSegmentError if the damage is at `start`.
         """
-        return self._bytes(start, self._good_end(start, end))
+        return self._bytes(start, self.good_end(start, end))
 
     def read_without_waiting(self, start: int, end: int) -> bytes | bytearray | None:
         """Like `read`, but None when the bytes are not in memory or were not checked yet."""
-        if self._checked.find(0, self._block(start), self._block(end - 1) + 1) >= 0:
+        if not self.is_checked(start, end):
             return None
         with self._file as fd:
             return read_cached(fd, end - start, start)
@@ -330,7 +330,11 @@ class Segment:
             self._reported |= {damage.position}
             logger.error("%s; %s", damage, damage.advice)
 
-    def _good_end(self, start: int, end: int) -> int:
+    def is_checked(self, start: int, end: int) -> bool:
+        """Whether everything from one position to another is known to be good."""
+        return self._checked.find(0, self._block(start), self._block(end - 1) + 1) < 0
+
+    def good_end(self, start: int, end: int) -> int:
         """`end`, or where the first damage before it begins; raise CorruptSegmentError if that is at `start`."""
         for block in range(self._block(start), self._block(end - 1) + 1):
             damage = None if self._checked[block] else self.check(block)

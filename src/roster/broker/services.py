@@ -33,16 +33,28 @@ class Services:
     """Where clients are told to connect."""
     port: int = 0
     unsent_bytes: int = 0
-    """Responses that slow readers have not taken yet, over all connections."""
+    """What responses that are not sent yet hold in memory, over all connections."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Call(Generic[M]):
     """One request."""
 
     header: RequestHeader
     message: M
     client_host: str
+    held_bytes: int = 0
+    """What its response is counted with in `Services.unsent_bytes`, until `release`."""
+
+    def hold(self, services: Services, size: int) -> None:
+        """Count bytes that are about to be read for the response."""
+        services.unsent_bytes += size
+        self.held_bytes += size
+
+    def release(self, services: Services) -> None:
+        """The response was sent or given up."""
+        services.unsent_bytes -= self.held_bytes
+        self.held_bytes = 0
 
     @property
     def version(self) -> int:

@@ -14,7 +14,7 @@ from typing import TypeVar, cast
 
 from roster.wire import messages
 from roster.wire.api import ApiKey
-from roster.wire.codec.codec import decode_from, encode_framed
+from roster.wire.codec.codec import decode_from, encode_framed, encode_parts
 from roster.wire.codec.fields import Versions
 from roster.wire.codec.runtime import skip_tags
 from roster.wire.codec.table import Message
@@ -133,13 +133,18 @@ def decode_request_header(frame: Buffer) -> tuple[RequestHeader, int]:
 
 def encode_response(message: Message, version: int, correlation_id: int) -> bytes:
     """Return the whole frame, size included."""
+    return b"".join(encode_response_parts(message, version, correlation_id))
+
+
+def encode_response_parts(message: Message, version: int, correlation_id: int) -> list[bytes]:
+    """Return the frame in pieces, in which the values of bytes fields are not copied."""
     try:
         head = [_CORRELATION.pack(correlation_id)]
     except Exception as error:
         raise WireError(f"response header: correlation id: {error}") from error
     if _flexible_response_header(type(message), version):
         head.append(b"\0")
-    return encode_framed(head, message, version)
+    return encode_parts(head, message, version)
 
 
 def decode_response(cls: type[M], version: int, frame: Buffer) -> tuple[int, M]:

@@ -38,15 +38,20 @@ def encode(message: Message | Struct, version: int) -> bytes:
     Raises WireError for a version the message has not got, a value out of its field's range, and a field that is not
     at its default but absent from this version (unless the table calls it ignorable).
     """
-    return _write([], message, version, sized=False)
+    return b"".join(_write([], message, version, sized=False))
 
 
 def encode_framed(head: list[bytes], message: Message, version: int) -> bytes:
     """Return a 4-byte size, `head` and the body in one piece, copying large values only once."""
+    return b"".join(encode_parts(head, message, version))
+
+
+def encode_parts(head: list[bytes], message: Message, version: int) -> list[bytes]:
+    """Return what `encode_framed` does in pieces; values of bytes fields, which need a length only, as they are."""
     return _write([b"", *head], message, version, sized=True)
 
 
-def _write(out: list[bytes], message: Message | Struct, version: int, *, sized: bool) -> bytes:
+def _write(out: list[bytes], message: Message | Struct, version: int, *, sized: bool) -> list[bytes]:
     cls = type(message)
     try:
         write = _writers[cls][version]
@@ -56,7 +61,7 @@ def _write(out: list[bytes], message: Message | Struct, version: int, *, sized: 
         write(message, out.append)
         if sized:
             out[0] = _SIZE.pack(sum(map(len, out)))
-        return b"".join(out)
+        return out
     except WireError:
         raise
     except Exception as error:
