@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 # name -> (module, attribute, what `roster --help` says)
 COMMANDS = {
     "broker": ("roster.cli.broker", "broker", "Run the embedded broker: one process, durable."),
-    "topics": ("roster.cli.topics", "topics", "List, create, describe, grow and delete topics."),
+    "topics": ("roster.cli.topics", "topics", "List, create, describe, read, grow and delete topics."),
     "groups": ("roster.cli.groups", "groups", "List and describe consumer groups, their members, offsets and lag."),
     "plan": ("roster.cli.plan", "plan", "What an assignor would do, with JSON lines or a live group: a dry run."),
     "load": ("roster.cli.load", "load", "Send a CSV, JSON lines or Parquet file to a topic."),

@@ -10,6 +10,7 @@ from roster.cli.admin import admin
 from roster.cli.errors import UserError
 from roster.cli.options import INT32, NAME, bootstrap_option, confirm, json_option, require_yes, yes_option
 from roster.cli.output import counted, print_json, print_table
+from roster.cli.topics_read import read
 from roster.model import TopicPartition
 
 INTERNAL = frozenset(
@@ -28,7 +29,10 @@ _MOST_LENGTH = 249
 
 @click.group()
 def topics() -> None:
-    """List, create, describe, grow and delete the topics of any Kafka-compatible cluster."""
+    """List, create, describe, read, grow and delete the topics of any Kafka-compatible cluster."""
+
+
+topics.add_command(read)
 
 
 @topics.command("list")
