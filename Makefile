@@ -3,9 +3,10 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
+OLDEST := .venv-oldest
 PYTEST_ARGS ?=
 
-.PHONY: setup demo test check bench dist clean
+.PHONY: setup demo test test-spark-oldest check bench dist clean
 
 setup: $(STAMP)
 
@@ -19,6 +20,17 @@ demo: setup
 
 test: setup
 	$(BIN)/pytest $(PYTEST_ARGS)
+
+# Part of the tests of roster.spark on the oldest PySpark that is supported, in an environment of its own.
+test-spark-oldest: $(OLDEST)/.installed
+	$(OLDEST)/bin/pytest $(PYTEST_ARGS) tests/spark/test_pipeline.py tests/spark/test_options.py \
+		tests/spark/test_mapped.py tests/spark/test_hadoop_storage.py
+
+$(OLDEST)/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(OLDEST)
+	grep -v -E '^(pyspark|py4j)==' constraints.txt >$(OLDEST)/constraints.txt
+	$(OLDEST)/bin/pip install --quiet --constraint $(OLDEST)/constraints.txt --editable '.[spark,test]' 'pyspark==4.0.*'
+	touch $@
 
 check: setup
 	$(BIN)/ruff check .
@@ -35,4 +47,4 @@ dist: setup
 	$(BIN)/python -m build --quiet --outdir dist .
 
 clean:
-	rm -rf $(VENV) build dist .cache .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
+	rm -rf $(VENV) $(OLDEST) build dist .cache .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -9,7 +11,7 @@ import pytest
 
 from roster.model import TopicPartition
 from roster.spark.batch import Owner, Range
-from roster.spark.commitlog import CHECKPOINT, STAGING, CommitLog, folder
+from roster.spark.commitlog import CHECKPOINTS, LOG, OLD_CHECKPOINT, STAGING, CommitLog, Entry, folder
 from roster.spark.errors import PipelineError, SinkFencedError
 from roster.spark.storage import LocalStorage, storage
 
@@ -31,7 +33,8 @@ class Scripted:
     def __init__(self, inner: LocalStorage, at: int, act: Callable[[], None], *, after: bool) -> None:
         self._inner, self._at, self._act, self._after = inner, at, act, after
         self.operations = 0
-        self.uri = inner.uri
+        self.acted = False
+        self.uri, self.beside = inner.uri, inner.beside
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         operation = getattr(self._inner, name)
@@ -39,14 +42,79 @@ class Scripted:
         def call(*arguments: Any) -> Any:
             number = self.operations
             self.operations += 1
-            if number == self._at and not self._after:
+            here, self.acted = number == self._at, self.acted or number == self._at
+            if here and not self._after:
                 self._act()
             result = operation(*arguments)
-            if number == self._at and self._after:
+            if here and self._after:
                 self._act()
             return result
 
         return call
+
+
+class Memory:
+    """A storage of a few dictionaries: fast enough to stop at every operation of long histories."""
+
+    uri, beside = "memory:/out", "../.out.staging"
+
+    def __init__(self) -> None:
+        self.content: dict[str, bytes] = {}
+
+    def prepare(self, name: str) -> None:
+        pass
+
+    def can_publish_from(self, name: str) -> bool:
+        return True
+
+    def create(self, name: str, data: bytes) -> bool:
+        return self.content.setdefault(name, data) is data
+
+    def replace(self, name: str, data: bytes) -> None:
+        self.content[name] = data
+
+    def read(self, name: str) -> bytes | None:
+        return self.content.get(name)
+
+    def files(self, name: str) -> list[str]:
+        return sorted(n.removeprefix(f"{name}/") for n in self.content if n.startswith(f"{name}/"))
+
+    def children(self, name: str) -> list[str]:
+        base = "" if name == "." else f"{name}/"
+        return sorted({n.removeprefix(base).partition("/")[0] for n in self.content if n.startswith(base)})
+
+    def publish(self, source: str, target: str) -> None:
+        if source in self.content:
+            self.content[target] = self.content.pop(source)
+
+    def sync(self, name: str) -> None:
+        pass
+
+    def remove(self, name: str) -> None:
+        for found in [n for n in self.content if n == name or n.startswith(f"{name}/")]:
+            del self.content[found]
+
+    def visible(self) -> list[str]:
+        """The rows of every file below the root outside of the log."""
+        names = [name for name in self.content if not name.startswith(("../", "_roster/"))]
+        return sorted(line for name in names for line in self.content[name].decode().splitlines())
+
+
+def copy(log: CommitLog, place: Memory, owner: Owner, step: int, most: int = 1000) -> None:
+    """Claim T0 and copy it into files, at most so many batches, as a pipeline does."""
+    log.prepare()
+    log.open()
+    for _ in range(most):
+        at = log.claim((T0,), owner).get(T0, 0)
+        span = Range(at, min(at + step, LOG_END[T0]))
+        if not span.size:
+            return
+        stage = log.stage({T0: span})
+        place.create(f"{folder(stage)}/part.txt", "".join(f"{T0} {offset}\n" for offset in range(*span)).encode())
+        log.commit(owner, {T0: span}, stage, ["part.txt"], span.size)
+
+
+T0_ROWS = sorted(f"{T0} {offset}" for offset in range(LOG_END[T0]))
 
 
 class Writer:
@@ -67,6 +135,7 @@ class Writer:
         return stage, files
 
     def work(self, partitions: tuple[TopicPartition, ...] = (T0, T1)) -> None:
+        self.log.prepare()
         self.log.open()
         while True:
             positions = self.log.claim(partitions, self.owner)
@@ -81,12 +150,13 @@ class Writer:
 
 
 def visible(root: Path) -> list[str]:
-    """What a plain reader sees: every file outside folders that start with an underscore or dot."""
-    lines = []
-    for path in root.rglob("*"):
-        if path.is_file() and not any(part[0] in "._" for part in path.relative_to(root).parts):
-            lines += path.read_text().splitlines()
-    return sorted(lines)
+    """What a reader sees that takes every file of the kind anywhere below the root, as DuckDB's globs do."""
+    return sorted(line for path in root.rglob("*.txt") for line in path.read_text().splitlines())
+
+
+def staged(root: Path) -> list[str]:
+    """What is left in the staging folder beside the root."""
+    return sorted(path.name for path in (root.parent / f".{root.name}.staging").iterdir() if path.name != "_roster.txt")
 
 
 ALL = sorted(f"{partition} {offset}" for partition, end in LOG_END.items() for offset in range(end))
@@ -113,7 +183,7 @@ def test_a_crash_at_any_operation_loses_and_doubles_nothing(tmp_path: Path, afte
         assert len(seen) == len(set(seen)), "a reader never sees a row twice"
         Writer(root, B).work()
         assert visible(root) == ALL, f"crash at operation {at}"
-        assert list((root / STAGING).iterdir()) == [], "nothing is left staged"
+        assert staged(root) == [], "nothing is left staged"
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
@@ -198,8 +268,8 @@ def test_opening_reads_only_what_follows_the_checkpoint(tmp_path: Path) -> None:
     log.open()
     assert log.positions == LOG_END
     assert log.rows == sum(LOG_END.values())
-    assert place.operations <= 6, (
-        "one checkpoint, at most two entries, one look past the end, one at the staging folder"
+    assert place.operations <= 9, (
+        "looks at checkpoints, one checkpoint, at most two entries, one look past the end, looks at staging folders"
     )
 
 
@@ -213,12 +283,15 @@ def test_another_group_is_refused(tmp_path: Path) -> None:
 def test_a_damaged_log_is_one_clear_error(tmp_path: Path, data: bytes) -> None:
     Writer(tmp_path, A).work()
     (tmp_path / "_roster/log" / f"{99:020}.json").write_bytes(b"not reached")
-    (tmp_path / CHECKPOINT).unlink()
-    (tmp_path / "_roster/log" / f"{2:020}.json").write_bytes(data)
+    (tmp_path / "_roster/log" / f"{CommitLogOf(tmp_path).version + 1:020}.json").write_bytes(data)
     with pytest.raises(PipelineError, match="not an entry of a commit log"):
         CommitLogOf(tmp_path)
-    (tmp_path / CHECKPOINT).write_bytes(data)
+    newest = max((tmp_path / CHECKPOINTS).iterdir())
+    newest.write_bytes(data)
     with pytest.raises(PipelineError, match="is damaged"):
+        CommitLogOf(tmp_path)
+    shutil.rmtree(newest.parent)
+    with pytest.raises(PipelineError, match=r"checkpoint\.json is damaged"):
         CommitLogOf(tmp_path)
 
 
@@ -237,3 +310,154 @@ def test_published_names_keep_partition_folders_and_sort_in_commit_order(tmp_pat
     file.write_text("x")
     writer.log.commit(A, {T0: Range(0, 1)}, stage, ["day=1/part-00000-abc.c000.snappy.parquet"], 1)
     assert (tmp_path / "day=1" / "part-0000000002-00000.c000.snappy.parquet").exists()
+
+
+def test_the_log_is_trimmed_behind_its_checkpoints(tmp_path: Path) -> None:
+    Writer(tmp_path, A, step=1).work()
+    entries = sorted(path.name for path in (tmp_path / LOG).iterdir())
+    assert len(entries) <= 4, "those after the second newest checkpoint, at checkpoint_every=2"
+    assert len(list((tmp_path / CHECKPOINTS).iterdir())) == 2
+    assert visible(tmp_path) == ALL
+    log = CommitLogOf(tmp_path)
+    assert (log.positions, log.rows, log.files) == (LOG_END, 50, 50)
+    assert log.version > 30
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("batches", [1, 3, 6, 12])
+def test_a_writer_that_sleeps_while_others_trim_the_log_writes_nothing_twice(after: bool, batches: int) -> None:
+    """At each operation of its first three batches; while it sleeps another copies so many, and a third one follows."""
+    at = fenced = 0
+    while True:
+        place = Memory()
+        slept = False
+
+        def others(place: Memory = place) -> None:
+            nonlocal slept
+            slept = True
+            copy(CommitLog(place, checkpoint_every=2), place, B, 2, batches)
+            copy(CommitLog(place, checkpoint_every=2), place, Owner("g", 3, "member-c"), 1, batches)
+
+        scripted: Any = Scripted(place, at, others, after=after)  # type: ignore[arg-type]
+        log = CommitLog(scripted, checkpoint_every=2)
+        try:
+            copy(log, scripted, A, 3, 3)
+        except SinkFencedError:
+            fenced += 1
+        seen = place.visible()
+        assert len(seen) == len(set(seen)), f"asleep at operation {at}"
+        copy(CommitLog(place, checkpoint_every=2), place, Owner("g", 4, "member-d"), 5)
+        assert place.visible() == T0_ROWS, f"asleep at operation {at}"
+        assert [name for name in place.content if name.startswith("../")] == ["../.out.staging/_roster.txt"]
+        if not slept:
+            break
+        at += 1
+    assert at > 30
+    assert fenced
+
+
+def test_a_reader_that_sleeps_while_the_log_is_trimmed_sees_a_state_there_was() -> None:
+    for at in range(12):
+        place = Memory()
+        copy(CommitLog(place, checkpoint_every=2), place, A, 1, 5)
+        scripted: Any = Scripted(
+            place,  # type: ignore[arg-type]
+            at,
+            lambda place=place: copy(CommitLog(place, checkpoint_every=2), place, B, 1, 9),  # type: ignore[misc]
+            after=False,
+        )
+        log = CommitLog(scripted)
+        log.open()
+        assert (log.rows, log.positions) in [(5, {T0: 5}), (14, {T0: 14})]
+        assert place.visible() == sorted(f"{T0} {offset}" for offset in range(5 if not scripted.acted else 14))
+
+
+def test_an_entry_whose_writer_slept_and_died_before_it_looked_at_the_checkpoints_does_not_count() -> None:
+    place = Memory()
+    copy(CommitLog(place, checkpoint_every=2), place, A, 1, 3)
+    asleep = CommitLog(place, checkpoint_every=2)
+    asleep.open()
+    copy(CommitLog(place, checkpoint_every=2), place, B, 1, 12)
+    stage = "../.out.staging/dead"
+    place.create(f"{stage}/part.txt", b"t-0 3\n")
+    stale = Entry(asleep.version + 1, A, ranges={T0: Range(3, 4)}, stage=stage, files=[(f"{stage}/part.txt", "x.txt")])
+    assert place.create(f"{LOG}/{stale.version:020}.json", stale.encode()), "its version was trimmed"
+    asleep.refresh()
+    asleep.complete()
+    assert asleep.positions == {T0: 15}
+    assert place.visible() == sorted(f"t-0 {offset}" for offset in range(15))
+
+
+def test_an_output_of_a_version_that_staged_inside_and_overwrote_its_checkpoint_is_taken_over(tmp_path: Path) -> None:
+    def entry(version: int, claims: bool, span: tuple[int, int], stage: str, files: list[list[str]]) -> None:
+        document = {
+            "format": 1,
+            "version": version,
+            "group": "g",
+            "generation": 1,
+            "member": "old",
+            "claims": {"t": {"0": None}} if claims else {},
+            "ranges": {"t": {"0": list(span)}} if stage else {},
+            "stage": stage,
+            "files": files,
+            "rows": span[1] - span[0],
+            "time": 0,
+        }
+        path = tmp_path / LOG / f"{version:020}.json"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(document))
+
+    entry(1, True, (0, 0), "", [])
+    entry(2, False, (0, 10), "aa", [[f"{STAGING}/aa/x.txt", "part-0000000002-00000.txt"]])
+    entry(3, False, (10, 20), "bb", [[f"{STAGING}/bb/x.txt", "part-0000000003-00000.txt"]])
+    document = {
+        "format": 1,
+        "version": 2,
+        "group": "g",
+        "positions": {"t": {"0": 10}},
+        "claimants": {"t": {"0": "old"}},
+    }
+    (tmp_path / OLD_CHECKPOINT).write_text(json.dumps({**document, "rows": 10}))
+    (tmp_path / "part-0000000002-00000.txt").write_text("".join(f"t-0 {n}\n" for n in range(10)))
+    for stage, span in [("bb", (10, 20)), ("cc", (20, 25)), ("dd", (5, 9))]:
+        (tmp_path / STAGING / stage).mkdir(parents=True)
+        (tmp_path / STAGING / stage / "x.txt").write_text("".join(f"t-0 {n}\n" for n in range(*span)))
+        (tmp_path / STAGING / f"{stage}.json").write_text(json.dumps({"t": {"0": list(span)}}))
+    Writer(tmp_path, B, step=5).work()
+    assert visible(tmp_path) == ALL
+    assert list((tmp_path / STAGING).iterdir()) == []
+    assert not (tmp_path / LOG / f"{3:020}.json").exists(), "trimmed like any other"
+
+
+def test_a_staging_folder_that_is_missing_while_files_wait_there_is_an_error(tmp_path: Path) -> None:
+    root = tmp_path / "out"
+
+    def die() -> None:
+        raise Crash
+
+    place = Scripted(LocalStorage(str(root)), -1, die, after=False)
+    writer = Writer(root, A, place)
+    publish = writer.log._storage.publish
+    writer.log._storage.publish = lambda *names: die()  # type: ignore[method-assign,assignment]
+    with pytest.raises(Crash):
+        writer.work()
+    assert publish
+    aside = tmp_path / "aside"
+    (tmp_path / ".out.staging").rename(aside)
+    with pytest.raises(PipelineError, match=r"is committed, but neither there nor in \.\./\.out\.staging, which is"):
+        CommitLogOf(root)
+    aside.rename(tmp_path / ".out.staging")
+    Writer(root, B).work()
+    assert visible(root) == ALL
+    shutil.rmtree(tmp_path / ".out.staging")
+    assert CommitLogOf(root).positions == LOG_END, "nothing waits there: it may be removed"
+
+
+def test_where_nothing_can_be_made_beside_the_path_files_are_staged_below_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(LocalStorage, "can_publish_from", lambda self, folder: False)
+    Writer(tmp_path / "out", A).work()
+    assert not (tmp_path / ".out.staging").exists()
+    assert list((tmp_path / "out" / STAGING).iterdir()) == []
+    assert visible(tmp_path / "out") == ALL

@@ -8,10 +8,20 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    IntegerType,
+    LongType,
+    NullType,
+    StringType,
+    StructField,
+    StructType,
+)
 
 from roster.assignors import LagOptions, lag_sticky
 from roster.model import TopicPartition
-from roster.spark import KafkaSink, ParquetSink, Pipeline, PipelineError, options
+from roster.spark import KafkaSink, ParquetSink, Pipeline, PipelineError, options, sinks
 from roster.spark.options import parse_bootstrap, parse_starting_offsets, parse_topics, refuse_foreign_names
 from roster.spark.startup import check_java
 
@@ -132,6 +142,10 @@ def test_every_foreign_name_leads_to_an_option_there_is() -> None:
 def test_a_sink_that_cannot_work_is_refused_at_once(tmp_path: Path) -> None:
     with pytest.raises(PipelineError, match="path: no path given"):
         ParquetSink("")
+    with pytest.raises(
+        PipelineError, match=r"bootstrap: 'localhost' is not host:port\. Add the port, as in localhost:9092"
+    ):
+        KafkaSink("localhost", "t")
     with pytest.raises(PipelineError, match="topic: 'a b' is not a topic name"):
         KafkaSink("127.0.0.1:1", "a b")
     blocked = tmp_path / "file"
@@ -141,6 +155,58 @@ def test_a_sink_that_cannot_work_is_refused_at_once(tmp_path: Path) -> None:
     pipeline = Pipeline(NO_SPARK, "127.0.0.1:9092", "g", ["t"])
     with pytest.raises(PipelineError, match="write: 5 is not a Sink"):
         pipeline.write(5)  # type: ignore[arg-type]
+
+
+HEADER = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "message"),
+    [
+        (
+            "value",
+            IntegerType(),
+            "column `value` is int, and must be string or binary. Cast it, for example with cast(",
+        ),
+        ("value", HEADER, "column `value` is struct<key:string,value:binary>, and must be string or binary. Cast it, "),
+        (
+            "key",
+            LongType(),
+            "column `key` is bigint, and must be string or binary. Cast it, for example with cast(key ",
+        ),
+        ("topic", BinaryType(), "column `topic` is binary, and must be string. Cast it"),
+        (
+            "partition",
+            LongType(),
+            "column `partition` is bigint, and must be int. Cast it, for example with cast(parti",
+        ),
+        ("headers", ArrayType(StringType()), "column `headers` is array<string>, and must be array<struct<key:string,"),
+        ("values", StringType(), "the rows have no column `value` (they have values). Name the column to be written"),
+    ],
+)
+def test_rows_that_the_kafka_sink_cannot_write_are_refused_by_their_schema(name: str, kind: Any, message: str) -> None:
+    columns = {"value": StringType(), name: kind} if name != "values" else {name: kind}
+    with pytest.raises(PipelineError, match=re.escape(message)):
+        KafkaSink("h:1", "t").check(StructType([StructField(*column) for column in columns.items()]))
+
+
+def test_rows_that_the_kafka_sink_can_write_pass() -> None:
+    for key in (StringType(), BinaryType(), NullType()):
+        kinds = {
+            "key": key,
+            "value": key,
+            "partition": IntegerType(),
+            "headers": ArrayType(HEADER),
+            "other": LongType(),
+        }
+        KafkaSink("h:1", "t").check(StructType([StructField(*column) for column in kinds.items()]))
+
+
+def test_a_kafka_sink_names_a_broker_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sinks, "_ANSWER_SECONDS", 0.1)
+    for topic in ("t", None):
+        with pytest.raises(PipelineError, match=r"KafkaSink: no answer from 127\.0\.0\.1:1 within 0\.1 s: .*transport"):
+            KafkaSink("127.0.0.1:1", topic).open(NO_SPARK, "g")
 
 
 @pytest.mark.parametrize("method", ["transform", "foreach_batch", "map_arrow"])

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
+import traceback
 import uuid
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +15,7 @@ from spark_topics import Topics, until
 
 from roster.client import GroupMember, UnknownTopicError, UnreachableError
 from roster.model import TopicPartition
-from roster.spark import ConsoleSink, KafkaSink, ParquetSink, Pipeline, PipelineError, Progress
+from roster.spark import ConsoleSink, FunctionError, KafkaSink, ParquetSink, Pipeline, PipelineError, Progress
 from roster.testing.broker import BrokerProcess
 
 if TYPE_CHECKING:
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from roster.spark import Batch
+    from roster.spark import Batch, Sink
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(180)]
 
@@ -30,6 +32,9 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(180)]
 @pytest.fixture
 def group() -> str:
     return f"g-{uuid.uuid4().hex[:8]}"
+
+
+ROW = ["key", "value", "topic", "partition", "offset", "timestamp", "timestampType"]
 
 
 def pairs(df: DataFrame) -> list[tuple[int, int]]:
@@ -124,7 +129,9 @@ def test_map_arrow_returning_other_columns_than_declared_fails_the_batch(
     spark: SparkSession, topics: Topics, group: str
 ) -> None:
     topic = topics.create(1, 3)
-    with pytest.raises(Exception, match=r"map_arrow: the function returned the columns \(offset int64\), its schema"):
+    with pytest.raises(
+        FunctionError, match=r"^map_arrow: the function returned the columns \(offset int64\), its schema"
+    ):
         (
             Pipeline(spark, topics.bootstrap, group, [topic])
             .map_arrow(lambda rows: rows.select(["offset"]), "at timestamp")
@@ -134,9 +141,7 @@ def test_map_arrow_returning_other_columns_than_declared_fails_the_batch(
     assert topics.committed(group) == {TopicPartition(topic, 0): 0}
 
 
-def test_a_batch_without_results_counts_but_leaves_no_file(
-    spark: SparkSession, topics: Topics, group: str, tmp_path: Path
-) -> None:
+def test_a_batch_without_results_counts(spark: SparkSession, topics: Topics, group: str, tmp_path: Path) -> None:
     topic = topics.create(1, 10)
     (
         Pipeline(spark, topics.bootstrap, group, [topic])
@@ -144,8 +149,44 @@ def test_a_batch_without_results_counts_but_leaves_no_file(
         .write(ParquetSink(str(tmp_path)))
         .run(available_now=True)
     )
-    assert ParquetSink(str(tmp_path)).positions() == {TopicPartition(topic, 0): 10}
-    assert list(tmp_path.glob("*.parquet")) == []
+    sink = ParquetSink(str(tmp_path))
+    assert sink.positions() == {TopicPartition(topic, 0): 10}
+    assert sink.rows() == 0
+
+
+@pytest.mark.parametrize("partition_by", [(), ("partition",)], ids=["plain", "partitioned"])
+def test_an_output_without_rows_can_be_read(
+    spark: SparkSession, topics: Topics, group: str, tmp_path: Path, partition_by: tuple[str, ...]
+) -> None:
+    topic, out = topics.create(1, 10), str(tmp_path / "out")
+    with pytest.raises(PipelineError, match=r"out holds no results yet\. Run the pipeline first"):
+        ParquetSink(out).read(spark)
+
+    def run(least: int) -> None:
+        sink = ParquetSink(out, partition_by=partition_by)
+        pipeline = Pipeline(spark, topics.bootstrap, group, [topic], max_offsets_per_batch=5)
+        pipeline.transform(lambda df: df.where(f"offset >= {least}")).write(sink).run(available_now=True)
+
+    run(100)
+    empty = ParquetSink(out).read(spark)
+    assert (empty.count(), set(empty.columns)) == (0, {*ROW})
+    if not partition_by:
+        assert spark.read.parquet(out).columns == ROW
+        assert len(list((tmp_path / "out").glob("*.parquet"))) == 1, "not one a batch"
+    topics.fill(topic, 1, 10)
+    run(12)
+    assert pairs(spark.read.parquet(out)) == [(0, offset) for offset in range(12, 20)]
+    assert pairs(ParquetSink(out).read(spark)) == pairs(spark.read.parquet(out))
+
+
+def test_a_path_may_have_spaces_percent_signs_and_any_letters(
+    spark: SparkSession, topics: Topics, group: str, tmp_path: Path
+) -> None:
+    topic = topics.create(1, 10)
+    out = tmp_path / "out 100%25 Łódź#1"
+    Pipeline(spark, topics.bootstrap, group, [topic]).write(ParquetSink(out)).run(available_now=True)
+    assert pairs(ParquetSink(out).read(spark)) == topics.everything(topic)
+    assert len(list(out.glob("*.parquet"))) == 1
 
 
 def test_partition_by_makes_folders(spark: SparkSession, topics: Topics, group: str, tmp_path: Path) -> None:
@@ -355,19 +396,30 @@ def test_a_failing_function_ends_the_run_and_leaves_the_batch_uncommitted(
 ) -> None:
     topic = topics.create(1, 10)
 
-    def fail(rows: pa.RecordBatch) -> pa.RecordBatch:
-        raise ValueError("the user's mistake")
+    calls = spark.sparkContext.accumulator(0)
 
-    with pytest.raises(Exception, match="the user's mistake"):
-        (
-            Pipeline(spark, topics.bootstrap, group, [topic])
-            .map_arrow(fail, "n long")
-            .write(ParquetSink(str(tmp_path)))
-            .run(available_now=True)
-        )
+    def fail(rows: pa.RecordBatch) -> pa.RecordBatch:
+        if 7 in rows.column("offset").to_pylist():
+            calls.add(rows.num_rows == 10)
+            raise ValueError("the user's mistake")
+        return rows.select(["offset"])
+
+    def run(sink: Sink) -> str:
+        pipeline = Pipeline(spark, topics.bootstrap, group, [topic]).map_arrow(fail, "offset long").write(sink)
+        with pytest.raises(FunctionError) as caught:
+            pipeline.run(available_now=True)
+        assert len(traceback.format_exception(caught.value)) < 10
+        return str(caught.value)
+
+    place = (
+        rf"map_arrow: ValueError: the user's mistake \(test_pipeline\.py, line \d+, in fail\), given {topic}-0 offset 7"
+    )
+    assert re.fullmatch(place, run(ParquetSink(str(tmp_path))))
+    assert calls.value == 1, "not tried again"
+    assert re.fullmatch(place, run(ConsoleSink())), "what Spark makes of it is cut down"
     assert topics.committed(group) == {TopicPartition(topic, 0): 0}
     assert topics.admin.describe_group(group).members == []
-    assert list((tmp_path / "_roster" / "staging").iterdir()) == []
+    assert [path.name for path in (tmp_path.parent / f".{tmp_path.name}.staging").iterdir()] == ["_roster.txt"]
 
 
 def test_what_cannot_work_is_one_clear_error(spark: SparkSession, topics: Topics, group: str, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from roster._extras import EXTRAS, missing_error
 
 if TYPE_CHECKING:
     from roster.spark.batch import Batch, Owner, Progress, Range
-    from roster.spark.errors import PipelineError, SinkFencedError
+    from roster.spark.errors import FunctionError, PipelineError, SinkFencedError
     from roster.spark.parquet import ParquetSink
     from roster.spark.pipeline import Pipeline
     from roster.spark.sinks import ConsoleSink, KafkaSink, Sink
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Batch",
     "ConsoleSink",
+    "FunctionError",
     "KafkaSink",
     "Owner",
     "ParquetSink",
@@ -34,7 +35,7 @@ if _missing := [module for module in EXTRAS["spark"] if find_spec(module) is Non
 
 _HOMES = {
     "batch": ("Batch", "Owner", "Progress", "Range"),
-    "errors": ("PipelineError", "SinkFencedError"),
+    "errors": ("FunctionError", "PipelineError", "SinkFencedError"),
     "parquet": ("ParquetSink",),
     "pipeline": ("Pipeline",),
     "startup": ("session",),

@@ -2,20 +2,30 @@
 
 Layout below a sink's root:
 
-    _roster/log/00000000000000000007.json   one entry: ranges and files of a batch, or a claim of partitions
-    _roster/checkpoint.json                 state at some version, so that opening reads only the entries after it
-    _roster/staging/<stage>.json            what a stage will commit, written before the stage's folder
-    _roster/staging/<stage>/…               files that do not count yet
-    part-….parquet                          files that count
+    _roster/log/00000000000000000007.json          one entry: ranges and files of a batch, or a claim of partitions
+    _roster/checkpoints/00000000000000000032.json  state at a version, so that opening reads only the entries after it
+    _roster/checkpoint.json                        a mark that keeps versions of Roster from before checkpoints/ away
+    part-….parquet                                 files that count
+
+and beside it, where readers of the whole tree do not look (in `_roster/staging`, where nothing can be made beside):
+
+    .<name>.staging/<stage>.json            what a stage will commit, written before the stage's folder
+    .<name>.staging/<stage>/…               files that do not count yet
 
 A commit is one entry, created only if its version is free; it names all partitions of the batch, so the batch counts
 whole or not at all. Its files are renamed out of the staging folder afterwards, and whoever opens the log completes the
 renames a dead writer left undone. A writer is fenced if its partitions no longer stand where it began or another has
 claimed them.
+
+Entries up to the second newest checkpoint may be removed. The two newest checkpoints stay, none is ever overwritten,
+and files of an entry are published before a checkpoint covers it. So a writer that was asleep and creates an entry
+whose version is free only because it was removed finds a second newest checkpoint at or past that version, and reads
+anew.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 import uuid
@@ -34,8 +44,11 @@ if TYPE_CHECKING:
 FOLDER = "_roster"
 LOG = f"{FOLDER}/log"
 STAGING = f"{FOLDER}/staging"
-CHECKPOINT = f"{FOLDER}/checkpoint.json"
+CHECKPOINTS = f"{FOLDER}/checkpoints"
+OLD_CHECKPOINT = f"{FOLDER}/checkpoint.json"
 FORMAT = 1
+_MARK = b'{"format":2,"see":"checkpoints/"}'
+_SIGN = "_roster.txt"
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +84,7 @@ class Entry:
             "rows": self.rows,
             "time": self.time,
         }
-        return json.dumps(document, separators=(",", ":")).encode()
+        return _compact(document)
 
     @classmethod
     def decode(cls, data: bytes, name: str) -> Entry:
@@ -106,22 +119,43 @@ class CommitLog:
         self.claimants: dict[TopicPartition, str] = {}
         self.group: str | None = None
         self.rows = 0
+        self.files = 0
+        """Files that count; at least 1 for outputs of versions that did not count them."""
         self._checkpointed = 0
         self._unpublished: list[Entry] = []
+        self._touched: set[str] = set()
+        self._staging = STAGING
+
+    def prepare(self) -> None:
+        """Make the folders a writer needs, the one for staged files beside the root if files can be renamed from there.
+
+        Raises OSError where nothing can be written.
+        """
+        self._storage.prepare(FOLDER)
+        self._storage.prepare(LOG)
+        if self._storage.beside and self._storage.can_publish_from(self._storage.beside):
+            self._staging = self._storage.beside
+            self._storage.create(f"{self._staging}/{_SIGN}", f"Not committed yet to {self._storage.uri}\n".encode())
+        else:
+            self._storage.prepare(STAGING)
 
     def open(self) -> None:
         """Read the log, complete what dead writers left unpublished, and sweep stages that can never count."""
-        data = self._storage.read(CHECKPOINT)
-        if data is not None:
-            self._restore(data)
+        self._restore()
         self.refresh()
         self.complete()
         self._sweep()
 
     def refresh(self) -> None:
         """Read the entries other writers have added."""
-        while (data := self._storage.read(_name(self.version + 1))) is not None:
-            self._apply(Entry.decode(data, _name(self.version + 1)))
+        while True:
+            base = self.version
+            while (data := self._storage.read(_name(self.version + 1))) is not None:
+                self._apply(Entry.decode(data, _name(self.version + 1)))
+            # Entries that may have been removed cannot be trusted: one there may be by a writer that was asleep.
+            if self._removable(self._checkpoints()) <= base:
+                return
+            self._restore()
 
     def complete(self) -> None:
         """Publish the files of every entry seen that may not be published yet."""
@@ -158,15 +192,15 @@ class CommitLog:
 
     def stage(self, ranges: Mapping[TopicPartition, Range]) -> str:
         """The name of a new stage; its files belong below `folder(stage)`."""
-        stage = uuid.uuid4().hex
+        stage = f"{self._staging}/{uuid.uuid4().hex}"
         intent = _nest({partition: list(span) for partition, span in ranges.items()})
-        self._storage.create(f"{STAGING}/{stage}.json", json.dumps(intent).encode())
+        self._storage.create(f"{folder(stage)}.json", json.dumps(intent).encode())
         return stage
 
     def discard(self, stage: str) -> None:
         """Remove a stage that is not wanted any more."""
         self._storage.remove(folder(stage))
-        self._storage.remove(f"{STAGING}/{stage}.json")
+        self._storage.remove(f"{folder(stage)}.json")
 
     def commit(
         self,
@@ -212,9 +246,13 @@ class CommitLog:
 
     def _append(self, entry: Entry) -> bool:
         """Create the entry; False if its version was taken, and then the log has been read up to its new end."""
-        if self._storage.create(_name(entry.version), entry.encode()):
-            self._apply(entry)
-            return True
+        name = _name(entry.version)
+        if self._storage.create(name, entry.encode()):
+            if self._removable(self._checkpoints()) < entry.version:
+                self._apply(entry)
+                return True
+            self._storage.remove(name)
+            self._restore()
         self.refresh()
         return False
 
@@ -224,6 +262,7 @@ class CommitLog:
         self.claimants.update(dict.fromkeys(entry.claims, entry.owner.member_id))
         self.positions.update({partition: span.end for partition, span in entry.ranges.items()})
         self.rows += entry.rows
+        self.files += len(entry.files)
         if entry.files:
             self._unpublished.append(entry)
 
@@ -231,7 +270,22 @@ class CommitLog:
         # A file that is in neither place was published before and removed by its reader's owner.
         for staged, published in entry.files:
             self._storage.publish(staged, published)
+            self._touched.update(_parents(published))
+        if "/" in entry.stage and self._storage.read(f"{entry.stage.rpartition('/')[0]}/{_SIGN}") is None:
+            self._check_published(entry)
         self.discard(entry.stage)
+
+    def _check_published(self, entry: Entry) -> None:
+        """The folder of an entry's staged files is not there: all of them must be published."""
+        for _, published in entry.files:
+            parent, _, name = published.rpartition("/")
+            if name not in self._storage.children(parent or "."):
+                place = entry.stage.rpartition("/")[0]
+                raise PipelineError(
+                    f"{self._storage.uri}/{published} is committed, but neither there nor in {place}, which is missing",
+                    field="path",
+                    fix=f"Bring {place} (relative to the path) back, or make it with a file {_SIGN} to go on without",
+                )
 
     def check_group(self, group: str) -> None:
         """PipelineError if the log is another group's."""
@@ -244,7 +298,10 @@ class CommitLog:
 
     def _checkpoint(self) -> None:
         """Every entry up to here is published: the renames are made durable before the checkpoint may say so."""
-        self._storage.sync(".")
+        for parent in sorted(self._touched | {"."}):
+            with contextlib.suppress(FileNotFoundError):
+                self._storage.sync(parent)
+        self._touched.clear()
         document = {
             "format": FORMAT,
             "version": self.version,
@@ -252,28 +309,62 @@ class CommitLog:
             "positions": _nest(self.positions),
             "claimants": _nest(self.claimants),
             "rows": self.rows,
+            "files": self.files,
         }
-        self._storage.replace(CHECKPOINT, json.dumps(document, separators=(",", ":")).encode())
+        self._storage.create(f"{CHECKPOINTS}/{_numbered(self.version)}", _compact(document))
+        self._storage.replace(OLD_CHECKPOINT, _MARK)
         self._checkpointed = self.version
+        self._trim()
 
-    def _restore(self, data: bytes) -> None:
+    def _trim(self) -> None:
+        """Remove the entries that the second newest checkpoint covers, and the checkpoints before that one."""
+        versions = self._checkpoints()
+        for version in versions[:-2]:
+            self._storage.remove(f"{CHECKPOINTS}/{_numbered(version)}")
+        last = self._removable(versions)
+        for name in self._storage.children(LOG):
+            if 0 <= _version(name) <= last:
+                self._storage.remove(f"{LOG}/{name}")
+
+    def _checkpoints(self) -> list[int]:
+        return sorted(version for version in map(_version, self._storage.children(CHECKPOINTS)) if version >= 0)
+
+    @staticmethod
+    def _removable(checkpoints: Sequence[int]) -> int:
+        """The last version whose entry may have been removed."""
+        return checkpoints[-2] if len(checkpoints) > 1 else 0
+
+    def _restore(self) -> None:
+        """The state of the newest checkpoint, if there is one; what it covers is published."""
+        while True:
+            versions = self._checkpoints()
+            name = f"{CHECKPOINTS}/{_numbered(versions[-1])}" if versions else OLD_CHECKPOINT
+            data = self._storage.read(name)
+            # Newer ones may have been made since the look, and this one removed.
+            if self._checkpoints()[-1:] == versions[-1:]:
+                break
+        if data is None:
+            return
         try:
             document = json.loads(data)
             self.version, self.group, self.rows = document["version"], document["group"], document["rows"]
+            self.files = document.get("files", 1)
             self._checkpointed = self.version
             self.positions = _flatten(document["positions"])
             self.claimants = _flatten(document["claimants"])
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise PipelineError(f"{CHECKPOINT} is damaged: {error!r}", field="path") from None
+            raise PipelineError(f"{name} is damaged: {error!r}", field="path") from None
+        self._unpublished.clear()
 
     def _sweep(self) -> None:
         """Remove stages that can never count: some partition has moved past the stage's start."""
-        names = self._storage.children(STAGING)
-        for stage in {name.removesuffix(".json") for name in names if not name.startswith(".")}:
-            data = self._storage.read(f"{STAGING}/{stage}.json")
-            # A folder is made after its intent: without one it was discarded while a task was still writing.
-            if data is None or self._is_dead(data):
-                self.discard(stage)
+        for place in {self._staging, self._storage.beside, STAGING} - {""}:
+            names = self._storage.children(place)
+            for name in {name.removesuffix(".json") for name in names if name[0] not in "._"}:
+                data = self._storage.read(f"{place}/{name}.json")
+                # A folder is made after its intent: without one it was discarded while a task was still writing.
+                if data is None or self._is_dead(data):
+                    self.discard(f"{place}/{name}")
 
     def _is_dead(self, intent: bytes) -> bool:
         try:
@@ -284,12 +375,31 @@ class CommitLog:
 
 
 def folder(stage: str) -> str:
-    """Where a stage's files are, relative to the root."""
-    return f"{STAGING}/{stage}"
+    """Where a stage's files are, relative to the root; entries of old versions name the stage without its folder."""
+    return stage if "/" in stage else f"{STAGING}/{stage}"
 
 
 def _name(version: int) -> str:
-    return f"{LOG}/{version:020}.json"
+    return f"{LOG}/{_numbered(version)}"
+
+
+def _numbered(version: int) -> str:
+    return f"{version:020}.json"
+
+
+def _version(name: str) -> int:
+    """The version in a file's name; -1 for other files, as one that is being written."""
+    number = name.removesuffix(".json")
+    return int(number) if number != name and number.isdecimal() else -1
+
+
+def _parents(name: str) -> set[str]:
+    parts = name.split("/")[:-1]
+    return {"/".join(parts[:count]) for count in range(1, len(parts) + 1)}
+
+
+def _compact(document: Mapping[str, Any]) -> bytes:
+    return json.dumps(document, separators=(",", ":")).encode()
 
 
 def _published(name: str, version: int, index: int) -> str:

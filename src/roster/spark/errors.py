@@ -13,6 +13,19 @@ class PipelineError(Exception):
         super().__init__(f"{text}. {fix}" if fix else text)
 
 
+class FunctionError(PipelineError):
+    """The function given to `map_arrow` raised, or gave something else than was declared; the batch is not committed.
+
+    The text names the records that the function was given; `details` is the function's own traceback where it is known,
+    which the log of `roster.spark.execution` has at debug level.
+    """
+
+    def __init__(self, problem: str, *, passing: bool = False, details: str = "") -> None:
+        """`passing` is set for errors that trying again may mend (OSError, MemoryError)."""
+        super().__init__(problem, field="map_arrow")
+        self.passing, self.details = passing, details
+
+
 class BatchCancelledError(Exception):
     """The batch in flight was given up before its results were committed; its ranges will be read again."""
 

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import logging
+import re
 import uuid
 from typing import TYPE_CHECKING, Any
 
 from py4j.protocol import Py4JError
-from pyspark import AccumulatorParam
+from pyspark import Accumulator, AccumulatorParam
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
-from roster.spark.errors import PipelineError
+from roster.spark.errors import FunctionError, PipelineError
 from roster.spark.loop import Outcome
 from roster.spark.mapped import Mapped, arrow_schema
-from roster.spark.reader import ReadTask
+from roster.spark.reader import ReadError, ReadTask
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -27,16 +29,18 @@ if TYPE_CHECKING:
     from roster.spark.reader import ReaderConfig
     from roster.spark.sinks import Sink
 
+log = logging.getLogger(__name__)
+
 _JOB_PROPERTIES = ("spark.jobGroup.id", "spark.job.description", "spark.job.interruptOnCancel")
 
 
-class _ByTask(AccumulatorParam[dict[int, int]]):
-    """Counts by task: a task that runs twice counts once."""
+class _ByTask(AccumulatorParam[dict[int, Any]]):
+    """What each task has to say: a task that runs twice counts once."""
 
-    def zero(self, value: dict[int, int]) -> dict[int, int]:
+    def zero(self, value: dict[int, Any]) -> dict[int, Any]:
         return {}
 
-    def addInPlace(self, value1: dict[int, int], value2: dict[int, int]) -> dict[int, int]:  # noqa: N802 - PySpark's name
+    def addInPlace(self, value1: dict[int, Any], value2: dict[int, Any]) -> dict[int, Any]:  # noqa: N802 - PySpark's name
         return {**value1, **value2}
 
 
@@ -55,7 +59,8 @@ class SparkRunner:
         self._schema = config.schema if schema is None else schema
         self._function = None if function is None else Mapped(function, arrow_schema(self._schema))
         self._context = spark.sparkContext
-        self._counted = self._context.accumulator({}, _ByTask())
+        self._counted: Accumulator[dict[int, int]] = self._context.accumulator({}, _ByTask())
+        self._failed: Accumulator[dict[int, tuple[str, str]]] = self._context.accumulator({}, _ByTask())
         self._prefix = f"roster-{config.group}-{uuid.uuid4().hex[:8]}"
         self._job_group: str | None = None
 
@@ -71,15 +76,36 @@ class SparkRunner:
         job_group = f"{self._prefix}-{batch.number}"
         context.setJobGroup(job_group, f"{self._config.group}: batch {batch.number}", interruptOnCancel=True)
         self._job_group = job_group
-        self._counted.value = {}
         try:
-            staged = sink.write(self._frame(tasks), batch)
-            return Outcome(staged, sum(self._counted.value.values()))
+            return self._write(batch, tasks, sink)
         finally:
             self._job_group = None
             with contextlib.suppress(PySparkException, Py4JError):
                 for name, value in before.items():
                     context.setLocalProperty(name, value)  # type: ignore[arg-type]
+
+    def _write(self, batch: Batch, tasks: Sequence[Sequence[Split]], sink: Sink) -> Outcome:
+        self._counted.value, self._failed.value = {}, {}
+        frame = self._frame(tasks, quiet=sink.accepts_part)
+        try:
+            staged = sink.write(frame, batch)
+        except Exception as error:
+            if self._failed.value:
+                raise self._function_error() from None
+            if isinstance(error, (PySparkException, Py4JError)) and (short := _task_error(error)) is not None:
+                log.debug("batch %d failed", batch.number, exc_info=True)
+                raise short from None
+            error.add_note(f"The batch had {_ranges(batch)}; it is not committed.")
+            raise
+        if self._failed.value:
+            sink.abort(staged, batch)
+            raise self._function_error()
+        return Outcome(staged, sum(self._counted.value.values()))
+
+    def _function_error(self) -> FunctionError:
+        problem, details = min(self._failed.value.items())[1]
+        log.debug("%s\n%s", problem, details)
+        return FunctionError(problem, details=details)
 
     def cancel(self) -> None:
         """Cancel the jobs of the running batch; its Python workers are ended with them."""
@@ -87,8 +113,9 @@ class SparkRunner:
         if job_group is not None:
             self._context.cancelJobGroup(job_group)
 
-    def _frame(self, tasks: Sequence[Sequence[Split]]) -> DataFrame:
-        read: Any = ReadTask(self._config, tasks, self._function, self._counted)
+    def _frame(self, tasks: Sequence[Sequence[Split]], *, quiet: bool = False) -> DataFrame:
+        failed = self._failed if quiet else None
+        read: Any = ReadTask(self._config, tasks, self._function, self._counted, failed)
         count = len(tasks)
         frame = self._spark.range(0, count, 1, count).mapInArrow(read, self._schema)
         if self._transform is None:
@@ -99,6 +126,20 @@ class SparkRunner:
                 f"the function returned {result!r}, not a DataFrame", field="transform", fix="End it with `return df`"
             )
         return result
+
+
+def _task_error(error: Exception) -> FunctionError | ReadError | None:
+    """What Spark wraps in some hundred lines: the reading task's own error."""
+    found = re.search(r"roster\.spark\.(?:errors\.(FunctionError)|reader\.ReadError): (.*)", str(error))
+    if found is None:
+        return None
+    text = found[2].strip()
+    return FunctionError(text.removeprefix("map_arrow: ")) if found[1] else ReadError(text)
+
+
+def _ranges(batch: Batch) -> str:
+    texts = [f"{p} offsets {span.start} to {span.end - 1}" for p, span in sorted(batch.ranges.items())]
+    return ", ".join(texts[:5]) + (f" and {len(texts) - 5} other partitions" if len(texts) > 5 else "")
 
 
 def check_session(spark: SparkSession) -> None:

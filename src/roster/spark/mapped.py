@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+import traceback
 from inspect import signature
 from typing import TYPE_CHECKING, Any
 
@@ -10,10 +12,12 @@ from pyspark.errors import PySparkException
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from roster.spark.errors import PipelineError
+from roster.spark.errors import FunctionError, PipelineError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+_NARROWING = 5.0  # seconds for finding the record that a function fails at
 
 _UTC: dict[str, Any] = {"timezone": "UTC"} if "timezone" in signature(to_arrow_schema).parameters else {}
 """PySpark before 4.2 takes no time zone here and means UTC."""
@@ -29,30 +33,97 @@ class Mapped:
         self._wanted = _shape(pa.struct(list(schema)))
 
     def __call__(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """The function's record batches; TypeError if one does not have the declared columns."""
+        """The function's record batches with the declared columns; FunctionError if it raises or gives others."""
+        try:
+            yield from self._results(batch)
+        except _UnfitError as error:
+            raise FunctionError(f"{error}, given {_records(batch)}") from None
+        except Exception as error:
+            passing = isinstance(error, (OSError, MemoryError))
+            narrowed = batch if passing else self._narrow(batch, type(error))
+            problem = f"{type(error).__name__}: {' '.join(str(error).split())}"
+            details = "".join(traceback.format_exception(error))
+            problem = f"{problem} ({_place(error)}), given {_records(narrowed)}"
+            raise FunctionError(problem, passing=passing, details=details) from error
+
+    def _results(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         mapped = self._function(batch)
         if isinstance(mapped, pa.RecordBatch):
             mapped = iter((mapped,))
-        elif not hasattr(mapped, "__iter__") or isinstance(mapped, (str, bytes, pa.Table)):
-            raise TypeError(
-                f"map_arrow: the function returned a {type(mapped).__name__}, "
-                "not a pyarrow.RecordBatch or an iterator of them"
+        # Tables and DataFrames are iterators of columns or of their names.
+        elif not hasattr(mapped, "__iter__") or isinstance(mapped, (str, bytes, dict)) or hasattr(mapped, "columns"):
+            raise _UnfitError(
+                f"the function returned a {type(mapped).__name__}, not a pyarrow.RecordBatch or an iterator of them"
             )
         known = None
         for result in mapped:
             if not isinstance(result, pa.RecordBatch):
-                raise TypeError(f"map_arrow: the function gave a {type(result).__name__}, not a pyarrow.RecordBatch")
-            if known is None or not result.schema.equals(known):
-                self._check(result.schema)
-                known = result.schema
-            yield result
+                raise _UnfitError(f"the function gave a {type(result).__name__}, not a pyarrow.RecordBatch")
+            ordered = self._ordered(result)
+            if known is None or not ordered.schema.equals(known):
+                self._check(ordered.schema)
+                known = ordered.schema
+            yield ordered
+
+    def _ordered(self, result: pa.RecordBatch) -> pa.RecordBatch:
+        """The columns in the schema's order where the names are those of the schema."""
+        given, wanted = result.schema.names, self._schema.names
+        if given == wanted or len(set(wanted)) < len(wanted) or sorted(given) != sorted(wanted):
+            return result
+        return result.select(wanted)
 
     def _check(self, schema: pa.Schema) -> None:
         if not _fits(_shape(pa.struct(list(schema))), self._wanted):
-            raise TypeError(
-                f"map_arrow: the function returned the columns ({_text(schema)}), "
-                f"its schema names ({_text(self._schema)})"
+            raise _UnfitError(
+                f"the function returned the columns ({_text(schema)}), its schema names ({_text(self._schema)})"
             )
+
+    def _narrow(self, batch: pa.RecordBatch, kind: type[Exception]) -> pa.RecordBatch:
+        """The smallest part found by halving on which the function raises the same kind of error."""
+        until = time.monotonic() + _NARROWING
+        while batch.num_rows > 1 and time.monotonic() < until:
+            half = batch.num_rows // 2
+            part = next((p for p in (batch.slice(0, half), batch.slice(half)) if self._raises(p, kind)), None)
+            if part is None:
+                break
+            batch = part
+        return batch
+
+    def _raises(self, batch: pa.RecordBatch, kind: type[Exception]) -> bool:
+        try:
+            for _ in self._results(batch):
+                pass
+        except Exception as error:
+            return type(error) is kind
+        return False
+
+
+class _UnfitError(Exception):
+    """The function gave something else than was declared."""
+
+
+def _records(batch: pa.RecordBatch) -> str:
+    """The partitions and offsets of read rows, as `orders-1 offsets 0 to 3`."""
+    spans: dict[str, tuple[int, int]] = {}
+    columns = (batch.column(name).to_pylist() for name in ("topic", "partition", "offset"))
+    for topic, partition, offset in zip(*columns, strict=True):
+        name = f"{topic}-{partition}"
+        first, last = spans.get(name, (offset, offset))
+        spans[name] = min(first, offset), max(last, offset)
+    texts = [
+        f"{name} offset {first}" if first == last else f"{name} offsets {first} to {last}"
+        for name, (first, last) in sorted(spans.items())
+    ]
+    return ", ".join(texts[:5]) + (f" and {len(texts) - 5} other partitions" if len(texts) > 5 else "")
+
+
+def _place(error: Exception) -> str:
+    """Where an error was raised, in the function rather than in a library it called where that can be told."""
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename != __file__]
+    own = [f for f in frames if "site-packages" not in f.filename and "/lib/python" not in f.filename] or frames
+    if not own:
+        return "in the function"
+    return f"{own[-1].filename.rpartition('/')[2]}, line {own[-1].lineno}, in {own[-1].name}"
 
 
 def arrow_schema(schema: str | StructType) -> pa.Schema:

@@ -15,6 +15,8 @@ import numpy as np
 import pyarrow as pa
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
+from roster.spark.errors import FunctionError
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
@@ -62,7 +64,8 @@ class ReaderConfig:
 class ReadTask:
     """The function given to `mapInArrow`: each `id` it receives names a task's splits, which it reads.
 
-    `function` maps each record batch in the same process; `counted` collects `{task: records read}`.
+    `function` maps each record batch in the same process; `counted` collects `{task: records read}`. With `failed` an
+    error of the function that trying again does not mend ends the task without one: `{task: (problem, details)}`.
     """
 
     def __init__(
@@ -71,8 +74,10 @@ class ReadTask:
         tasks: Sequence[Sequence[Split]],
         function: Callable[[pa.RecordBatch], Iterator[pa.RecordBatch]] | None = None,
         counted: Accumulator[dict[int, int]] | None = None,
+        failed: Accumulator[dict[int, tuple[str, str]]] | None = None,
     ) -> None:
-        self._config, self._tasks, self._function, self._counted = config, tasks, function, counted
+        self._config, self._tasks, self._function = config, tasks, function
+        self._counted, self._failed = counted, failed
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Reads every task named by the rows of `batches`."""
@@ -86,8 +91,14 @@ class ReadTask:
                     rows += read.num_rows
                     if self._function is None:
                         yield read
-                    else:
+                        continue
+                    try:
                         yield from self._function(read)
+                    except FunctionError as error:
+                        if self._failed is None or error.passing:
+                            raise
+                        self._failed.add({task: (error.problem, error.details)})
+                        return
                 if self._counted is not None:
                     self._counted.add({task: rows})
 

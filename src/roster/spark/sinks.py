@@ -9,16 +9,26 @@ import pyarrow as pa
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from roster.spark.errors import PipelineError
+from roster.spark.options import parse_bootstrap
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
     from roster.model import TopicPartition
     from roster.spark.batch import Batch, Owner
 
-_ANSWER_SECONDS = 30.0
+_ANSWER_SECONDS = 10.0
+_COLUMNS = {
+    "key": "string or binary",
+    "value": "string or binary",
+    "topic": "string",
+    "partition": "int",
+    "headers": "array<struct<key:string,value:binary>>",
+}
+"""The columns that are written and what they must be; the rest of the rows is left out."""
 
 
 class Sink:
@@ -31,6 +41,10 @@ class Sink:
 
     default_trigger_interval_ms: int = 0
     """How far apart batches start when the pipeline's `trigger_interval_ms` is None; a full batch does not wait."""
+
+    accepts_part: bool = False
+    """`write` may be given part of a batch that is then aborted: a function that fails ends the batch at once. False:
+    Spark fails the task, and tries it again, before `write` sees that rows are missing."""
 
     def open(self, spark: SparkSession, group: str) -> None:
         """Check what can be checked before the pipeline joins the group; errors are `PipelineError`."""
@@ -87,19 +101,26 @@ class KafkaSink(Sink):
 
     Columns as in Spark's Kafka sink: `value` (string or binary, required), `key` (string or binary), `topic` (string,
     required unless `topic` is given here), `partition` (int), `headers` (array of struct key, value).
-    `options` are librdkafka producer settings.
+    `bootstrap` is as for `Pipeline`, `options` are librdkafka producer settings.
     """
 
+    accepts_part = True
+
     def __init__(
-        self, bootstrap: str, topic: str | None = None, *, options: Mapping[str, str | int | bool] | None = None
+        self,
+        bootstrap: str | Sequence[str],
+        topic: str | None = None,
+        *,
+        options: Mapping[str, str | int | bool] | None = None,
     ) -> None:
+        self._bootstrap = parse_bootstrap(bootstrap)
         if topic is not None and not re.fullmatch(r"[A-Za-z0-9._-]{1,249}", topic):
             raise PipelineError(
                 f"{topic!r} is not a topic name", field="topic", fix="Use letters, digits, dot, dash and underscore"
             )
         self._topic = topic
         self._settings: dict[str, Any] = {
-            "bootstrap.servers": bootstrap,
+            "bootstrap.servers": self._bootstrap,
             "linger.ms": 5,
             "enable.idempotence": True,
             **(options or {}),
@@ -109,12 +130,21 @@ class KafkaSink(Sink):
     def open(self, spark: SparkSession, group: str) -> None:
         """PipelineError if the settings are wrong, no broker answers, or the topic is missing and not made on use."""
         try:
-            producer = Producer({**self._settings, "log_level": 2})
-            if self._topic is None:
-                return
-            found = producer.list_topics(self._topic, timeout=_ANSWER_SECONDS).topics[self._topic]
+            producer = Producer({**self._settings, "log_level": 2, "error_cb": lambda error: None})
+        except (KafkaException, TypeError, ValueError) as error:
+            text = error.args[0].str() if isinstance(error, KafkaException) else str(error)
+            raise PipelineError(text, field="KafkaSink", fix="Check options") from None
+        try:
+            answer = producer.list_topics(self._topic or "", timeout=_ANSWER_SECONDS)
         except KafkaException as error:
-            raise PipelineError(error.args[0].str(), field="KafkaSink", fix="Check bootstrap and options") from None
+            raise PipelineError(
+                f"no answer from {self._bootstrap} within {_ANSWER_SECONDS:g} s: {error.args[0].str()}",
+                field="KafkaSink",
+                fix="Check bootstrap and options",
+            ) from None
+        if self._topic is None:
+            return
+        found = answer.topics[self._topic]
         if found.error is not None and found.error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
             raise PipelineError(
                 f"there is no topic {self._topic!r}",
@@ -124,21 +154,34 @@ class KafkaSink(Sink):
 
     def write(self, df: DataFrame, batch: Batch) -> None:
         """Sends the rows from the tasks; an unacknowledged row fails the batch."""
+        self.check(df.schema)
         columns = set(df.columns)
-        if "value" not in columns:
-            raise PipelineError(
-                f"the rows have no column `value` (they have {', '.join(df.columns)})",
-                field="KafkaSink",
-                fix="Name the column to be written `value`",
-            )
-        if self._topic is None and "topic" not in columns:
-            raise PipelineError(
-                "no topic to write to", field="KafkaSink", fix="Pass topic= or add a column `topic` to the rows"
-            )
-        chosen = [c for c in ("key", "value", "topic", "partition", "headers") if c in columns]
+        chosen = [name for name in _COLUMNS if name in columns]
         df.select(*chosen).mapInArrow(Produce(self._settings, self._topic), "sent long").write.format("noop").mode(
             "overwrite"
         ).save()
+
+    def check(self, schema: StructType) -> None:
+        """PipelineError if rows of these columns cannot be written."""
+        types = {field.name: field.dataType.simpleString() for field in schema.fields}
+        if "value" not in types:
+            raise PipelineError(
+                f"the rows have no column `value` (they have {', '.join(types)})",
+                field="KafkaSink",
+                fix="Name the column to be written `value`",
+            )
+        if self._topic is None and "topic" not in types:
+            raise PipelineError(
+                "no topic to write to", field="KafkaSink", fix="Pass topic= or add a column `topic` to the rows"
+            )
+        for name, wanted in _COLUMNS.items():
+            given = types.get(name)
+            if given is not None and given not in (*wanted.split(" or "), "void"):
+                raise PipelineError(
+                    f"column `{name}` is {given}, and must be {wanted}",
+                    field="KafkaSink",
+                    fix=f"Cast it, for example with cast({name} AS {wanted.partition(' ')[0]}), or make JSON of it",
+                )
 
 
 class Produce:

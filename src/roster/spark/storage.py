@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import unquote, urlsplit
 
+from py4j.protocol import Py4JError
+
 from roster.spark.errors import PipelineError
 
 if TYPE_CHECKING:
@@ -22,6 +24,11 @@ class Storage(Protocol):
 
     uri: str
     """The root as Spark takes it."""
+    beside: str
+    """The name, relative to the root, of a folder of the root's own in its parent; "" if the root has no parent."""
+
+    def can_publish_from(self, folder: str) -> bool:
+        """Make a folder if it is not there; True if files can be renamed out of it to below the root."""
 
     def prepare(self, folder: str) -> None:
         """Make a folder if it is not there; fails where nothing can be written."""
@@ -36,7 +43,7 @@ class Storage(Protocol):
         """The file's bytes, None if there is none."""
 
     def files(self, folder: str) -> list[str]:
-        """The files anywhere below a folder, sorted, relative to the root; [] if there is no folder."""
+        """The files anywhere below a folder, sorted, relative to it; [] if there is no folder."""
 
     def children(self, folder: str) -> list[str]:
         """Names of a folder's entries, sorted; [] if there is no folder."""
@@ -55,19 +62,37 @@ class LocalStorage:
     """POSIX files: `link` creates a complete file only if absent, `fsync` makes file and name durable."""
 
     def __init__(self, root: str) -> None:
-        self._root = Path(root).absolute()
-        self.uri = self._root.as_uri()
+        # Resolved: `..` of a link is its target's parent.
+        self.root = Path(root).resolve()
+        # Spark takes a path as it is, without escapes.
+        self.uri = f"file://{self.root.as_posix()}"
+        self.beside = f"../.{self.root.name}.staging" if self.root.name else ""
+
+    def can_publish_from(self, folder: str) -> bool:
+        """See `Storage`."""
+        source, target = (self.root / place / f".{uuid.uuid4().hex}" for place in (folder, ""))
+        try:
+            self.prepare("")
+            self.prepare(folder)
+            source.touch()
+            source.rename(target)
+        except OSError:
+            with contextlib.suppress(OSError):
+                source.unlink()
+            return False
+        target.unlink()
+        return True
 
     def prepare(self, folder: str) -> None:
         """See `Storage`."""
-        path = self._root / folder
+        path = self.root / folder
         path.mkdir(parents=True, exist_ok=True)
         if not os.access(path, os.W_OK):
             raise PermissionError(errno.EACCES, "it is not writable", str(path))
 
     def create(self, name: str, data: bytes) -> bool:
         """See `Storage`."""
-        path = self._root / name
+        path = self.root / name
         draft = self._draft(path, data)
         try:
             os.link(draft, path)
@@ -80,43 +105,43 @@ class LocalStorage:
 
     def replace(self, name: str, data: bytes) -> None:
         """See `Storage`."""
-        path = self._root / name
+        path = self.root / name
         self._draft(path, data).replace(path)
         _sync(path.parent)
 
     def read(self, name: str) -> bytes | None:
         """See `Storage`."""
         try:
-            return (self._root / name).read_bytes()
+            return (self.root / name).read_bytes()
         except FileNotFoundError:
             return None
 
     def files(self, folder: str) -> list[str]:
         """See `Storage`."""
-        found = (Path(at) / name for at, _, names in os.walk(self._root / folder) for name in names)
-        return sorted(path.relative_to(self._root).as_posix() for path in found)
+        found = (Path(at) / name for at, _, names in os.walk(self.root / folder) for name in names)
+        return sorted(path.relative_to(self.root / folder).as_posix() for path in found)
 
     def children(self, folder: str) -> list[str]:
         """See `Storage`."""
         try:
-            return sorted(os.listdir(self._root / folder))  # noqa: PTH208 - names are wanted, not paths
+            return sorted(os.listdir(self.root / folder))  # noqa: PTH208 - names are wanted, not paths
         except FileNotFoundError:
             return []
 
     def publish(self, source: str, target: str) -> None:
         """See `Storage`."""
-        path = self._root / target
+        path = self.root / target
         path.parent.mkdir(parents=True, exist_ok=True)
         with contextlib.suppress(FileNotFoundError):
-            (self._root / source).rename(path)
+            (self.root / source).rename(path)
 
     def sync(self, name: str) -> None:
         """See `Storage`."""
-        _sync(self._root / name)
+        _sync(self.root / name)
 
     def remove(self, name: str) -> None:
         """See `Storage`."""
-        path = self._root / name
+        path = self.root / name
         if path.is_dir():
             shutil.rmtree(path, ignore_errors=True)
         else:
@@ -152,6 +177,23 @@ class HadoopStorage:
             self._rename_options[name] = jvm.java.lang.reflect.Array.newInstance(option, 1)
             constant = jvm.java.lang.Enum.valueOf(option, name)
             jvm.java.lang.reflect.Array.set(self._rename_options[name], 0, constant)
+
+        name = root.getName()
+        self.beside = f"../.{name}.staging" if name else ""
+
+    def can_publish_from(self, folder: str) -> bool:
+        """See `Storage`."""
+        probe, target = f"{folder}/.{uuid.uuid4().hex}", f".{uuid.uuid4().hex}"
+        try:
+            self._files.mkdirs(self._at(folder))
+            self._files.create(self._at(probe), False).close()
+            self._rename(self._at(probe), self._at(target), overwrite=False)
+        except Py4JError:
+            with contextlib.suppress(Py4JError):
+                self._files.delete(self._at(probe), False)
+            return False
+        self._files.delete(self._at(target), False)
+        return True
 
     def prepare(self, folder: str) -> None:
         """See `Storage`."""
@@ -193,7 +235,7 @@ class HadoopStorage:
         if not self._files.exists(path):
             return []
         found, names = self._files.listFiles(path, True), []
-        base = self._files.makeQualified(self._path(self.uri)).toUri().getPath()
+        base = self._files.makeQualified(path).toUri().getPath()
         while found.hasNext():
             names.append(found.next().getPath().toUri().getPath()[len(base) + 1 :])
         return sorted(names)
@@ -259,6 +301,17 @@ def storage(path: str, spark: SparkSession | None = None) -> Storage:
     if spark is None:
         raise PipelineError(f"{path} needs Spark's file systems", field="path", fix="Pass spark=")
     return HadoopStorage(spark, path)
+
+
+def java_problem(error: Py4JError) -> str:
+    """A Java exception as one line: the innermost cause, or what py4j says."""
+    cause: Any = getattr(error, "java_exception", None)
+    if cause is None:
+        return " ".join(str(error).split())
+    while cause.getCause() is not None:
+        cause = cause.getCause()
+    name, text = cause.getClass().getSimpleName(), cause.getMessage()
+    return f"{name}: {' '.join(text.split())}" if text else name
 
 
 def _sync(path: Path) -> None:
