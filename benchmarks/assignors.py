@@ -20,13 +20,21 @@ from benchmarks.groups import WORKLOADS, Group, Members, Topics, equal, events, 
 from benchmarks.peers import MissingError, Peer, TooSlowError
 from roster.assignors import COOPERATIVE_STICKY
 from roster.assignors.certificate import verify
+from roster.cli.collector import collector_paused
 from roster.member.assign_group import lead, plan_group
+from roster.model import Problem
 
 Answer: TypeAlias = dict[str, Any]
 """What a peer measured: lists of milliseconds by figure, or an `error`."""
 
 LIMIT = 60.0
 """Seconds of wall clock that a peer gets for one group, warm-ups and all."""
+
+
+def for_people(problem: Problem) -> dict[str, dict[str, list[int]]]:
+    """The decision and the plan as dictionaries, as `roster plan` makes them."""
+    with collector_paused():
+        return COOPERATIVE_STICKY.assign(problem).assignment()
 
 
 def times(work: Callable[[], object], rounds: int) -> list[float]:
@@ -85,7 +93,7 @@ class Table:
         problem = plan.problem
         figures = {
             "decision": lambda: COOPERATIVE_STICKY.assign(problem),
-            "people": lambda: COOPERATIVE_STICKY.assign(problem).assignment(),
+            "people": lambda: for_people(problem),
             "bytes": lambda: lead("cooperative-sticky", subscriptions, group.topics),
         }
         samples: dict[str, list[float]] = {figure: [] for figure in figures}

@@ -20,9 +20,9 @@ from tests.broker.test_protocol import fetch_request, metadata, produce
 from tests.broker.test_restart import address, create
 
 from roster.broker import BrokerConfig
+from roster.broker.call import CloseConnection
 from roster.broker.connection import ReceiveBudget
 from roster.broker.dispatch import HANDLERS
-from roster.broker.services import CloseConnection
 from roster.testing.broker import BrokerProcess, running_broker
 from roster.wire import API_VERSIONS, ApiKey
 from roster.wire.messages import ApiVersionsRequest, HeartbeatRequest, MetadataRequest

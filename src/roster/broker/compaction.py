@@ -7,9 +7,9 @@ import logging
 from typing import TYPE_CHECKING
 
 from roster.broker.batch_check import LEADER_EPOCH
+from roster.broker.call import wall_ms
 from roster.broker.files import sync_directory
 from roster.broker.segment import LOG_SUFFIX, Segment
-from roster.broker.services import wall_ms
 from roster.wire import WireError
 from roster.wire.records import build_batch, read_batch, read_header
 

@@ -13,10 +13,10 @@ from collections import deque
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, cast
 
+from roster.broker.call import Call, CloseConnection
 from roster.broker.dispatch import HANDLERS
 from roster.broker.produce import produce
 from roster.broker.record_range import PIECE_BYTES, RecordRange
-from roster.broker.services import Call, CloseConnection
 from roster.wire import ApiKey, UnsupportedVersion, WireError
 from roster.wire.frames import decode_request, encode_response, encode_response_parts, unsupported_api_versions
 

@@ -11,7 +11,8 @@ from roster.wire.messages import ConsumerGroupDescribeResponse
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
-    from roster.broker.services import Call, Services
+    from roster.broker.call import Call
+    from roster.broker.services import Services
     from roster.wire import Message
     from roster.wire.messages import ConsumerGroupDescribeRequest
 

@@ -13,9 +13,10 @@ from roster.wire import ErrorCode
 from roster.wire.messages import FetchRequest, FetchResponse
 
 if TYPE_CHECKING:
+    from roster.broker.call import Call
     from roster.broker.partition_log import PartitionLog
     from roster.broker.segment import Segment
-    from roster.broker.services import Call, Services
+    from roster.broker.services import Services
     from roster.wire import Message
 
 logger = logging.getLogger(__name__)

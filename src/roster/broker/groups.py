@@ -10,8 +10,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
 from roster.broker import permissions
+from roster.broker.call import wall_ms
 from roster.broker.config import BrokerError
-from roster.broker.services import wall_ms
 from roster.broker.timers import Timers
 from roster.broker.topics import OFFSETS_TOPIC
 from roster.coordinator import Coordinator
@@ -40,9 +40,9 @@ from roster.wire.records import Record, build_batch, read_batch, read_header, ve
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    from roster.broker.call import Call
     from roster.broker.group_commit import GroupCommit
     from roster.broker.partition_log import PartitionLog
-    from roster.broker.services import Call
     from roster.broker.topics import Topic, TopicCatalogue
     from roster.coordinator import CoordinatorConfig
     from roster.coordinator.events import TimerName

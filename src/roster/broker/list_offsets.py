@@ -17,8 +17,9 @@ from roster.wire.messages import (
 )
 
 if TYPE_CHECKING:
+    from roster.broker.call import Call
     from roster.broker.partition_log import PartitionLog
-    from roster.broker.services import Call, Services
+    from roster.broker.services import Services
     from roster.wire import Message
 
 _LEADER_EPOCH_SINCE = 4

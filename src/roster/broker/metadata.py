@@ -22,7 +22,8 @@ from roster.wire.messages import (
 )
 
 if TYPE_CHECKING:
-    from roster.broker.services import Call, Services
+    from roster.broker.call import Call
+    from roster.broker.services import Services
     from roster.broker.topics import Topic
     from roster.wire import Message
 

@@ -6,8 +6,8 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
+from roster.broker.call import CloseConnection, wall_ms
 from roster.broker.producers import SequenceError
-from roster.broker.services import CloseConnection, wall_ms
 from roster.wire import ErrorCode, WireError
 from roster.wire.messages import InitProducerIdRequest, InitProducerIdResponse, ProduceRequest, ProduceResponse
 from roster.wire.records import split_batches, verify_crc
@@ -15,8 +15,9 @@ from roster.wire.records import split_batches, verify_crc
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
+    from roster.broker.call import Call
     from roster.broker.partition_log import PartitionLog
-    from roster.broker.services import Call, Services
+    from roster.broker.services import Services
     from roster.broker.topics import Topic
     from roster.wire import Message
     from roster.wire.records import BatchHeader

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from roster.broker.services import CloseConnection
+from roster.broker.call import CloseConnection
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

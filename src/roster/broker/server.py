@@ -10,6 +10,7 @@ import signal
 import socket
 from typing import TYPE_CHECKING
 
+from roster.broker.call import wall_ms
 from roster.broker.compaction import Compactor
 from roster.broker.config import BrokerError
 from roster.broker.connection import ClientProtocol, Connection, ReceiveBudget
@@ -18,7 +19,7 @@ from roster.broker.group_commit import GroupCommit
 from roster.broker.groups import Groups
 from roster.broker.identity import Identity
 from roster.broker.open_files import OPEN_FILES
-from roster.broker.services import Services, wall_ms
+from roster.broker.services import Services
 from roster.broker.topics import TopicCatalogue
 from roster.broker.verification import Verifier
 from roster.model import Address

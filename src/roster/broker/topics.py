@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import re
 import shutil
 import uuid
 from dataclasses import dataclass, field
@@ -20,6 +19,7 @@ from roster.broker.config import MAX_PARTITIONS_PER_TOPIC, BrokerError
 from roster.broker.files import names_in, sync_directory, write_atomically
 from roster.broker.partition_log import PartitionLog
 from roster.broker.topic_config import log_config
+from roster.model.topics import NAME_RULE, is_legal_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from roster.broker.config import LogConfig
 
 OFFSETS_TOPIC = "__consumer_offsets"
-_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 _DESCRIPTION = "topic.json"
 _FIELDS = frozenset({"id", "partitions", "settings", "was_compacted"})
 
@@ -89,10 +88,8 @@ class Topic:
 
 def check_name(name: str) -> None:
     """Raise InvalidTopicError unless Kafka would accept the name too."""
-    if not _NAME.fullmatch(name) or name in {".", ".."}:
-        raise InvalidTopicError(
-            f"topic name {name[:260]!r} is not 1 to 249 letters, digits, dots, underscores and hyphens"
-        )
+    if not is_legal_name(name):
+        raise InvalidTopicError(f"topic name {name[:260]!r} is not {NAME_RULE}")
 
 
 def check_partitions(count: int) -> None:

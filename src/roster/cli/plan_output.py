@@ -11,6 +11,7 @@ import numpy as np
 from roster.assignors import COOPERATIVE_STICKY, STICKY, Assignor, ClaimSource
 from roster.assignors.certificate import verify
 from roster.assignors.claims import settle_claims
+from roster.cli.collector import collector_paused
 from roster.cli.output import print_table
 
 if TYPE_CHECKING:
@@ -86,8 +87,10 @@ def as_json(judged: Judged) -> dict[str, Any]:
     transferring: dict[str, dict[str, str]] = {}
     for (topic, number), member in judged.plan.transferring().items():
         transferring.setdefault(topic, {})[str(number)] = member
+    with collector_paused():
+        assignment = judged.plan.assignment()
     document = {
-        "assignment": judged.plan.assignment(),
+        "assignment": assignment,
         "transferring": transferring,
         "moves": [
             {"topic": move.topic, "partition": move.partition, "from": move.source, "to": move.target, "why": move.why}

@@ -12,6 +12,7 @@ from roster.cli.options import INT32, NAME, bootstrap_option, confirm, json_opti
 from roster.cli.output import counted, print_json, print_table
 from roster.cli.topics_read import read
 from roster.model import TopicPartition
+from roster.model.topics import MAX_NAME
 
 INTERNAL = frozenset(
     {
@@ -24,7 +25,6 @@ INTERNAL = frozenset(
 )
 """Topics a Kafka cluster keeps its own state in, whether its metadata says so or not."""
 _LEGAL = re.compile(r"[a-zA-Z0-9._-]+")
-_MOST_LENGTH = 249
 
 
 @click.group()
@@ -79,8 +79,8 @@ def _check_name(name: str) -> None:
     wrong = _LEGAL.sub("", name)
     if wrong:
         raise UserError(f"NAME: {name!r} has {wrong[0]!r} in it; a topic is named with a-z, A-Z, 0-9, '.', '_' and '-'")
-    if len(name) > _MOST_LENGTH:
-        raise UserError(f"NAME: has {len(name)} characters, a topic's name at most {_MOST_LENGTH}")
+    if len(name) > MAX_NAME:
+        raise UserError(f"NAME: has {len(name)} characters, a topic's name at most {MAX_NAME}")
 
 
 @topics.command()

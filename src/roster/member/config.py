@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from roster.assignors import Assignor, RebalanceProtocol, rebalance_protocol, resolve_assignors
 from roster.member.types import Selection
 from roster.model.offsets import AutoOffsetReset
+from roster.model.topics import NAME_RULE, is_legal_name
 
-MAX_NAME = 249
 MAX_OFFSETS_WAIT_MS = 10_000
-LEGAL_TOPIC = re.compile(r"[a-zA-Z0-9._-]+")
 
 
 class ConfigError(ValueError):
@@ -117,16 +116,13 @@ def check_selection(selection: Selection) -> None:
     if not selection:
         raise ConfigError("topics", "must name at least one topic, or be a compiled pattern")
     for topic in sorted(selection):
-        if not LEGAL_TOPIC.fullmatch(topic) or len(topic) > MAX_NAME or topic in (".", ".."):
+        if not is_legal_name(topic):
             raise ConfigError(
                 "topics",
-                f"{topic!r} is not a topic name (1 to {MAX_NAME} letters, digits, '.', '_' or '-');"
-                " for a pattern give a compiled regular expression",
+                f"{topic!r} is not a topic name ({NAME_RULE}); for a pattern give a compiled regular expression",
             )
 
 
 def _check_instance_id(instance_id: str) -> None:
-    if not LEGAL_TOPIC.fullmatch(instance_id) or len(instance_id) > MAX_NAME or instance_id in (".", ".."):
-        raise ConfigError(
-            "group_instance_id", f"{instance_id!r} must be 1 to {MAX_NAME} letters, digits, '.', '_' or '-'"
-        )
+    if not is_legal_name(instance_id):
+        raise ConfigError("group_instance_id", f"{instance_id!r} must be {NAME_RULE}")

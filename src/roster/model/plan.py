@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
@@ -101,8 +99,7 @@ class Plan:
 
     def assignment(self) -> dict[str, dict[str, list[int]]]:
         """What each member is handed in this round: {member: {topic: [partition]}}, every member present."""
-        with _collector_paused():
-            return _by_member(self.problem, self.given)
+        return _by_member(self.problem, self.given)
 
     def partitions(self) -> dict[str, list[TopicPartition]]:
         """The same as flat lists: {member: [TopicPartition]}."""
@@ -154,20 +151,6 @@ class Plan:
             else:
                 why = f"{problem.topics[topic]} is placed anew by this policy"
             yield Move(*place, giver, to, why)
-
-
-@contextmanager
-def _collector_paused() -> Iterator[None]:
-    """Without the cyclic garbage collector, which would walk what is being built over and over: none of it is garbage,
-    and a million small lists are made in less than half the time.
-    """
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
 
 
 def _by_member(problem: Problem, owner: Int32) -> dict[str, dict[str, list[int]]]:

@@ -1,6 +1,17 @@
-"""Names for what a log is made of."""
+"""Topics and partitions: names and the rule for them."""
 
+from __future__ import annotations
+
+import re
 from typing import NamedTuple
+
+MAX_NAME = 249
+"""Longest topic name and longest group instance id, in characters."""
+
+NAME_RULE = f"1 to {MAX_NAME} letters, digits, '.', '_' or '-', and neither '.' nor '..'"
+"""The rule of `is_legal_name`, for messages."""
+
+_LEGAL = re.compile(r"[a-zA-Z0-9._-]+")
 
 
 class TopicPartition(NamedTuple):
@@ -11,3 +22,8 @@ class TopicPartition(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.topic}-{self.partition}"
+
+
+def is_legal_name(name: str) -> bool:
+    """Return True for a legal topic name or group instance id (Kafka's Topic.isValid)."""
+    return len(name) <= MAX_NAME and name not in (".", "..") and _LEGAL.fullmatch(name) is not None

@@ -14,6 +14,7 @@ from confluent_kafka import Consumer, KafkaException
 
 from roster.assignors import Assignor, resolve_assignors
 from roster.model import AddressError, TopicPartition, parse_addresses
+from roster.model.topics import NAME_RULE, is_legal_name
 from roster.spark.errors import PipelineError
 
 StartingOffsets: TypeAlias = str | datetime | Mapping[Any, Any]
@@ -22,7 +23,6 @@ StartingOffsets: TypeAlias = str | datetime | Mapping[Any, Any]
 also as JSON text; partitions left out of a map start at earliest."""
 
 EARLIEST, LATEST = -2, -1
-_TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _NUMBER = re.compile(r"[0-9]{1,10}", re.ASCII)
 
 
@@ -263,11 +263,11 @@ def parse_topics(topics: str | Sequence[str] | re.Pattern[str]) -> tuple[str, ..
             raise PipelineError(f"{topics!r} is not a regular expression: {error}", field="topics") from None
     topics = [topics] if isinstance(topics, str) or not isinstance(topics, Iterable) else list(topics)
     for topic in topics:
-        if not isinstance(topic, str) or not _TOPIC.fullmatch(topic):
+        if not isinstance(topic, str) or not is_legal_name(topic):
             raise PipelineError(
                 f"{topic!r} is not a topic name",
                 field="topics",
-                fix="Use letters, digits, dot, dash and underscore, or 'pattern:REGEX'",
+                fix=f"Use {NAME_RULE}; or 'pattern:REGEX'",
             )
     if not topics:
         raise PipelineError("no topic named", field="topics", fix="Pass topics=['name'] or 'pattern:REGEX'")

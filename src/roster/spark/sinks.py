@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from confluent_kafka import KafkaError, KafkaException, Producer
 
+from roster.model.topics import NAME_RULE, is_legal_name
 from roster.spark.errors import PipelineError
 from roster.spark.options import parse_bootstrap
 
@@ -114,10 +114,8 @@ class KafkaSink(Sink):
         options: Mapping[str, str | int | bool] | None = None,
     ) -> None:
         self._bootstrap = parse_bootstrap(bootstrap)
-        if topic is not None and not re.fullmatch(r"[A-Za-z0-9._-]{1,249}", topic):
-            raise PipelineError(
-                f"{topic!r} is not a topic name", field="topic", fix="Use letters, digits, dot, dash and underscore"
-            )
+        if topic is not None and not is_legal_name(topic):
+            raise PipelineError(f"{topic!r} is not a topic name", field="topic", fix=f"Use {NAME_RULE}")
         self._topic = topic
         self._settings: dict[str, Any] = {
             "bootstrap.servers": self._bootstrap,

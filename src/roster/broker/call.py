@@ -1,0 +1,53 @@
+"""One request on its way through the broker."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
+
+from roster.wire import Message
+from roster.wire.frames import RequestHeader
+
+M = TypeVar("M", bound=Message)
+
+
+class ResponseMemory(Protocol):
+    """Counts the memory of responses that are not sent yet; `Services` does."""
+
+    unsent_bytes: int
+
+
+@dataclass(slots=True)
+class Call(Generic[M]):
+    """One request."""
+
+    header: RequestHeader
+    message: M
+    client_host: str
+    held_bytes: int = 0
+    """What its response is counted with in `Services.unsent_bytes`, until `release`."""
+
+    def hold(self, memory: ResponseMemory, size: int) -> None:
+        """Count bytes that are about to be read for the response."""
+        memory.unsent_bytes += size
+        self.held_bytes += size
+
+    def release(self, memory: ResponseMemory) -> None:
+        """Uncount them: the response was sent or dropped."""
+        memory.unsent_bytes -= self.held_bytes
+        self.held_bytes = 0
+
+    @property
+    def version(self) -> int:
+        """The api version the request was sent in, and so the response's."""
+        return self.header.api_version
+
+
+class CloseConnection(Exception):  # noqa: N818 (an instruction, not a failure)
+    """Raised for a request that can only be answered by closing its connection; the text is the reason."""
+
+
+def wall_ms() -> int:
+    """Return the wall clock in milliseconds since 1970."""
+    return time.time_ns() // 1_000_000
