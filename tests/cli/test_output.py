@@ -93,6 +93,10 @@ def test_long_member_ids_are_cut_to_what_tells_them_apart():
     }
     uuid = "roster-8a1c5b6e-0000-4000-8000-000000000000"
     assert member_labels([member(uuid, "roster")]) == {uuid: "roster-8a1c5b…"}
+    static = [member(f"m{n}", instance=f"a-service-of-some-region-instance-{n}") for n in range(2)]
+    assert list(member_labels(static).values()) == ["…-some-region-instance-0", "…-some-region-instance-1"]
+    twins = [member(f"m{n}", instance=f"{n}-of-" + "x" * 30) for n in range(2)]
+    assert list(member_labels(twins).values()) == [f"{n}-of-" + "x" * 30 for n in range(2)]
     long_client = "an-application-with-a-long-name"
     label = member_labels([member(f"{long_client}-18f6d09c-46a3", long_client)])[f"{long_client}-18f6d09c-46a3"]
     assert label == "an-applicatio…-18f6d0…"

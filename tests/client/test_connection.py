@@ -7,7 +7,15 @@ import asyncio
 import pytest
 from scripted_broker import scripted_broker, send, versions
 
-from roster.client import BrokerError, ClientError, RequestTimeoutError, UnreachableError, UnsupportedError
+from roster.client import (
+    Admin,
+    BrokerError,
+    ClientError,
+    InvalidRequestError,
+    RequestTimeoutError,
+    UnreachableError,
+    UnsupportedError,
+)
 from roster.client.connection import Connection
 from roster.wire import ApiKey, ErrorCode, Message
 from roster.wire.frames import RequestHeader
@@ -161,3 +169,38 @@ def test_error_classes_form_one_family() -> None:
     assert issubclass(BrokerError, ClientError)
     assert UnreachableError("x").retriable
     assert not UnsupportedError("x").retriable
+
+
+async def test_a_value_that_no_version_can_carry_is_not_the_fault_of_the_broker() -> None:
+    async def answer(header: RequestHeader, _: Message, writer: asyncio.StreamWriter) -> None:
+        send(writer, header, KNOWN)
+
+    async with scripted_broker(answer) as (host, port):
+        connection = await Connection.open(host, port, "me", 5)
+        for request in (HeartbeatRequest(generation_id=2**40), HeartbeatRequest(group_id="\udcff")):
+            with pytest.raises(InvalidRequestError, match="no request can carry this value"):
+                await connection.request(request, 5)
+        connection.close()
+
+
+async def test_a_value_that_an_old_version_cannot_carry_is() -> None:
+    async def answer(header: RequestHeader, _: Message, writer: asyncio.StreamWriter) -> None:
+        send(writer, header, versions((ApiKey.API_VERSIONS, 0, 4), (ApiKey.HEARTBEAT, 0, 2)))
+
+    async with scripted_broker(answer) as (host, port):
+        connection = await Connection.open(host, port, "me", 5)
+        with pytest.raises(UnsupportedError, match=f"the broker at {host}:{port} is too old for this request"):
+            await connection.request(HeartbeatRequest(group_instance_id="static"), 5)
+        connection.close()
+
+
+async def test_the_sentence_about_an_unreachable_cluster_has_one_mark_at_its_end() -> None:
+    async def answer(_: RequestHeader, __: Message, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+    async with scripted_broker(answer) as (host, port):
+        with (
+            Admin(f"{host}:{port}", request_timeout_ms=5000) as admin,
+            pytest.raises(UnreachableError, match=r"is this a Kafka broker\? Check the bootstrap address"),
+        ):
+            await asyncio.to_thread(admin.list_topics)

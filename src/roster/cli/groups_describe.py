@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -144,7 +145,7 @@ def _print(group: GroupDescription, stands: Standing, owners: Mapping[TopicParti
         click.echo()
         rows = [(labels[m.member_id], m.client_id, m.host.lstrip("/"), len(m.assignment)) for m in group.members]
         columns = ("member", "client", "host", "partitions")
-        print_table(columns, rows, "", shorten=("member", "client", "host"))
+        print_table(columns, rows, "", shorten=("client", "host"))
     click.echo()
     print_table(
         ("topic", "partition", "committed", "end", "lag", "member"),
@@ -153,7 +154,7 @@ def _print(group: GroupDescription, stands: Standing, owners: Mapping[TopicParti
             for tp, p in stands.positions.items()
         ],
         "no partitions, no offsets",
-        shorten=("topic", "member"),
+        shorten=("topic",),
     )
 
 
@@ -161,9 +162,11 @@ def member_labels(members: Sequence[MemberDescription]) -> dict[str, str]:
     """{member id: what to call the member}: its instance id, its id, or a unique beginning of a long id."""
     labels = {}
     tails = {}
+    ends = Counter((member.instance_id or "")[-_WHOLE_ID + 1 :] for member in members)
     for member in members:
         whole = member.instance_id or member.member_id
-        labels[member.member_id] = whole
+        end = whole[-_WHOLE_ID + 1 :]
+        labels[member.member_id] = f"…{end}" if len(whole) > _WHOLE_ID and ends[end] == 1 else whole
         if member.instance_id is None and len(whole) > _WHOLE_ID:
             tails[member.member_id] = whole.removeprefix(f"{member.client_id}-")
     size = _LEAST_TAIL

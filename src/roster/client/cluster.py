@@ -109,8 +109,9 @@ class Cluster:
                 return await self.request(address, message, timeout)
             except (UnreachableError, RequestTimeoutError) as error:
                 failures.append(str(error))
-        causes = "; ".join(failures).rstrip(".?")
-        raise UnreachableError(f"no broker answered: {causes}. Check the bootstrap address and the broker")
+        causes = "; ".join(failures)
+        stop = "" if causes.endswith((".", "?")) else "."
+        raise UnreachableError(f"no broker answered: {causes}{stop} Check the bootstrap address and the broker")
 
     def _is_open(self, host: str, port: int) -> bool:
         opening = self._connections.get((host, port, Channel.ANY))

@@ -65,7 +65,11 @@ def flights() -> Material:
 
 def users_file(path: Path, key: tuple[str, ...], form: str | None) -> Material:
     """A file of the user's own; its records are counted by key."""
-    source = open_source(path, key, form)
+    try:
+        source = open_source(path, key, form)
+        source.check()
+    except UserError as error:
+        raise UserError(error.message.replace("FILE:", "--input:", 1)) from error
     return Material(
         path=path,
         topic="records",
