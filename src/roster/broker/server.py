@@ -8,29 +8,24 @@ import logging
 import resource
 import signal
 import socket
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from types import TracebackType
+from typing import Self
 
 from roster.broker.call import wall_ms
 from roster.broker.compaction import Compactor
-from roster.broker.config import BrokerError
+from roster.broker.config import BrokerConfig, BrokerError
 from roster.broker.connection import ClientProtocol, Connection, ReceiveBudget
 from roster.broker.files import DirectoryLock
 from roster.broker.group_commit import GroupCommit
 from roster.broker.groups import Groups
 from roster.broker.identity import Identity
 from roster.broker.open_files import OPEN_FILES
+from roster.broker.partition_log import PartitionLog
 from roster.broker.services import Services
 from roster.broker.topics import TopicCatalogue
 from roster.broker.verification import Verifier
 from roster.model import Address
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from types import TracebackType
-    from typing import Self
-
-    from roster.broker.config import BrokerConfig
-    from roster.broker.partition_log import PartitionLog
 
 BACKLOG = 1_024
 MAX_OPEN_LOG_FILES = 50_000

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection, Mapping, Sequence
 from random import Random
-from typing import TYPE_CHECKING, Self
+from types import TracebackType
+from typing import Self
 
 from roster.client.cluster import Cluster, M, expect
 from roster.client.errors import (
@@ -41,7 +43,7 @@ from roster.client.types import (
 )
 from roster.member.requests import offset_commit
 from roster.member.types import Node
-from roster.model import TopicPartition
+from roster.model import OffsetAndMetadata, TopicPartition
 from roster.wire import ZERO_UUID, ErrorCode, Message, WireError
 from roster.wire.consumer.messages import decode_assignment, flat
 from roster.wire.errors import error_code
@@ -66,12 +68,6 @@ from roster.wire.messages import (
     OffsetDeleteRequest,
     OffsetDeleteResponse,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
-    from types import TracebackType
-
-    from roster.model import OffsetAndMetadata
 
 TOPIC_RESOURCE = 2
 """What DescribeConfigs calls a topic."""

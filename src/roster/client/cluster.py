@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeVar
+from random import Random
+from typing import TypeVar
 
 from roster.client.connection import Connection
 from roster.client.errors import (
@@ -19,10 +21,6 @@ from roster.model import Address, AddressError, parse_addresses
 from roster.wire import ErrorCode, Message
 from roster.wire.errors import error_code
 from roster.wire.messages import MetadataRequest, MetadataResponse
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
-    from random import Random
 
 M = TypeVar("M", bound=Message)
 

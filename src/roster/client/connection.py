@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Self
+from collections.abc import Mapping
+from typing import Self
 
 from roster._version import __version__
 from roster.client.dialect import choose_version, from_version, to_version
@@ -19,9 +20,6 @@ from roster.model import Address
 from roster.wire import API_VERSIONS, ApiKey, ErrorCode, Message, Versions, WireError, response_class
 from roster.wire.frames import decode_response, encode_request
 from roster.wire.messages import ApiVersionsRequest, ApiVersionsResponse
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 MAX_FRAME = 1 << 30
 """Larger answers are taken for something that is no Kafka broker."""

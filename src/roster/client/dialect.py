@@ -6,8 +6,8 @@ The client builds requests and reads answers in their newest shape; `to_version`
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from copy import copy
-from typing import TYPE_CHECKING
 
 from roster.client.errors import UnsupportedError
 from roster.wire import API_VERSIONS, ApiKey, Message, Versions
@@ -20,9 +20,6 @@ from roster.wire.messages import (
     OffsetFetchRequest,
     OffsetFetchResponse,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 
 def choose_version(message: Message, spoken: Mapping[int, Versions], broker: str) -> int:

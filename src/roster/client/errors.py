@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Collection
 
-if TYPE_CHECKING:
-    from collections.abc import Collection
-
-    from roster.model import TopicPartition
+from roster.model import TopicPartition
 
 
 class ClientError(Exception):

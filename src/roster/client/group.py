@@ -6,11 +6,12 @@ import asyncio
 import logging
 import re
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
 from itertools import count
 from random import Random
-from typing import TYPE_CHECKING, Self
+from types import TracebackType
+from typing import Self
 
 from roster.assignors import Assignor, as_tuple
 from roster.client.cluster import Cluster
@@ -32,16 +33,10 @@ from roster.member.events import (
     Started,
     Stopped,
 )
+from roster.member.member import Member
 from roster.member.states import MemberState
-from roster.member.types import ReportKind
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
-    from types import TracebackType
-
-    from roster.member.member import Member
-    from roster.member.types import Selection
-    from roster.model import OffsetAndMetadata, TopicPartition
+from roster.member.types import ReportKind, Selection
+from roster.model import OffsetAndMetadata, TopicPartition
 
 log = logging.getLogger("roster.member")
 

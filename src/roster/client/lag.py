@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
-from roster.client.positions import EARLIEST, LATEST, list_offsets
+from roster.client.cluster import Cluster
+from roster.client.positions import EARLIEST, LATEST, Groups, list_offsets
 from roster.model import TopicPartition
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from roster.client.cluster import Cluster
-    from roster.client.positions import Groups
 
 
 async def group_offsets(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from typing import TYPE_CHECKING
+from collections.abc import Collection, Mapping
 
 from roster.client.cluster import MOST_PAUSE, NEWS_PATIENCE, RETRY_PAUSE, Cluster, expect
 from roster.client.errors import (
@@ -29,9 +29,6 @@ from roster.wire.messages import (
     OffsetFetchRequest,
     OffsetFetchResponse,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
 
 LATEST = -1
 EARLIEST = -2

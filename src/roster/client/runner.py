@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from random import Random
+from typing import Any
 
+from roster.client.cluster import Cluster
 from roster.client.errors import ClientError, UnsupportedError
 from roster.client.lag import group_offsets
 from roster.client.positions import Groups
 from roster.member.assign_group import lead
+from roster.member.config import MemberConfig
 from roster.member.events import (
     Assign,
     Assigned,
@@ -33,14 +37,6 @@ from roster.member.events import (
 from roster.member.member import Member
 from roster.member.timers import TimerName
 from roster.wire.messages import MetadataResponse
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
-    from random import Random
-    from typing import Any
-
-    from roster.client.cluster import Cluster
-    from roster.member.config import MemberConfig
 
 
 class MemberRunner:

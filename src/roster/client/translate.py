@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from roster.client.errors import (
     AssignmentError,
     AuthorizationError,
@@ -20,10 +18,7 @@ from roster.client.errors import (
     UnknownTopicError,
     UnsupportedError,
 )
-from roster.member.types import FailureKind
-
-if TYPE_CHECKING:
-    from roster.member.types import Failure
+from roster.member.types import Failure, FailureKind
 
 PLAIN: dict[FailureKind, type[ClientError]] = {
     FailureKind.SESSION_TIMEOUT: SessionTimeoutError,

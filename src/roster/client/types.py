@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from roster.client.errors import ClientError
-    from roster.model import TopicPartition
+from roster.client.errors import ClientError
+from roster.model import TopicPartition
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 from collections import defaultdict, deque
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import count, pairwise
 from types import MappingProxyType
-from typing import TYPE_CHECKING
 
 from roster.console.events import Event, EventKind
 from roster.console.series import Series
 from roster.console.snapshot import ABSENT, REBALANCING, Away, MemberSeen, Position, Snapshot
 from roster.console.text import counted, named_briefly
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping
-
-    from roster.model import TopicPartition
+from roster.model import TopicPartition
 
 COLOURS = 8
 """How many members in a row get a colour of their own."""

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Collection
+from types import TracebackType
 
 from roster.client import (
     Admin,
     ClientError,
+    GroupDescription,
+    MemberDescription,
     RequestTimeoutError,
     UnknownGroupError,
     UnknownTopicError,
@@ -18,12 +21,6 @@ from roster.console.snapshot import Away, MemberSeen, Position, Snapshot
 from roster.model import TopicPartition
 from roster.wire import WireError
 from roster.wire.consumer.messages import decode_subscription
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
-    from types import TracebackType
-
-    from roster.client import GroupDescription, MemberDescription
 
 NO_CLAIM = -1
 AWAY = (UnreachableError, RequestTimeoutError)

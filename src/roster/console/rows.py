@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from roster.console.history import GroupHistory, Member
-    from roster.model import TopicPartition
+from roster.console.history import GroupHistory, Member
+from roster.model import TopicPartition
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable, Sequence
 from itertools import groupby
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
-
-    from roster.model import TopicPartition
+from roster.model import TopicPartition
 
 BARS = "▁▂▃▄▅▆▇█"
 GAP = " "

@@ -20,8 +20,9 @@ asks an assignor.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 from weakref import WeakKeyDictionary
 
 from aiokafka.coordinator.assignors.abstract import AbstractPartitionAssignor
@@ -31,9 +32,6 @@ from roster.model import NO_GENERATION
 from roster.plugins.group import LAST_STAMP, Seen, assign_group, grouped, stamp_of
 from roster.wire.consumer.messages import Subscription, encode_subscription
 from roster.wire.consumer.user_data import encode_sticky_user_data
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
 
 __all__ = ["RosterRange", "RosterRoundRobin", "RosterSticky"]
 

@@ -23,7 +23,8 @@ or more.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Collection, Sequence
+from typing import Any, ClassVar
 
 from kafka.coordinator.assignors.abstract import AbstractPartitionAssignor, RebalanceProtocol
 from kafka.protocol.consumer.metadata import ConsumerProtocolSubscription
@@ -32,9 +33,6 @@ from roster.assignors import COOPERATIVE_STICKY, RANGE, ROUNDROBIN, STICKY, Assi
 from roster.model import NO_GENERATION
 from roster.plugins.group import Seen, assign_group, cooperative_user_data, grouped
 from roster.wire.consumer.user_data import encode_sticky_user_data
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
 
 __all__ = ["RosterCooperativeSticky", "RosterRange", "RosterRoundRobin", "RosterSticky"]
 

@@ -10,17 +10,14 @@ import subprocess
 import sys
 import tempfile
 import threading
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import TracebackType
+from typing import Any, Self
 
 from roster.broker import Broker, BrokerConfig
 from roster.coordinator import CoordinatorConfig
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from types import TracebackType
-    from typing import Self
 
 START_SECONDS = 30.0
 
