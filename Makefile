@@ -6,7 +6,7 @@ STAMP  := $(VENV)/.installed
 OLDEST := .venv-oldest
 PYTEST_ARGS ?=
 
-.PHONY: setup demo test test-spark-oldest check bench dist clean
+.PHONY: setup demo test test-spark-oldest check bench docs dist clean
 
 setup: $(STAMP)
 
@@ -41,10 +41,14 @@ check: setup
 bench: setup
 	$(BIN)/python -m benchmarks
 
+# The documentation, in site/; a warning is an error.
+docs: setup
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
 # The wheel and the source archive, in dist/.
 dist: setup
 	rm -rf build dist
 	$(BIN)/python -m build --quiet --outdir dist .
 
 clean:
-	rm -rf $(VENV) $(OLDEST) build dist .cache .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
+	rm -rf $(VENV) $(OLDEST) build dist site .cache .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

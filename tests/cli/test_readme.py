@@ -58,45 +58,68 @@ def shell(script: str, directory: Path, address: str, timeout: float = 200) -> s
     return done.stdout
 
 
-@pytest.mark.timeout(300)
-def test_every_block_of_the_readme_runs(tmp_path):
-    text = (ROOT / "README.md").read_text()
+def run_blocks(text: str, directory: Path, first: str = "") -> str:
+    """Do what a page says, with a broker of its own; the output. Python blocks without a file name are skipped."""
     address = free_address()
-    blocks = [(language, body.replace(ADDRESS, address)) for language, body in BLOCK.findall(text)]
-    assert {language for language, _ in blocks} == {"sh", "python"}
-    output = ""
     broker = None
-    script = ""
+    script = first
     try:
-        for language, body in blocks:
-            if language == "python":
-                name = re.match(r"# (\w+\.py)\n", body)
-                assert name, "a Python block begins with its file's name"
-                (tmp_path / name[1]).write_text(body)
-            elif body.startswith("roster broker"):
-                arguments = body.split()[1:]
-                code = "from roster.cli import main; main()"
-                with (tmp_path / "broker.log").open("wb") as log:
-                    command = [sys.executable, "-c", code, *arguments]
-                    broker = subprocess.Popen(command, cwd=tmp_path, stdout=log, stderr=log, start_new_session=True)
-                wait_until_open(address, broker)
-            else:
+        for language, block in BLOCK.findall(text):
+            body = block.replace(ADDRESS, address)
+            name = re.match(r"# (\w+\.py)\n", body)
+            if language == "python" and name:
+                (directory / name[1]).write_text(body)
+            elif language == "sh" and body.startswith("roster broker"):
+                broker = start_broker(directory, address, body.split()[1:])
+            elif language == "sh":
                 script += body
-        output = shell(script, tmp_path, address)
+        if broker is None:
+            broker = start_broker(directory, address, ["broker", "--listen", address, "--data", "data"])
+        output = shell(script, directory, address)
     finally:
         if broker is not None:
             broker.send_signal(signal.SIGTERM)
             broker.wait(30)
-    assert broker is not None
     assert broker.returncode == 0
+    return output
+
+
+def start_broker(directory: Path, address: str, arguments: list[str]) -> subprocess.Popen:
+    with (directory / "broker.log").open("wb") as log:
+        command = [sys.executable, "-c", "from roster.cli import main; main()", *arguments]
+        broker = subprocess.Popen(command, cwd=directory, stdout=log, stderr=log, start_new_session=True)
+    wait_until_open(address, broker)
+    return broker
+
+
+@pytest.mark.timeout(300)
+def test_every_block_of_the_readme_runs(tmp_path):
+    text = (ROOT / "README.md").read_text()
+    assert {language for language, _ in BLOCK.findall(text)} == {"sh", "python"}
+    assert all(body.startswith("# shops.py\n") for language, body in BLOCK.findall(text) if language == "python")
+    output = run_blocks(text, tmp_path)
     assert "orders: 4 records acknowledged" in output
-    assert re.search(r"\|\s*Rome\|\s*2\|", output)
-    assert re.search(r"\|\s*Oslo\|\s*2\|", output)
+    assert re.search(r"\|\s*Rome\|\s*2\|\s*40\.5\|", output)
+    assert re.search(r"\|\s*Oslo\|\s*2\|\s*30\.0\|", output)
     assert re.search(r"shops: Empty, 0 members.* lag 0", output)
 
 
-def test_the_rooms_in_the_readme_are_the_rooms_there_are():
-    text = (ROOT / "README.md").read_text()
+@pytest.mark.timeout(300)
+def test_getting_started_runs(tmp_path):
+    output = run_blocks((ROOT / "docs" / "getting-started.md").read_text(), tmp_path)
+    assert re.search(r"\|\s*Rome\|\s*2\|\s*40\.5\|", output)
+    assert re.search(r"totals: Empty, 0 members.* lag 0", output)
+
+
+def test_the_page_on_assignors_runs(tmp_path):
+    page = (ROOT / "docs" / "how-to" / "choose-an-assignor.md").read_text()
+    output = run_blocks(page, tmp_path, "roster topics create orders --partitions 6\n")
+    assert "orders-5" in output
+    assert "cooperative-sticky" in output
+
+
+def test_the_rooms_in_the_documentation_are_the_rooms_there_are():
+    text = (ROOT / "docs" / "architecture.md").read_text()
     named = re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE)
     rooms = {path.parent.name for path in (ROOT / "src" / "roster").glob("*/__init__.py")}
     assert set(named) == rooms

@@ -1,0 +1,100 @@
+"""The documentation agrees with the code: names, options, links, and the ids that tests carry."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+from roster.client import GroupMember
+from roster.spark import KafkaSink, ParquetSink, Pipeline, session
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+PAGES = sorted(DOCS.rglob("*.md"))
+ALL = [*PAGES, ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "examples" / "README.md"]
+PYTHON = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+CALLS = {
+    each.__name__: inspect.signature(each.__init__).parameters
+    for each in (Pipeline, GroupMember, ParquetSink, KafkaSink)
+}
+
+named = pytest.mark.parametrize("page", ALL, ids=lambda page: str(page.relative_to(ROOT)))
+
+
+def code(page: Path) -> list[ast.Module]:
+    return [ast.parse(block) for block in PYTHON.findall(page.read_text())]
+
+
+@named
+def test_what_pages_import_exists(page):
+    for tree in code(page):
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "roster":
+                module = importlib.import_module(node.module)
+                missing = [name.name for name in node.names if not hasattr(module, name.name)]
+                assert missing == [], f"{node.module} has no {missing}"
+
+
+@named
+def test_options_on_pages_exist(page):
+    for tree in code(page):
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in CALLS:
+                given = {keyword.arg for keyword in node.keywords}
+                assert given <= set(CALLS[node.func.id]), f"{node.func.id}: {given - set(CALLS[node.func.id])}"
+
+
+@named
+def test_relative_links_lead_somewhere(page):
+    targets = re.findall(r"\]\(([^)#:]+?)(?:#[^)]*)?\)", page.read_text())
+    assert [target for target in targets if not (page.parent / target).exists()] == []
+
+
+def test_every_page_is_in_the_navigation():
+    listed: set[str] = set()
+
+    def walk(entry: object) -> None:
+        if isinstance(entry, str):
+            listed.add(entry)
+        for child in entry.values() if isinstance(entry, dict) else entry if isinstance(entry, list) else ():
+            walk(child)
+
+    settings = (ROOT / "mkdocs.yml").read_text()
+    walk(yaml.safe_load(settings)["nav"])
+    assert listed == {str(page.relative_to(DOCS)) for page in PAGES}
+
+
+def test_every_case_that_tests_and_code_name_is_explained():
+    explained = set(
+        re.findall(r"^\| ([A-Z]+-?\d+) ", (DOCS / "documents" / "worked-cases.md").read_text(), re.MULTILINE)
+    )
+    case = re.compile(r"\b(?:test_)?(gc|df|rg|rr|st|sg|ud|la)-?(\d{1,2})(?=_|\b)", re.IGNORECASE)
+    invariant = re.compile(r"\b(S(?:1[0-4]|[1-9]))\b(?=[:,)\- ])")
+    used: set[str] = set()
+    for path in [*(ROOT / "src").rglob("*.py"), *(ROOT / "tests").rglob("*.py")]:
+        if path == Path(__file__):
+            continue
+        text = path.read_text()
+        used |= {
+            f"{kind.upper()}-{number}"
+            for kind, number in case.findall(text)
+            if kind.isupper() or f"test_{kind}" in text
+        }
+        used |= set(invariant.findall(text)) if path.parent.name in {"coordinator", "member", "assignors"} else set()
+    assert len(used) > 40
+    assert used - explained == set()
+
+
+def test_the_migration_table_names_options_that_exist():
+    page = (DOCS / "how-to" / "move-from-spark.md").read_text()
+    table = [line.split("|")[2] for line in page.splitlines() if line.startswith("| `")]
+    options = {name for cell in table for name in re.findall(r"`([a-z_]+)(?==|`)", cell)}
+    parameters = set(CALLS["Pipeline"]) | set(inspect.signature(Pipeline.run).parameters)
+    assert options <= parameters | set(inspect.signature(session).parameters)
+    assert len(options) > 10

@@ -1,0 +1,130 @@
+"""The examples run as they are, each as a process of its own, on one topic, and their results are right."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from confluent_kafka import Consumer, Producer
+
+from roster.client import Admin, OffsetAndMetadata
+from roster.model import TopicPartition
+from roster.testing import running_broker
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+ORDERS = [("Rome", "book", 12.5), ("Oslo", "lamp", 30), ("Rome", "lamp", 28), ("Oslo", "book", None)]
+TOTALS = ["Oslo 2 30.0", "Rome 2 40.5"]
+COUNTS = ["(no key) 1", "Oslo 2", "Rome 2"]
+
+
+@pytest.fixture(scope="module")
+def bootstrap() -> Iterator[str]:
+    with running_broker() as broker, Admin(broker.bootstrap) as admin:
+        admin.create_topic("orders", 3)
+        admin.create_topic("orders-with-country", 1)
+        producer = Producer({"bootstrap.servers": broker.bootstrap})
+        for number, (shop, item, price) in enumerate(ORDERS):
+            order = json.dumps({"shop": shop, "item": item, "price": price})
+            producer.produce("orders", order, shop, partition=number % 3)
+        producer.produce("orders", b"no order", partition=0)
+        assert producer.flush(30) == 0
+        yield broker.bootstrap
+
+
+def run(directory: Path, name: str, *arguments: str) -> list[str]:
+    command = [sys.executable, str(EXAMPLES / f"{name}.py"), *arguments]
+    done = subprocess.run(command, cwd=directory, capture_output=True, text=True, timeout=200, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout.splitlines()
+
+
+def test_every_example_is_tested_and_in_the_list():
+    names = {path.stem for path in EXAMPLES.glob("*.py")}
+    source = Path(__file__).read_text()
+    assert {name for name in names if f'"{name}"' not in source} == set()
+    listed = (EXAMPLES / "README.md").read_text()
+    assert {name for name in names if f"| `{name}.py` |" not in listed} == set()
+
+
+IN_ONE_PROCESS = """
+import os, runpy, sys
+examples, bootstrap, *names = sys.argv[1:]
+for name in names:  # one after the other in one process: starting a JVM for each would take most of the time
+    print(f"== {name}", flush=True)
+    sys.argv = [name, bootstrap]
+    runpy.run_path(f"{examples}/{name}.py", run_name="__main__")
+"""
+TWICE = ["totals_to_parquet", "totals_in_sqlite"]
+
+
+@pytest.fixture(scope="module")
+def spark_runs(tmp_path_factory: pytest.TempPathFactory, bootstrap: str) -> dict[str, list[list[str]]]:
+    """The output of each Spark example, by name, one list of lines for each of its runs."""
+    directory = tmp_path_factory.mktemp("spark-examples")
+    runs: dict[str, list[list[str]]] = {}
+    for names in [[*TWICE, "clean_with_arrow", "enrich_to_kafka"], TWICE]:
+        command = [sys.executable, "-c", IN_ONE_PROCESS, str(EXAMPLES), bootstrap, *names]
+        done = subprocess.run(command, cwd=directory, capture_output=True, text=True, timeout=400, check=False)
+        assert done.returncode == 0, done.stderr[-3000:]
+        for part in done.stdout.split("== ")[1:]:
+            name, *lines = part.splitlines()
+            runs.setdefault(name, []).append(lines)
+        with Admin(bootstrap) as admin:  # as after a crash between the transaction and the commit to the group
+            admin.delete_group("totals-in-sqlite")
+    return runs
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("name", ["totals_to_parquet", "totals_in_sqlite"])
+def test_totals_are_right_and_a_second_run_adds_nothing(name, spark_runs):
+    first, second = spark_runs[name]
+    assert first[-2:] == TOTALS
+    assert second[-2:] == TOTALS
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(900)
+def test_records_are_cleaned_inside_the_task(spark_runs):
+    assert spark_runs["clean_with_arrow"][0][-1] == "4 orders, 1 problems"
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(900)
+def test_orders_get_their_shops_country(spark_runs, bootstrap):
+    assert "enrich_to_kafka" in spark_runs
+    reader = Consumer({"bootstrap.servers": bootstrap, "group.id": "check", "auto.offset.reset": "earliest"})
+    reader.subscribe(["orders-with-country"])
+    found = [json.loads(record.value()) for record in reader.consume(5, timeout=60)]
+    reader.close()
+    countries = {"Rome": "Italy", "Oslo": "Norway"}
+    expected = [(shop, item, price, countries[shop]) for shop, item, price in ORDERS]
+    got = [(order["shop"], order["item"], order.get("price"), order["country"]) for order in found if "shop" in order]
+    assert sorted(got, key=str) == sorted(expected, key=str)
+
+
+@pytest.mark.parametrize("name", ["worker_without_spark", "cooperative_kafka_python"])
+def test_members_without_spark_count_each_order_once(name, tmp_path, bootstrap):
+    assert run(tmp_path, name, bootstrap) == COUNTS
+
+
+def test_the_lag_report_knows_what_is_not_read(tmp_path, bootstrap):
+    with Admin(bootstrap) as admin:
+        admin.commit_group_offsets("reported", {TopicPartition("orders", 0): OffsetAndMetadata(1)})
+    (line,) = [json.loads(line) for line in run(tmp_path, "lag_report", bootstrap) if '"reported"' in line]
+    assert line == {"group": "reported", "topic": "orders", "lag": 2, "known": False, "state": "Empty"}
+
+
+def test_who_gets_what_moves_two_partitions_and_says_why(tmp_path):
+    *moves, now, later = run(tmp_path, "who_gets_what")
+    assert [move[:8] for move in moves] == [entry[:8] for entry in moves if " to c (" in entry]
+    assert len(moves) == 2
+    assert "'c': []" in now
+    assert later.count("'c'") == 2
