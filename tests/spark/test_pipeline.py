@@ -352,13 +352,14 @@ def test_the_kafka_sink_writes_every_row(spark: SparkSession, topics: Topics, gr
 def test_the_kafka_sink_raises_what_could_not_be_written(spark: SparkSession, topics: Topics, group: str) -> None:
     source = topics.create(1, 5)
     failing = KafkaSink(topics.bootstrap, options={"message.timeout.ms": 700})
-    with pytest.raises(Exception, match="5 of 5 rows not written"):
+    with pytest.raises(Exception, match="5 of 5 rows not written") as caught:
         (
             Pipeline(spark, topics.bootstrap, group, [source])
             .transform(lambda df: df.selectExpr("value", "'no-such-topic' AS topic"))
             .write(failing)
             .run(available_now=True)
         )
+    assert caught.value.__notes__ == [f"The batch had {source}-0 offsets 0 to 4; it is not committed."]
     assert topics.committed(group) == {TopicPartition(source, 0): 0}
     with pytest.raises(PipelineError, match="no column `value`"):
         (

@@ -95,7 +95,8 @@ class SparkRunner:
             if isinstance(error, (PySparkException, Py4JError)) and (short := _task_error(error)) is not None:
                 log.debug("batch %d failed", batch.number, exc_info=True)
                 raise short from None
-            error.add_note(f"The batch had {_ranges(batch)}; it is not committed.")
+            if not isinstance(error, PipelineError):
+                error.add_note(f"The batch had {_ranges(batch)}; it is not committed.")
             raise
         if self._failed.value:
             sink.abort(staged, batch)

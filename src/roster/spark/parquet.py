@@ -35,8 +35,9 @@ class ParquetSink(Sink):
 
     The positions live beside the files (`<path>/_roster`, see `roster.spark.commitlog`), so results and offsets count
     in one step whatever the transform does: aggregates over several partitions are fine. All applications of one group
-    write to one path. `path` is a local folder (shared by driver and executors) or a URI on a file system whose rename
-    is atomic. `partition_by` names columns that become folders, `checkpoint_every` counts log entries.
+    write to one path. `path` is a local folder (which driver and executors share, with its parent) or a URI on a file
+    system whose rename is atomic. `partition_by` names columns that become folders, `checkpoint_every` counts log
+    entries.
 
     Files that do not count yet are beside the path, in `.<name>.staging`, so readers of the whole tree (DuckDB's or
     polars' `out/**/*.parquet`) do not see them; where nothing can be made there, they are in `<path>/_roster/staging`.

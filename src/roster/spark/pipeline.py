@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 from pyspark import InheritableThread
 
 from roster.assignors import Assignor, as_tuple
-from roster.spark.errors import FunctionError, PipelineError
+from roster.spark.errors import PipelineError
 from roster.spark.execution import SparkRunner, check_session
 from roster.spark.loop import Loop
 from roster.spark.membership import group_member
@@ -209,9 +209,9 @@ class Pipeline:
             raise PipelineError("the pipeline is running already", field="run", fix="Make another Pipeline")
         try:
             self._run(self._sink, available_now=available_now)
-        except FunctionError as error:
-            # The frames between here and there say nothing about the function.
-            raise error.with_traceback(None) from None
+        except PipelineError as error:
+            # The frames between here and there say nothing about the user's mistake.
+            raise error.with_traceback(None) from error.__cause__
         finally:
             self._stopping = False
             self._running.release()
