@@ -14,6 +14,7 @@ import pytest
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 RECORDS = 3000
+MOMENTS = ("C 4", "B is killed")
 
 
 @pytest.fixture
@@ -74,8 +75,10 @@ def test_a_small_file_counts_once_through_deaths_and_restarts(start, tmp_path):
     output, _ = demo.communicate()
     assert output.splitlines()[-1] == f"demo: {RECORDS} records in, {RECORDS} counted once, 0 lost, 0 double", output
     assert demo.returncode == 0
-    for words in ("B is killed with -9", "the broker is killed with -9", "the broker answers again", "C starts"):
+    for words in ("B is killed with -9", "the broker is killed with -9", "the broker answers again", "C joins"):
         assert words in output
+    at = {words: float(line.split(" s ")[0]) for line in output.splitlines() for words in MOMENTS if words in line}
+    assert at["B is killed"] - at["C 4"] >= 15
     assert not left_behind(tmp_path)
     assert not list((tmp_path / "tmp").iterdir())
 

@@ -12,6 +12,8 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from dataclasses import replace
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -23,9 +25,12 @@ from rich.console import Console
 from roster.cli.demo import oracle, view, work
 from roster.cli.demo.oracle import Figures
 from roster.cli.demo.processes import Child, Said, end_all
-from roster.cli.demo.scene import Application, BrokerAway, GroupSeen, Scene
-from roster.cli.demo.stage import Stage, flights
+from roster.cli.demo.scene import SESSION_TIMEOUT_S, Application, Scene
+from roster.cli.demo.stage import Stage, flights, users_file
+from roster.cli.errors import UserError
 from roster.cli.readers import open_source
+from roster.console import Away, MemberSeen, Position, Snapshot
+from roster.model import TopicPartition
 
 groups = st.dictionaries(st.integers(0, 5).map(lambda n: (n,)), st.integers(1, 9).map(Figures), max_size=6)
 
@@ -125,10 +130,25 @@ def test_the_declared_schema_names_the_columns_the_function_returns(name):
     assert [column.split()[0] for column in schema.split(", ")] == function(batch).schema.names
 
 
+def seen(state: str, owned: dict[str, tuple[int, ...]], committed=(), end: int = 10) -> Snapshot:
+    """The group with these owners of topic t's four partitions, and what is committed of each."""
+    members = tuple(
+        MemberSeen(f"{name}-id", name, partitions=frozenset(TopicPartition("t", number) for number in numbers))
+        for name, numbers in owned.items()
+    )
+    committed = dict(committed)
+    positions = {TopicPartition("t", n): Position(committed.get(n), end, 0) for n in range(4)}
+    return Snapshot(0.0, state, "range", "127.0.0.1:9092", members, positions)
+
+
+BOTH = {"demo-A": (0, 1), "demo-B": (2, 3)}
+
+
 def scene() -> Scene:
     made = Scene(4, total=100)
     made.applications = {name: Application(name) for name in "AB"}
-    made.hear_group(GroupSeen("Stable", {"demo-A": (0, 1), "demo-B": (2, 3)}, {}, dict.fromkeys(range(4), 10)))
+    made.hear_group(Snapshot(0.0))
+    made.hear_group(seen("Stable", BOTH))
     return made
 
 
@@ -136,38 +156,62 @@ def test_a_scene_knows_who_owns_what_and_the_lag():
     made = scene()
     assert made.shared_by({"A", "B"})
     assert not made.shared_by({"A"})
-    assert made.owner_of(2).name == "B"
+    assert made.applications["B"].owned == (2, 3)
     assert made.lag == made.in_topic == 40
     made.now = 2.0
-    made.hear_group(GroupSeen("Stable", {"demo-A": (0, 1, 2, 3)}, {0: 10, 1: 4}, dict.fromkeys(range(4), 10)))
-    assert (made.counted, made.lag, made.lag_of(1), made.speed) == (14, 26, 6, 7.0)
+    made.hear_group(seen("Stable", {"demo-A": (0, 1, 2, 3)}, {0: 10, 1: 4}))
+    assert (made.counted, made.lag, made.history.rate) == (14, 26, 7.0)
+    assert [row.lag for row in made.rows.partitions] == [0, 6, 10, 10]
     assert made.shared_by({"A"})
     assert [event.text for event in made.events] == [
         "the broker answers",
-        "partitions: A 0-1, B 2-3",
-        "partitions: A 0-3",
+        "A joined",
+        "B joined",
+        "rebalance, over between two looks: A 2, B 2",
+        "no member → A: t 0-1",
+        "no member → B: t 2-3",
+        "B left (or its session ended)",
+        "rebalance, over between two looks: A 4",
+        "B → A: t 2-3",
     ]
-    assert made.rebalances == 2
+    assert made.history.rebalances == 2
+
+
+def test_sharing_is_timed_and_a_rebalance_begins_it_anew():
+    made = scene()
+    made.now = 9.0
+    made.hear_group(seen("Stable", BOTH))
+    assert made.shared_for({"A", "B"}) == 9.0
+    assert made.shared_for({"A"}) == 0.0
+    made.hear_group(seen("PreparingRebalance", BOTH))
+    assert made.shared_for({"A", "B"}) == 0.0
+    made.now = 11.0
+    made.hear_group(seen("Stable", BOTH))
+    made.now = 12.5
+    assert made.shared_for({"A", "B"}) == 1.5
 
 
 def test_a_scene_notices_that_the_broker_is_away_and_back_once_each():
     made = scene()
     for _ in range(3):
-        made.hear_group(BrokerAway())
+        made.hear_group(Away(0.0, "refused"))
     for _ in range(2):
-        made.hear_group(GroupSeen("Stable", {"demo-A": (0, 1), "demo-B": (2, 3)}, {}, {}))
+        made.hear_group(seen("Stable", BOTH))
     texts = [event.text for event in made.events]
     assert texts.count("the broker does not answer") == texts.count("the broker answers again") == 1
+    assert len([text for text in texts if "answer" in text]) == 3
 
 
 def test_a_group_that_is_rebalancing_is_not_shared():
     made = scene()
-    made.hear_group(GroupSeen("PreparingRebalance", {"demo-A": (0, 1), "demo-B": (2, 3)}, {}, {}))
+    made.hear_group(seen("PreparingRebalance", BOTH))
     assert not made.shared_by({"A", "B"})
 
 
 def test_applications_and_the_loader_report():
-    made = scene()
+    made = Scene(4, total=100, applications={"A": Application("A")})
+    made.hear_application("A", {"spark": "up"})
+    assert made.applications["A"].status == "ready"
     made.hear_application("A", {"rows": 7, "generation": 3})
     made.hear_application("A", {"rows": 5, "generation": 4})
     made.hear_loader({"acknowledged": 12})
@@ -175,16 +219,60 @@ def test_applications_and_the_loader_report():
     assert (app.rows, app.batches, app.generation, made.generation, made.loaded) == (12, 2, 4, 4, 12)
 
 
-def test_the_picture_shows_members_partitions_and_events():
+def test_it_says_what_it_waits_for():
+    made = Scene(4, total=100)
+    assert made.hint() == "the broker is starting"
+    made.applications = {name: Application(name) for name in "ABC"}
+    made.hear_group(Snapshot(0.0))
+    assert made.hint().startswith("Spark is starting in A, B and C (20–30 s")
+    for name in "ABC":
+        made.hear_application(name, {"spark": "up"})
+    made.waiting = "A and B share the partitions"
+    assert made.hint() == "waiting until A and B share the partitions"
+    made.hear_group(seen("Stable", BOTH))
+    made.hear_loader({"acknowledged": 12})
+    assert made.hint() == "first batch of A and B: compiling"
+    for name in "AB":
+        made.hear_application(name, {"rows": 7, "generation": 3})
+    made.applications["B"].status, made.applications["B"].killed_at = "killed", made.now
+    made.now += 3.0
+    assert made.hint() == f"the broker waits for the session of B to end: {SESSION_TIMEOUT_S - 3:.0f} s"
+    made.hear_group(Away(0.0, "refused"))
+    assert made.hint().startswith("the broker is away")
+    made.hear_group(seen("Stable", {"demo-A": (0, 1, 2, 3)}))
+    assert made.hint() == "waiting until A and B share the partitions"
+
+
+@pytest.mark.parametrize(("width", "height"), [(60, 24), (80, 24), (80, 45), (120, 45)])
+@pytest.mark.parametrize("events", [0, 1, 40])
+def test_the_picture_fits_and_shows_members_partitions_and_the_newest_event(width, height, events):
     out = io.StringIO()
-    live = view.LiveView(Console(file=out, width=100, height=40, force_terminal=True, color_system=None))
+    console = Console(file=out, width=width, height=height, force_terminal=True, color_system=None)
     made = scene()
-    made.happened("something happened")
+    made.events += [replace(made.events[-1], text=f"happened {number}") for number in range(events)]
+    made.happened("the newest one")
+    lines = [line.plain for line in view.lines_of(made, view._size(console, height))]
+    assert len(lines) <= height
+    assert max(map(len, lines)) <= width
+    text = "\n".join(lines)
+    for words in ("A PySpark", "B PySpark", "broker up", "the newest one", "0 of 100", "lag 40"):
+        assert words in text
+    assert all(any(f"{number} {owner}" in " ".join(line.split()) for line in lines) for number, owner in OWNERS)
+
+
+OWNERS = [(0, "A"), (1, "A"), (2, "B"), (3, "B")]
+
+
+def test_the_last_picture_has_all_events():
+    out = io.StringIO()
+    live = view.LiveView(Console(file=out, width=80, height=24, force_terminal=True, color_system=None))
+    made = scene()
+    for number in range(60):
+        made.happened(f"event number {number}.")
     live.show(made)
     live.close(made)
-    text = out.getvalue()
-    for words in ("PySpark A", "PySpark B", "broker up", "generation -", "something happened", "0 of 100", "lag 40"):
-        assert words in text
+    rest = out.getvalue().split("\x1b[?1049l")[-1]
+    assert all(f"event number {number}." in rest for number in range(60))
 
 
 def test_plain_lines_show_each_event_once(capsys):
@@ -195,18 +283,39 @@ def test_plain_lines_show_each_event_once(capsys):
     made.now = 9.0
     plain.close(made)
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split("s  ")[1] for line in lines] == ["the broker answers", "partitions: A 0-1, B 2-3"]
+    assert [line.split("s  ")[1] for line in lines] == [event.text for event in made.events]
     made.now = 20.0
     plain.show(made)
     assert "lag 40" in capsys.readouterr().out
 
 
-def alive(pid: int) -> bool:
+@pytest.mark.parametrize(
+    ("content", "key", "words"),
+    [
+        (None, ("a",), "--input: "),
+        ("a,b\n1,2\n", ("c",), "--key: no column c"),
+        ("a,b\n1\n", ("a",), "--input: "),
+        ("a,b\n", ("a",), "holds no records"),
+    ],
+)
+def test_a_bad_file_or_key_is_found_before_anything_starts_and_names_the_option(tmp_path, content, key, words):
+    if content is not None:
+        (tmp_path / "f.csv").write_text(content)
+    with pytest.raises(UserError) as raised:
+        users_file(tmp_path / "f.csv", key, None)
+    assert words in raised.value.message
+    assert "FILE:" not in raised.value.message
+
+
+def state_of(pid: int) -> str:
     try:
-        state = open(f"/proc/{pid}/stat").read().rpartition(")")[2].split()[0]  # noqa: PTH123, SIM115
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except OSError:
-        return False
-    return state not in "ZX"
+        return "X"
+
+
+def alive(pid: int) -> bool:
+    return state_of(pid) not in "ZX"
 
 
 def gone_within(pid: int, seconds: float) -> bool:
@@ -252,6 +361,28 @@ def test_a_child_that_is_asked_to_end_ends(tmp_path):
         assert child.last_words().splitlines()[0] == "noise"
     finally:
         end_all([child])
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_a_paused_child_stands_still_until_it_is_resumed_and_can_be_killed(tmp_path):
+    inbox: queue.Queue = queue.Queue()
+    ticks = "import json, time\nwhile True: print(json.dumps({'tick': 1}), flush=True); time.sleep(0.01)"
+    child = Child("c", [sys.executable, "-c", ticks], tmp_path / "c.log", inbox)
+    try:
+        inbox.get(timeout=30)
+        child.pause()
+        while state_of(child.pid) != "T":
+            time.sleep(0.01)
+        child.resume()
+        while state_of(child.pid) == "T":
+            time.sleep(0.01)
+        while not inbox.empty():
+            inbox.get()
+        inbox.get(timeout=30)
+        child.pause()
+    finally:
+        end_all([child])
+    assert child.exit_code == -signal.SIGKILL
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the leash is the kernel's")

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import zip_longest
 from math import ceil
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from rich.text import Text
 
@@ -19,7 +19,7 @@ from roster.console.text import BARS, bar, counted
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from roster.console import Event, GroupHistory, GroupRows, MemberRow, PartitionRow
+    from roster.console import GroupHistory, GroupRows, MemberRow, PartitionRow
     from roster.console.history import Member
 
 PALETTE = ("cyan", "magenta", "green", "yellow", "bright_blue", "bright_magenta", "bright_green", "bright_cyan")
@@ -34,6 +34,18 @@ _GAP = "  "
 _SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 
 Lines = list[Text]
+
+
+class Told(Protocol):
+    """An event: when it was, in seconds, and what."""
+
+    @property
+    def at(self) -> float:
+        """Seconds of the clock that `stamp` knows."""
+
+    @property
+    def text(self) -> str:
+        """One sentence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,28 +72,31 @@ def style_of(member: Member | None, waits: bool = False) -> str:
 def picture(
     head: Lines,
     rows: GroupRows,
-    events: Sequence[Event],
+    events: Sequence[Told],
     size: Size,
     stamp: Callable[[float], str],
+    people: Lines | None = None,
 ) -> Lines:
-    """The head, then members, partitions and events in what is left; at most `size.height` lines."""
+    """The head, then members (or `people`), partitions and events in what is left; at most `size.height` lines."""
     if size.height is None:
-        body = [*members(rows, size.width, None), Text(), *partitions(rows, size), Text()]
+        above = members(rows, size.width, None) if people is None else people
+        body = [*above, Text(), *partitions(rows, size), Text()]
         return [*head, Text(), *body, *timeline(events, size.width, None, stamp)]
     head = head[: max(1, size.height - MOST_EVENTS)]
     left = size.height - len(head)
     if size.width >= SIDE_BY_SIDE:
         wide = size.width * 3 // 5
-        group = _group(rows, Size(wide, left, size.coloured))
+        group = _group(rows, Size(wide, left, size.coloured), people)
         return [*head, *_beside(group, timeline(events, size.width - wide - 3, left, stamp), wide)]
     wanted = min(len(events), max(MOST_EVENTS, left // 6)) + 1
-    group = _group(rows, Size(size.width, max(0, left - wanted), size.coloured))
+    group = _group(rows, Size(size.width, max(0, left - wanted), size.coloured), people)
     return [*head, *group, *timeline(events, size.width, left - len(group), stamp)]
 
 
-def _group(rows: GroupRows, size: Size) -> Lines:
+def _group(rows: GroupRows, size: Size, people: Lines | None) -> Lines:
     assert size.height is not None  # noqa: S101 - only drawn so
-    above = members(rows, size.width, min(len(rows.members) + 1, max(2, size.height // 3)))[: size.height]
+    room = min(len(rows.members) + 1, max(2, size.height // 3))
+    above = (members(rows, size.width, room) if people is None else people)[: size.height]
     rest = size.height - len(above)
     blank = 1 if above and rest > len(rows.partitions) + 2 else 0
     return [*above, *[Text()] * blank, *partitions(rows, Size(size.width, rest - blank, size.coloured))]
@@ -348,7 +363,7 @@ def _heat(row: PartitionRow, most: int) -> str:
 # Events.
 
 
-def timeline(events: Sequence[Event], width: int, height: int | None, stamp: Callable[[float], str]) -> Lines:
+def timeline(events: Sequence[Told], width: int, height: int | None, stamp: Callable[[float], str]) -> Lines:
     """The newest events, oldest first, below a rule; the newest takes up to three lines, those before it one each."""
     if height is not None and height < 1:
         return []
@@ -363,11 +378,11 @@ def timeline(events: Sequence[Event], width: int, height: int | None, stamp: Cal
     return [*rule, *(fitted(_event(event, stamp), width) for event in before), *newest]
 
 
-def _event(event: Event, stamp: Callable[[float], str]) -> Text:
+def _event(event: Told, stamp: Callable[[float], str]) -> Text:
     return Text.assemble((stamp(event.at), "dim"), _GAP, event.text)
 
 
-def _wrapped(event: Event, width: int, height: int, stamp: Callable[[float], str]) -> Lines:
+def _wrapped(event: Told, width: int, height: int, stamp: Callable[[float], str]) -> Lines:
     indent = len(stamp(event.at)) + len(_GAP)
     words, lines = event.text.split(" "), [""]
     for word in words:

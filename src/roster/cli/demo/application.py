@@ -1,6 +1,7 @@
 """One of the demo's PySpark applications, a process of its own: `python -m roster.cli.demo.application --name A …`.
 
-It is all a user writes: a session, a function, a sink. Each finished batch is one JSON line on stdout.
+It is all a user writes: a session, a function, a sink. One JSON line on stdout says that Spark is up, and one each
+finished batch what it did.
 """
 
 from __future__ import annotations
@@ -11,8 +12,11 @@ import logging
 import os
 import sys
 import tempfile
+import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from roster.cli.demo.scene import SESSION_TIMEOUT_S, client_id
 from roster.cli.demo.work import WORK
 from roster.client import ClientError
 from roster.spark import ParquetSink, Pipeline, PipelineError, session
@@ -27,6 +31,7 @@ def main() -> int:
     for name in ("--name", "--bootstrap", "--group", "--topic", "--output"):
         parser.add_argument(name, required=True)
     parser.add_argument("--work", choices=sorted(WORK), required=True)
+    parser.add_argument("--join-when", type=Path, help="With Spark up, wait for this file before joining the group.")
     options = parser.parse_args()
     function, schema = WORK[options.work]
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
@@ -41,15 +46,17 @@ def main() -> int:
             spark_python_unix_domain_socket_enabled=sockets,
         )
         spark.sparkContext.setLogLevel("ERROR")
+        tell({"spark": "up"})
+        while options.join_when is not None and not options.join_when.exists():
+            time.sleep(0.1)
         pipeline = Pipeline(
             spark,
             options.bootstrap,
             options.group,
             [options.topic],
-            client_id=f"demo-{options.name}",
+            client_id=client_id(options.name),
             on_progress=say,
-            # A death is noticed within the session timeout; 6 s is the least a Kafka broker allows by default.
-            session_timeout_ms=8_000,
+            session_timeout_ms=round(SESSION_TIMEOUT_S * 1000),
             heartbeat_interval_ms=1_000,
             rebalance_timeout_ms=30_000,
             request_timeout_ms=10_000,
@@ -65,7 +72,11 @@ def main() -> int:
 
 def say(progress: Progress) -> None:
     """Tell the demo what a batch did."""
-    line = {"rows": progress.rows, "generation": progress.generation, "duration_ms": progress.duration_ms}
+    tell({"rows": progress.rows, "generation": progress.generation, "duration_ms": progress.duration_ms})
+
+
+def tell(line: dict[str, object]) -> None:
+    """One JSON line for the demo."""
     sys.stdout.write(json.dumps(line) + "\n")
     sys.stdout.flush()
 

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import signal
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from roster.cli.demo.stage import flights, set_stage, users_file
-from roster.cli.demo.story import Story
+from roster.cli.demo.story import STREAM_S, Story
 from roster.cli.demo.view import open_view
+from roster.cli.ending import end_like_ctrl_c
 from roster.cli.errors import FAILED, UserError, one_line
 from roster.cli.options import POSITIVE, columns_of
 from roster.spark import PipelineError
 from roster.spark.startup import check_java
-
-if TYPE_CHECKING:
-    from types import FrameType
 
 
 @click.command()
@@ -25,7 +22,7 @@ if TYPE_CHECKING:
 @click.option("--key", metavar="COLUMN[,COLUMN…]", help="With --input: the columns to key, group and count by.")
 @click.option("--format", "form", type=click.Choice(["csv", "jsonl", "parquet"]), help="When its name does not tell.")
 @click.option("--partitions", type=click.IntRange(min=3), default=12, show_default=True, help="Of the topic.")
-@click.option("--rate", type=POSITIVE, help="Records a second; default: 75 s for all.")
+@click.option("--rate", type=POSITIVE, help=f"Records a second; default: all within {STREAM_S:g} s.")
 @click.option("--deadline", type=POSITIVE, default=300.0, show_default=True, help="In seconds.")
 @click.option("--keep", is_flag=True, help="Keep the directory with the broker's data, the output and the logs.")
 @click.option("--no-view", is_flag=True, help="Plain lines even on a terminal.")
@@ -50,7 +47,7 @@ def demo(
         raise UserError("--input: --key and --format are for a file of your own; name it with --input FILE")
     material = users_file(file, columns_of(key, "--key"), form) if file is not None and key is not None else flights()
     _check_java()
-    _end_like_ctrl_c(signal.SIGTERM, signal.SIGHUP)
+    end_like_ctrl_c(signal.SIGTERM, signal.SIGHUP)
     with set_stage(material, partitions, keep) as stage:
         if keep:
             click.echo(f"keeping {stage.directory}")
@@ -64,13 +61,3 @@ def _check_java() -> None:
         check_java()
     except PipelineError as error:
         raise UserError(one_line(error)) from error
-
-
-def _end_like_ctrl_c(*signals: signal.Signals) -> None:
-    """Unwind on these signals too, so that no child and no directory is left behind."""
-
-    def unwind(_signal: int, _frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    for each in signals:
-        signal.signal(each, unwind)

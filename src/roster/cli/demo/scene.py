@@ -1,33 +1,27 @@
-"""What the demo knows at one moment, and how it changes with what it hears; no I/O, no clock of its own."""
+"""What the demo knows at one moment, and how it changes with what it hears; no I/O, no clock of its own.
+
+The group is a `roster.console.GroupHistory`, as in `roster groups watch`; the story and the applications are beside it.
+"""
 
 from __future__ import annotations
 
-from collections import deque
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-SPEED_WINDOW_S = 5.0
+from roster.console import Away, EventKind, GroupHistory, GroupRows, Position, Snapshot, rows_of
+from roster.model import TopicPartition
 
-
-@dataclass(frozen=True, slots=True)
-class GroupSeen:
-    """What the broker says about the group; partitions are numbers of the demo's one topic."""
-
-    state: str
-    owned: dict[str, tuple[int, ...]]
-    """By client id."""
-    committed: dict[int, int]
-    ends: dict[int, int]
-
-
-@dataclass(frozen=True, slots=True)
-class BrokerAway:
-    """The broker did not answer."""
+SESSION_TIMEOUT_S = 8.0
+"""Seconds after which the broker takes a silent application for dead; 6 s is the least that Kafka allows by default."""
+_TOLD_BY_THE_STORY = frozenset(
+    {EventKind.COORDINATOR_AWAY, EventKind.COORDINATOR_BACK, EventKind.GONE, EventKind.FOUND, EventKind.EMPTY}
+)
 
 
 @dataclass(slots=True)
 class Application:
-    """One PySpark application. `status` is starting, running, killed, stopping or stopped."""
+    """One PySpark application. `status` is starting, ready, running, killed, stopping or stopped."""
 
     name: str
     status: str = "starting"
@@ -35,19 +29,24 @@ class Application:
     rows: int = 0
     batches: int = 0
     generation: int = -1
+    killed_at: float | None = None
 
     @property
     def client_id(self) -> str:
         """By which the broker knows it."""
-        return f"demo-{self.name}"
+        return client_id(self.name)
 
-    @property
-    def is_member(self) -> bool:
-        """Alive and owning something."""
-        return self.status == "running" and bool(self.owned)
+    def session_left(self, now: float) -> float:
+        """Seconds until the broker can know of its death, at most."""
+        return 0.0 if self.killed_at is None else max(0.0, self.killed_at + SESSION_TIMEOUT_S - now)
 
 
-@dataclass(slots=True)
+def client_id(name: str) -> str:
+    """An application's client id."""
+    return f"demo-{name}"
+
+
+@dataclass(frozen=True, slots=True)
 class Event:
     """Something that happened, seconds after the start."""
 
@@ -64,24 +63,19 @@ class Scene:
     loaded: int = 0
     now: float = 0.0
     broker: str = "starting"
-    group_state: str = "-"
     generation: int = -1
-    rebalances: int = 0
     applications: dict[str, Application] = field(default_factory=dict)
-    committed: dict[int, int] = field(default_factory=dict)
-    ends: dict[int, int] = field(default_factory=dict)
+    history: GroupHistory = field(default_factory=lambda: GroupHistory({client_id(name): name for name in "ABC"}))
+    rows: GroupRows = field(default_factory=lambda: GroupRows((), ()))
     events: list[Event] = field(default_factory=list)
-    _counted_at: deque[tuple[float, int]] = field(default_factory=deque)
-
-    @property
-    def counted(self) -> int:
-        """Records whose results are committed."""
-        return sum(self.committed.values())
-
-    @property
-    def in_topic(self) -> int:
-        """Records the topic holds."""
-        return sum(self.ends.values())
+    waiting: str = ""
+    """What the story waits for."""
+    counted: int = 0
+    """Records whose results are committed."""
+    in_topic: int = 0
+    """Records the topic holds."""
+    shared_since: tuple[frozenset[str], float] = (frozenset(), 0.0)
+    """Who has all partitions between them in a stable group, and since when."""
 
     @property
     def share(self) -> float:
@@ -91,80 +85,100 @@ class Scene:
     @property
     def lag(self) -> int:
         """Records in the topic not counted yet."""
-        return sum(self.lag_of(partition) for partition in self.ends)
-
-    def lag_of(self, partition: int) -> int:
-        """Records of one partition not counted yet."""
-        return max(0, self.ends.get(partition, 0) - self.committed.get(partition, 0))
-
-    @property
-    def speed(self) -> float:
-        """Records counted a second, over the last few."""
-        if len(self._counted_at) < 2:
-            return 0.0
-        (then, before), (now, after) = self._counted_at[0], self._counted_at[-1]
-        return (after - before) / max(now - then, 1e-9)
-
-    def owner_of(self, partition: int) -> Application | None:
-        """The application the group gave a partition to."""
-        return next((app for app in self.applications.values() if partition in app.owned), None)
+        return self.history.lag
 
     def shared_by(self, names: set[str]) -> bool:
         """Exactly these applications share all partitions, each with some, in a stable group."""
-        owners = {app.name for app in self.applications.values() if app.owned}
-        owned = sum(len(app.owned) for app in self.applications.values())
-        return self.group_state == "Stable" and owners == names and owned == self.partitions
+        return self.shared_since[0] == names
+
+    def shared_for(self, names: set[str]) -> float:
+        """Seconds for which these have shared without a break."""
+        return self.now - self.shared_since[1] if self.shared_by(names) else 0.0
 
     def happened(self, text: str) -> None:
         """Note an event."""
         self.events.append(Event(self.now, text))
 
-    def hear_group(self, seen: GroupSeen | BrokerAway) -> None:
+    def hear_group(self, seen: Snapshot | Away) -> None:
         """Take in what the broker said, or that it said nothing."""
-        if isinstance(seen, BrokerAway):
+        if isinstance(seen, Away):
             if self.broker == "up":
                 self.broker = "away"
                 self.happened("the broker does not answer")
-            return
-        if self.broker != "up":
+        elif self.broker != "up":
             self.happened("the broker answers" if self.broker == "starting" else "the broker answers again")
             self.broker = "up"
-        before = {name: app.owned for name, app in self.applications.items()}
-        for app in self.applications.values():
-            app.owned = seen.owned.get(app.client_id, ())
-            if app.owned and app.status == "starting":
-                app.status = "running"
-        settled = seen.state == "Stable"
-        if settled and before != {name: app.owned for name, app in self.applications.items()}:
-            self.rebalances += 1
-            shares = ", ".join(f"{a.name} {_numbers(a.owned)}" for a in self.applications.values() if a.owned)
-            self.happened(f"partitions: {shares or 'nobody has any'}")
-        self.group_state = seen.state
-        self.ends.update(seen.ends)
-        self.committed.update(seen.committed)
-        self._counted_at.append((self.now, self.counted))
-        while self.now - self._counted_at[0][0] > SPEED_WINDOW_S:
-            self._counted_at.popleft()
+        # The applications begin at the start of the log, so that nothing committed means offset 0.
+        look = replace(seen, at=self.now)
+        if isinstance(look, Snapshot):
+            look = replace(look, positions={tp: Position(at.committed or 0, at.end) for tp, at in _known(look).items()})
+        for event in self.history.see(look):
+            if event.kind not in _TOLD_BY_THE_STORY:
+                self.happened(event.text)
+        self.rows = rows_of(self.history)
+        if isinstance(look, Snapshot):
+            self._see_owners(look)
 
-    def hear_application(self, name: str, message: dict[str, Any]) -> None:
-        """Take in what an application said about a batch."""
+    def _see_owners(self, look: Snapshot) -> None:
+        owners = self.history.owners
+        for app in self.applications.values():
+            keys = {key for key, member in self.history.members.items() if member.seen.client_id == app.client_id}
+            app.owned = tuple(sorted(tp.partition for tp, key in owners.items() if key in keys))
+            if app.owned and app.status in ("starting", "ready"):
+                app.status = "running"
+        if positions := look.positions:
+            self.counted = sum(position.committed or 0 for position in positions.values())
+            self.in_topic = sum(position.end or 0 for position in positions.values())
+        whole = look.state == "Stable" and sum(len(app.owned) for app in self.applications.values()) == self.partitions
+        sharing = frozenset(app.name for app in self.applications.values() if app.owned) if whole else frozenset()
+        if sharing != self.shared_since[0]:
+            self.shared_since = (sharing, self.now)
+
+    def hear_application(self, name: str, message: Mapping[str, Any]) -> None:
+        """Take in what an application said: that its Spark is up, or what a batch did."""
         app = self.applications[name]
+        if "spark" in message:
+            if app.status == "starting":
+                app.status = "ready"
+                self.happened(f"Spark is up in {name}")
+            return
         app.rows += message.get("rows", 0)
         app.batches += 1
         app.generation = message.get("generation", app.generation)
         self.generation = max(self.generation, app.generation)
 
-    def hear_loader(self, message: dict[str, Any]) -> None:
+    def hear_loader(self, message: Mapping[str, Any]) -> None:
         """Take in how far the loader is."""
         self.loaded = message.get("acknowledged", self.loaded)
 
+    def hint(self) -> str:
+        """What is being waited for, in the order in which it holds up the story."""
+        apps = self.applications.values()
+        dead = [app for app in apps if app.killed_at is not None and self._has_partitions(app)]
+        if self.broker == "starting":
+            return "the broker is starting"
+        if self.broker == "away":
+            return "the broker is away: applications keep their partitions and try again"
+        if dead:
+            left = dead[0].session_left(self.now)
+            return f"the broker waits for the session of {dead[0].name} to end: {left:.0f} s"
+        if starting := [app.name for app in apps if app.status == "starting"]:
+            return f"Spark is starting in {_names(starting)} (20–30 s, more on a busy machine)"
+        if compiling := [app.name for app in apps if app.status == "running" and not app.batches and self.loaded]:
+            return f"first batch of {_names(compiling)}: compiling"
+        return f"waiting until {self.waiting}" if self.waiting else ""
 
-def _numbers(partitions: tuple[int, ...]) -> str:
-    """1, 2, 3, 7 as 1-3 7."""
-    runs: list[list[int]] = []
-    for number in sorted(partitions):
-        if runs and runs[-1][-1] == number - 1:
-            runs[-1].append(number)
-        else:
-            runs.append([number])
-    return " ".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
+    def _has_partitions(self, app: Application) -> bool:
+        """Whether a dead application's partitions have not been given to others yet."""
+        keys = set(self.history.owners.values())
+        members = (self.history.member_of(key) for key in keys)
+        return any(member is not None and member.seen.client_id == app.client_id for member in members)
+
+
+def _names(names: list[str]) -> str:
+    """A; A and B; A, B and C."""
+    return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
+
+
+def _known(look: Snapshot) -> dict[TopicPartition, Position]:
+    return {tp: position for tp, position in look.positions.items() if position.end is not None}

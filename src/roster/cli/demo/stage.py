@@ -20,7 +20,7 @@ import click
 from roster._extras import install_command
 from roster.cli.demo import oracle
 from roster.cli.demo.processes import Child, end_all
-from roster.cli.errors import Failure, UserError
+from roster.cli.errors import Failure, UserError, one_line
 from roster.cli.readers import open_source
 from roster.spark import ParquetSink
 
@@ -64,21 +64,37 @@ def flights() -> Material:
 
 
 def users_file(path: Path, key: tuple[str, ...], form: str | None) -> Material:
-    """A file of the user's own; its records are counted by key."""
-    try:
+    """A file of the user's own; its records are counted by key, here and now, so that a bad file is found at once.
+
+    Raises:
+        UserError: the file cannot be read, lacks a column of the key, or is empty; the message names the option.
+
+    """
+    with _named_as_input():
         source = open_source(path, key, form)
-        source.check()
-    except UserError as error:
-        raise UserError(error.message.replace("FILE:", "--input:", 1)) from error
+        expected = oracle.keys_in_file(source)
+    if not expected:
+        raise UserError(f"--input: {path} holds no records")
     return Material(
         path=path,
         topic="records",
         key=key,
         work="keys",
         load_options=("--format", form) if form else (),
-        expected=lambda: oracle.keys_in_file(source),
+        expected=lambda: expected,
         output=oracle.keys_in_output,
     )
+
+
+@contextlib.contextmanager
+def _named_as_input() -> Iterator[None]:
+    """Name the demo's option where a reader names the argument of `roster load`."""
+    try:
+        yield
+    except UserError as error:
+        raise UserError(error.message.replace("FILE:", "--input:", 1)) from error
+    except OSError as error:
+        raise UserError(f"--input: {one_line(error)}") from error
 
 
 class Stage:
@@ -96,11 +112,19 @@ class Stage:
         data = str(self.directory / "data")
         return self._start("broker", _roster("broker", "--listen", self.bootstrap, "--data", data))
 
-    def start_application(self, name: str) -> Child:
-        """One of the PySpark applications."""
+    def start_application(self, name: str, *, held: bool = False) -> Child:
+        """One of the PySpark applications; a held one joins the group when it is let in."""
         command = [sys.executable, "-m", "roster.cli.demo.application", "--name", name, "--bootstrap", self.bootstrap]
         command += ["--group", GROUP, "--topic", self.material.topic, "--output", str(self.output)]
+        command += ["--join-when", str(self._door(name))] if held else []
         return self._start(name, [*command, "--work", self.material.work])
+
+    def let_in(self, name: str) -> None:
+        """Let a held application join the group."""
+        self._door(name).touch()
+
+    def _door(self, name: str) -> Path:
+        return self.directory / f"{name}-may-join"
 
     def start_loader(self, rate: float) -> Child:
         """`roster load` of the whole file."""

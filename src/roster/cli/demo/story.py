@@ -13,9 +13,10 @@ from roster.cli.demo import oracle
 from roster.cli.demo.processes import Said
 from roster.cli.demo.scene import Application, Scene
 from roster.cli.demo.stage import GROUP
-from roster.cli.demo.watch import Watch
-from roster.cli.errors import Failure
+from roster.cli.errors import Failure, one_line
 from roster.client import Admin, ClientError
+from roster.console.looking import Looker
+from roster.model import TopicPartition
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,11 +25,13 @@ if TYPE_CHECKING:
     from roster.cli.demo.stage import Stage
     from roster.cli.demo.view import View
 
-STREAM_S = 75.0
-# The third starts early in the stream: Spark needs a good while to start beside the other two on two cores.
-THIRD_STARTS_AT, SECOND_DIES_AT, BROKER_DIES_AT = 0.03, 0.4, 0.65
+STREAM_S = 60.0
+LOADER_WAITS_AT, BROKER_DIES_AT = 0.25, 0.65
+SHARED_S = 15.0
+"""Three share for at least so long before one of them is killed."""
 BROKER_AWAY_S = 2.0
 _TICK_S = 0.1
+_LOOK_EVERY_S, _LOOK_TIMEOUT_S = 0.5, 3.0
 
 
 class Story:
@@ -43,7 +46,7 @@ class Story:
         """From an empty directory to the verdict."""
         try:
             self._open_topic()
-            with Watch(self.stage.bootstrap, GROUP, self.stage.material.topic, self.stage.partitions, self.stage.inbox):
+            with self._looker():
                 expected = self._two_share()
                 self._third_joins()
                 self._second_dies()
@@ -53,6 +56,18 @@ class Story:
             return self._compare(expected)
         finally:
             self.view.close(self.scene)
+
+    def _looker(self) -> Looker:
+        stage = self.stage
+        partitions = [TopicPartition(stage.material.topic, number) for number in range(stage.partitions)]
+        return Looker(
+            stage.bootstrap,
+            GROUP,
+            stage.inbox.put,
+            every_s=_LOOK_EVERY_S,
+            timeout_s=_LOOK_TIMEOUT_S,
+            also=partitions,
+        )
 
     def _open_topic(self) -> None:
         stage = self.stage
@@ -70,8 +85,8 @@ class Story:
         self._happened(f"topic {stage.material.topic} with {stage.partitions} partitions")
 
     def _two_share(self) -> oracle.Groups:
-        self._start("A")
-        self._start("B")
+        for name in "ABC":
+            self._start(name)
         expected = self.stage.material.expected()
         self.scene.total = oracle.total_of(expected)
         if not self.scene.total:
@@ -83,17 +98,47 @@ class Story:
         return expected
 
     def _third_joins(self) -> None:
-        enough = THIRD_STARTS_AT * self.scene.total
-        self._wait(f"{THIRD_STARTS_AT:.0%} are loaded", lambda: self.scene.in_topic >= enough)
-        self._start("C")
-        self._wait("A, B and C share the partitions", lambda: self.scene.shared_by({"A", "B", "C"}))
+        """Let C in once there is work going on to share; its Spark has started beside the others."""
+        scene, loader = self.scene, self.stage.children["loader"]
+        paused = False
+
+        def held_up(seen: Callable[[], bool]) -> Callable[[], bool]:
+            """Keep most of the stream for the three: a slow machine would have counted it all before C is there."""
+
+            def look() -> bool:
+                nonlocal paused
+                done = seen()
+                if not done and not paused and scene.loaded >= LOADER_WAITS_AT * scene.total:
+                    paused = True
+                    loader.pause()
+                    self._happened(f"the loader pauses at {LOADER_WAITS_AT:.0%} until three share the partitions")
+                return done
+
+            return look
+
+        self._wait("records are counted", held_up(lambda: scene.counted > 0))
+        self._wait("C is ready to join", held_up(lambda: scene.applications["C"].status != "starting"))
+        self.stage.let_in("C")
+        self._happened("PySpark application C joins the group")
+        self._wait("A, B and C share the partitions", held_up(lambda: scene.shared_by({"A", "B", "C"})))
+        if paused:
+            loader.resume()
+            self._happened("the loader goes on")
 
     def _second_dies(self) -> None:
-        self._wait(f"{SECOND_DIES_AT:.0%} are counted", lambda: self.scene.share >= SECOND_DIES_AT)
+        scene, three = self.scene, {"A", "B", "C"}
+        third = scene.applications["C"]
+
+        def shared_long_enough() -> bool:
+            worked = third.batches > 0 or scene.counted >= scene.total
+            return scene.shared_for(three) >= SHARED_S and worked
+
+        self._wait(f"A, B and C have shared for {SHARED_S:.0f} s", shared_long_enough)
         self.stage.children["B"].kill()
-        self.scene.applications["B"].status = "killed"
-        self._happened(f"B is killed with -9 at {self.scene.share:.0%}")
-        self._wait("A and C share the partitions", lambda: self.scene.shared_by({"A", "C"}))
+        second = scene.applications["B"]
+        second.status, second.killed_at = "killed", scene.now
+        self._happened(f"B is killed with -9 at {scene.share:.0%}")
+        self._wait("A and C share the partitions", lambda: scene.shared_by({"A", "C"}))
 
     def _broker_dies(self) -> None:
         self._wait(f"{BROKER_DIES_AT:.0%} are counted", lambda: self.scene.share >= BROKER_DIES_AT)
@@ -125,7 +170,7 @@ class Story:
         broker = self.stage.children["broker"]
         broker.terminate()
         self._wait("the broker has stopped", lambda: self._left_cleanly(broker))
-        self.scene.broker, self.scene.group_state = "stopped", "-"
+        self.scene.broker, self.scene.waiting = "stopped", ""
 
     def _compare(self, expected: oracle.Groups) -> oracle.Verdict:
         covered = self.stage.settle_output()
@@ -141,7 +186,7 @@ class Story:
 
     def _start(self, name: str) -> None:
         self.scene.applications[name] = Application(name)
-        self.stage.start_application(name)
+        self.stage.start_application(name, held=name == "C")
         self._happened(f"PySpark application {name} starts")
 
     def _happened(self, text: str) -> None:
@@ -151,6 +196,7 @@ class Story:
 
     def _wait(self, what: str, seen: Callable[[], bool]) -> None:
         """Let the demo run until something is seen."""
+        self.scene.waiting = what
         while not seen():
             self._listen(_TICK_S)
             self.stage.check_children()
@@ -169,6 +215,8 @@ class Story:
                 self.scene.now = time.monotonic() - self.started
                 if isinstance(heard, Said):
                     self._hear_child(heard)
+                elif isinstance(heard, ClientError):
+                    raise Failure(one_line(heard))
                 else:
                     self.scene.hear_group(heard)
         self.scene.now = time.monotonic() - self.started

@@ -1,26 +1,27 @@
-"""The demo on the screen: a live picture on a terminal, plain lines elsewhere."""
+"""The demo on the screen: the picture of `roster groups watch` with the story around it, plain lines elsewhere."""
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from typing import TYPE_CHECKING, Protocol
 
 import click
-from rich.console import Console, Group
+from rich.console import Console
 from rich.live import Live
-from rich.panel import Panel
-from rich.progress_bar import ProgressBar
-from rich.table import Table
 from rich.text import Text
 
+from roster.cli.group_picture import Lines, Size, fitted, in_a_row, picture, spinner, status, style_of
+from roster.cli.groups_watch import is_a_screen
+
 if TYPE_CHECKING:
-    from rich.console import RenderableType
+    from rich.console import ConsoleOptions, RenderResult
 
     from roster.cli.demo.scene import Application, Scene
 
-COLOURS = ("cyan", "magenta", "green", "yellow", "blue")
-_EVENTS_SHOWN = 10
 _PLAIN_EVERY_S = 5.0
+_BAR = 30
+_GAP = "  "
 
 
 class View(Protocol):
@@ -35,7 +36,8 @@ class View(Protocol):
 
 def open_view(live: bool) -> View:
     """The live picture if it is wanted and stdout is a terminal."""
-    return LiveView() if live and sys.stdout.isatty() else PlainView()
+    console = Console(highlight=False)
+    return LiveView(console) if live and is_a_screen(console) else PlainView()
 
 
 class PlainView:
@@ -48,11 +50,11 @@ class PlainView:
     def show(self, scene: Scene) -> None:
         """See View."""
         for event in scene.events[self._shown :]:
-            click.echo(f"{event.at:6.1f} s  {event.text}")
+            click.echo(f"{stamp(event.at)}  {event.text}")
         self._shown = len(scene.events)
         if scene.now >= self._next:
             self._next = scene.now + _PLAIN_EVERY_S
-            click.echo(f"{scene.now:6.1f} s  {in_a_line(scene)}")
+            click.echo(f"{stamp(scene.now)}  {in_a_line(scene)}")
         sys.stdout.flush()
 
     def close(self, scene: Scene) -> None:
@@ -62,91 +64,126 @@ class PlainView:
 
 
 class LiveView:
-    """One picture, redrawn in place; it stays on the screen at the end."""
+    """One picture that fills the screen; the last one stays, with all events."""
 
-    def __init__(self, console: Console | None = None) -> None:
-        self._live = Live(console=console, auto_refresh=False)
+    def __init__(self, console: Console) -> None:
+        self._scene: Scene | None = None
+        self._live = Live(self, console=console, screen=True, auto_refresh=False)
         self._live.start()
 
     def show(self, scene: Scene) -> None:
         """See View."""
-        self._live.update(picture(scene), refresh=True)
+        self._scene = scene
+        self._live.refresh()
 
     def close(self, scene: Scene) -> None:
         """See View."""
-        self.show(scene)
-        self._live.stop()
+        console = self._live.console
+        with contextlib.suppress(OSError):  # the terminal may be gone
+            self._live.stop()
+            console.print(Text("\n").join(lines_of(scene, _size(console, None))), soft_wrap=True)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        if self._scene is not None:
+            lines = lines_of(self._scene, _size(console, console.height))
+            yield Text("\n", no_wrap=True, overflow="crop").join(lines)
+
+
+def _size(console: Console, height: int | None) -> Size:
+    return Size(console.width, height, coloured=not console.no_color)
+
+
+def stamp(at: float) -> str:
+    """Seconds since the start."""
+    return f"{at:6.1f} s"
 
 
 def in_a_line(scene: Scene) -> str:
     """The scene's numbers in a line."""
     members = " ".join(f"{app.name}:{len(app.owned)}" for app in scene.applications.values())
+    hint = f"; {scene.hint()}" if scene.hint() else ""
     return (
-        f"loaded {scene.loaded}, counted {scene.counted} of {scene.total}, lag {scene.lag}, {scene.speed:,.0f} rows/s, "
-        f"group {scene.group_state} generation {_generation(scene)} [{members}]"
+        f"loaded {scene.loaded}, counted {scene.counted} of {scene.total}, lag {scene.lag}, "
+        f"{scene.history.rate or 0:,.0f} rows/s, group {scene.history.state or '-'} "
+        f"generation {_generation(scene) or '-'} [{members}]{hint}"
     )
 
 
-def picture(scene: Scene) -> RenderableType:
-    """The scene as one panel: progress, members, partitions, events."""
-    title = "Roster: PySpark applications in one Kafka consumer group"
-    parts = (_progress(scene), Text(), _members(scene), Text(), _partitions(scene), Text(), _events(scene))
-    return Panel(Group(*parts), title=title, subtitle=f"{scene.now:.0f} s", border_style="dim")
+def lines_of(scene: Scene, size: Size) -> Lines:
+    """The scene: progress, the group, the applications, partitions, events."""
+    head = [_title(scene, size.width), *_progress(scene, size.width), *_group(scene, size.width)]
+    return picture(head, scene.rows, scene.events, size, stamp, people=_applications(scene, size.width))
 
 
-def _progress(scene: Scene) -> RenderableType:
-    grid = Table.grid(padding=(0, 2))
-    grid.add_column(width=8)
-    grid.add_column(width=30)
-    grid.add_column()
-    grid.add_row("loaded", ProgressBar(scene.total or 1, scene.loaded), f"{scene.loaded:,} of {scene.total:,}")
-    grid.add_row(
-        "counted",
-        ProgressBar(scene.total or 1, scene.counted),
-        f"{scene.counted:,}   lag {scene.lag:,}   {scene.speed:,.0f} rows/s",
-    )
+def _title(scene: Scene, width: int) -> Text:
     broker = Text(f"broker {scene.broker}", style="green" if scene.broker == "up" else "bold red")
-    group = f"group {scene.group_state}   generation {_generation(scene)}   rebalances {scene.rebalances}"
-    return Group(grid, Text("  ").join([broker, Text(group)]))
+    seconds = Text(f"{scene.now:.0f} s", style="dim")
+    wide = "Roster: PySpark applications in one Kafka consumer group"
+    name = Text(wide if width >= 76 else "Roster demo", style="bold")
+    return in_a_row([name, broker, seconds], width)
 
 
-def _members(scene: Scene) -> RenderableType:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("application", "state", "partitions", "lag", "records", "batches"):
-        table.add_column(name, justify="right" if name in ("lag", "records", "batches") else "left")
-    for app in scene.applications.values():
-        style = "dim" if app.status in ("killed", "stopped") else _colour(scene, app)
-        lag = sum(scene.lag_of(partition) for partition in app.owned)
-        owned = " ".join(map(str, sorted(app.owned))) or "-"
-        table.add_row(
-            f"PySpark {app.name}", app.status, owned, f"{lag:,}", f"{app.rows:,}", f"{app.batches}", style=style
-        )
-    return table
+def _progress(scene: Scene, width: int) -> Lines:
+    length = max(8, min(_BAR, width - 44))
+    return [
+        in_a_row([f"{name:7}", _bar(done / (scene.total or 1), length), f"{done:,} of {scene.total:,}"], width)
+        for name, done in (("loaded", scene.loaded), ("counted", scene.counted))
+    ]
 
 
-def _partitions(scene: Scene) -> RenderableType:
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    table.add_column("partition", style="dim")
-    owners, lags = [Text("owner")], [Text("lag")]
-    for partition in range(scene.partitions):
-        table.add_column(str(partition), justify="right")
-        owner = scene.owner_of(partition)
-        style = _colour(scene, owner) if owner else "dim"
-        owners.append(Text(owner.name if owner else "·", style=f"bold {style}"))
-        lags.append(Text(str(scene.lag_of(partition)), style=style))
-    table.add_row(*owners)
-    table.add_row(*lags)
-    return table
+def _bar(share: float, length: int) -> Text:
+    done = round(min(1.0, share) * length)
+    return Text.assemble(("━" * done, "cyan"), ("━" * (length - done), "bright_black"))
 
 
-def _events(scene: Scene) -> RenderableType:
-    shown = scene.events[-_EVENTS_SHOWN:]
-    return Text("\n".join(f"{event.at:6.1f} s  {event.text}" for event in shown), no_wrap=True, overflow="ellipsis")
+def _group(scene: Scene, width: int) -> Lines:
+    first, course, _ = status("group demo", scene.history, width, scene.now, _generation(scene))
+    hint = scene.hint()
+    text = f"{spinner(scene.now)} {hint}" if hint else ""
+    return [first, course, fitted(Text(text, style="yellow"), width)]
 
 
 def _generation(scene: Scene) -> str:
-    return str(scene.generation) if scene.generation >= 0 else "-"
+    """As the applications' batches say it."""
+    return f"generation {scene.generation}" if scene.generation >= 0 else ""
 
 
-def _colour(scene: Scene, app: Application) -> str:
-    return COLOURS[list(scene.applications).index(app.name) % len(COLOURS)]
+def _applications(scene: Scene, width: int) -> Lines:
+    if not scene.applications:
+        return []
+    heading = _line("application", "state", "partitions", "lag", "records", "batches")
+    return [
+        fitted(Text(heading, style="bold"), width),
+        *(_row(scene, app, width) for app in scene.applications.values()),
+    ]
+
+
+def _row(scene: Scene, app: Application, width: int) -> Text:
+    rows = [row for row in scene.rows.partitions if row.partition.partition in app.owned]
+    member = next((m for m in scene.history.members.values() if m.seen.client_id == app.client_id), None)
+    gone = app.status in ("killed", "stopped")
+    text = _line(
+        f"{app.name} PySpark",
+        _state(scene, app),
+        str(len(app.owned)),
+        f"{sum(row.lag or 0 for row in rows):,}",
+        f"{app.rows:,}",
+        str(app.batches),
+    )
+    return fitted(Text(text, style="dim" if gone else style_of(member)), width)
+
+
+def _state(scene: Scene, app: Application) -> str:
+    if app.status == "starting":
+        return "Spark is starting"
+    if app.status == "ready":
+        return "ready to join"
+    if app.status == "killed" and app.owned:
+        return f"killed {scene.now - (app.killed_at or 0):.0f} s ago"
+    if app.status == "running" and not app.batches:
+        return "first batch" if scene.loaded else "joined"
+    return app.status
+
+
+def _line(name: str, state: str, partitions: str, lag: str, records: str, batches: str) -> str:
+    return _GAP.join([f"{name:11}", f"{state:17}", f"{partitions:>10}", f"{lag:>8}", f"{records:>8}", f"{batches:>7}"])
