@@ -85,8 +85,8 @@ class Story:
         self._happened(f"topic {stage.material.topic} with {stage.partitions} partitions")
 
     def _two_share(self) -> oracle.Groups:
-        for name in "ABC":
-            self._start(name)
+        self._start("A")
+        self._start("B")
         expected = self.stage.material.expected()
         self.scene.total = oracle.total_of(expected)
         if not self.scene.total:
@@ -98,7 +98,8 @@ class Story:
         return expected
 
     def _third_joins(self) -> None:
-        """Let C in once there is work going on to share; its Spark has started beside the others."""
+        """Start C beside the stream, and let it in once there is work going on to share."""
+        self._start("C")
         scene, loader = self.scene, self.stage.children["loader"]
         paused = False
 

@@ -133,7 +133,7 @@ def _progress(scene: Scene, width: int) -> Lines:
 
 def _bar(share: float, length: int) -> Text:
     done = round(min(1.0, share) * length)
-    return Text.assemble(("━" * done, "cyan"), ("━" * (length - done), "bright_black"))
+    return Text.assemble(("━" * done, "cyan"), ("┄" * (length - done), "dim"))
 
 
 def _group(scene: Scene, width: int) -> Lines:
