@@ -213,6 +213,15 @@ def test_the_rate_is_kept_however_the_file_is_cut_into_batches(bootstrap):
     assert tally.seconds >= 0.6
 
 
+def test_lost_time_is_not_made_up_for_by_sending_faster(bootstrap):
+    run(["topics", "create", "late", "--bootstrap", bootstrap])
+    tally = Tally()
+    tally.started -= 60.0  # a minute in which nothing could be sent
+    at = tally.seconds
+    send(open_producer(bootstrap), "late", [Records([None] * 200, [b"{}"] * 200)], 100.0, tally, lambda _: None)
+    assert tally.seconds - at >= 0.9  # two seconds' worth, less the one that may be made up for
+
+
 def test_a_broker_killed_with_9_and_restarted_under_a_load_makes_no_record_double_or_lost(tmp_path):
     lines = ["n"] + [str(n) for n in range(6000)]
     (tmp_path / "f.csv").write_text("\n".join(lines))

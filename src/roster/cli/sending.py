@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 DELIVERY_TIMEOUT_S = 300
 _SLICE_S = 0.02
+MOST_BEHIND_S = 1.0
 _REFUSED = re.compile(r"encountered error: (.*?) \(actions ")
 """How librdkafka's debug context `msg` reports a produce request that it is going to send again."""
 RECORD_OVERHEAD = 128
@@ -41,6 +42,8 @@ class Tally:
     failures: Counter[str] = field(default_factory=Counter)
     trouble: str = ""
     started: float = field(default_factory=time.monotonic)
+    lost_s: float = 0.0
+    """Seconds in which the rate could not be kept, as with a broker away or a process that was stopped."""
 
     @property
     def failed(self) -> int:
@@ -168,6 +171,9 @@ def _produce(
 
 
 def _wait_for_turn(producer: Producer, rate: float | None, tally: Tally, on_progress: Callable[[Tally], None]) -> None:
-    while rate and (ahead := tally.sent / rate - tally.seconds) > 0:
+    """Keep to the rate; time lost beyond MOST_BEHIND_S is not made up for by sending faster."""
+    if rate:
+        tally.lost_s = max(tally.lost_s, tally.seconds - tally.sent / rate - MOST_BEHIND_S)
+    while rate and (ahead := tally.sent / rate + tally.lost_s - tally.seconds) > 0:
         producer.poll(min(ahead, 0.1))
         on_progress(tally)

@@ -23,7 +23,7 @@ from roster.spark.startup import check_java
 @click.option("--format", "form", type=click.Choice(["csv", "jsonl", "parquet"]), help="When its name does not tell.")
 @click.option("--partitions", type=click.IntRange(min=3), default=12, show_default=True, help="Of the topic.")
 @click.option("--rate", type=POSITIVE, help=f"Records a second; default: all within {STREAM_S:g} s.")
-@click.option("--deadline", type=POSITIVE, default=300.0, show_default=True, help="In seconds.")
+@click.option("--deadline", type=POSITIVE, default=480.0, show_default=True, help="In seconds.")
 @click.option("--keep", is_flag=True, help="Keep the directory with the broker's data, the output and the logs.")
 @click.option("--no-view", is_flag=True, help="Plain lines even on a terminal.")
 def demo(
