@@ -22,6 +22,7 @@ from roster.assignors import COOPERATIVE_STICKY
 from roster.assignors.certificate import verify
 from roster.cli.collector import collector_paused
 from roster.member.assign_group import lead, plan_group
+from roster.member.group_snapshot import GroupSnapshot
 from roster.model import Problem
 
 Answer: TypeAlias = dict[str, Any]
@@ -89,7 +90,7 @@ class Table:
     def row(self, name: str, event: str, group: Group) -> None:
         """One group."""
         subscriptions = group.subscriptions()
-        plan = plan_group(COOPERATIVE_STICKY, subscriptions, group.topics)
+        plan = plan_group(COOPERATIVE_STICKY, GroupSnapshot(subscriptions=subscriptions, partitions=group.topics))
         problem = plan.problem
         figures = {
             "decision": lambda: COOPERATIVE_STICKY.assign(problem),

@@ -11,7 +11,7 @@ from __future__ import annotations
 import heapq
 from collections import defaultdict, deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from itertools import count
 from random import Random
@@ -22,7 +22,7 @@ from roster.coordinator import SetTimer as CoordinatorSetTimer
 from roster.coordinator import TimerExpired as CoordinatorTimerExpired
 from roster.coordinator.events import Effects, WriteCompleted
 from roster.member import Member, MemberConfig, MemberState
-from roster.member.assign_group import lead
+from roster.member.assign_group import assign_group
 from roster.member.events import (
     Assign,
     Assigned,
@@ -175,15 +175,7 @@ class Actor:
             self.feed(TimerExpired(name))
 
     def _assign(self, task: Assign) -> None:
-        result = lead(
-            task.assignor,
-            task.subscriptions,
-            task.partitions,
-            instance_ids=task.instance_ids,
-            generation=task.generation,
-            offsets=task.offsets,
-            auto_offset_reset=task.auto_offset_reset,
-        )
+        result = assign_group(task.assignor, replace(task.group, racks=None))
         self.feed(Assigned(task.id, result))
 
     def _fetch_offsets(self, wanted: FetchOffsets) -> None:

@@ -1,6 +1,7 @@
 """A leader whose assignor looks at lag: offsets first, bytes to bytes, and what its members tell it."""
 
 import re
+from dataclasses import replace
 
 import pytest
 from stage import Stage, group_of
@@ -20,6 +21,7 @@ from roster.assignors import (
 from roster.member.assign_group import plan_group
 from roster.member.config import ConfigError, MemberConfig
 from roster.member.events import FetchOffsets, OffsetsFetched, Started
+from roster.member.group_snapshot import GroupSnapshot
 from roster.wire import ErrorCode
 from roster.wire.consumer.lag_user_data import encode_lag_user_data, split_lag_user_data
 from roster.wire.consumer.user_data import encode_cooperative_user_data, encode_sticky_user_data
@@ -62,7 +64,7 @@ def test_offsets_are_asked_for_once_before_the_assignment_that_wants_them():
     assert (lookup.group, lookup.partitions, lookup.timeout_ms) == ("g", {"t": 3}, 10_000)
     stage.step(OffsetsFetched(lookup.id, LA_1))
     (work,) = stage.work
-    assert (work.offsets, work.auto_offset_reset, work.partitions) == (LA_1, "earliest", {"t": 3})
+    assert (work.group.offsets, work.group.auto_offset_reset, work.group.partitions) == (LA_1, "earliest", {"t": 3})
     stage.assigned(m="t-0", other="t-1 t-2")
     assert stage.has(SyncGroupRequest)
 
@@ -70,7 +72,7 @@ def test_offsets_are_asked_for_once_before_the_assignment_that_wants_them():
 def test_without_offsets_the_assignment_is_made_all_the_same_and_people_are_told():
     stage = LagStage().leading()
     stage.step(OffsetsFetched(stage.lookups[0].id, None, "no broker answered"))
-    assert stage.work[0].offsets is None
+    assert stage.work[0].group.offsets is None
     assert any("does without lags: no broker answered" in report.text for report in stage.reports)
 
 
@@ -159,7 +161,7 @@ def test_news_of_topics_while_offsets_are_fetched_is_in_the_assignment():
     stage.know({"t": 5})
     assert len(stage.lookups) == 1
     stage.step(OffsetsFetched(stage.lookups[0].id, LA_1))
-    assert stage.work[0].partitions == {"t": 5}
+    assert stage.work[0].group.partitions == {"t": 5}
 
 
 def test_a_member_tells_its_capacity_and_that_it_gave_something_up():
@@ -202,12 +204,13 @@ def test_la_1_bytes_to_bytes():
 def test_la_4_the_reset_policy_decides_about_partitions_without_a_commit():
     offsets = {"t": {0: (0, 900, None), 1: (0, 50, 0), 2: (0, 40, 0), 3: (0, 10, 0)}}
     group = {"a": sent("t"), "b": sent("t")}
-    earliest = plan_group("lag", group, {"t": 4}, offsets=offsets, auto_offset_reset="earliest")
-    latest = plan_group("lag", group, {"t": 4}, offsets=offsets)
+    known = GroupSnapshot(subscriptions=group, partitions={"t": 4}, offsets=offsets)
+    earliest = plan_group("lag", replace(known, auto_offset_reset="earliest"))
+    latest = plan_group("lag", known)
     assert earliest.lag.of_member.tolist() == [910, 90]
     assert sorted(latest.lag.of_member.tolist()) == [50, 50]
     with pytest.raises(ValueError, match="auto_offset_reset"):
-        plan_group("lag", group, {"t": 4}, offsets=offsets, auto_offset_reset="newest")
+        replace(known, auto_offset_reset="newest")
 
 
 def test_assignors_that_do_not_look_at_lag_do_not_mind_offsets():
@@ -226,7 +229,7 @@ def test_capacity_and_claims_are_read_from_the_user_data():
 def test_cooperative_members_are_given_nothing_that_another_still_has():
     data = encode_lag_user_data(encode_cooperative_user_data(5), capacity=1, settling=False)
     group = {"a": sent("t", {"t": [0, 1, 2]}, 5, data), "b": sent("t", None, 5, data)}
-    plan = plan_group(COOPERATIVE, group, {"t": 3}, generation=6, offsets=LA_1)
+    plan = plan_group(COOPERATIVE, GroupSnapshot(subscriptions=group, partitions={"t": 3}, generation=6, offsets=LA_1))
     assert received(roster.lead(COOPERATIVE, group, {"t": 3}, generation=6, offsets=LA_1)) == sets(a="t-1 t-2", b="")
     assert {(p.partition, m) for p, m in plan.transferring().items()} == {(0, "b")}
 

@@ -3,11 +3,13 @@
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
 import roster
 from roster.assignors import ASSIGNORS
 from roster.member.assign_group import plan_group
+from roster.member.group_snapshot import GroupSnapshot
 from roster.wire.consumer.messages import Subscription, TopicPartitions, decode_assignment, encode_subscription
 from roster.wire.consumer.user_data import encode_cooperative_user_data, encode_sticky_user_data
 
@@ -48,7 +50,8 @@ def test_df_4_truncated_bytes_leave_a_valid_plan_for_everyone_else(name, damage)
     got = received(roster.lead(name, {"a": sent("t"), "x": damage, "b": sent("t")}, {"t": 4}))
     assert got["x"] == set()
     assert sorted(got["a"] | got["b"]) == ["t-0", "t-1", "t-2", "t-3"]
-    assert plan_group(name, {"a": sent("t"), "x": damage}, {"t": 4}).problem.unreadable == {"x"}
+    group = GroupSnapshot(subscriptions={"a": sent("t"), "x": damage}, partitions={"t": 4})
+    assert plan_group(name, group).problem.unreadable == {"x"}
 
 
 def test_an_unknown_assignor_is_named():
@@ -83,7 +86,8 @@ def test_cooperative_sticky_believes_the_fields_and_the_user_data_only_for_a_mis
 
 def test_kip_341_user_data_that_cannot_be_parsed_is_no_claim():
     group = {"a": sent("t", user_data=b"\x00\x00\x00\x09garbage"), "b": sent("t", user_data=b"")}
-    assert plan_group("sticky", group, {"t": 2}).problem.claims.member.tolist() == []
+    plan = plan_group("sticky", GroupSnapshot(subscriptions=group, partitions={"t": 2}))
+    assert plan.problem.claims.member.tolist() == []
 
 
 @pytest.mark.parametrize("order", [["a", "b"], ["b", "a"]])
@@ -102,9 +106,9 @@ def test_a_generation_that_restarts_from_1_does_not_make_current_claims_look_old
     old = {"a": sent("t", {"t": [0, 1]}, 57), "b": sent("t", {"t": [2, 3]}, 57)}
     roster.lead("cooperative-sticky", old, {"t": 4})
     restarted = {"a": sent("t", {"t": [2, 3]}, 1), "b": sent("t", {"t": [0, 1]}, 1)}
-    assert plan_group("cooperative-sticky", restarted, {"t": 4}).explain() == []
+    assert plan_group("cooperative-sticky", GroupSnapshot(subscriptions=restarted, partitions={"t": 4})).explain() == []
     back = {"a": sent("t", {"t": [2, 3]}, 1), "b": sent("t", {"t": [2, 3]}, 57)}
-    plan = plan_group("cooperative-sticky", back, {"t": 4}, generation=2)
+    plan = plan_group("cooperative-sticky", GroupSnapshot(subscriptions=back, partitions={"t": 4}, generation=2))
     assert plan.assignment()["a"] == {"t": [2, 3]}
 
 
@@ -129,3 +133,33 @@ def test_kafka_pythons_prefixed_sticky_user_data_is_a_claim():
     prefixed = b"\x00\x01" + encode_sticky_user_data({"t": [1]}, 3)
     group = {"a": sent("t", version=1), "b": sent("t", user_data=prefixed, version=1)}
     assert received(roster.lead("sticky", group, {"t": 2})) == sets(a="t-0", b="t-1")
+
+
+BAD = {
+    "subscriptions": [None, {"a": "text"}, {1: b""}],
+    "partitions": [None, {"t": -1}, {"t": 1.9}, {"t": "3"}, {"t": True}, {"t": None}, {"t": 2**40}, {2: 3}],
+    "instance_ids": [["i"], {"a": 1}],
+    "racks": [["r"], {"t": None}, {"t": "ab"}, {"t": ["ab"]}, {"t": [None]}],
+    "generation": ["3", 1.5, True],
+    "offsets": [
+        [1],
+        {"t": None},
+        {"t": {0: None}},
+        {"t": {0: (1, 2)}},
+        {"t": {0: (1, "2", None)}},
+        {"t": {"0": (0, 1, 0)}},
+    ],
+    "auto_offset_reset": ["newest", None],
+}
+
+
+@pytest.mark.parametrize(("field", "value"), [(field, value) for field, values in BAD.items() for value in values])
+def test_an_argument_of_the_wrong_type_or_range_is_named(field, value):
+    arguments = {"subscriptions": {"a": sent("t")}, "partitions": {"t": 2}, field: value}
+    with pytest.raises(ValueError, match=f"^{field}\\b.*(must be|at most|must have)"):
+        roster.lead("lag-sticky", **arguments)
+
+
+def test_whole_numbers_of_numpy_are_whole_numbers():
+    answer = roster.lead("sticky", {"a": sent("t")}, {"t": np.int64(2)}, generation=np.int32(3))
+    assert received(answer) == received(roster.lead("sticky", {"a": sent("t")}, {"t": 2}, generation=3))

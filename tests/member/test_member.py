@@ -353,8 +353,8 @@ def test_the_leader_assigns_from_fresh_metadata_of_all_the_groups_topics() -> No
     stage.know({"t": 2, "u": 1})
     (task,) = stage.work
     assert task.assignor.name == "cooperative-sticky"
-    assert task.partitions == {"t": 2, "u": 1}
-    assert set(task.subscriptions) == {"m", "n"}
+    assert task.group.partitions == {"t": 2, "u": 1}
+    assert set(task.group.subscriptions) == {"m", "n"}
     stage.assigned(m="t-0", n="t-1 u-0")
     sent = stage.request(SyncGroupRequest).assignments
     assert {entry.member_id: entry.assignment for entry in sent} == {
@@ -385,7 +385,7 @@ def test_an_older_metadata_answer_is_not_taken_for_the_leaders_own() -> None:
     stage.step(Responded(old, metadata({"t": 1})))
     assert not stage.work
     stage.know({"t": 1, "u": 3})
-    assert stage.work[0].partitions == {"t": 1, "u": 3}
+    assert stage.work[0].group.partitions == {"t": 1, "u": 3}
 
 
 def test_a_leader_that_cannot_assign_tells_every_member_in_user_data() -> None:

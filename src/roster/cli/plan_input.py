@@ -22,7 +22,7 @@ from roster.cli.line_fields import (
 )
 from roster.model import NO_GENERATION, MemberInfo, Problem
 from roster.model.offsets import AutoOffsetReset
-from roster.model.problem import MAX_CAPACITY
+from roster.model.problem import MAX_CAPACITY, MAX_PARTITIONS
 from roster.model.tasks import TaskId
 from roster.wire.consumer.lag_user_data import split_lag_user_data
 from roster.wire.consumer.topic_index import TopicIndex
@@ -31,8 +31,6 @@ from roster.wire.consumer.user_data import decode_cooperative_user_data, decode_
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
-MOST_PARTITIONS = 10_000_000
-"""Of all topics of one problem; ten times what a Kafka cluster holds."""
 RESETS = tuple(AutoOffsetReset)
 
 _INT32 = 2**31 - 1
@@ -160,7 +158,7 @@ def _topics(topics: Mapping[str, Any]) -> tuple[dict[str, int], dict[str, Sequen
     """({topic: partitions}, {topic: racks of each partition's replicas} where given)."""
     counts: dict[str, int] = {}
     racks: dict[str, Sequence[Collection[str]]] = {}
-    room = MOST_PARTITIONS
+    room = MAX_PARTITIONS
     for topic, value in topics.items():
         path = path_to("topics", read_name(topic, "topics"))
         if isinstance(value, dict):

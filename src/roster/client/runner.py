@@ -12,7 +12,7 @@ from roster.client.cluster import Cluster
 from roster.client.errors import ClientError, UnsupportedError
 from roster.client.lag import group_offsets
 from roster.client.positions import Groups
-from roster.member.assign_group import lead
+from roster.member.assign_group import assign_group
 from roster.member.config import MemberConfig
 from roster.member.events import (
     Assign,
@@ -126,7 +126,9 @@ class MemberRunner:
 
     async def _assign(self, task: Assign) -> None:
         try:
-            assignments = await asyncio.get_running_loop().run_in_executor(self._assigning, _compute, task)
+            assignments = await asyncio.get_running_loop().run_in_executor(
+                self._assigning, assign_group, task.assignor, task.group
+            )
         except Exception as error:
             self.feed(AssignFailed(task.id, f"{task.assignor.name}: {type(error).__name__}: {error}"))
         else:
@@ -150,16 +152,3 @@ class MemberRunner:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         self._assigning.shutdown(wait=False, cancel_futures=True)
-
-
-def _compute(task: Assign) -> dict[str, bytes]:
-    return lead(
-        task.assignor,
-        task.subscriptions,
-        task.partitions,
-        instance_ids=task.instance_ids,
-        racks=task.racks,
-        generation=task.generation,
-        offsets=task.offsets,
-        auto_offset_reset=task.auto_offset_reset,
-    )

@@ -1,4 +1,4 @@
-"""The leader's duty, bytes in and bytes out: every member's subscription to every member's assignment."""
+"""The leader's computation, bytes to bytes: the subscriptions of all members to their assignments."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import numpy as np
 
 from roster.assignors import Assignor, ClaimSource, find_assignor
 from roster.assignors.lag import with_offsets
+from roster.member.group_snapshot import GroupSnapshot
 from roster.model import NO_GENERATION, AutoOffsetReset, PartitionOffsets, Plan, Problem
 from roster.wire.consumer.assignments import encode_assignments
 from roster.wire.consumer.entries import ListedPartitions
@@ -30,69 +31,55 @@ def lead(
 ) -> dict[str, bytes]:
     """Assign a whole group: {member id: subscription bytes} to {member id: assignment bytes}, every member answered.
 
-    partitions: how many partitions each topic has; topics that are missing here are not assigned.
-    instance_ids: the static members' instance ids, which the JoinGroup response carries beside the subscriptions.
-    racks: racks[topic][partition] are the racks that hold a replica (KIP-881).
-    generation: the generation being formed. Claims from it or a later one are left over from an earlier life of the
-    group whose generations restarted, and yield to every claim that can be true.
-    offsets: for assignors that look at lag, offsets[topic][partition] = (first, end, committed or None); None if nobody
-    knows them. auto_offset_reset: where readers start without a committed offset: earliest, latest or none.
+    assignor: a name, or an Assignor with options. subscriptions: the members' metadata in the JoinGroup response.
+    partitions: {topic: number of partitions}; topics missing here are not assigned.
+    instance_ids: {member id: instance id} of static members, from the JoinGroup response.
+    racks: racks[topic][partition], the racks that hold a replica (KIP-881).
+    generation: the generation being formed; claims from it or a later one yield to every other claim.
+    offsets: for assignors that balance lag, offsets[topic][partition] = (log start, log end, committed or None); None
+    if they are not available. auto_offset_reset: where members start without a committed offset: earliest, latest or
+    none.
 
-    A member whose subscription cannot be read gets an empty assignment; nothing a member sends makes this raise.
-    Raises ValueError for an assignor or a reset policy nobody knows.
+    A member whose subscription cannot be decoded gets an empty assignment; nothing a member sends makes this raise.
+    Raises ValueError that names the argument, for an unknown assignor or a value of the wrong type or range.
     """
-    plan = plan_group(
-        assignor,
-        subscriptions,
-        partitions,
+    group = GroupSnapshot(
+        subscriptions=subscriptions,
+        partitions=partitions,
         instance_ids=instance_ids,
         racks=racks,
         generation=generation,
         offsets=offsets,
         auto_offset_reset=auto_offset_reset,
     )
+    return assign_group(assignor, group)
+
+
+def assign_group(assignor: str | Assignor, group: GroupSnapshot) -> dict[str, bytes]:
+    """Do what `lead` does, for a snapshot."""
+    plan = plan_group(assignor, group)
     problem = plan.problem
     encoded = encode_assignments(plan.given, len(problem.members), problem.topics, problem.first)
     by_member = dict(zip(problem.members, encoded, strict=True))
-    return {member: by_member[member] for member in subscriptions}
+    return {member: by_member[member] for member in group.subscriptions}
 
 
-def plan_group(
-    assignor: str | Assignor,
-    subscriptions: Mapping[str, bytes],
-    partitions: Mapping[str, int],
-    *,
-    instance_ids: Mapping[str, str | None] | None = None,
-    racks: Mapping[str, Sequence[Collection[str]]] | None = None,
-    generation: int | None = None,
-    offsets: PartitionOffsets | None = None,
-    auto_offset_reset: str = AutoOffsetReset.LATEST,
-) -> Plan:
-    """The same as a Plan, which can explain itself."""
+def plan_group(assignor: str | Assignor, group: GroupSnapshot) -> Plan:
+    """Compute the plan for a snapshot. Raises ValueError for an unknown assignor."""
     chosen = find_assignor(assignor)
-    problem = read_group(
-        chosen.claim_source, subscriptions, partitions, instance_ids=instance_ids, racks=racks, generation=generation
-    )
+    problem = read_group(chosen.claim_source, group)
     if chosen.wants_lag:
-        problem = with_offsets(problem, offsets, auto_offset_reset)
+        problem = with_offsets(problem, group.offsets, group.auto_offset_reset)
     return chosen.assign(problem)
 
 
-def read_group(
-    claim_source: ClaimSource,
-    subscriptions: Mapping[str, bytes],
-    partitions: Mapping[str, int],
-    *,
-    instance_ids: Mapping[str, str | None] | None = None,
-    racks: Mapping[str, Sequence[Collection[str]]] | None = None,
-    generation: int | None = None,
-) -> Problem:
-    """The group's problem as an assignor with this source of claims sees it."""
-    members = list(subscriptions)
-    topics = list(partitions)
-    counts = np.fromiter(partitions.values(), dtype=np.int64, count=len(topics))
+def read_group(claim_source: ClaimSource, group: GroupSnapshot) -> Problem:
+    """Decode a snapshot into the problem that an assignor with this source of claims sees."""
+    members = list(group.subscriptions)
+    topics = list(group.partitions)
+    counts = np.fromiter(group.partitions.values(), dtype=np.int64, count=len(topics))
     names = TopicIndex(topics)
-    columns = decode_subscriptions(list(subscriptions.values()), names)
+    columns = decode_subscriptions(list(group.subscriptions.values()), names)
     claims, generations = columns.owned, columns.generation
     user_data, capacity, settling = split_lag_user_data(columns.user_data)
     if claim_source is ClaimSource.STICKY_USER_DATA:
@@ -104,9 +91,9 @@ def read_group(
     else:
         nothing = np.zeros(0, dtype=np.int32)
         claims = ListedPartitions(nothing, nothing, nothing)
-    if generation is not None:
-        generations = np.where(generations >= generation, np.int32(NO_GENERATION), generations)
-    instances = instance_ids or {}
+    if group.generation is not None:
+        generations = np.where(generations >= group.generation, np.int32(NO_GENERATION), generations)
+    instances = group.instance_ids or {}
     return Problem.from_columns(
         members=members,
         instances=[instances.get(member) for member in members],
@@ -119,7 +106,7 @@ def read_group(
         claim_member=claims.member,
         claim_topic=claims.topic,
         claim_number=claims.number,
-        replica_racks=racks,
+        replica_racks=group.racks,
         unreadable=frozenset(members[m] for m in np.flatnonzero(~columns.readable).tolist()),
         capacity=capacity if (capacity > 1).any() else None,
         settling=settling,

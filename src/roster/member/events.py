@@ -7,11 +7,12 @@ are ignored.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from roster.assignors import Assignor
+from roster.member.group_snapshot import GroupSnapshot
 from roster.member.timers import TimerName
 from roster.member.types import Channel, Failure, Node, ReportKind, Selection
 from roster.model import OffsetAndMetadata, PartitionOffsets, TopicPartition
@@ -145,18 +146,12 @@ class Disconnect:
 class Assign:
     """Compute the group's assignment off the event loop (heartbeats go on); answered by `Assigned` or `AssignFailed`.
 
-    The fields are the arguments of `roster.lead`; `partitions` has only topics that exist.
+    `group.partitions` has only topics that exist.
     """
 
     id: int
     assignor: Assignor
-    subscriptions: Mapping[str, bytes]
-    partitions: Mapping[str, int]
-    instance_ids: Mapping[str, str | None]
-    racks: Mapping[str, Sequence[Collection[str]]] | None
-    generation: int
-    offsets: PartitionOffsets | None = None
-    auto_offset_reset: str = "latest"
+    group: GroupSnapshot
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from roster.member.context import MemberContext
 from roster.member.events import Assign, Assigned, AssignFailed, FetchOffsets, OffsetsFetched
+from roster.member.group_snapshot import GroupSnapshot
 from roster.member.metadata_refresh import send_metadata
 from roster.member.states import MemberState
 from roster.member.subscription import failure_assignment, topics_of
@@ -61,19 +62,16 @@ def on_offsets_fetched(me: MemberContext, event: OffsetsFetched) -> None:
 def start_assignment(me: MemberContext, offsets: PartitionOffsets | None) -> None:
     """Emit Assign for the whole group."""
     me.assigning = me.out.next_id()
-    me.out.emit(
-        Assign(
-            me.assigning,
-            me.assignor,
-            {member: metadata for member, (metadata, _) in me.group.items()},
-            me.topics.take_snapshot(),
-            {member: instance for member, (_, instance) in me.group.items()},
-            me.topics.racks(),
-            me.generation,
-            offsets,
-            me.config.auto_offset_reset,
-        )
+    group = GroupSnapshot(
+        subscriptions={member: metadata for member, (metadata, _) in me.group.items()},
+        partitions=me.topics.take_snapshot(),
+        instance_ids={member: instance for member, (_, instance) in me.group.items()},
+        racks=me.topics.racks(),
+        generation=me.generation,
+        offsets=offsets,
+        auto_offset_reset=me.config.auto_offset_reset,
     )
+    me.out.emit(Assign(me.assigning, me.assignor, group))
 
 
 def on_assigned(me: MemberContext, event: Assigned) -> None:

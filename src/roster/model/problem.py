@@ -20,6 +20,9 @@ NO_OWNER = -1
 
 NO_GENERATION = -1
 
+MAX_PARTITIONS = 10_000_000
+"""Partitions of all topics of one problem; ten times what a Kafka cluster holds."""
+
 MAX_CAPACITY = 1 << 20
 """The largest capacity a member can have."""
 
