@@ -19,7 +19,7 @@ from tests.broker.rawclient import RawClient
 from tests.broker.test_protocol import fetch_request, metadata, produce
 from tests.broker.test_restart import address, create
 
-from roster.broker import BrokerConfig
+from roster.broker import BrokerConfig, refusals
 from roster.broker.call import CloseConnection
 from roster.broker.connection import ReceiveBudget
 from roster.broker.dispatch import HANDLERS
@@ -69,12 +69,14 @@ def header(key: int, version: int, body: bytes = b"") -> bytes:
 def test_bad_bytes_close_their_connection_with_a_warning_and_nothing_else(
     broker: Broker, caplog: pytest.LogCaptureFixture, sent: bytes, said: str
 ) -> None:
+    broker._services.refusals.flush()  # type: ignore[union-attr]
+    caplog.clear()
     with caplog.at_level(logging.WARNING), RawClient(broker.address) as bystander:
         with RawClient(broker.address) as client:
             client.socket.sendall(sent)
             assert client.is_closed()
         assert bystander.ask(ApiVersionsRequest(), 0).error_code == 0
-    (warning,) = [record for record in caplog.records if record.name == "roster.broker.connection"]
+    (warning,) = [record for record in caplog.records if record.name == "roster.broker.refusals"]
     assert warning.levelno == logging.WARNING
     assert said in warning.getMessage()
 
@@ -103,6 +105,19 @@ def test_any_bytes_at_all_leave_the_broker_alive(broker: Broker, sent: bytes) ->
         while not client.is_closed():
             pass
     assert is_alive(broker)
+
+
+def test_many_bad_connections_are_a_few_lines_and_a_number(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        with running_broker(tmp_path) as broker:
+            for _ in range(refusals.WARNINGS + 25):
+                with RawClient(broker.address) as client:
+                    client.socket.sendall(header(999, 0))
+                    assert client.is_closed()
+        said = [record.getMessage() for record in caplog.records if record.name == refusals.__name__]
+    assert len(said) == refusals.WARNINGS + 1
+    assert said[-1].startswith("closed 25 more connections for what they sent, the last to 127.0.0.1:")
+    assert said[-1].endswith("no api key 999 version 0")
 
 
 def test_a_request_may_come_byte_by_byte(broker: Broker) -> None:

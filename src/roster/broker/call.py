@@ -25,6 +25,8 @@ class Call(Generic[M]):
     header: RequestHeader
     message: M
     client_host: str
+    is_large: bool = False
+    """Whether the response may have very many items because the request has."""
     held_bytes: int = 0
     """What its response is counted with in `Services.unsent_bytes`, until `release`."""
 

@@ -13,12 +13,13 @@ from collections import deque
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, cast
 
+from roster.broker import request_limits
 from roster.broker.call import Call, CloseConnection
 from roster.broker.dispatch import HANDLERS
 from roster.broker.produce import produce
 from roster.broker.record_range import PIECE_BYTES, RecordRange
 from roster.wire import ApiKey, UnsupportedVersion, WireError
-from roster.wire.frames import decode_request, encode_response, encode_response_parts, unsupported_api_versions
+from roster.wire.frames import encode_response, encode_response_parts, unsupported_api_versions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -27,13 +28,15 @@ if TYPE_CHECKING:
     from roster.wire import Message
     from roster.wire.frames import RequestHeader
 
-MAX_OTHER_REQUEST_BYTES = 16 * 1024 * 1024
-"""Only Produce requests are larger; small items in a larger one would take many times its size as objects."""
 _SIZE_BYTES = 4
 _API_KEY_BYTES = 2
 _WAITING = frozenset({ApiKey.FETCH, ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP})
 """Requests that wait for others and are given up when their client leaves. Any other runs to its end, so that disk and
 memory agree on what it changed."""
+_LARGE_RESPONSES = frozenset(
+    {ApiKey.METADATA, ApiKey.DESCRIBE_GROUPS, ApiKey.LIST_GROUPS, ApiKey.OFFSET_FETCH, ApiKey.DESCRIBE_CONFIGS}
+)
+"""Responses that may hold very many items whatever the request's size: encoded in a thread."""
 
 logger = logging.getLogger(__name__)
 
@@ -130,7 +133,7 @@ class Connection:
         """Log why the connection ends, if that is not the client's own will."""
         problem = self._problem
         if isinstance(problem, (CloseConnection, WireError)):
-            logger.warning("closed the connection to %s: %s", self._name, problem)
+            self._services.refusals.warn(self._name, problem)
         elif problem is not None and not isinstance(problem, (asyncio.CancelledError, ConnectionError, TimeoutError)):
             logger.error("closed the connection to %s: internal error", self._name, exc_info=problem)
 
@@ -170,8 +173,7 @@ class Connection:
                 return await self._reader.readexactly(size)
         async with asyncio.timeout(self._idle_seconds):
             start = await self._reader.readexactly(_API_KEY_BYTES)
-        if int.from_bytes(start, "big") != ApiKey.PRODUCE and size > MAX_OTHER_REQUEST_BYTES:
-            raise CloseConnection(f"a request of {size} bytes that is not a Produce")
+        request_limits.check_size(int.from_bytes(start, "big"), size)
         return await self._receive_large(start, size)
 
     async def _receive_large(self, start: bytes, size: int) -> bytes:
@@ -196,7 +198,7 @@ class Connection:
     async def _take(self, frame: bytes) -> None:
         """Handle one request: a Produce is begun, anything else waits for its turn and is answered."""
         try:
-            header, message = decode_request(frame)
+            header, message = await request_limits.decode(frame)
         except UnsupportedVersion as error:
             if error.header.api_key != ApiKey.API_VERSIONS:
                 raise
@@ -206,9 +208,9 @@ class Connection:
         logger.debug(
             "%s asks %d: %s v%d", self._name, header.correlation_id, type(message).__name__, header.api_version
         )
-        call = Call(header, message, self._host)
+        call = Call(header, message, self._host, is_large=len(frame) > request_limits.INLINE_BYTES)
         if header.api_key == ApiKey.PRODUCE:
-            self._begin_produce(call)
+            await self._begin_produce(call)
             while len(self._unanswered) >= self._services.config.max_unanswered and self._problem is None:
                 await self._first_answered()
             await self._drain()
@@ -232,7 +234,10 @@ class Connection:
             if header.api_key != ApiKey.FETCH:
                 self._write(header, response)
             return
-        parts = encode_response_parts(response, header.api_version, header.correlation_id)
+        if header.api_key in _LARGE_RESPONSES or call.is_large:
+            parts = await asyncio.to_thread(encode_response_parts, response, header.api_version, header.correlation_id)
+        else:
+            parts = encode_response_parts(response, header.api_version, header.correlation_id)
         if header.api_key != ApiKey.FETCH:
             call.hold(self._services, sum(map(len, parts)))
         del response
@@ -246,8 +251,8 @@ class Connection:
                     await self._drain()
                     await asyncio.sleep(0)  # a client that reads fast leaves room for the others
 
-    def _begin_produce(self, call: Call[Any]) -> None:
-        task = asyncio.create_task(produce(self._services, call))
+    async def _begin_produce(self, call: Call[Any]) -> None:
+        task = asyncio.create_task(await produce(self._services, call))
         self._unanswered.append((call.header, task))
         task.add_done_callback(self._produced)
 

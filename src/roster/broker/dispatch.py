@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     """Gives the response, or None if the request has none."""
 
 
+async def _produce(services: Services, call: Call[Any]) -> Message | None:
+    return await (await produce.produce(services, call))
+
+
 async def _group(services: Services, call: Call[Any]) -> Message:
     return await services.groups.handle(call)
 
@@ -30,6 +34,10 @@ async def _offset_commit(services: Services, call: Call[Any]) -> Message:
 
 async def _describe_groups(services: Services, call: Call[Any]) -> Message:
     return await services.groups.describe(call)
+
+
+async def _offset_fetch(services: Services, call: Call[Any]) -> Message:
+    return await services.groups.fetch_offsets(call)
 
 
 async def _offset_delete(services: Services, call: Call[Any]) -> Message:
@@ -50,12 +58,12 @@ async def _consumer_group_describe(_services: Services, call: Call[ConsumerGroup
 
 
 HANDLERS: dict[int, Handler] = {
-    ApiKey.PRODUCE: produce.produce,
+    ApiKey.PRODUCE: _produce,
     ApiKey.FETCH: fetch.fetch,
     ApiKey.LIST_OFFSETS: list_offsets.list_offsets,
     ApiKey.METADATA: metadata.metadata,
     ApiKey.OFFSET_COMMIT: _offset_commit,
-    ApiKey.OFFSET_FETCH: _group,
+    ApiKey.OFFSET_FETCH: _offset_fetch,
     ApiKey.FIND_COORDINATOR: metadata.find_coordinator,
     ApiKey.JOIN_GROUP: _group,
     ApiKey.HEARTBEAT: _group,

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from roster.broker.batch_check import LEADER_EPOCH, CorruptSegmentError
 from roster.broker.record_range import PIECE_BYTES, RecordRange
+from roster.broker.request_limits import in_slices
 from roster.wire import ErrorCode
 from roster.wire.messages import FetchRequest, FetchResponse
 
@@ -54,17 +56,8 @@ async def fetch(services: Services, call: Call[FetchRequest]) -> Message:
     request = call.message
     if request.session_id != 0 or request.session_epoch not in _NEW_SESSION:
         return FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
-    response, wanted = _resolve(services, call.version, request)
-    loop = asyncio.get_running_loop()
-    deadline = loop.time() + max(0, request.max_wait_ms) / 1000
-    while True:
-        room = services.config.max_buffered_bytes - services.unsent_bytes
-        budget = max(0, min(request.max_bytes, services.config.max_fetch_bytes)) if room > PIECE_BYTES else 0
-        available, wrong = _locate(wanted, budget)
-        left = deadline - loop.time()
-        if available >= request.min_bytes or wrong or left <= 0:
-            break
-        await _change([want.log for want in wanted if want.log is not None], left)
+    response, wanted = await _resolve(services, call.version, request)
+    available = await _wait(services, request, wanted)
     call.hold(services, min(available, 2 * PIECE_BYTES))
     left_at_once = PIECE_BYTES
     for want in wanted:
@@ -75,6 +68,31 @@ async def fetch(services: Services, call: Call[FetchRequest]) -> Message:
                 want.answer.error_code = _read_error(error)
             left_at_once -= len(want.answer.records or b"")
     return response
+
+
+async def _wait(services: Services, request: FetchRequest, wanted: list[_Wanted]) -> int:
+    """Locate what there is until that is enough, or the time is over; return the number of bytes."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + max(0, request.max_wait_ms) / 1000
+    changed = asyncio.Event()
+    logs = [want.log for want in wanted if want.log is not None]
+    for log in logs:
+        log.watchers.add(changed.set)
+    try:
+        while True:
+            changed.clear()
+            room = services.config.max_buffered_bytes - services.unsent_bytes
+            budget = max(0, min(request.max_bytes, services.config.max_fetch_bytes)) if room > PIECE_BYTES else 0
+            available, wrong = await _locate(wanted, budget)
+            left = deadline - loop.time()
+            if available >= request.min_bytes or wrong or left <= 0:
+                return available
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(left):
+                    await changed.wait()
+    finally:
+        for log in logs:
+            log.watchers.discard(changed.set)
 
 
 async def _records(segment: Segment, start: int, end: int, at_once: int) -> Any:
@@ -101,16 +119,16 @@ def _read_error(error: CorruptSegmentError | OSError) -> ErrorCode:
     return ErrorCode.KAFKA_STORAGE_ERROR
 
 
-def _resolve(services: Services, version: int, request: FetchRequest) -> tuple[FetchResponse, list[_Wanted]]:
+async def _resolve(services: Services, version: int, request: FetchRequest) -> tuple[FetchResponse, list[_Wanted]]:
     """The shape of the response, and each partition with its log or its error."""
     response = FetchResponse()
     wanted = []
     by_id = version >= _TOPIC_IDS_SINCE
-    for asked in request.topics:
+    async for asked in in_slices(request.topics):
         topic = services.topics.by_id(asked.topic_id) if by_id else services.topics.get(asked.topic)
         answers = FetchResponse.Topic(topic=asked.topic, topic_id=asked.topic_id)
         response.responses.append(answers)
-        for partition in asked.partitions:
+        async for partition in in_slices({each.partition: each for each in asked.partitions}.values()):
             answer = FetchResponse.Partition(partition_index=partition.partition, high_watermark=-1, records=b"")
             answers.partitions.append(answer)
             log = topic.log(partition.partition) if topic is not None else None
@@ -125,7 +143,7 @@ def _resolve(services: Services, version: int, request: FetchRequest) -> tuple[F
     return response, wanted
 
 
-def _locate(wanted: list[_Wanted], budget: int) -> tuple[int, bool]:
+async def _locate(wanted: list[_Wanted], budget: int) -> tuple[int, bool]:
     """Find what each partition can give within the budget; return the bytes and whether any partition has an error.
 
     The first partition that has records gives at least one batch, whatever its size (KIP-74), so that a consumer
@@ -133,7 +151,7 @@ def _locate(wanted: list[_Wanted], budget: int) -> tuple[int, bool]:
     """
     available = 0
     wrong = False
-    for want in wanted:
+    async for want in in_slices(wanted):
         want.place = None
         log, answer = want.log, want.answer
         if log is not None and log.removed:
@@ -158,18 +176,3 @@ def _locate(wanted: list[_Wanted], budget: int) -> tuple[int, bool]:
         if want.place is not None:
             available += want.place[2] - want.place[1]
     return available, wrong
-
-
-async def _change(logs: list[PartitionLog], timeout: float) -> None:
-    """Return when one of the logs got something new, or after so many seconds."""
-    changed = asyncio.Event()
-    for log in logs:
-        log.watchers.add(changed.set)
-    try:
-        async with asyncio.timeout(timeout):
-            await changed.wait()
-    except TimeoutError:
-        pass
-    finally:
-        for log in logs:
-            log.watchers.discard(changed.set)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 from roster.broker import permissions
 from roster.broker.call import wall_ms
 from roster.broker.config import BrokerError
+from roster.broker.group_parts import COMMITS_AT_ONCE, describe_parts, offset_fetch_parts, topic_parts
 from roster.broker.timers import Timers
 from roster.broker.topics import OFFSETS_TOPIC
 from roster.coordinator import Coordinator
@@ -34,6 +35,8 @@ from roster.wire.messages import (
     OffsetCommitResponse,
     OffsetDeleteRequest,
     OffsetDeleteResponse,
+    OffsetFetchRequest,
+    OffsetFetchResponse,
 )
 from roster.wire.records import Record, build_batch, read_batch, read_header, verify_crc
 
@@ -129,7 +132,10 @@ class Groups:
         request.topics = [topic for topic in request.topics if topic.partitions]
         response = OffsetCommitResponse()
         if request.topics:
-            response = cast("OffsetCommitResponse", await self.handle(call))
+            for topics in list(topic_parts(request.topics, "partitions", COMMITS_AT_ONCE)):
+                part = await self.handle(replace(call, message=replace(request, topics=topics)))
+                response.topics += cast("OffsetCommitResponse", part).topics
+                await asyncio.sleep(0)
         response.topics = _with_refused(OffsetCommitResponse.Topic, refused, response.topics)
         return response
 
@@ -160,11 +166,30 @@ class Groups:
 
     async def describe(self, call: Call[DescribeGroupsRequest]) -> Message:
         """DescribeGroups: what the client may do with a group is not the coordinator's business."""
-        response = cast("DescribeGroupsResponse", await self.handle(call))
+        response = DescribeGroupsResponse()
+        for part in describe_parts(call.message):
+            described = await self.handle(replace(call, message=part))
+            response.groups += cast("DescribeGroupsResponse", described).groups
+            await asyncio.sleep(0)
         if call.message.include_authorized_operations:
             for group in response.groups:
                 if group.error_code == ErrorCode.NONE:
                     group.authorized_operations = permissions.ON_GROUP
+        return response
+
+    async def fetch_offsets(self, call: Call[OffsetFetchRequest]) -> Message:
+        """OffsetFetch; a request for very many partitions is answered part by part."""
+        response = OffsetFetchResponse()
+        for part in offset_fetch_parts(call.message):
+            answer = cast("OffsetFetchResponse", await self.handle(replace(call, message=part)))
+            response.error_code = response.error_code or answer.error_code
+            response.topics += answer.topics
+            for group in answer.groups:
+                if response.groups and response.groups[-1].group_id == group.group_id and len(answer.groups) == 1:
+                    response.groups[-1].topics += group.topics
+                else:
+                    response.groups.append(group)
+            await asyncio.sleep(0)
         return response
 
     def topics_deleted(self, names: Sequence[str]) -> None:
@@ -224,10 +249,13 @@ class Groups:
 def _with_refused(kind: Any, refused: dict[str, list[int]], answered: list[Any]) -> list[Any]:
     """The topics of a response with the refused partitions before the others, as Kafka has it."""
     merged = []
+    by_name: dict[str, list[Any]] = {}
+    for other in answered:
+        by_name.setdefault(other.name, []).append(other)
     for name, indexes in refused.items():
         code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         topic = kind(name=name, partitions=[kind.Partition(partition_index=n, error_code=code) for n in indexes])
-        for other in [each for each in answered if each.name == name]:
+        for other in by_name.get(name, ()):
             topic.partitions += other.partitions
         merged.append(topic)
     return merged + [topic for topic in answered if topic.name not in refused]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
 from roster.broker.batch_check import LEADER_EPOCH
 from roster.broker.fetch import leader_epoch_error
 from roster.broker.partition_log import TimedOffset
+from roster.broker.request_limits import in_slices
 from roster.wire import ErrorCode, WireError
 from roster.wire.messages import (
     ListOffsetsRequest,
@@ -48,15 +50,15 @@ async def list_offsets(services: Services, call: Call[ListOffsetsRequest]) -> Me
     """The offset for each partition's timestamp, or for one of the special times."""
     request = call.message
     response = ListOffsetsResponse()
-    for asked in request.topics:
+    async for asked in in_slices(request.topics):
         topic = services.topics.get(asked.name)
         answers = ListOffsetsResponse.Topic(name=asked.name)
         response.topics.append(answers)
-        indexes = [partition.partition_index for partition in asked.partitions]
-        for partition in {each.partition_index: each for each in asked.partitions}.values():
+        times = Counter(partition.partition_index for partition in asked.partitions)
+        async for partition in in_slices({each.partition_index: each for each in asked.partitions}.values()):
             answer = ListOffsetsResponse.Partition(partition_index=partition.partition_index)
             answers.partitions.append(answer)
-            if indexes.count(partition.partition_index) > 1:
+            if times[partition.partition_index] > 1:
                 answer.error_code = ErrorCode.INVALID_REQUEST
                 continue
             log = topic.log(partition.partition_index) if topic is not None else None
@@ -103,11 +105,11 @@ async def offset_for_leader_epoch(services: Services, call: Call[OffsetForLeader
     """Where a leader epoch ends; there has only ever been one."""
     request = call.message
     response = OffsetForLeaderEpochResponse()
-    for asked in request.topics:
+    async for asked in in_slices(request.topics):
         topic = services.topics.get(asked.topic)
         answers = OffsetForLeaderEpochResponse.Topic(topic=asked.topic)
         response.topics.append(answers)
-        for partition in asked.partitions:
+        async for partition in in_slices(asked.partitions):
             answer = OffsetForLeaderEpochResponse.Partition(partition=partition.partition)
             answers.partitions.append(answer)
             log = topic.log(partition.partition) if topic is not None else None

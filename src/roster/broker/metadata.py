@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from roster.broker import permissions
 from roster.broker.batch_check import LEADER_EPOCH
+from roster.broker.request_limits import in_slices
 from roster.broker.topics import InvalidTopicError, TopicExistsError, check_name
 from roster.wire import ZERO_UUID, ErrorCode
 from roster.wire.frames import advertised
@@ -53,12 +54,13 @@ async def metadata(services: Services, call: Call[MetadataRequest]) -> Message:
         response.cluster_authorized_operations = permissions.ON_CLUSTER
     operations = permissions.ON_TOPIC if request.include_topic_authorized_operations else permissions.NOT_ASKED
     if request.topics is None or (call.version == 0 and not request.topics):
-        response.topics = [describe_topic(config.node_id, topic, operations) for topic in services.topics]
+        async for topic in in_slices(services.topics):
+            response.topics.append(describe_topic(config.node_id, topic, operations))
         return response
     may_create = config.auto_create_topics and (
         call.version < _AUTO_CREATE_FLAG_SINCE or request.allow_auto_topic_creation
     )
-    for asked in request.topics:
+    async for asked in in_slices({(asked.name, asked.topic_id): asked for asked in request.topics}.values()):
         if asked.name is None:
             found = services.topics.by_id(asked.topic_id)
             missing = MetadataResponse.Topic(name=None, topic_id=asked.topic_id, error_code=ErrorCode.UNKNOWN_TOPIC_ID)
@@ -134,7 +136,7 @@ async def find_coordinator(services: Services, call: Call[FindCoordinatorRequest
     request = call.message
     batched = call.version >= _BATCHED_COORDINATORS_SINCE
     keys = request.coordinator_keys if batched else [request.key]
-    found = [_coordinator(services, request.key_type, key) for key in keys]
+    found = [_coordinator(services, request.key_type, key) async for key in in_slices(dict.fromkeys(keys))]
     if batched:
         return FindCoordinatorResponse(coordinators=found)
     only = found[0]

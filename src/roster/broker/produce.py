@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from roster.broker.call import CloseConnection, wall_ms
 from roster.broker.producers import SequenceError
+from roster.broker.request_limits import in_slices
 from roster.wire import ErrorCode, WireError
 from roster.wire.messages import InitProducerIdRequest, InitProducerIdResponse, ProduceRequest, ProduceResponse
 from roster.wire.records import split_batches, verify_crc
@@ -33,19 +34,20 @@ class _Refused(Exception):  # noqa: N818 (an answer)
         self.code = code
 
 
-def produce(services: Services, call: Call[ProduceRequest]) -> Coroutine[None, None, Message | None]:
-    """Append now, in the order the requests came; what is returned waits until it is durable and gives the response.
+async def produce(services: Services, call: Call[ProduceRequest]) -> Coroutine[None, None, Message | None]:
+    """Append, then return a coroutine that waits until it is durable and gives the response.
 
+    The caller awaits this for one request of a connection after the other, so that records keep their order.
     With acks=0 there is no response, and a failure closes the connection: the only way to tell (Kafka does the same).
     """
     request = call.message
     response = ProduceResponse()
     written: list[tuple[ProduceResponse.Topic.Partition, asyncio.Future[None]]] = []
-    for topic_data in request.topic_data:
+    async for topic_data in in_slices(request.topic_data):
         topic = _topic(services, call.version, topic_data)
         topic_response = ProduceResponse.Topic(name=topic_data.name, topic_id=topic_data.topic_id)
         response.responses.append(topic_response)
-        for data in topic_data.partition_data:
+        async for data in in_slices(topic_data.partition_data):
             answer = ProduceResponse.Partition(index=data.index)
             topic_response.partition_responses.append(answer)
             try:

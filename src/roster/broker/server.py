@@ -164,6 +164,7 @@ class Broker:
             connection.stop()
         if self._connections:
             await asyncio.wait(list(self._connections))
+        services.refusals.flush()
         await services.groups.stop()
         if self._verifier is not None:
             await self._verifier.stop()

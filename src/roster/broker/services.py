@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+
+from roster.broker.refusals import Refusals
 
 if TYPE_CHECKING:
     from roster.broker.config import BrokerConfig
@@ -27,3 +29,4 @@ class Services:
     port: int = 0
     unsent_bytes: int = 0
     """What responses that are not sent yet hold in memory, over all connections."""
+    refusals: Refusals = field(default_factory=Refusals)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from typing import TYPE_CHECKING
 
+from roster.broker.request_limits import in_slices
 from roster.broker.topic_config import TOPIC_SETTINGS, InvalidConfigError, check_settings, default_settings
 from roster.broker.topics import (
     InvalidPartitionsError,
@@ -75,16 +77,14 @@ async def create_topics(services: Services, call: Call[CreateTopicsRequest]) -> 
     """Create each topic, or say why not."""
     request = call.message
     response = CreateTopicsResponse()
-    names = [asked.name for asked in request.topics]
-    for asked in request.topics:
+    times = Counter(asked.name for asked in request.topics)
+    async for asked in in_slices({asked.name: asked for asked in request.topics}.values()):
         answer = CreateTopicsResponse.Topic(name=asked.name, topic_id=ZERO_UUID)
-        if names.count(asked.name) > 1:
-            if all(asked.name != done.name for done in response.topics):
-                answer.error_code = ErrorCode.INVALID_REQUEST
-                answer.error_message = f"topic {asked.name!r} is in the request more than once"
-                response.topics.append(answer)
-            continue
         response.topics.append(answer)
+        if times[asked.name] > 1:
+            answer.error_code = ErrorCode.INVALID_REQUEST
+            answer.error_message = f"topic {asked.name!r} is in the request more than once"
+            continue
         try:
             await _create(services, asked, answer, validate_only=request.validate_only)
         except _REFUSALS as error:
@@ -140,8 +140,9 @@ async def delete_topics(services: Services, call: Call[DeleteTopicsRequest]) -> 
     else:
         asked = [(name, ZERO_UUID) for name in request.topic_names]
     deleted = []
-    for name, topic_id in dict.fromkeys(asked):
-        if asked.count((name, topic_id)) > 1:
+    times = Counter(asked)
+    async for name, topic_id in in_slices(times):
+        if times[name, topic_id] > 1:
             twice = DeleteTopicsResponse.Topic(name=name, topic_id=topic_id, error_code=ErrorCode.INVALID_REQUEST)
             twice.error_message = "the topic is in the request more than once"
             response.responses.append(twice)
@@ -173,7 +174,7 @@ async def create_partitions(services: Services, call: Call[CreatePartitionsReque
     """Give each topic more partitions, or say why not."""
     request = call.message
     response = CreatePartitionsResponse()
-    for asked in request.topics:
+    async for asked in in_slices(request.topics):
         answer = CreatePartitionsResponse.Result(name=asked.name)
         response.results.append(answer)
         try:
@@ -213,7 +214,8 @@ async def describe_configs(services: Services, call: Call[DescribeConfigsRequest
     """The settings of topics; of the broker, those it gives to topics by default."""
     request = call.message
     response = DescribeConfigsResponse()
-    for resource in request.resources:
+    distinct = {(each.resource_type, each.resource_name): each for each in request.resources}
+    async for resource in in_slices(distinct.values()):
         answer = DescribeConfigsResponse.Result(
             resource_type=resource.resource_type, resource_name=resource.resource_name
         )
@@ -250,7 +252,7 @@ async def incremental_alter_configs(services: Services, call: Call[IncrementalAl
     """Set or reset settings of topics; each topic's changes together or not at all."""
     request = call.message
     response = IncrementalAlterConfigsResponse()
-    for resource in request.resources:
+    async for resource in in_slices(request.resources):
         answer = IncrementalAlterConfigsResponse.Resource(
             resource_type=resource.resource_type, resource_name=resource.resource_name
         )

@@ -1,0 +1,56 @@
+"""Requests about very many groups or offsets, taken apart: the coordinator handles each part in one go."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from roster.broker.request_limits import count_items
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from roster.wire.messages import DescribeGroupsRequest, OffsetFetchRequest
+
+AT_ONCE = 250
+"""Groups or partitions the coordinator is asked for between two turns of other clients."""
+COMMITS_AT_ONCE = 2_000
+"""The same for commits, each part of which is a write of its own."""
+
+
+def describe_parts(request: DescribeGroupsRequest) -> Iterator[DescribeGroupsRequest]:
+    """The request, each group once, AT_ONCE groups at a time."""
+    groups = list(dict.fromkeys(request.groups))
+    for start in range(0, max(len(groups), 1), AT_ONCE):
+        yield replace(request, groups=groups[start : start + AT_ONCE])
+
+
+def offset_fetch_parts(request: OffsetFetchRequest) -> Iterator[OffsetFetchRequest]:
+    """The request, AT_ONCE partitions at a time; the topics of one group may come in several parts."""
+    if count_items(request, AT_ONCE) <= AT_ONCE:
+        yield request
+        return
+    for topics in topic_parts(request.topics, "partition_indexes") if request.topics else ():
+        yield replace(request, topics=topics)
+    for group in request.groups:
+        parts: Iterable[Any] = [None] if group.topics is None else topic_parts(group.topics, "partition_indexes")
+        for topics in parts:
+            yield replace(request, groups=[replace(group, topics=topics)])
+
+
+def topic_parts(topics: Iterable[Any], field: str, at_once: int = AT_ONCE) -> Iterator[list[Any]]:
+    """Topics with their partitions in `field`, as lists that hold at most `at_once` topics and partitions."""
+    part: list[Any] = []
+    room = at_once
+    for topic in topics:
+        partitions = getattr(topic, field)
+        start = 0
+        while start < len(partitions) or start == 0:
+            if room < 2:
+                yield part
+                part, room = [], at_once
+            some = partitions[start : start + room - 1]
+            part.append(replace(topic, **{field: some}))
+            room -= len(some) + 1
+            start += max(len(some), 1)
+    yield part

@@ -1,0 +1,97 @@
+"""What one request may ask for, so that no request keeps the event loop from the other clients for long.
+
+Small requests are decoded where they arrive. Larger ones are decoded in a thread, and refused if they hold more items
+than any client needs. Handlers answer many items in slices, between which other connections have their turn.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from functools import cache
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+from roster.broker.call import CloseConnection
+from roster.wire import ApiKey
+from roster.wire.frames import decode_request
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterable
+
+    from roster.wire import Message
+    from roster.wire.frames import RequestHeader
+
+T = TypeVar("T")
+
+MIB = 1 << 20
+MAX_ITEMS = 50_000
+"""Array elements of one request, those inside others included."""
+SLICE = 100
+"""Items handled between two turns of the other connections."""
+INLINE_BYTES = 32 * 1024
+"""A frame up to this size is decoded at once: it cannot hold enough to matter."""
+INLINE_PRODUCE_BYTES = MIB + 64 * 1024
+"""The same for Produce, whose bytes are nearly all records: one batch of the default size."""
+DEFAULT_MAX_BYTES = MIB
+_PARTITIONS_MAX_BYTES = 2 * MIB
+_MEMBERS_MAX_BYTES = 16 * MIB
+MAX_BYTES: dict[int, int] = {
+    ApiKey.FETCH: _PARTITIONS_MAX_BYTES,
+    ApiKey.LIST_OFFSETS: _PARTITIONS_MAX_BYTES,
+    ApiKey.OFFSET_COMMIT: _PARTITIONS_MAX_BYTES,
+    ApiKey.OFFSET_FETCH: _PARTITIONS_MAX_BYTES,
+    ApiKey.OFFSET_DELETE: _PARTITIONS_MAX_BYTES,
+    ApiKey.OFFSET_FOR_LEADER_EPOCH: _PARTITIONS_MAX_BYTES,
+    ApiKey.JOIN_GROUP: _MEMBERS_MAX_BYTES,
+    ApiKey.SYNC_GROUP: _MEMBERS_MAX_BYTES,
+}
+"""The largest frame of a request other than Produce, where it is not DEFAULT_MAX_BYTES."""
+
+
+def check_size(api_key: int, size: int) -> None:
+    """Raise CloseConnection for a frame larger than its kind of request needs."""
+    limit = MAX_BYTES.get(api_key, DEFAULT_MAX_BYTES)
+    if api_key != ApiKey.PRODUCE and size > limit:
+        raise CloseConnection(f"a request of {size} bytes that is not a Produce, at most {limit} are allowed here")
+
+
+async def decode(frame: bytes) -> tuple[RequestHeader, Message]:
+    """Read a frame; raise WireError as `decode_request` does, CloseConnection for more than MAX_ITEMS items."""
+    is_produce = int.from_bytes(frame[:2], "big") == ApiKey.PRODUCE
+    if len(frame) <= (INLINE_PRODUCE_BYTES if is_produce else INLINE_BYTES):
+        return decode_request(frame)
+    return await asyncio.to_thread(_decode_counting, frame)
+
+
+def _decode_counting(frame: bytes) -> tuple[RequestHeader, Message]:
+    header, message = decode_request(frame)
+    if count_items(message, MAX_ITEMS) > MAX_ITEMS:
+        raise CloseConnection(f"a {type(message).__name__} of more than {MAX_ITEMS} items")
+    return header, message
+
+
+def count_items(message: Any, enough: int) -> int:
+    """The elements of all arrays of a message, or a number above `enough`."""
+    total = 0
+    for name, nested in _arrays(cast("Any", type(message))):
+        items = getattr(message, name) or ()
+        total += len(items)
+        for item in items if nested else ():
+            if total > enough:
+                return total
+            total += count_items(item, enough - total)
+    return total
+
+
+@cache
+def _arrays(cls: Any) -> tuple[tuple[str, bool], ...]:
+    """The array fields of a structure, and whether their elements have arrays too."""
+    arrays = [(name, field.item) for name, field in cls.__table__.fields if field.kind == "array"]
+    return tuple((name, item.kind == "struct" and bool(_arrays(cast("Any", item.nested)))) for name, item in arrays)
+
+
+async def in_slices(items: Iterable[T], size: int = SLICE) -> AsyncIterator[T]:
+    """The items, with a turn for other connections after every `size` of them."""
+    for number, item in enumerate(items, 1):
+        yield item
+        if number % size == 0:
+            await asyncio.sleep(0)

@@ -1,0 +1,210 @@
+"""Requests of a few MB that ask for very much: refused, or answered in slices between which others have a turn."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections import Counter
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.broker.rawclient import RawClient
+from tests.broker.test_restart import commit, create
+
+from roster.broker import request_limits, topic_admin
+from roster.broker.group_parts import AT_ONCE, offset_fetch_parts, topic_parts
+from roster.broker.request_limits import DEFAULT_MAX_BYTES, MAX_BYTES, MAX_ITEMS, SLICE, count_items, in_slices
+from roster.wire import ApiKey, ErrorCode
+from roster.wire.messages import (
+    CreateTopicsRequest,
+    DescribeGroupsRequest,
+    FetchRequest,
+    ListOffsetsRequest,
+    MetadataRequest,
+    OffsetCommitRequest,
+    OffsetFetchRequest,
+)
+
+if TYPE_CHECKING:
+    from roster.broker import Broker
+
+TOPIC = CreateTopicsRequest.Topic
+ONE_FETCH = FetchRequest.Topic.Partition(partition=0, fetch_offset=0, partition_max_bytes=1)
+
+
+def fetch_of(count: int) -> FetchRequest:
+    topics = [FetchRequest.Topic(topic="t", partitions=[ONE_FETCH] * count)]
+    return FetchRequest(max_wait_ms=0, min_bytes=0, max_bytes=1, topics=topics)
+
+
+def offset_fetch_of(topics: int) -> OffsetFetchRequest:
+    return OffsetFetchRequest(group_id="g", topics=[OffsetFetchRequest.Topic(name="", partition_indexes=[])] * topics)
+
+
+@pytest.mark.parametrize(
+    ("request_", "version"),
+    [
+        pytest.param(CreateTopicsRequest(topics=[TOPIC(name="x")] * 200_000), 2, id="CreateTopics, one name"),
+        pytest.param(MetadataRequest(topics=[MetadataRequest.Topic(name="")] * 1_000_000), 1, id="Metadata, 2 MB"),
+        pytest.param(MetadataRequest(topics=[MetadataRequest.Topic(name="")] * 4_000_000), 1, id="Metadata, 8 MB"),
+        pytest.param(MetadataRequest(topics=[MetadataRequest.Topic(name="")] * 500_000), 1, id="Metadata, 1 MB"),
+        pytest.param(DescribeGroupsRequest(groups=[""] * 1_000_000), 0, id="DescribeGroups"),
+        pytest.param(DescribeGroupsRequest(groups=[""] * 500_000), 0, id="DescribeGroups, 1 MB"),
+        pytest.param(fetch_of(200_000), 4, id="Fetch"),
+        pytest.param(offset_fetch_of(300_000), 1, id="OffsetFetch"),
+    ],
+)
+def test_a_request_with_more_items_than_any_client_needs_is_refused(
+    broker: Broker, request_: Any, version: int
+) -> None:
+    with RawClient(broker.address) as client, RawClient(broker.address) as bystander:
+        try:
+            client.send(request_, version)
+        except ConnectionError:
+            pass  # closed at the header
+        else:
+            assert client.is_closed()
+        assert bystander.ask(MetadataRequest(topics=[]), 1).brokers
+
+
+def test_a_frame_is_refused_by_its_size_before_it_is_received(broker: Broker) -> None:
+    for key, limit in [(ApiKey.METADATA, DEFAULT_MAX_BYTES), *MAX_BYTES.items()]:
+        with RawClient(broker.address) as client:
+            client.socket.sendall(struct.pack(">ih", limit + 1, key))
+            assert client.is_closed()
+
+
+def test_large_requests_that_clients_need_are_answered(broker: Broker, client: RawClient) -> None:
+    """A group with ten thousand partitions commits and fetches all its offsets in one request."""
+    create(client, "wide", 10_000)
+    parts = [
+        OffsetCommitRequest.Topic.Partition(partition_index=n, committed_offset=n, committed_metadata="")
+        for n in range(10_000)
+    ]
+    topics = [OffsetCommitRequest.Topic(name="wide", partitions=parts)]
+    (answer,) = merged(client.ask(OffsetCommitRequest(group_id="wide", topics=topics), 8).topics)
+    assert answer == ("wide", [(n, 0) for n in range(10_000)])
+    for version in (7, 8):
+        wanted = [OffsetFetchRequest.Topic(name="wide", partition_indexes=list(range(10_000)))]
+        if version < 8:
+            found = client.ask(OffsetFetchRequest(group_id="wide", topics=wanted), version).topics
+        else:
+            groups = [OffsetFetchRequest.Group(group_id=name, topics=wanted) for name in ("wide", "other")]
+            found, other = [group.topics for group in client.ask(OffsetFetchRequest(groups=groups), version).groups]
+            assert [p.committed_offset for topic in other for p in topic.partitions] == [-1] * 10_000
+        assert [p.committed_offset for topic in found for p in topic.partitions] == list(range(10_000))
+
+
+def merged(topics: list[Any]) -> list[tuple[str, list[tuple[int, int]]]]:
+    answers: dict[str, list[tuple[int, int]]] = {}
+    for topic in topics:
+        answers.setdefault(topic.name, []).extend((p.partition_index, p.error_code) for p in topic.partitions)
+    return list(answers.items())
+
+
+def test_names_given_many_times_are_answered_once(client: RawClient) -> None:
+    names = [MetadataRequest.Topic(name="no such topic!")] * 1_000
+    assert len(client.ask(MetadataRequest(topics=names), 1).topics) == 1
+    assert len(client.ask(DescribeGroupsRequest(groups=["g"] * 1_000), 0).groups) == 1
+    (partition,) = client.ask(fetch_of(1_000), 4).responses[0].partitions
+    assert partition.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def test_topics_asked_for_twice_are_found_without_comparing_each_with_each(
+    client: RawClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The names are counted once, and every distinct one is looked at once."""
+    looked_at: Counter[str] = Counter()
+    check_name = topic_admin.check_name
+
+    def counted(name: str) -> None:
+        looked_at[name] += 1
+        check_name(name)
+
+    monkeypatch.setattr(topic_admin, "check_name", counted)
+    names = [f"no such name {n}" for n in range(1_000)]
+    answers = client.ask(CreateTopicsRequest(topics=[TOPIC(name=name) for name in [*names, *names[:10]]]), 5).topics
+    assert Counter(answer.error_code for answer in answers) == {
+        ErrorCode.INVALID_TOPIC_EXCEPTION: 990,
+        ErrorCode.INVALID_REQUEST: 10,
+    }
+    assert looked_at == Counter(names[10:])
+
+
+async def test_other_tasks_have_a_turn_after_every_slice() -> None:
+    done = 0
+    seen = []
+
+    async def other() -> None:
+        while True:
+            seen.append(done)
+            await asyncio.sleep(0)
+
+    task = asyncio.create_task(other())
+    async for _ in in_slices(range(10 * SLICE)):
+        done += 1
+    task.cancel()
+    assert len(seen) == 10
+    assert all(after - before <= SLICE for before, after in pairwise(seen))
+
+
+async def test_large_frames_are_decoded_off_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    threads: list[Any] = []
+    to_thread = asyncio.to_thread
+
+    async def watched(function: Any, *arguments: Any) -> Any:
+        threads.append(function)
+        return await to_thread(function, *arguments)
+
+    monkeypatch.setattr(asyncio, "to_thread", watched)
+    head = struct.pack(">hhih", ApiKey.METADATA, 1, 1, -1)
+    await request_limits.decode(head + struct.pack(">i", 1_000) + b"\0\0" * 1_000)
+    assert not threads
+    await request_limits.decode(head + struct.pack(">i", 20_000) + b"\0\0" * 20_000)
+    assert len(threads) == 1
+
+
+def test_items_are_counted_no_further_than_needed() -> None:
+    assert count_items(fetch_of(5), MAX_ITEMS) == 6
+    assert count_items(MetadataRequest(topics=None), MAX_ITEMS) == 0
+    many = OffsetFetchRequest(groups=[OffsetFetchRequest.Group(group_id="g", topics=None)] * 7)
+    assert count_items(many, MAX_ITEMS) == 7
+    assert 10 < count_items(offset_fetch_of(100), 10) <= 100
+
+
+@pytest.mark.parametrize("topics", [1, 3, 5_000])
+@pytest.mark.parametrize("partitions", [0, 1, 1_999, 2_000, 4_001])
+def test_parts_hold_everything_once_and_no_more_than_fits(topics: int, partitions: int) -> None:
+    if topics * partitions > 20_000:
+        topics = 3
+    asked = [OffsetFetchRequest.Topic(name=f"t{n}", partition_indexes=list(range(partitions))) for n in range(topics)]
+    parts = list(topic_parts(asked, "partition_indexes"))
+    assert all(sum(1 + len(topic.partition_indexes) for topic in part) <= AT_ONCE for part in parts)
+    found: dict[str, list[int]] = {}
+    for part in parts:
+        for topic in part:
+            found.setdefault(topic.name, []).extend(topic.partition_indexes)
+    assert found == {topic.name: topic.partition_indexes for topic in asked}
+
+
+def test_a_small_request_for_offsets_is_one_part() -> None:
+    request = OffsetFetchRequest(groups=[OffsetFetchRequest.Group(group_id="g", topics=None)])
+    assert list(offset_fetch_parts(request)) == [request]
+
+
+def test_commits_of_unknown_topics_beside_known_ones_are_answered_apart(client: RawClient) -> None:
+    create(client, "known")
+    assert commit(client, "apart", "known", 3) == ErrorCode.NONE
+    one = OffsetCommitRequest.Topic.Partition(partition_index=0, committed_offset=4, committed_metadata="")
+    topics = [OffsetCommitRequest.Topic(name=name, partitions=[one]) for name in ("known", "a", "b")]
+    answers = merged(client.ask(OffsetCommitRequest(group_id="apart", topics=topics), 8).topics)
+    assert dict(answers) == {"a": [(0, 3)], "b": [(0, 3)], "known": [(0, 0)]}
+
+
+def test_list_offsets_answers_a_partition_asked_for_twice_once(client: RawClient) -> None:
+    create(client, "listed", 2)
+    parts = [ListOffsetsRequest.Topic.Partition(partition_index=n, timestamp=-1) for n in (0, 1, 0)]
+    request = ListOffsetsRequest(replica_id=-1, topics=[ListOffsetsRequest.Topic(name="listed", partitions=parts)])
+    (topic,) = client.ask(request, 5).topics
+    assert [(p.partition_index, p.error_code) for p in topic.partitions] == [(0, ErrorCode.INVALID_REQUEST), (1, 0)]
