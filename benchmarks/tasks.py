@@ -12,7 +12,7 @@ from benchmarks import peers
 from benchmarks.assignors import LIMIT, median, short
 from benchmarks.peers import MissingError, Peer, TooSlowError
 from roster.assignors.tasks import Client, TaskPlan, TaskProblem, assign
-from roster.model.tasks import LATEST, TaskId
+from roster.model.tasks import RUNNING, TaskId
 
 SIZES = ((1000, 1000, 1, 1), (6000, 2, 1, 1), (1000, 100, 1, 50), (1000, 10, 1000, 1))
 """(tasks, clients, threads of each, standbys), as in Kafka's own scale test"""
@@ -26,7 +26,7 @@ def problem(tasks: int, clients: int, threads: int, standbys: int, before: TaskP
         placed = before.clients.get(name) if before else None
         lags = {}
         if placed:
-            lags = dict.fromkeys(placed.standby, 0) | dict.fromkeys(placed.active, LATEST)
+            lags = dict.fromkeys(placed.standby, 0) | dict.fromkeys(placed.active, RUNNING)
         described[name] = Client(threads, lags)
     return TaskProblem([TaskId(0, p) for p in range(tasks)], [], described, standbys=standbys)
 

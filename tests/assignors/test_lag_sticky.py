@@ -70,7 +70,7 @@ def test_la_2_every_subscriber_has_its_share_of_each_topic_rounded_down_or_up(gr
         owned = {m: {} for m in members}
         for p, owner in enumerate(given_out.owner.tolist()):
             if owner >= 0:
-                owned[problem.members[owner]].setdefault(problem.name(p).topic, set()).add(p)
+                owned[problem.members[owner]].setdefault(problem.topic_partition(p).topic, set()).add(p)
         for topic, count in topics.items():
             consumers = [m for m, info in members.items() if topic in info.topics]
             whole = sum(capacity[m] for m in consumers)

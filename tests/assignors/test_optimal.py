@@ -83,7 +83,7 @@ def test_rack_matches_come_after_balance_and_before_staying():
         problem = Problem.build(members, topics, replica_racks=racks)
         plan = STICKY.assign(problem)
         held = settled(members)
-        partitions = [problem.name(p) for p in range(problem.partition_count)]
+        partitions = [problem.topic_partition(p) for p in range(problem.partition_count)]
         choices = [[m for m, info in members.items() if tp.topic in info.topics] for tp in partitions]
         known = {frozenset(replicas) for tp in partitions if (replicas := racks[tp.topic][tp.partition])}
         everywhere = frozenset().union(*known)
@@ -147,7 +147,7 @@ def test_larger_groups_cost_what_the_textbook_flow_says():
             owned = {m: {} for m in members}
             for p in range(problem.partition_count):
                 if plan.owner_before[p] >= 0:
-                    topic, number = problem.name(p)
+                    topic, number = problem.topic_partition(p)
                     owned[problem.members[plan.owner_before[p]]].setdefault(topic, []).append(number)
             members = {m: replace(info, owned=owned[m]) for m, info in members.items()}
             topics = dict(zip(problem.topics, problem.counts.tolist(), strict=True))

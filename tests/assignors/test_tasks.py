@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from roster.assignors.tasks import Client, TaskPlan, TaskProblem, assign
-from roster.model.tasks import LATEST, STATELESS, TaskId
+from roster.model.tasks import RUNNING, STATELESS, TaskId
 
 T9 = [TaskId(subtopology, partition) for subtopology in range(3) for partition in range(3)]
 
@@ -68,7 +68,7 @@ def test_ha_2_load_follows_threads_and_nobody_starves(tasks, threads, expected):
 
 
 def test_ha_4_an_unbounded_acceptable_lag_moves_at_once():
-    clients = {"A": Client(1, dict.fromkeys(T9, LATEST)), "B": Client(), "C": Client()}
+    clients = {"A": Client(1, dict.fromkeys(T9, RUNNING)), "B": Client(), "C": Client()}
     plan = solve(T9, clients, standbys=1, acceptable_lag=(1 << 63) - 1)
     assert counts(plan) == [3, 3, 3]
     assert [len(tasks.standby) for tasks in plan.clients.values()] == [3, 3, 3]
@@ -76,7 +76,7 @@ def test_ha_4_an_unbounded_acceptable_lag_moves_at_once():
 
 
 def test_ha_6_better_the_caught_up_client_is_wished_for_so_nothing_warms_up():
-    clients = {"A": Client(1, lags(t0_0=500)), "B": Client(1, lags(t0_0=0, t0_1=LATEST))}
+    clients = {"A": Client(1, lags(t0_0=500)), "B": Client(1, lags(t0_0=0, t0_1=RUNNING))}
     plan = solve(ids("0_0"), clients, stateless=ids("0_1"), acceptable_lag=100)
     assert actives(plan) == {"A": ["0_1"], "B": ["0_0"]}
     assert not plan.followup
@@ -92,7 +92,7 @@ def test_ha_7_better_with_nobody_caught_up_the_most_caught_up_client_is_active_a
 
 def test_ha_8_warm_ups_are_bounded_and_standbys_are_not_counted_as_warm_ups():
     four = ids("0_0", "0_1", "0_2", "0_3")
-    clients = {"A": Client(1, dict.fromkeys(four, LATEST)), "B": Client()}
+    clients = {"A": Client(1, dict.fromkeys(four, RUNNING)), "B": Client()}
     plan = solve(four, clients, max_warmups=1)
     assert counts(plan) == [4, 0]
     assert len(plan.clients["B"].warmup) == 1
@@ -131,7 +131,7 @@ def test_ha_12_better_a_balanced_caught_up_placement_is_left_alone_whatever_it_i
     four = ids("0_0", "0_1", "0_2", "0_3")
     mine = ids(*split)
     others = [task for task in four if task not in mine]
-    clients = {"A": Client(1, dict.fromkeys(mine, LATEST)), "B": Client(1, dict.fromkeys(others, LATEST))}
+    clients = {"A": Client(1, dict.fromkeys(mine, RUNNING)), "B": Client(1, dict.fromkeys(others, RUNNING))}
     plan = solve(four, clients)
     assert plan.clients["A"].active == mine
     assert plan.clients["B"].active == others
@@ -141,7 +141,7 @@ def test_ha_12_better_a_balanced_caught_up_placement_is_left_alone_whatever_it_i
 def test_tm_5_a_caught_up_standby_swaps_roles_without_taking_warm_up_budget():
     task = ids("0_0", "0_1", "0_2")
     clients = {
-        "A": Client(1, lags(t0_0=0, t0_1=LATEST, t0_2=LATEST)),
+        "A": Client(1, lags(t0_0=0, t0_1=RUNNING, t0_2=RUNNING)),
         "B": Client(1, lags(t0_0=10)),
     }
     plan = solve(task, clients, standbys=1, max_warmups=0)
@@ -151,14 +151,14 @@ def test_tm_5_a_caught_up_standby_swaps_roles_without_taking_warm_up_budget():
 
 
 def test_a_task_that_everybody_holds_makes_room_for_one_that_is_held_once():
-    clients = {"A": Client(1, lags(t0_0=0)), "B": Client(1, lags(t0_0=LATEST, t0_1=LATEST))}
+    clients = {"A": Client(1, lags(t0_0=0)), "B": Client(1, lags(t0_0=RUNNING, t0_1=RUNNING))}
     plan = solve(ids("0_0", "0_1"), clients, acceptable_lag=100)
     assert actives(plan) == {"A": ["0_0"], "B": ["0_1"]}
     assert not plan.followup
 
 
 def test_a_second_runner_of_a_task_is_believed_as_little_as_the_first():
-    clients = {"A": Client(1, lags(t0_0=LATEST)), "B": Client(1, lags(t0_0=LATEST)), "C": Client()}
+    clients = {"A": Client(1, lags(t0_0=RUNNING)), "B": Client(1, lags(t0_0=RUNNING)), "C": Client()}
     plan = solve(ids("0_0"), clients)
     assert sum(counts(plan)) == 1
     assert plan.clients["C"].active == []
@@ -224,7 +224,7 @@ class Cluster:
                 **self.options,
             )
             for name, tasks in self.plan.clients.items():
-                held = dict.fromkeys(tasks.standby + tasks.warmup, 0) | dict.fromkeys(tasks.active, LATEST)
+                held = dict.fromkeys(tasks.standby + tasks.warmup, 0) | dict.fromkeys(tasks.active, RUNNING)
                 self.stores[name] = held
             if not self.plan.followup:
                 return rounds
@@ -306,7 +306,7 @@ def test_cv_4_random_clusters_come_to_rest_with_all_replicas_and_no_warm_ups(see
 def problems(draw):
     stateful = stateful_tasks(draw(st.integers(1, 5)))
     names = [f"C{i}" for i in range(draw(st.integers(1, 3)))]
-    lag = st.sampled_from([LATEST, 0, 50, 5_000, 6_000, -3])
+    lag = st.sampled_from([RUNNING, 0, 50, 5_000, 6_000, -3])
     store = st.dictionaries(st.sampled_from(stateful), lag)
     return stateful, {name: Client(draw(st.integers(1, 3)), draw(store)) for name in names}
 
@@ -328,9 +328,9 @@ def test_an_active_moves_only_to_a_caught_up_owner(problem):
     plan = solve(stateful, clients, acceptable_lag=100)
     for name, tasks in plan.clients.items():
         for task in tasks.active:
-            known = [client.lags[task] for client in clients.values() if client.lags.get(task, -3) >= LATEST]
+            known = [client.lags[task] for client in clients.values() if client.lags.get(task, -3) >= RUNNING]
             if known and min(known) <= 100:
-                assert LATEST <= clients[name].lags.get(task, -3) <= 100
+                assert RUNNING <= clients[name].lags.get(task, -3) <= 100
 
 
 @given(problems())
@@ -346,10 +346,10 @@ def test_the_wish_restores_and_moves_as_little_as_any_balanced_placement(problem
         restored = moved = 0
         for task, name in owners.items():
             near = {c: clients[c].lags.get(task, -3) for c in names}
-            caught_up = {c for c, lag in near.items() if LATEST <= lag <= 100}
-            known = {c: lag for c, lag in near.items() if lag >= LATEST}
+            caught_up = {c for c, lag in near.items() if RUNNING <= lag <= 100}
+            known = {c: lag for c, lag in near.items() if lag >= RUNNING}
             best = caught_up or {c for c, lag in known.items() if lag == min(known.values())}
-            running = [c for c, lag in near.items() if lag == LATEST]
+            running = [c for c, lag in near.items() if lag == RUNNING]
             restored += bool(best) and len(best) < len(names) and name not in best
             moved += len(running) == 1 and name != running[0]
         return restored, moved

@@ -163,7 +163,7 @@ class TestStickyEqualSubscriptions:
         got = plan(name, {"t1": 12, "t2": 12}, group)
         target = {member: Counter() for member in got.problem.members}
         for p, owner in enumerate(got.owner.tolist()):
-            target[got.problem.members[owner]][got.problem.name(p).topic] += 1
+            target[got.problem.members[owner]][got.problem.topic_partition(p).topic] += 1
         assert target == {"c1": {"t1": 6, "t2": 6}, "c2": {"t1": 6, "t2": 6}}
         assert shown(got)["c1"] == {f"{t}-{p}" for t in ("t1", "t2") for p in range(6)}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from roster.assignors.tasks import Client, TaskProblem, assign
 from roster.member.task_clients import members_by_process, task_clients
-from roster.model.tasks import LATEST, STATELESS, TaskGaps, TaskId
+from roster.model.tasks import RUNNING, STATELESS, TaskId, TaskLags
 from roster.wire.streams.subscription_info import SubscriptionInfo, decode_subscription_info, encode_subscription_info
 
 ONE, TWO = bytes(16), bytes(range(16))
@@ -15,31 +15,31 @@ def ids(*texts):
     return [TaskId.parse(text) for text in texts]
 
 
-def said(process, version=5, **gaps):
-    tasks = TaskGaps.of({TaskId.parse(name.removeprefix("t")): gap for name, gap in gaps.items()})
+def said(process, version=5, **lags):
+    tasks = TaskLags.of({TaskId.parse(name.removeprefix("t")): lag for name, lag in lags.items()})
     info = SubscriptionInfo(version=version, latest_supported=5, process_id=process, tasks=tasks)
     return decode_subscription_info(encode_subscription_info(info))
 
 
 def test_the_members_of_one_process_are_the_threads_of_one_client():
-    told = {"c": said(TWO, t0_1=7), "b": said(ONE, t0_0=LATEST), "a": said(TWO, t1_0=STATELESS)}
+    told = {"c": said(TWO, t0_1=7), "b": said(ONE, t0_0=RUNNING), "a": said(TWO, t1_0=STATELESS)}
     assert members_by_process(told) == {SECOND: ["a", "c"], FIRST: ["b"]}
     assert task_clients(told) == {
-        FIRST: Client(1, {TaskId(0, 0): LATEST}),
+        FIRST: Client(1, {TaskId(0, 0): RUNNING}),
         SECOND: Client(2, {TaskId(0, 1): 7, TaskId(1, 0): STATELESS}),
     }
 
 
 def test_of_what_several_threads_say_the_best_holds_in_any_order():
     told = {
-        "a": said(ONE, t0_0=9, t0_1=LATEST, t0_2=0, t0_3=5),
+        "a": said(ONE, t0_0=9, t0_1=RUNNING, t0_2=0, t0_3=5),
         "b": said(ONE, t0_0=4, t0_1=3, t0_2=STATELESS, t0_3=5),
-        "c": said(ONE, version=4, t0_3=1, t0_4=1),  # has no gaps to tell
+        "c": said(ONE, version=4, t0_3=1, t0_4=1),  # has no lags to tell
     }
-    best = {"0_0": 4, "0_1": LATEST, "0_2": STATELESS, "0_3": 5, "0_4": -3}
+    best = {"0_0": 4, "0_1": RUNNING, "0_2": STATELESS, "0_3": 5, "0_4": -3}
     for members in ("abc", "cba", "bca"):
         (client,) = task_clients({name: told[member] for name, member in zip("xyz", members, strict=True)}).values()
-        assert client == Client(3, {TaskId.parse(task): gap for task, gap in best.items()})
+        assert client == Client(3, {TaskId.parse(task): lag for task, lag in best.items()})
 
 
 def test_a_member_from_the_future_is_no_client_yet():
@@ -49,7 +49,7 @@ def test_a_member_from_the_future_is_no_client_yet():
 
 
 def test_what_members_say_is_placed_where_it_is():
-    told = {"a": said(ONE, t0_0=LATEST, t1_0=STATELESS), "b": said(TWO, t0_1=LATEST, t1_1=STATELESS)}
+    told = {"a": said(ONE, t0_0=RUNNING, t1_0=STATELESS), "b": said(TWO, t0_1=RUNNING, t1_1=STATELESS)}
     plan = assign(TaskProblem(ids("0_0", "0_1"), ids("1_0", "1_1"), task_clients(told)))
     assert plan.clients[FIRST].active == ids("0_0", "1_0")
     assert plan.clients[SECOND].active == ids("0_1", "1_1")

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from roster.member.task_versions import MixedVersions, error_answers, first_version, settle_versions, version_to_rejoin
-from roster.model.tasks import LATEST, TaskGaps, TaskId
+from roster.model.tasks import RUNNING, TaskId, TaskLags
 from roster.wire import WireError
 from roster.wire.streams.assignment_info import AssignmentInfo, decode_assignment_info, encode_assignment_info
 from roster.wire.streams.subscription_info import (
@@ -25,7 +25,7 @@ FUTURE = LATEST_VERSION + 1
 
 
 def joined(used, latest=LATEST_VERSION):
-    tasks = TaskGaps.of({TaskId(0, 0): LATEST} if used < FUTURE else {})
+    tasks = TaskLags.of({TaskId(0, 0): RUNNING} if used < FUTURE else {})
     return SubscriptionInfo(
         version=used, latest_supported=latest if used >= 3 else UNKNOWN_VERSION, process_id=bytes(16), tasks=tasks
     )

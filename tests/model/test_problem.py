@@ -14,7 +14,7 @@ def test_topics_are_ascending_and_only_those_that_are_subscribed_and_exist():
     assert problem.counts.tolist() == [3, 2]
     assert problem.topic_of().tolist() == [0, 0, 0, 1, 1]
     assert problem.number_of().tolist() == [0, 1, 2, 0, 1]
-    assert [problem.name(p) for p in (0, 2, 3, 4)] == [
+    assert [problem.topic_partition(p) for p in (0, 2, 3, 4)] == [
         TopicPartition("a", 0),
         TopicPartition("a", 2),
         TopicPartition("b", 0),

@@ -1,11 +1,11 @@
-"""Task ids as text, and tasks with their gaps as columns."""
+"""Task ids as text, and tasks with their lags as columns."""
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from roster.model.tasks import LATEST, STATELESS, TaskGaps, TaskId
+from roster.model.tasks import RUNNING, STATELESS, TaskId, TaskLags
 
 int32s = st.integers(-(2**31), 2**31 - 1)
 
@@ -21,30 +21,30 @@ def test_other_text_is_no_task_id(text):
 
 
 @given(st.dictionaries(st.builds(TaskId, int32s, int32s), st.integers(-(2**63), 2**63 - 1)))
-def test_columns_hold_what_the_mapping_held_in_its_order(gaps):
-    columns = TaskGaps.of(gaps)
-    assert list(columns.as_dict().items()) == list(gaps.items())
-    assert len(columns) == len(gaps)
-    assert (columns.subtopology.dtype, columns.partition.dtype, columns.gap.dtype) == (np.int32, np.int32, np.int64)
+def test_columns_hold_what_the_mapping_held_in_its_order(lags):
+    columns = TaskLags.of(lags)
+    assert list(columns.as_dict().items()) == list(lags.items())
+    assert len(columns) == len(lags)
+    assert (columns.subtopology.dtype, columns.partition.dtype, columns.lag.dtype) == (np.int32, np.int32, np.int64)
 
 
 @pytest.mark.parametrize(
-    ("gaps", "message"),
+    ("lags", "message"),
     [
         ({TaskId(0, 1): 0, TaskId(0, 2**31): 0}, "task 0_2147483648: its numbers must be from"),
-        ({TaskId(-(2**31) - 1, 0): LATEST}, "its numbers must be from"),
+        ({TaskId(-(2**31) - 1, 0): RUNNING}, "its numbers must be from"),
         ({TaskId(2**63, 0): STATELESS}, "beyond int64"),
         ({TaskId(0, 0): 2**63}, "beyond int64"),
     ],
 )
-def test_numbers_without_a_place_are_named(gaps, message):
+def test_numbers_without_a_place_are_named(lags, message):
     with pytest.raises(ValueError, match=message):
-        TaskGaps.of(gaps)
+        TaskLags.of(lags)
 
 
 def test_columns_have_one_length_and_their_own_types():
     one, two = np.zeros(1, np.int32), np.zeros(2, np.int32)
     with pytest.raises(ValueError, match=r"partition: a column of int32 \(2,\), wanted int32 \(1,\)"):
-        TaskGaps(one, two, one.astype(np.int64))
-    with pytest.raises(ValueError, match="gap: a column of int32"):
-        TaskGaps(one, one, one)
+        TaskLags(one, two, one.astype(np.int64))
+    with pytest.raises(ValueError, match="lag: a column of int32"):
+        TaskLags(one, one, one)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from hypothesis import strategies as st
 
 from roster.model import TopicPartition
-from roster.model.tasks import LATEST, STATELESS, TaskGaps, TaskId
+from roster.model.tasks import RUNNING, STATELESS, TaskId, TaskLags
 from roster.wire.streams.assignment_info import AssignmentInfo, HostInfo, HostPartitions
 from roster.wire.streams.subscription_info import UNKNOWN, UNKNOWN_VERSION, AssignorErrorCode, SubscriptionInfo
 
 int32s = st.integers(-(2**31), 2**31 - 1)
 tasks = st.builds(TaskId, int32s, int32s)
-gaps = st.sampled_from([LATEST, STATELESS, 0]) | st.integers(0, 2**63 - 1)
+lags = st.sampled_from([RUNNING, STATELESS, 0]) | st.integers(0, 2**63 - 1)
 endpoints = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=6)
 java_text = st.text(max_size=6) | st.sampled_from(["\0", "é", "\U0001f600", "\ud83d", "a" * 300])
 partitions = st.sets(st.builds(TopicPartition, java_text, int32s), max_size=3).map(sorted)
@@ -23,7 +23,7 @@ def subscriptions(draw, version):
         version=version,
         latest_supported=draw(st.integers(version, 2**31 - 1)) if version >= 3 else UNKNOWN_VERSION,
         process_id=draw(st.binary(min_size=16, max_size=16)),
-        tasks=TaskGaps.of(draw(st.dictionaries(tasks, gaps, max_size=4))),
+        tasks=TaskLags.of(draw(st.dictionaries(tasks, lags, max_size=4))),
         user_endpoint=draw(st.none() | endpoints) if version >= 2 else None,
     )
 
@@ -46,7 +46,7 @@ def values(info):
     if isinstance(info, SubscriptionInfo):
         told = info.tasks.as_dict()
         if info.version < 5:
-            told = {task: LATEST if gap in (LATEST, STATELESS) else UNKNOWN for task, gap in told.items()}
+            told = {task: RUNNING if lag in (RUNNING, STATELESS) else UNKNOWN for task, lag in told.items()}
         return info.version, info.latest_supported, info.process_id, told, info.user_endpoint
     standby = {task: sorted(given) for task, given in info.standby.items()}
     hosts = {host: sorted(given) for host, given in info.partitions_by_host.as_dict().items()}

@@ -11,7 +11,7 @@ from realparts import jvm
 from task_infos import assignments, subscriptions, values
 
 from roster.model import TopicPartition
-from roster.model.tasks import LATEST, TaskGaps, TaskId
+from roster.model.tasks import RUNNING, TaskId, TaskLags
 from roster.wire import WireError
 from roster.wire.streams.assignment_info import HostInfo, decode_assignment_info, encode_assignment_info
 from roster.wire.streams.subscription_info import (
@@ -34,7 +34,7 @@ def java(tmp_path_factory):
 
 def subscription_as_java_tells(told):
     version, latest, process, running, stores, endpoint = told
-    tasks = {TaskId(*task): LATEST for task in running} | {TaskId(*task): UNKNOWN for task in stores}
+    tasks = {TaskId(*task): RUNNING for task in running} | {TaskId(*task): UNKNOWN for task in stores}
     return version, latest, bytes.fromhex(process.replace("-", "")), tasks, endpoint
 
 
@@ -87,8 +87,8 @@ def test_the_v5_that_java_writes_is_laid_out_as_its_v4_and_refused_here(java, in
 def test_java_may_take_our_v5_for_its_own_so_the_two_are_not_mixed(java):
     """A store with nothing left to restore becomes a task that runs."""
     info = SubscriptionInfo(
-        version=5, latest_supported=5, process_id=bytes(16), tasks=TaskGaps.of({TaskId(1, 2): 0}), user_endpoint=None
+        version=5, latest_supported=5, process_id=bytes(16), tasks=TaskLags.of({TaskId(1, 2): 0}), user_endpoint=None
     )
     written, told = java("subscription", 5, encode_subscription_info(info))
-    assert subscription_as_java_tells(told)[3] == {TaskId(1, 2): LATEST}
+    assert subscription_as_java_tells(told)[3] == {TaskId(1, 2): RUNNING}
     assert written != encode_subscription_info(info)

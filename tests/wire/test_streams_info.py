@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from task_infos import assignments, int32s, subscriptions, values
 
 from roster.model import TopicPartition
-from roster.model.tasks import LATEST, STATELESS, TaskGaps, TaskId
+from roster.model.tasks import RUNNING, STATELESS, TaskId, TaskLags
 from roster.wire import WireError
 from roster.wire.streams.assignment_info import (
     AssignmentInfo,
@@ -74,7 +74,7 @@ SUBSCRIPTION_BYTES = {
     4: "00000004" + "00000005" + UUID + SETS + ENDPOINT,
     5: "00000005 00000005"
     + UUID
-    + "00000003"  # three tasks with their gaps
+    + "00000003"  # three tasks with their lags
     + "00000001 00000002 fffffffffffffffe"
     + "00000000 00000003 0000000000002710"
     + "00000004 00000005 ffffffffffffffff"
@@ -89,7 +89,7 @@ def test_the_bytes_of_a_subscription(version):
         version=version,
         latest_supported=5 if version >= 3 else UNKNOWN_VERSION,
         process_id=PROCESS,
-        tasks=TaskGaps.of({running: LATEST, stored: 10_000, third: STATELESS if version >= 5 else 7}),
+        tasks=TaskLags.of({running: RUNNING, stored: 10_000, third: STATELESS if version >= 5 else 7}),
         user_endpoint="h:999" if version >= 2 else None,
     )
     expected = bytes.fromhex(SUBSCRIPTION_BYTES[version])
@@ -174,15 +174,15 @@ def test_before_v5_a_stateless_task_is_one_that_runs(version):
         version=version,
         latest_supported=5,
         process_id=PROCESS,
-        tasks=TaskGaps.of({TaskId(0, 0): 3, TaskId(0, 1): STATELESS, TaskId(0, 2): LATEST}),
+        tasks=TaskLags.of({TaskId(0, 0): 3, TaskId(0, 1): STATELESS, TaskId(0, 2): RUNNING}),
         user_endpoint="h:1",
     )
     read = decode_subscription_info(encode_subscription_info(info))
-    running = STATELESS if version == 5 else LATEST
+    running = STATELESS if version == 5 else RUNNING
     assert read.tasks.as_dict() == {
         TaskId(0, 0): 3 if version == 5 else UNKNOWN,
         TaskId(0, 1): running,
-        TaskId(0, 2): LATEST,
+        TaskId(0, 2): RUNNING,
     }
     assert read.user_endpoint == (None if version == 1 else "h:1")
 
@@ -200,20 +200,20 @@ def test_before_v5_a_stateless_task_is_one_that_runs(version):
         ({"user_endpoint": "h\0:1"}, "user_endpoint: 4 bytes with NUL among them are no host:port"),
         ({"user_endpoint": "h" * (MOST_ENDPOINT + 1)}, "user_endpoint: 32768 bytes are no host:port"),
         (
-            {"tasks": TaskGaps.of({TaskId(0, 1): UNKNOWN})},
-            "tasks: gap -3 of task 0_1 .* leave a task of unknown gap out",
+            {"tasks": TaskLags.of({TaskId(0, 1): UNKNOWN})},
+            "tasks: lag -3 of task 0_1 .* leave a task of unknown lag out",
         ),
     ],
 )
 def test_what_a_subscription_cannot_carry_is_named(change, message):
-    sound = SubscriptionInfo(version=5, latest_supported=5, process_id=PROCESS, tasks=TaskGaps.of({}))
+    sound = SubscriptionInfo(version=5, latest_supported=5, process_id=PROCESS, tasks=TaskLags.of({}))
     with pytest.raises(WireError, match=message):
         encode_subscription_info(replace(sound, **change))
 
 
 def test_a_task_has_one_gap():
     number = np.array([3, 3], dtype=np.int32)
-    twice = TaskGaps(number, number, np.array([5, 6]))
+    twice = TaskLags(number, number, np.array([5, 6]))
     info = SubscriptionInfo(version=5, latest_supported=5, process_id=PROCESS, tasks=twice)
     with pytest.raises(WireError, match="SubscriptionInfo v5: tasks: 3_3 is listed twice"):
         encode_subscription_info(info)
@@ -328,7 +328,7 @@ def test_damaged_bytes_are_read_or_refused(message, draws):
         (
             decode_subscription_info,
             "00000005 00000005" + UUID + "00000001 00000000 00000001 fffffffffffffffd 00000000",
-            "SubscriptionInfo v5: tasks: gap -3 of task 0_1 is neither",
+            "SubscriptionInfo v5: tasks: lag -3 of task 0_1 is neither",
         ),
         (decode_assignment_info, "00000000", "AssignmentInfo: version: 0, there are 1 to 5"),
         (decode_assignment_info, "00000006 00000006", "AssignmentInfo: version: 6, there are 1 to 5"),

@@ -6,10 +6,10 @@ from collections import defaultdict
 from collections.abc import Mapping
 
 from roster.assignors.tasks import Client
-from roster.model.tasks import LATEST, TaskId
+from roster.model.tasks import RUNNING, TaskId
 from roster.wire.streams.subscription_info import SubscriptionInfo
 
-_UNKNOWN_GAP = 1 << 63
+_UNKNOWN_LAG = 1 << 63
 
 
 def members_by_process(subscriptions: Mapping[str, SubscriptionInfo]) -> dict[str, list[str]]:
@@ -25,7 +25,7 @@ def members_by_process(subscriptions: Mapping[str, SubscriptionInfo]) -> dict[st
 
 
 def task_clients(subscriptions: Mapping[str, SubscriptionInfo]) -> dict[str, Client]:
-    """{process id: its client}: a thread for each member, and of each task the best gap that any of them has.
+    """{process id: its client}: a thread for each member, and of each task the best lag that any of them has.
 
     STATELESS stays what it is, which is no lag: such a task ran there, and there is nothing to restore.
     """
@@ -35,20 +35,20 @@ def task_clients(subscriptions: Mapping[str, SubscriptionInfo]) -> dict[str, Cli
         lags: dict[TaskId, int] = {}
         for member in members:
             tasks = subscriptions[member].tasks
-            for key, gap in zip(
-                zip(tasks.subtopology.tolist(), tasks.partition.tolist(), strict=True), tasks.gap.tolist(), strict=True
+            for key, lag in zip(
+                zip(tasks.subtopology.tolist(), tasks.partition.tolist(), strict=True), tasks.lag.tolist(), strict=True
             ):
                 task = ids.get(key) or ids.setdefault(key, TaskId(*key))
                 known = lags.get(task)
-                if known is None or _order(gap) < _order(known):
-                    lags[task] = gap
+                if known is None or _order(lag) < _order(known):
+                    lags[task] = lag
         clients[process] = Client(len(members), lags)
     return clients
 
 
-def _order(gap: int) -> int:
+def _order(lag: int) -> int:
     """Running before stateless before the smaller count; what is not known last."""
-    return gap if gap >= LATEST else _UNKNOWN_GAP
+    return lag if lag >= RUNNING else _UNKNOWN_LAG
 
 
 def _written(process_id: bytes) -> str:

@@ -111,7 +111,9 @@ class Plan:
     def transferring(self) -> dict[TopicPartition, str]:
         """Withheld partitions and the member that gets each in the next round."""
         members = self.problem.members
-        return {self.problem.name(p): members[int(self.owner[p])] for p in np.flatnonzero(self.withheld).tolist()}
+        return {
+            self.problem.topic_partition(p): members[int(self.owner[p])] for p in np.flatnonzero(self.withheld).tolist()
+        }
 
     def explain(self) -> list[Move]:
         """Every partition that changes hands, with the rule that moved it, by topic and number."""

@@ -140,8 +140,8 @@ class Problem:
         """[partitions] the partition number inside its topic."""
         return (np.arange(self.partition_count) - np.repeat(self.first[:-1], self.counts)).astype(np.int32)
 
-    def name(self, partition: int) -> TopicPartition:
-        """The flat partition as topic and number."""
+    def topic_partition(self, partition: int) -> TopicPartition:
+        """Return the topic and number of a flat partition."""
         topic = int(np.searchsorted(self.first, partition, side="right")) - 1
         return TopicPartition(self.topics[topic], partition - int(self.first[topic]))
 

@@ -1,7 +1,7 @@
 """Tasks with state: how one is named, and how far the store a process has of it is from the log's end.
 
-A gap, or lag, is in changelog records: what is still to be restored before the store is whole. Two values are no count:
-`LATEST` and `STATELESS`. Source: KIP-429 part II (gap, sentinel), KIP-441 (Kafka's own value for `LATEST`).
+A lag is in changelog records: what is still to be restored before the store is whole. Two values are no count:
+`RUNNING` and `STATELESS`. Source: KIP-429 part II (lag, sentinel), KIP-441 (Kafka's own value for `RUNNING`).
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ import numpy as np
 
 from roster.model.arrays import Int32, Int64
 
-LATEST = -2
-"""Gap of a running active task: caught up by definition."""
+RUNNING = -2
+"""Lag of a running active task: caught up by definition."""
 
 STATELESS = -1
-"""Gap of a task that runs there and has no store: there is nothing to restore, whoever gets it."""
+"""Lag of a task that runs there and has no store: there is nothing to restore, whoever gets it."""
 
 
 class TaskId(NamedTuple):
@@ -40,42 +40,42 @@ class TaskId(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class TaskGaps:
-    """Tasks with their gaps, as columns: [tasks] sub-topology, [tasks] partition, [tasks] gap in records.
+class TaskLags:
+    """Tasks with their lags, as columns: [tasks] sub-topology, [tasks] partition, [tasks] lag in records.
 
     Raises ValueError for columns of other types or of unequal lengths.
     """
 
     subtopology: Int32
     partition: Int32
-    gap: Int64
+    lag: Int64
 
     def __post_init__(self) -> None:
-        shape = (len(self.gap),)
-        for name, kind in (("subtopology", np.int32), ("partition", np.int32), ("gap", np.int64)):
+        shape = (len(self.lag),)
+        for name, kind in (("subtopology", np.int32), ("partition", np.int32), ("lag", np.int64)):
             column = getattr(self, name)
             if column.dtype != kind or column.shape != shape:
                 raise ValueError(
-                    f"{name}: a column of {column.dtype} {column.shape}, wanted {np.dtype(kind)} {shape} as gap has"
+                    f"{name}: a column of {column.dtype} {column.shape}, wanted {np.dtype(kind)} {shape} as lag has"
                 )
 
     @classmethod
-    def of(cls, gaps: Mapping[TaskId, int]) -> TaskGaps:
+    def of(cls, lags: Mapping[TaskId, int]) -> TaskLags:
         """The columns of a mapping, in its order. Raises ValueError where a number has no place in them."""
         try:
-            ids = np.array(list(gaps), dtype=np.int64).reshape(-1, 2)
-            gap = np.array(list(gaps.values()), dtype=np.int64)
+            ids = np.array(list(lags), dtype=np.int64).reshape(-1, 2)
+            lag = np.array(list(lags.values()), dtype=np.int64)
         except OverflowError as error:
             raise ValueError(f"tasks: a number beyond int64 ({error})") from error
         narrow = ids.astype(np.int32)
         if wide := np.flatnonzero((narrow != ids).any(axis=1)).tolist():
             raise ValueError(f"task {TaskId(*ids[wide[0]].tolist())}: its numbers must be from -2^31 to 2^31 - 1")
-        return cls(narrow[:, 0], narrow[:, 1], gap)
+        return cls(narrow[:, 0], narrow[:, 1], lag)
 
     def __len__(self) -> int:
-        return len(self.gap)
+        return len(self.lag)
 
     def as_dict(self) -> dict[TaskId, int]:
-        """{task: gap}; of a task that is listed twice the last gap."""
+        """{task: lag}; of a task that is listed twice the last lag."""
         ids = map(TaskId, self.subtopology.tolist(), self.partition.tolist())
-        return dict(zip(ids, self.gap.tolist(), strict=True))
+        return dict(zip(ids, self.lag.tolist(), strict=True))

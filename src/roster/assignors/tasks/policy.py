@@ -1,11 +1,11 @@
 """Stateful and stateless tasks placed on clients by restoration lag.
 
-Source: KIP-429 part II (tasks placed by the gap between a store and its changelog, standbys, deferred revocation) and
+Source: KIP-429 part II (tasks placed by the lag between a store and its changelog, standbys, deferred revocation) and
 KIP-441 (acceptable recovery lag, warm-up replicas, probing rebalances). Kafka's own assignor wishes for a placement
 without looking at the one there is; here the wish is the balanced placement nearest to it, so what is balanced and
 caught up stays where it is.
 
-Lag is in changelog records. `LATEST` marks the client that runs the active task, and for a stateless task `STATELESS`
+Lag is in changelog records. `RUNNING` marks the client that runs the active task, and for a stateless task `STATELESS`
 does too; a client that does not name a task, or names it with any other negative lag, would restore it from the
 beginning.
 """
@@ -18,7 +18,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from roster.assignors.tasks.quotas import deal_rest, place_on_preferred, quotas
-from roster.model.tasks import LATEST, STATELESS, TaskId
+from roster.model.tasks import RUNNING, STATELESS, TaskId
 
 WHOLE_LOG = 1 << 62
 """Lag of a task whose store would be rebuilt from the beginning."""
@@ -230,7 +230,7 @@ class _Placing:
         """The client that runs each task; where two say so, neither is believed."""
         owners = {}
         for task, lags in self.lags.items():
-            claims = [client for client, lag in lags.items() if lag == LATEST]
+            claims = [client for client, lag in lags.items() if lag == RUNNING]
             if len(claims) == 1:
                 owners[task] = claims[0]
         return owners
@@ -254,7 +254,7 @@ def _lags_by_task(problem: TaskProblem, names: Sequence[str]) -> defaultdict[Tas
     for client, name in enumerate(names):
         for task, lag in problem.clients[name].lags.items():
             if lag == STATELESS:
-                lags[task][client] = LATEST if task in stateless else WHOLE_LOG
+                lags[task][client] = RUNNING if task in stateless else WHOLE_LOG
             else:
-                lags[task][client] = WHOLE_LOG if lag < LATEST else min(lag, WHOLE_LOG)
+                lags[task][client] = WHOLE_LOG if lag < RUNNING else min(lag, WHOLE_LOG)
     return lags

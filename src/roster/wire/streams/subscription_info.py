@@ -3,22 +3,22 @@
     v1     version int32 · process uuid · previous tasks [task] · standby tasks [task]
     v2     the same · user endpoint
     v3, v4 version int32 · latest supported version int32 · process uuid · [task] · [task] · user endpoint
-    v5     version int32 · latest supported version int32 · process uuid · [task, gap int64] · user endpoint
+    v5     version int32 · latest supported version int32 · process uuid · [task, lag int64] · user endpoint
 
     task   sub-topology int32, partition int32        [..]      int32 count, then as many
     uuid   two int64, most significant first          endpoint  int32 length, then UTF-8 `host:port`; none is empty
 
 All big-endian. v1-v4 are the bytes of Kafka Streams 0.10.0 to 2.3 (SubscriptionInfo; KIP-268 added v3). They have no
-gaps: what runs there stands among the previous tasks, what there is only a store of among the standby tasks, so these
-are read with the gaps LATEST and UNKNOWN.
+lags: what runs there stands among the previous tasks, what there is only a store of among the standby tasks, so these
+are read with the lags RUNNING and UNKNOWN.
 
-**v5 is a reading, not a copy.** KIP-429 part II has version 5 replace the two sets of tasks by tasks with their gap,
+**v5 is a reading, not a copy.** KIP-429 part II has version 5 replace the two sets of tasks by tasks with their lag,
 with a sentinel where a task is stateless; what it says of the bytes could not be had, so the layout above and the
-sentinels' values are Roster's. A gap is the records still to be restored (0 or more), LATEST (-2, Kafka's own value)
+sentinels' values are Roster's. A lag is the records still to be restored (0 or more), RUNNING (-2, Kafka's own value)
 where the task runs, STATELESS (-1) where it runs and has no store. A member that holds a store and does not know its
-gap leaves the task out.
+lag leaves the task out.
 
-**Kafka Streams 2.4 and later give the number 5 to another layout**, which is that of v4 (its gaps came in v7, KIP-441),
+**Kafka Streams 2.4 and later give the number 5 to another layout**, which is that of v4 (its lags came in v7, KIP-441),
 so a task group of Roster's is not mixed with Kafka Streams from 2.4 on; up to 2.3 the versions up to 4 are shared. This
 reader never takes Kafka's v5 for its own: read so, either the lengths do not add up, or the endpoint has a NUL in it or
 is longer than MOST_ENDPOINT, and all of these are refused here, as are bytes behind the end. Kafka's reader ignores
@@ -33,7 +33,7 @@ from enum import IntEnum
 import numpy as np
 
 from roster.model.arrays import Bool
-from roster.model.tasks import LATEST, STATELESS, TaskGaps, TaskId
+from roster.model.tasks import RUNNING, STATELESS, TaskId, TaskLags
 from roster.wire.codec.varint import Buffer
 from roster.wire.errors import WireError
 from roster.wire.streams.java_data import Cursor, int32, rows
@@ -42,11 +42,11 @@ LATEST_VERSION = 5
 UNKNOWN_VERSION = -1
 """Latest supported version of those who speak v1 or v2 and do not say; also the commonly supported version then."""
 UNKNOWN = -3
-"""Gap of a store whose member speaks a version without gaps (Kafka's value); it cannot be written in v5."""
+"""Lag of a store whose member speaks a version without lags (Kafka's value); it cannot be written in v5."""
 MOST_ENDPOINT = 32767
 
 TASK = np.dtype([("subtopology", ">i4"), ("partition", ">i4")])
-TASK_GAP = np.dtype([*TASK.descr, ("gap", ">i8")])
+TASK_LAG = np.dtype([*TASK.descr, ("lag", ">i8")])
 
 
 class AssignorErrorCode(IntEnum):
@@ -73,7 +73,7 @@ class SubscriptionInfo:
     version: int
     latest_supported: int
     process_id: bytes
-    tasks: TaskGaps
+    tasks: TaskLags
     user_endpoint: str | None = None
 
     @property
@@ -93,9 +93,9 @@ def decode_subscription_info(data: Buffer) -> SubscriptionInfo:
     if version >= 3 and latest < version:
         raise WireError(f"{cursor.where('latest_supported')}: {latest} is below the version in use")
     if version > LATEST_VERSION:
-        return SubscriptionInfo(version=version, latest_supported=latest, process_id=bytes(16), tasks=TaskGaps.of({}))
+        return SubscriptionInfo(version=version, latest_supported=latest, process_id=bytes(16), tasks=TaskLags.of({}))
     process_id = cursor.taken("process_id", 16)
-    tasks = _read_gaps(cursor) if version >= 5 else _read_sets(cursor)
+    tasks = _read_lags(cursor) if version >= 5 else _read_sets(cursor)
     endpoint = _read_endpoint(cursor, version) if version >= 2 else None
     cursor.end()
     return SubscriptionInfo(
@@ -106,7 +106,7 @@ def decode_subscription_info(data: Buffer) -> SubscriptionInfo:
 def encode_subscription_info(info: SubscriptionInfo) -> bytes:
     """Write it in `info.version`; WireError names what that version cannot carry.
 
-    v1 to v4 keep of a gap only whether the task runs (LATEST or STATELESS) or is a store.
+    v1 to v4 keep of a lag only whether the task runs (RUNNING or STATELESS) or is a store.
     """
     version = info.version
     if not 1 <= version <= LATEST_VERSION:
@@ -120,53 +120,53 @@ def encode_subscription_info(info: SubscriptionInfo) -> bytes:
     if not isinstance(info.process_id, bytes) or len(info.process_id) != 16:
         raise WireError(f"{message}: process_id: {info.process_id!r} is not 16 bytes")
     parts.append(info.process_id)
-    parts.append(_gaps(info.tasks, message) if version >= 5 else _sets(info.tasks))
+    parts.append(_lags(info.tasks, message) if version >= 5 else _sets(info.tasks))
     if version >= 2:
         parts.append(_endpoint(info.user_endpoint, version, message))
     return b"".join(parts)
 
 
-def _read_sets(cursor: Cursor) -> TaskGaps:
+def _read_sets(cursor: Cursor) -> TaskLags:
     running = cursor.rows("prev_tasks", TASK)
     stores = cursor.rows("standby_tasks", TASK)
     tasks = np.concatenate((running, stores))
-    gap = np.repeat(np.array([LATEST, UNKNOWN]), [len(running), len(stores)])
-    return TaskGaps(tasks["subtopology"].astype(np.int32), tasks["partition"].astype(np.int32), gap)
+    lag = np.repeat(np.array([RUNNING, UNKNOWN]), [len(running), len(stores)])
+    return TaskLags(tasks["subtopology"].astype(np.int32), tasks["partition"].astype(np.int32), lag)
 
 
-def _sets(tasks: TaskGaps) -> bytes:
-    runs = (tasks.gap == LATEST) | (tasks.gap == STATELESS)
+def _sets(tasks: TaskLags) -> bytes:
+    runs = (tasks.lag == RUNNING) | (tasks.lag == STATELESS)
     return b"".join(rows((tasks.subtopology[chosen], tasks.partition[chosen]), TASK) for chosen in (runs, ~runs))
 
 
-def _read_gaps(cursor: Cursor) -> TaskGaps:
-    table = cursor.rows("tasks", TASK_GAP)
-    tasks = TaskGaps(
-        table["subtopology"].astype(np.int32), table["partition"].astype(np.int32), table["gap"].astype(np.int64)
+def _read_lags(cursor: Cursor) -> TaskLags:
+    table = cursor.rows("tasks", TASK_LAG)
+    tasks = TaskLags(
+        table["subtopology"].astype(np.int32), table["partition"].astype(np.int32), table["lag"].astype(np.int64)
     )
-    _check_gaps(tasks, cursor.message)
+    _check_lags(tasks, cursor.message)
     return tasks
 
 
-def _gaps(tasks: TaskGaps, message: str) -> bytes:
-    _check_gaps(tasks, message)
-    return rows((tasks.subtopology, tasks.partition, tasks.gap), TASK_GAP)
+def _lags(tasks: TaskLags, message: str) -> bytes:
+    _check_lags(tasks, message)
+    return rows((tasks.subtopology, tasks.partition, tasks.lag), TASK_LAG)
 
 
-def _check_gaps(tasks: TaskGaps, message: str) -> None:
-    below = tasks.gap < LATEST
+def _check_lags(tasks: TaskLags, message: str) -> None:
+    below = tasks.lag < RUNNING
     if below.any():
         at = int(np.argmax(below))
         raise WireError(
-            f"{message}: tasks: gap {tasks.gap[at]} of task {_name(tasks, at)} is neither a count of records nor"
-            f" {STATELESS} (stateless) nor {LATEST} (running); leave a task of unknown gap out"
+            f"{message}: tasks: lag {tasks.lag[at]} of task {_name(tasks, at)} is neither a count of records nor"
+            f" {STATELESS} (stateless) nor {RUNNING} (running); leave a task of unknown lag out"
         )
     twice = _listed_before(tasks)
     if twice.any():
-        raise WireError(f"{message}: tasks: {_name(tasks, int(np.argmax(twice)))} is listed twice, with two gaps")
+        raise WireError(f"{message}: tasks: {_name(tasks, int(np.argmax(twice)))} is listed twice, with two lags")
 
 
-def _listed_before(tasks: TaskGaps) -> Bool:
+def _listed_before(tasks: TaskLags) -> Bool:
     key = (tasks.subtopology.astype(np.int64) << 32) | (tasks.partition.astype(np.int64) & 0xFFFFFFFF)
     order = np.argsort(key, kind="stable")
     twice = np.zeros(len(key), dtype=np.bool_)
@@ -174,7 +174,7 @@ def _listed_before(tasks: TaskGaps) -> Bool:
     return twice
 
 
-def _name(tasks: TaskGaps, at: int) -> TaskId:
+def _name(tasks: TaskLags, at: int) -> TaskId:
     return TaskId(int(tasks.subtopology[at]), int(tasks.partition[at]))
 
 
