@@ -70,16 +70,17 @@ def check_batch(
     and is the work of the one leader there is. `left` is the number of bytes in the file, if `data` is only the front.
     """
     header = read_header(data)
+    size = header.size
     left = len(data) if left is None else left
-    if header.size > left:
-        raise WireError(f"a batch of {header.size} bytes where {left} are left")
+    if size > left:
+        raise WireError(f"a batch of {size} bytes where {left} are left")
     if header.base_offset != due and not (gaps and header.base_offset > due):
         raise WireError(f"a batch at offset {header.base_offset} where {due}{' or more' if gaps else ''} was due")
     if header.last_offset >= before:
         raise WireError(f"a batch up to offset {header.last_offset} where {before} begins behind it")
     if header.partition_leader_epoch != LEADER_EPOCH:
         raise WireError(f"leader epoch {header.partition_leader_epoch} where {LEADER_EPOCH} was due")
-    if not verify_crc(data[: header.size]):
+    if not verify_crc(data[:size]):
         raise WireError(f"the batch at offset {header.base_offset} fails its CRC")
     return header
 

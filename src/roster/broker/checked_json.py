@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from typing import TYPE_CHECKING, Any
 
 from roster.broker.config import BrokerError
@@ -10,7 +11,7 @@ from roster.broker.files import write_atomically
 from roster.wire.records import crc32c
 
 if TYPE_CHECKING:
-    from collections.abc import Set
+    from collections.abc import Mapping, Set
     from pathlib import Path
 
 _CHECKSUM = "crc32c"
@@ -48,6 +49,17 @@ def read_checked(path: Path, fields: Set[str]) -> tuple[dict[str, Any], bool]:
 def write_checked(path: Path, what: dict[str, Any]) -> None:
     """Replace the file durably."""
     write_atomically(path, encode_checked(what))
+
+
+def add_checksums(files: Mapping[Path, dict[str, Any]]) -> None:
+    """Replace files that say the same without a checksum; one sync for all, since there can be many thousands."""
+    scratches = {path.with_name(path.name + ".tmp"): path for path in files}
+    for scratch, path in scratches.items():
+        scratch.write_bytes(encode_checked(files[path]))
+    if scratches:
+        os.sync()
+    for scratch, path in scratches.items():
+        scratch.replace(path)
 
 
 def _checksum(what: dict[str, Any]) -> int:

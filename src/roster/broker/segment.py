@@ -419,14 +419,13 @@ class Segment:
         with self._file as fd:
             while self.size < file_size:
                 left = file_size - self.size
-                need = min(HEADER_SIZE, left)
-                for _ in range(2):  # first enough for the header, then enough for the batch
-                    if self.size + need > window_start + len(window):
-                        window_start = self.size
-                        window = memoryview(os.pread(fd, max(need, _SCAN_BYTES), window_start))
-                    size = _size_at(window, self.size - window_start) if need >= HEADER_SIZE else 0
-                    need = max(need, size) if size <= left else need
-                data = window[self.size - window_start :][:left]
+                data = window[self.size - window_start :]
+                there = len(data)
+                need = _size_at(data, 0) if there >= HEADER_SIZE else min(HEADER_SIZE, left)
+                if there < need <= left:  # at most twice: for the header, then for a batch larger than the window
+                    window_start = self.size
+                    window = memoryview(os.pread(fd, max(need, _SCAN_BYTES), window_start))
+                    continue
                 try:
                     header = check_batch(data, self.next_offset, before, left=left, gaps=gaps)
                 except WireError as error:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from roster.broker.batch_check import CorruptSegmentError
-from roster.broker.checked_json import encode_checked, read_checked, write_checked
+from roster.broker.checked_json import add_checksums, encode_checked, read_checked
 from roster.broker.config import MAX_PARTITIONS_PER_TOPIC, BrokerError
 from roster.broker.files import names_in, sync_directory, write_atomically
 from roster.broker.partition_log import PartitionLog
@@ -107,6 +107,7 @@ class TopicCatalogue:
         self._config = config
         self._by_name: dict[str, Topic] = {}
         self._by_id: dict[bytes, Topic] = {}
+        self._unchecked: dict[Path, dict[str, Any]] = {}
         self._changing = asyncio.Lock()
 
     def __iter__(self) -> Iterator[Topic]:
@@ -127,8 +128,11 @@ class TopicCatalogue:
             shutil.rmtree(self._scratch)
         self._scratch.mkdir()
         for name in names_in(self._root):
-            if self._is_topic(self._root / name):
-                self._load_topic(self._root / name, now_ms)
+            entries = self._entries(self._root / name)
+            if _DESCRIPTION in entries:
+                self._load_topic(self._root / name, entries, now_ms)
+        add_checksums(self._unchecked)
+        self._unchecked.clear()
 
     def holds_topics(self) -> bool:
         """Whether there is any topic on the disk, loaded or not."""
@@ -139,22 +143,21 @@ class TopicCatalogue:
         """The highest producer id a broker gave out that a log remembers, -1 if there is none."""
         return max((log.highest_producer_id for topic in self for log in topic.logs), default=-1)
 
-    def _is_topic(self, directory: Path) -> bool:
-        """Whether a directory is a topic's; what others put there is named, and left alone."""
+    def _entries(self, directory: Path) -> list[str]:
+        """What is in a topic's directory; what others put beside it is named, and left alone."""
         try:
             entries = names_in(directory)
         except OSError:  # a file, or a directory only root may read
             entries = []
-        if _DESCRIPTION in entries:
-            return True
-        if any(entry.isdigit() for entry in entries):
-            raise BrokerError(
-                f"{directory} holds partitions but no {_DESCRIPTION}: restore it from a backup, or move it all away"
-            )
-        logger.warning("%s is no topic and is ignored; nothing else belongs in %s", directory, self._root)
-        return False
+        if _DESCRIPTION not in entries:
+            if any(entry.isdigit() for entry in entries):
+                raise BrokerError(
+                    f"{directory} holds partitions but no {_DESCRIPTION}: restore it from a backup, or move it all away"
+                )
+            logger.warning("%s is no topic and is ignored; nothing else belongs in %s", directory, self._root)
+        return entries
 
-    def _load_topic(self, directory: Path, now_ms: int) -> None:
+    def _load_topic(self, directory: Path, entries: list[str], now_ms: int) -> None:
         path = directory / _DESCRIPTION
         what, is_checked = read_checked(path, _FIELDS)
         try:
@@ -165,14 +168,14 @@ class TopicCatalogue:
             check_partitions(partitions)
         except (ValueError, KeyError, TypeError, AttributeError, TopicError) as error:
             raise BrokerError(f"{path} does not describe a topic: {error!r}") from error
-        highest = max((int(entry) for entry in names_in(directory) if entry.isdigit()), default=-1)
+        highest = max((int(entry) for entry in entries if entry.isdigit()), default=-1)
         if highest >= partitions:
             raise BrokerError(
                 f"{path} says {partitions} partitions, but there is {directory / str(highest)}: correct the number and "
                 f"delete the line 'crc32c', or move the directory away"
             )
         if not is_checked:
-            write_checked(path, topic.describe(partitions))
+            self._unchecked[path] = topic.describe(partitions)
         self._add_logs(topic, partitions)
         try:
             for log in topic.logs:
