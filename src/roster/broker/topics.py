@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 OFFSETS_TOPIC = "__consumer_offsets"
 _DESCRIPTION = "topic.json"
+_LINKS_OF_A_LEAF = 2
 _FIELDS = frozenset({"id", "partitions", "settings", "was_compacted"})
 
 logger = logging.getLogger(__name__)
@@ -128,9 +129,12 @@ class TopicCatalogue:
             shutil.rmtree(self._scratch)
         self._scratch.mkdir()
         for name in names_in(self._root):
-            entries = self._entries(self._root / name)
-            if _DESCRIPTION in entries:
-                self._load_topic(self._root / name, entries, now_ms)
+            try:
+                what, is_checked = read_checked(self._root / name / _DESCRIPTION, _FIELDS)
+            except (FileNotFoundError, NotADirectoryError, PermissionError):
+                self._pass_over(self._root / name)
+            else:
+                self._load_topic(self._root / name, what, is_checked, now_ms)
         add_checksums(self._unchecked)
         self._unchecked.clear()
 
@@ -143,23 +147,20 @@ class TopicCatalogue:
         """The highest producer id a broker gave out that a log remembers, -1 if there is none."""
         return max((log.highest_producer_id for topic in self for log in topic.logs), default=-1)
 
-    def _entries(self, directory: Path) -> list[str]:
-        """What is in a topic's directory; what others put beside it is named, and left alone."""
+    def _pass_over(self, directory: Path) -> None:
+        """Leave alone what others put among the topics, with a word; BrokerError if it was a topic."""
         try:
-            entries = names_in(directory)
+            partitions = [entry for entry in names_in(directory) if entry.isdigit()]
         except OSError:  # a file, or a directory only root may read
-            entries = []
-        if _DESCRIPTION not in entries:
-            if any(entry.isdigit() for entry in entries):
-                raise BrokerError(
-                    f"{directory} holds partitions but no {_DESCRIPTION}: restore it from a backup, or move it all away"
-                )
-            logger.warning("%s is no topic and is ignored; nothing else belongs in %s", directory, self._root)
-        return entries
+            partitions = []
+        if partitions:
+            raise BrokerError(
+                f"{directory} holds partitions but no {_DESCRIPTION}: restore it from a backup, or move it all away"
+            )
+        logger.warning("%s is no topic and is ignored; nothing else belongs in %s", directory, self._root)
 
-    def _load_topic(self, directory: Path, entries: list[str], now_ms: int) -> None:
+    def _load_topic(self, directory: Path, what: dict[str, Any], is_checked: bool, now_ms: int) -> None:
         path = directory / _DESCRIPTION
-        what, is_checked = read_checked(path, _FIELDS)
         try:
             settings = {str(name): str(value) for name, value in what["settings"].items()}
             topic = self._topic(directory.name, uuid.UUID(what["id"]).bytes, settings)
@@ -168,6 +169,8 @@ class TopicCatalogue:
             check_partitions(partitions)
         except (ValueError, KeyError, TypeError, AttributeError, TopicError) as error:
             raise BrokerError(f"{path} does not describe a topic: {error!r}") from error
+        # Two links are a directory without directories in it, on the file systems that count them.
+        entries = names_in(directory) if directory.stat().st_nlink != _LINKS_OF_A_LEAF else []
         highest = max((int(entry) for entry in entries if entry.isdigit()), default=-1)
         if highest >= partitions:
             raise BrokerError(
