@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import signal
 import string
 import subprocess
 import sys
@@ -16,6 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
+from roster.cli import sending
 from roster.cli.readers import Records
 from roster.cli.root import run
 from roster.cli.sending import RECORD_OVERHEAD, Tally, open_producer, send
@@ -202,6 +204,30 @@ def test_the_reason_for_waiting_is_shown(bootstrap, tmp_path):
         limited.communicate()
     assert waiting["waiting"] == "Broker: Disk error when trying to access log file on disk"
     assert waiting["acknowledged"] < 6000
+
+
+def test_ctrl_c_in_a_callback_of_librdkafka_is_one_line(bootstrap, tmp_path, capsys, monkeypatch):
+    """It waits until the callback is over: an exception in one can be lost in C and end in a SystemError."""
+    seen: list[object] = []
+    raised: list[object] = []
+
+    def emit(*arguments: object) -> None:
+        seen.append(arguments)
+        if len(seen) == 3:
+            try:
+                signal.raise_signal(signal.SIGINT)
+            except KeyboardInterrupt as error:
+                raised.append(error)
+                raise
+
+    monkeypatch.setattr(sending._Trouble, "emit", emit)
+    (tmp_path / "f.csv").write_text("a\n" + "1\n" * 5000)
+    arguments = ["load", str(tmp_path / "f.csv"), "-t", "interrupted", "--partitions", "1", "--rate", "500"]
+    assert run([*arguments, "-b", bootstrap]) == 130
+    (line,) = capsys.readouterr().err.split("\n\n")[0].strip().splitlines()
+    assert line.startswith("roster: interrupted: ")
+    assert line.endswith(" of 5000 acknowledged")
+    assert not raised
 
 
 def test_the_rate_is_kept_however_the_file_is_cut_into_batches(bootstrap):

@@ -15,6 +15,7 @@ from rich.console import Console
 
 from roster.cli.admin import admin
 from roster.cli.errors import Failure, UserError
+from roster.cli.interrupt import deferred_interrupt
 from roster.cli.options import INT32, NAME, POSITIVE, bootstrap_option, columns_of
 from roster.cli.readers import open_source
 from roster.cli.sending import DEFAULT_MAX_MESSAGE_BYTES, RECORD_OVERHEAD, Tally, open_producer, send
@@ -67,8 +68,13 @@ def load(
         tally = Tally()
         producer = open_producer(bootstrap, tally, max_message_bytes)
         try:
-            with _Reporter(topic, checked.rows, as_json) as report:
-                send(producer, topic, source.batches(), rate, tally, report)
+            with _Reporter(topic, checked.rows, as_json) as report, deferred_interrupt() as check_interrupt:
+
+                def on_progress(tally: Tally) -> None:
+                    check_interrupt()
+                    report(tally)
+
+                send(producer, topic, source.batches(), rate, tally, on_progress)
                 report.fill(tally)
         except KeyboardInterrupt:
             producer.purge()

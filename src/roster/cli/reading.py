@@ -15,6 +15,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message
 from confluent_kafka import TopicPartition as Assigned
 
 from roster.cli.errors import Failure, one_line
+from roster.cli.interrupt import deferred_interrupt
 from roster.model import TopicPartition
 
 if TYPE_CHECKING:
@@ -78,7 +79,8 @@ class Reader:
             consumer.assign([Assigned(*tp, each.start) for tp, each in open_ranges.items()])
             progress = time.monotonic()
             while open_ranges:
-                events = consumer.consume(_BATCH, _POLL_S)
+                with deferred_interrupt():
+                    events = consumer.consume(_BATCH, _POLL_S)
                 if events:
                     progress, self._trouble = time.monotonic(), ""
                 else:
