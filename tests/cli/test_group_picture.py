@@ -167,9 +167,11 @@ def test_the_generation_is_a_lower_bound_and_absent_where_nothing_is_known():
 def test_a_long_newest_event_takes_up_to_three_lines_and_those_before_it_one():
     text = " ".join(f"word{n}" for n in range(40))
     events = [Event(0.0, EventKind.JOINED, text), Event(1.0, EventKind.JOINED, text)]
-    lines = [line.plain for line in group_picture.timeline(events, 60, 10, stamp)]
+    lines = [line.plain for line in group_picture.timeline(events, 60, 6, stamp)]
     assert len(lines) == 1 + 1 + 3
     assert lines[1].rstrip().endswith("…")
+    whole = group_picture.timeline(events, 60, 7, stamp)
+    assert not any("…" in line.plain for line in whole[:3])
 
 
 def test_without_a_limit_all_events_and_partitions_are_drawn():

@@ -200,3 +200,39 @@ def test_a_broker_that_never_answered_is_a_failure_at_once(capsys, monkeypatch):
     monkeypatch.setattr("roster.cli.admin.REQUEST_TIMEOUT_MS", 500)
     assert run(["groups", "watch", "g", "-b", "127.0.0.1:1"]) == 1
     assert "--bootstrap" in capsys.readouterr().err
+
+
+@pytest.mark.timeout(120)
+def test_a_group_of_kip_848_shows_its_epoch_and_owners(apache_kafka, capsys):
+    from confluent_kafka import Consumer
+    from realparts.cluster import wait_until
+
+    topic, group = apache_kafka.create_topic(partitions=3, records=5), unique("kip848")
+    consumer = Consumer(
+        {
+            "bootstrap.servers": apache_kafka.bootstrap,
+            "group.id": group,
+            "group.protocol": "consumer",
+            "client.id": "new",
+            "auto.offset.reset": "earliest",
+        }
+    )
+    consumer.subscribe([topic])
+    try:
+
+        def look() -> Line:
+            consumer.poll(0.1)
+            if run(["groups", "watch", group, "-b", apache_kafka.bootstrap, "--once", "--json"]):
+                capsys.readouterr()
+                return {}
+            return json.loads(capsys.readouterr().out)
+
+        found = wait_until(lambda: (line := look()) and len(line["partitions"]) == 3 and line, timeout=60)
+        assert found["epoch"] >= 1
+        assert found["generation_at_least"] is None
+        assert {part["owner"] for part in found["partitions"]} == {found["members"][0]["member_id"]}
+        assert found["members"][0]["client_id"] == "new"
+        assert run(["groups", "watch", group, "-b", apache_kafka.bootstrap, "--once"]) == 0
+        assert f"epoch {found['epoch']}" in capsys.readouterr().out
+    finally:
+        consumer.close()

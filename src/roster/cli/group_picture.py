@@ -110,6 +110,7 @@ def _beside(left: Lines, right: Lines, width: int) -> Lines:
 def fitted(text: Text | str, width: int, *, right: bool = False) -> Text:
     """Exactly `width` columns: cut with an ellipsis, or padded."""
     line = Text(text) if isinstance(text, str) else text.copy()
+    line.rstrip()
     line.truncate(max(0, width), overflow="ellipsis")
     missing = max(0, width - line.cell_len)
     if right:
@@ -364,17 +365,22 @@ def _heat(row: PartitionRow, most: int) -> str:
 
 
 def timeline(events: Sequence[Told], width: int, height: int | None, stamp: Callable[[float], str]) -> Lines:
-    """The newest events, oldest first, below a rule; the newest takes up to three lines, those before it one each."""
+    """The newest events, oldest first, below a rule; whole where there is room for all, else the older ones in a line.
+
+    The newest takes up to three lines in any case.
+    """
     if height is not None and height < 1:
         return []
     rule = [Text("─ events ".ljust(width, "─"), style="dim")] if height is None or height > 1 else []
     if not events:
         return rule
     room = None if height is None else height - len(rule)
-    newest = _wrapped(events[-1], width, MOST_EVENTS if room is None else min(room, MOST_EVENTS), stamp)
-    before = events[:-1] if room is None else events[:-1][max(0, len(events) - 1 - (room - len(newest))) :]
-    if room is None:
-        return [*rule, *(line for event in before for line in _wrapped(event, width, MOST_EVENTS, stamp)), *newest]
+    if room is None or len(events) <= room:
+        whole = [line for event in events for line in _wrapped(event, width, MOST_EVENTS, stamp)]
+        if room is None or len(whole) <= room:
+            return [*rule, *whole]
+    newest = _wrapped(events[-1], width, min(room, MOST_EVENTS), stamp)
+    before = events[:-1][max(0, len(events) - 1 - (room - len(newest))) :]
     return [*rule, *(fitted(_event(event, stamp), width) for event in before), *newest]
 
 

@@ -162,11 +162,12 @@ class Scene:
         if dead:
             left = dead[0].session_left(self.now)
             return f"the broker waits for the session of {dead[0].name} to end: {left:.0f} s"
-        if starting := [app.name for app in apps if app.status == "starting"]:
-            return f"Spark is starting in {_names(starting)} (20–30 s, more on a busy machine)"
+        busy = []
         if compiling := [app.name for app in apps if app.status == "running" and not app.batches and self.loaded]:
-            return f"first batch of {_names(compiling)}: compiling"
-        return f"waiting until {self.waiting}" if self.waiting else ""
+            busy.append(f"first batch of {_names(compiling)}: compiling")
+        if starting := [app.name for app in apps if app.status == "starting"]:
+            busy.append(f"Spark is starting in {_names(starting)} (20–30 s, more on a busy machine)")
+        return "; ".join(busy) or (f"waiting until {self.waiting}" if self.waiting else "")
 
     def _has_partitions(self, app: Application) -> bool:
         """Whether a dead application's partitions have not been given to others yet."""
