@@ -290,6 +290,7 @@ def check_group(group: Group, config: CoordinatorConfig) -> None:
     assert all(member_id == member.member_id for member_id, member in members.items())
     support = Counter(name for member in members.values() for name, _ in member.protocols)
     assert group.supporters == support
+    assert group.metadata_bytes == sum(len(data) for member in members.values() for _, data in member.protocols)
     assert group.leader_id in members if members else group.leader_id is None
     assert (group.join_deadline is not None) == (group.state is GroupState.PREPARING)
     parked_syncs = [member for member in members.values() if member.parked_sync is not None]

@@ -19,6 +19,11 @@ FARTHEST_CREDIBLE_CLAIM = 1_000
 """How far ahead of the group a generation named by a member is still believed."""
 
 
+def metadata_size(protocols: Protocols) -> int:
+    """The bytes of metadata of all protocols."""
+    return sum(len(metadata) for _, metadata in protocols)
+
+
 class GroupState(Enum):
     """The states of Kafka's classic protocol, valued as they are named on the wire."""
 
@@ -114,6 +119,8 @@ class Group:
     """Member ids handed out with MEMBER_ID_REQUIRED and not used yet, with the deadline for using them."""
     supporters: Counter[str] = field(default_factory=Counter)
     """How many members support each protocol name."""
+    metadata_bytes: int = 0
+    """The metadata of all protocols of all members."""
     joined: int = 0
     """How many members have their JoinGroup parked."""
     pending_sync: set[str] = field(default_factory=set)
@@ -263,6 +270,7 @@ class Group:
         return min(candidates, key=lambda name: (-votes[name], ranks[name], name))
 
     def _count_support(self, protocols: Protocols, change: int) -> None:
+        self.metadata_bytes += change * metadata_size(protocols)
         for name, _ in protocols:
             self.supporters[name] += change
             if not self.supporters[name]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from roster.coordinator import records, session
 from roster.coordinator.events import RequestReceived
-from roster.coordinator.group import Group, GroupState, Member, ParkedJoin, Protocols
+from roster.coordinator.group import Group, GroupState, Member, ParkedJoin, Protocols, metadata_size
 from roster.coordinator.rebalance import (
     complete_if_all_joined,
     generation_reply,
@@ -70,13 +70,16 @@ def refusal(rt: Runtime, group: Group | None, request: JoinGroupRequest, protoco
         return ErrorCode.INVALID_SESSION_TIMEOUT
     if len(request.group_instance_id or "") > LONGEST_INSTANCE_ID:
         return ErrorCode.INVALID_REQUEST
+    if metadata_size(protocols) > config.max_member_metadata_bytes:
+        return ErrorCode.MESSAGE_TOO_LARGE
     if group is None:
         if error := rt.unavailable(request.group_id):
             return error
         if not request.protocol_type or not protocols:
             return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
         return ErrorCode.UNKNOWN_MEMBER_ID if request.member_id else ErrorCode.NONE
-    if not has_room(rt, group, request.member_id or group.instances.get(request.group_instance_id or "", "")):
+    member_id = request.member_id or group.instances.get(request.group_instance_id or "", "")
+    if not has_room(rt, group, member_id) or not has_room_for(rt, group, member_id, protocols):
         return ErrorCode.GROUP_MAX_SIZE_REACHED
     if group.state is GroupState.DEAD:
         return ErrorCode.COORDINATOR_NOT_AVAILABLE
@@ -102,6 +105,13 @@ def has_room(rt: Runtime, group: Group, member_id: str) -> bool:
             return group.joined < limit or (member is not None and member.parked_join is not None)
         case _:
             return len(group.members) < limit or member_id in group.members
+
+
+def has_room_for(rt: Runtime, group: Group, member_id: str, protocols: Protocols) -> bool:
+    """The limit of the group's metadata, with the protocols in the place of those the member had."""
+    member = group.members.get(member_id)
+    before = 0 if member is None else metadata_size(member.protocols)
+    return group.metadata_bytes - before + metadata_size(protocols) <= rt.config.max_group_metadata_bytes
 
 
 def turn_away(rt: Runtime, group: Group, member_id: str) -> None:

@@ -44,6 +44,8 @@ def refusal(rt: Runtime, group: Group | None, request: SyncGroupRequest, api_ver
         return ErrorCode.COORDINATOR_NOT_AVAILABLE
     if error := session.validate(group, request.member_id, request.group_instance_id):
         return error
+    if sum(len(entry.assignment) for entry in request.assignments) > rt.config.max_group_metadata_bytes:
+        return ErrorCode.MESSAGE_TOO_LARGE
     if request.generation_id != group.generation:
         group.witness(request.generation_id)
         return ErrorCode.ILLEGAL_GENERATION
