@@ -40,7 +40,7 @@ def wait_until_open(address: str, broker: subprocess.Popen) -> None:
     pytest.fail("the broker does not listen")
 
 
-def shell(script: str, directory: Path, address: str, timeout: float = 200) -> str:
+def shell(script: str, directory: Path, address: str, timeout: float = 500) -> str:
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     environment = {**os.environ, "ROSTER_ROOT": str(ROOT), "PATH": path, "ROSTER_BOOTSTRAP": address}
     script = f"set -euo pipefail\n{MAKE}\n{script}"
@@ -92,7 +92,7 @@ def start_broker(directory: Path, address: str, arguments: list[str]) -> subproc
     return broker
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_every_block_of_the_readme_runs(tmp_path):
     text = (ROOT / "README.md").read_text()
     assert {language for language, _ in BLOCK.findall(text)} == {"sh", "python"}
@@ -104,13 +104,14 @@ def test_every_block_of_the_readme_runs(tmp_path):
     assert re.search(r"shops: Empty, 0 members.* lag 0", output)
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_getting_started_runs(tmp_path):
     output = run_blocks((ROOT / "docs" / "getting-started.md").read_text(), tmp_path)
     assert re.search(r"\|\s*Rome\|\s*2\|\s*40\.5\|", output)
     assert re.search(r"totals: Empty, 0 members.* lag 0", output)
 
 
+@pytest.mark.timeout(600)
 def test_the_page_on_assignors_runs(tmp_path):
     page = (ROOT / "docs" / "how-to" / "choose-an-assignor.md").read_text()
     output = run_blocks(page, tmp_path, "roster topics create orders --partitions 6\n")

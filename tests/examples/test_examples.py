@@ -40,7 +40,7 @@ def bootstrap() -> Iterator[str]:
 
 def run(directory: Path, name: str, *arguments: str) -> list[str]:
     command = [sys.executable, str(EXAMPLES / f"{name}.py"), *arguments]
-    done = subprocess.run(command, cwd=directory, capture_output=True, text=True, timeout=200, check=False)
+    done = subprocess.run(command, cwd=directory, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout.splitlines()
 
@@ -71,7 +71,7 @@ def spark_runs(tmp_path_factory: pytest.TempPathFactory, bootstrap: str) -> dict
     runs: dict[str, list[list[str]]] = {}
     for names in [[*TWICE, "clean_with_arrow", "enrich_to_kafka"], TWICE]:
         command = [sys.executable, "-c", IN_ONE_PROCESS, str(EXAMPLES), bootstrap, *names]
-        done = subprocess.run(command, cwd=directory, capture_output=True, text=True, timeout=400, check=False)
+        done = subprocess.run(command, cwd=directory, capture_output=True, text=True, timeout=800, check=False)
         assert done.returncode == 0, done.stderr[-3000:]
         for part in done.stdout.split("== ")[1:]:
             name, *lines = part.splitlines()
@@ -82,7 +82,7 @@ def spark_runs(tmp_path_factory: pytest.TempPathFactory, bootstrap: str) -> dict
 
 
 @pytest.mark.spark
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("name", ["totals_to_parquet", "totals_in_sqlite"])
 def test_totals_are_right_and_a_second_run_adds_nothing(name, spark_runs):
     first, second = spark_runs[name]
@@ -91,13 +91,13 @@ def test_totals_are_right_and_a_second_run_adds_nothing(name, spark_runs):
 
 
 @pytest.mark.spark
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 def test_records_are_cleaned_inside_the_task(spark_runs):
     assert spark_runs["clean_with_arrow"][0][-1] == "4 orders, 1 problems"
 
 
 @pytest.mark.spark
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 def test_orders_get_their_shops_country(spark_runs, bootstrap):
     assert "enrich_to_kafka" in spark_runs
     reader = Consumer({"bootstrap.servers": bootstrap, "group.id": "check", "auto.offset.reset": "earliest"})
