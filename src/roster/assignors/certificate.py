@@ -2,9 +2,9 @@
 
 It shares nothing with the assignors. Three questions, each about the plan alone:
 
-valid: does everything that somebody subscribes to have one owner, who subscribes to it?
+valid: does every partition of a subscribed topic have one owner, which subscribes to it?
 
-balanced: can load be passed on, partition by partition, from a member to one that has two less? If not, by nobody, the
+balanced: can load be passed on, partition by partition, from a member to one that has two less? If from no member, the
 loads are lexicographically fairest (Harvey, Ladner, Lovasz and Tamir, Semi-matchings for bipartite graphs, 2006).
 
 fewest: is there a round of exchanges that leaves the loads as they are, but more partitions with the member that holds
@@ -14,6 +14,7 @@ possible exchanges, then no plan with these loads moves less.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,7 +25,7 @@ from roster.model.arrays import Int32, Int64
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """What was proved; `flaw` says in words what a better plan would do, or is empty."""
+    """Result of `verify`; `flaw` says what a better plan would do, "" if there is none."""
 
     valid: bool
     balanced: bool
@@ -38,9 +39,7 @@ class Proof:
 
 
 def verify(problem: Problem, plan: Plan) -> Proof:
-    """Check a plan against its problem. Takes time in proportion to subscriptions and holdings, whatever made the
-    plan.
-    """
+    """Check a plan against its problem, in time proportional to subscriptions and claims."""
     if flaw := _invalid(problem, plan):
         return Proof(valid=False, balanced=False, fewest=False, flaw=flaw)
     if flaw := _unbalanced(problem, plan):
@@ -66,16 +65,14 @@ def _invalid(problem: Problem, plan: Plan) -> str:
 def _unbalanced(problem: Problem, plan: Plan) -> str:
     """Search from the fullest members down; whoever is met first is met from the fullest member that can reach it."""
     loads = plan.loads().tolist()
-    owns: list[list[int]] = [[] for _ in problem.members]
-    for pair in np.unique(plan.owner.astype(np.int64) * len(problem.topics) + problem.topic_of()).tolist():
-        owns[pair // len(problem.topics)].append(pair % len(problem.topics))
-    with_topic: list[list[int]] = [[] for _ in problem.topics]
-    for subscription, topics in enumerate(problem.subscriptions):
-        for topic in topics.tolist():
-            with_topic[topic].append(subscription)
-    with_subscription: list[list[int]] = [[] for _ in problem.subscriptions]
-    for member, subscription in enumerate(problem.subscription_of.tolist()):
-        with_subscription[subscription].append(member)
+    owned = np.unique(plan.owner.astype(np.int64) * len(problem.topics) + problem.topic_of()).tolist()
+    owns = _lists(len(problem.members), (divmod(pair, len(problem.topics)) for pair in owned))
+    with_topic = _lists(
+        len(problem.topics), ((topic, s) for s, topics in enumerate(problem.subscriptions) for topic in topics.tolist())
+    )
+    with_subscription = _lists(
+        len(problem.subscriptions), ((s, member) for member, s in enumerate(problem.subscription_of.tolist()))
+    )
     met = [False] * len(loads)
     for fullest in sorted(range(len(loads)), key=lambda m: -loads[m]):
         stack = [fullest]
@@ -95,6 +92,14 @@ def _unbalanced(problem: Problem, plan: Plan) -> str:
                     with_subscription[subscription] = []  # all of them are met now or on the stack
                 with_topic[topic] = []
     return ""
+
+
+def _lists(size: int, pairs: Iterable[tuple[int, int]]) -> list[list[int]]:
+    """Group pairs (key in 0..size-1, value) into a list of values per key."""
+    lists: list[list[int]] = [[] for _ in range(size)]
+    for key, value in pairs:
+        lists[key].append(value)
+    return lists
 
 
 def _needless_move(problem: Problem, plan: Plan) -> str:
@@ -119,11 +124,10 @@ def _needless_move(problem: Problem, plan: Plan) -> str:
     owned = _count(plan.owner, row_of, rows)
     held = _count(plan.owner_before, row_of, rows)
     kept = _count(np.where(plan.owner == plan.owner_before, plan.owner, NO_OWNER), row_of, rows)
-    for pair, number in held.items():
-        if kept.get(pair, 0) < min(number, owned.get(pair, 0)):
-            return (
-                f"{problem.members[pair // rows]} swaps partitions of {problem.topics[pair % rows // sets]} for others"
-            )
+    swapped = next((pair for pair, n in held.items() if kept.get(pair, 0) < min(n, owned.get(pair, 0))), None)
+    if swapped is not None:
+        name, topic = problem.members[swapped // rows], problem.topics[swapped % rows // sets]
+        return f"{name} swaps partitions of {topic} for others"
 
     kind_of = list(zip(subscription_of, [None] * members if racks is None else racks.member, strict=True))
     kinds = {kind: i for i, kind in enumerate(dict.fromkeys(kind_of))}
@@ -152,7 +156,7 @@ def _needless_move(problem: Problem, plan: Plan) -> str:
 
 
 def _count(member: Int32, row_of: Int64, rows: int) -> dict[int, int]:
-    """{member * rows + row: number of partitions}, leaving out what nobody has."""
+    """Count partitions: {member * rows + row: number}, without unowned partitions."""
     pairs, counts = np.unique((member * np.int64(rows) + row_of)[member != NO_OWNER], return_counts=True)
     return dict(zip(pairs.tolist(), counts.tolist(), strict=True))
 

@@ -47,7 +47,7 @@ def _alike(problem: Problem) -> Iterator[tuple[Int64, Int64]]:
 
 
 def _racks_matter(racks: Racks, consumers: Int64, partitions: Int64) -> bool:
-    """Whether racks can change anything for one of the topics."""
+    """Return True if racks can change the assignment of one of the topics."""
     return any(racks.matter(consumers.tolist(), np.unique(sets).tolist()) for sets in racks.set_of[partitions])
 
 

@@ -100,7 +100,7 @@ class MemberConfig:
 
     @property
     def offsets_timeout_ms(self) -> int:
-        """How long a leader waits for offsets before it assigns without lags."""
+        """Timeout of a leader's offset look-up, after which it assigns without lags."""
         return min(self.request_timeout_ms, self.rebalance_timeout_ms // 4, MAX_OFFSETS_WAIT_MS)
 
     @property

@@ -12,7 +12,7 @@ from roster.wire import ErrorCode as E
 
 
 class Action(Enum):
-    """What to do about a response."""
+    """Reaction to a response."""
 
     ACCEPT = "accept"
     TAKE_MEMBER_ID = "keep the member id given and join again at once"

@@ -118,7 +118,7 @@ class Member:
 
     @property
     def failure(self) -> Failure | None:
-        """Why the member failed, if it did."""
+        """The failure that stopped the member, if one did."""
         return self._me.failure
 
 

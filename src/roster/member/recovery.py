@@ -78,7 +78,7 @@ def reset_generation(me: MemberContext, reason: str, action: Action) -> None:
 
 
 def drop_attempt(me: MemberContext) -> None:
-    """Ignore whatever the failed join or sync still waits for."""
+    """Ignore the responses and results that the failed join or sync still waits for."""
     me.assigning = None
     me.group = {}
     me.out.drop(ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP)

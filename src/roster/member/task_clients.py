@@ -1,4 +1,4 @@
-"""What the members of a task group said, as the clients of a `TaskProblem`: those of one process are one client."""
+"""Clients of a `TaskProblem`, made from the members' subscriptions; members of one process are one client."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _UNKNOWN_LAG = 1 << 63
 
 
 def members_by_process(subscriptions: Mapping[str, SubscriptionInfo]) -> dict[str, list[str]]:
-    """{process id, written as a UUID: its members, sorted}.
+    """Return {process id as a UUID: its members, sorted}.
 
-    Members from the future are left out: nobody knows their process, and they join again at once (`settle_versions`).
+    Members of a later release are left out: their process is unknown, and they join again at once (`settle_versions`).
     """
     processes = defaultdict(list)
     for member in sorted(subscriptions):

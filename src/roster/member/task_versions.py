@@ -1,11 +1,11 @@
-"""Which version the members of a task group speak: Kafka Streams' version probing, as pure functions.
+"""Protocol version of a task group: Kafka Streams' version probing, as pure functions.
 
 A member joins with the highest version it speaks. The leader answers everyone in the lowest version anyone joined with
 and names the highest that all of them speak; a subscription too new for the leader to read counts with the two versions
 in front of it, which never move. Who reads a version below its own, or a commonly supported one above it, joins again
 with the commonly supported one. So a group is upgraded member by member in any order, and goes up by itself when the
 last old member is gone. v1 and v2 do not say what their sender speaks, so members beside them start with that version
-(`first_version`) and are restarted once more when nobody speaks only that. Source: KIP-268, StreamsPartitionAssignor.
+(`first_version`) and are restarted once more when no member is limited to it. Source: KIP-268.
 
 In Kafka an answer that is an error has the leader's highest version whatever the members speak; here `error_answers`
 are in versions they can read.

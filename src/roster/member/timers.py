@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 
 class TimerKind(Enum):
-    """What a timer is for. JOIN, DISCOVER, METADATA and COMMIT end a back-off as well."""
+    """Purpose of a timer; JOIN, DISCOVER, METADATA and COMMIT end a back-off as well."""
 
     HEARTBEAT = "heartbeat"
     REVOKE = "revoke"

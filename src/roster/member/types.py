@@ -37,7 +37,7 @@ class Channel(Enum):
 
 
 class FailureKind(Enum):
-    """Why a member cannot go on, or a commit was not written."""
+    """Reason why a member cannot go on, or why a commit was not written."""
 
     SESSION_TIMEOUT = "session timeout"
     PROTOCOL = "protocol"
@@ -66,7 +66,7 @@ class Failure:
 
 
 class ReportKind(StrEnum):
-    """What a `Report` is about."""
+    """Subject of a `Report`."""
 
     COORDINATOR = "coordinator"
     JOINING = "joining"

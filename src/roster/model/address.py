@@ -1,4 +1,4 @@
-"""Where brokers are: `host:port`, `[v6]:port`, and lists of them as in Kafka's `bootstrap.servers`."""
+"""Broker addresses: `host:port`, `[v6]:port`, and lists of them as in Kafka's `bootstrap.servers`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Address(NamedTuple):
 
 
 class AddressError(ValueError):
-    """What was given is no address: `problem` repeats it, `fix` says what to write."""
+    """An invalid address: `problem` quotes it, `fix` says what to write."""
 
     def __init__(self, problem: str, fix: str) -> None:
         super().__init__(f"{problem}; {fix}")
@@ -74,7 +74,7 @@ def parse_addresses(given: str | Iterable[str], *, default_port: int | None = No
 
 
 def _split(text: str) -> tuple[str, str | None]:
-    """(host, still in its brackets; port, None if there is none)."""
+    """Split into the host, still in its brackets, and the port, None if absent."""
     if text.endswith("]"):
         return text, None
     host, colon, port = text.rpartition(":")

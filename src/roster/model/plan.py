@@ -1,4 +1,4 @@
-"""An assignor's answer: who is to own each partition, as columns, with a view and a reason for people."""
+"""An assignor's answer: the owner of each partition, as columns, with views as dictionaries and reasons for moves."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from roster.model.topics import TopicPartition
 
 
 class Move(NamedTuple):
-    """A partition that changes hands: from a member (None: nobody had it) to a member, and the rule that moved it."""
+    """A partition that changes owner: from `source` (None: no owner before) to `target`, and the rule that moved it."""
 
     topic: str
     partition: int
@@ -26,11 +26,10 @@ class Move(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LagBalance:
-    """How evenly a plan spreads the records still to be read.
+    """Balance of a plan in records still to be read.
 
-    of_member: [members] records each is to read; fullest: the most that a member is to read for each unit of its
-    capacity. No assignment whatever has a fullest member below `bound`. note: for people, what the policy had to do
-    without, or why it left things as they are; "" if there is nothing to say.
+    of_member: [members] records each is to read. fullest: the most of a member per unit of capacity; no assignment has
+    less than `bound`. note: what the assignor had to do without, or why nothing moved; "" if there is nothing to say.
     """
 
     of_member: Int64
@@ -40,7 +39,7 @@ class LagBalance:
 
     @property
     def ratio(self) -> float:
-        """What `fullest / bound` is: 1.0 is perfect, and also what nothing to read counts as."""
+        """`fullest / bound`: 1.0 is perfect, and the value if there is nothing to read."""
         return self.fullest / self.bound if self.bound else 1.0
 
 
@@ -48,11 +47,11 @@ class LagBalance:
 class Plan:
     """The decision over `problem`.
 
-    owner: [partitions] member index that is to own each partition, NO_OWNER where nobody subscribes to it.
-    owner_before: [partitions] member index that has it now, as the policy sees it (claims settled), NO_OWNER if none.
-    withheld: [partitions] True where the owner gets it one round later, because somebody has yet to let it go.
-    contested: [partitions] True where several members claimed it in the same newest generation, so nobody has it.
-    lag: what a policy that looks at lag came to; None for others.
+    owner: [partitions] member index of the owner, NO_OWNER for a topic without subscribers.
+    owner_before: [partitions] member index of the owner before, by the settled claims, NO_OWNER if none.
+    withheld: [partitions] True where the owner gets the partition one round later, after another member revoked it.
+    contested: [partitions] True where several members claim it in the same newest generation, so that none owns it.
+    lag: the balance of lag, from assignors that use it; None from others.
     """
 
     problem: Problem
@@ -84,39 +83,39 @@ class Plan:
 
     @property
     def given(self) -> Int32:
-        """[partitions] the member that is handed each partition in this round."""
+        """[partitions] Member that gets each partition in this round, NO_OWNER for withheld ones."""
         return np.where(self.withheld, np.int32(NO_OWNER), self.owner)
 
     def loads(self) -> Int64:
-        """[members] number of partitions each is to own once every hand-over is done."""
+        """Return [members] the number of partitions each owns once every withheld one is handed over."""
         return np.bincount(self.owner[self.owner >= 0], minlength=len(self.problem.members))
 
     def moved(self) -> Bool:
-        """[partitions] True where a member that has the partition loses it to another."""
+        """Return [partitions] True where a partition passes from one member to another."""
         return np.asarray(
             (self.owner_before != NO_OWNER) & (self.owner != NO_OWNER) & (self.owner_before != self.owner)
         )
 
     def assignment(self) -> dict[str, dict[str, list[int]]]:
-        """What each member is handed in this round: {member: {topic: [partition]}}, every member present."""
+        """Return what each member gets in this round: {member: {topic: [partition]}}, with every member."""
         return _by_member(self.problem, self.given)
 
     def partitions(self) -> dict[str, list[TopicPartition]]:
-        """The same as flat lists: {member: [TopicPartition]}."""
+        """Return the assignment as flat lists: {member: [TopicPartition]}."""
         return {
             member: [TopicPartition(topic, n) for topic, numbers in topics.items() for n in numbers]
             for member, topics in self.assignment().items()
         }
 
     def transferring(self) -> dict[TopicPartition, str]:
-        """Withheld partitions and the member that gets each in the next round."""
+        """Return the withheld partitions and the member that gets each in the next round."""
         members = self.problem.members
         return {
             self.problem.topic_partition(p): members[int(self.owner[p])] for p in np.flatnonzero(self.withheld).tolist()
         }
 
     def explain(self) -> list[Move]:
-        """Every partition that changes hands, with the rule that moved it, by topic and number."""
+        """Return every partition that changes owner with the rule that moved it, by topic and number."""
         return list(self._moves())
 
     def _moves(self) -> Iterator[Move]:

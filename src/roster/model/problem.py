@@ -1,8 +1,8 @@
-"""What an assignor is asked: members, topics and claims as columns.
+"""An assignor's input: members, topics and claims as columns.
 
 Members and topics are indexed once, in an order that does not depend on how they were supplied, and every partition of
 every subscribed topic has one flat number: `first[topic] + partition`. All per-partition facts are arrays over those
-numbers, so a policy never loops over partitions in Python.
+numbers, so an assignor never loops over partitions in Python.
 """
 
 from __future__ import annotations
@@ -29,9 +29,7 @@ MAX_CAPACITY = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class MemberInfo:
-    """One member as people and plug-ins write it; `owned` is a claim and is believed only as far as the policy
-    believes it.
-    """
+    """One member, for building a problem by hand; `owned` is a claim, which the assignor checks against the others."""
 
     topics: Collection[str] = ()
     owned: Mapping[str, Iterable[int]] = field(default_factory=dict)
@@ -43,10 +41,9 @@ class MemberInfo:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Racks:
-    """Where members and replicas stand. Replica racks are kept as distinct sets, because there are few of them.
+    """Racks of members and replicas; replica racks are kept as distinct sets, because there are few.
 
-    `member[m]` is the rack of member m or None; `sets[set_of[p]]` are the racks that hold a replica of flat partition
-    p.
+    `member[m]` is the rack of member m or None; `sets[set_of[p]]` are the racks with a replica of flat partition p.
     """
 
     member: tuple[str | None, ...]
@@ -54,8 +51,10 @@ class Racks:
     set_of: Int32
 
     def matter(self, members: Iterable[int], sets: Iterable[int]) -> bool:
-        """Whether looking at racks can change anything (KIP-881): a member is in a rack that holds a replica of a
-        partition, and not every partition has a replica in all of them. `sets` are those of the partitions looked at.
+        """Return True if racks can change the assignment (KIP-881).
+
+        They can if a member is in a rack with a replica of a partition and not every partition has replicas in all
+        racks. `sets` are those of the partitions considered.
         """
         present = {self.sets[i] for i in sets}
         union = frozenset().union(*present)
@@ -66,13 +65,16 @@ class Racks:
         return self.matter(members, [i for i in np.unique(self.set_of).tolist() if self.sets[i]])
 
     def suits(self) -> Bool:
-        """[members, sets] the member matches, or nobody knows where the replicas are, and then all are alike."""
+        """Return [members, sets]: True where the member matches, or where no replica rack is known, so that all are
+        alike.
+        """
         unknown = np.array([not replicas for replicas in self.sets])
         return np.asarray(self.matches() | unknown, dtype=np.bool_)
 
     def matches(self) -> Bool:
-        """[members, sets] the member has no rack, or a replica is in its rack (so to Kafka nobody with a rack matches
-        where none is known).
+        """Return [members, sets]: True where the member has no rack or a replica is in its rack.
+
+        As in Kafka, a member with a rack matches nothing where no replica rack is known.
         """
         racks = {rack: i for i, rack in enumerate(sorted({r for r in self.member if r is not None}))}
         by_rack = np.array([[rack in replicas for replicas in self.sets] for rack in racks] + [[True] * len(self.sets)])
@@ -81,8 +83,8 @@ class Racks:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Claims:
-    """Who says to own what: row i claims flat partition `partition[i]` for member `member[i]`; no row twice, none
-    invalid.
+    """Claims of members: row i claims flat partition `partition[i]` for member `member[i]`; rows are valid and
+    distinct.
     """
 
     member: Int32
@@ -95,7 +97,7 @@ class Problem:
 
     members: ids; static ones by instance id, then dynamic ones by member id, both in Kafka's (UTF-16) order.
     instances: the members' instance ids, None for dynamic ones.
-    topics: names of the topics that somebody subscribes to and that exist, ascending.
+    topics: names of the existing topics with subscribers, ascending.
     first: [topics + 1] flat number of each topic's partition 0; the last entry is the number of partitions.
     subscriptions: the distinct subscriptions, each ascending topic indices.
     subscription_of: [members] which of them a member has.
@@ -103,7 +105,7 @@ class Problem:
     racks: None unless some member is in a rack that holds a replica; whether racks then matter, `Racks.matter` says.
     unreadable: ids of members whose subscription could not be parsed; they are members with no topics here.
 
-    For policies that look at lag: lag: [partitions] records still to be read, None when nobody knows; capacity:
+    For assignors that balance lag: lag: [partitions] records still to be read, None if unknown; capacity:
     [members] how many plain members each counts for, None when all are alike; settling: members have just given up what
     is to be handed on, so this round finishes the one before.
     """
@@ -205,10 +207,10 @@ class Problem:
         capacity: Int32 | None = None,
         settling: bool = False,
     ) -> Problem:
-        """The canonical form of columns in any order.
+        """Build the canonical form of columns in any order.
 
-        `topics` may hold topics nobody subscribes to; `subscriptions` are indices into it and may repeat; claims may be
-        on any topic index (-1: unknown) and any number, and may repeat. What does not exist is dropped here.
+        `topics` may hold topics without subscribers; `subscriptions` are indices into it and may repeat; claims may
+        have any topic index (-1: unknown) and any number, and may repeat. What does not exist is dropped.
         """
         members_order = member_order(members, instances)
         listed = np.concatenate((*subscriptions, np.zeros(0, dtype=np.int32)))

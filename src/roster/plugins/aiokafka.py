@@ -52,7 +52,7 @@ class _OfConsumer(Generic[_Answer]):
 
 
 class _RosterAssignor(AbstractPartitionAssignor):  # type: ignore[misc]  # aiokafka is untyped
-    """What all have in common: the state is one consumer's last assignment."""
+    """Common base; its state is the last assignment of one consumer."""
 
     name: ClassVar[str]
     _assignor: ClassVar[Assignor]

@@ -1,4 +1,4 @@
-"""What the plug-ins share: a group as a client's leader passes it on, in columns, and the bytes of its assignments."""
+"""Shared by the plug-ins: a client's group as columns, and the bytes of its assignments."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ class Seen:
 def assign_group(
     assignor: Assignor, members: Sequence[Seen], partition_count: Callable[[str], int]
 ) -> dict[str, bytes]:
-    """{member id: assignment bytes}, every member answered; nothing a member claims makes this raise.
+    """Return {member id: assignment bytes} with every member; no claim of a member makes this raise.
 
-    What goes along as user data, where other clients do not look: in a sticky assignment a stamp one above every
-    generation claimed, by which members of clients that hide the generation date their claims; in a cooperative one the
-    member's id, which it shows again with its claims.
+    User data of the assignments, which other clients ignore: a sticky assignment has a stamp one above every generation
+    claimed, by which members of clients without generations date their claims; a cooperative one has the member's id,
+    which the member returns with its claims.
     """
     source = assignor.claim_source
     problem = _problem(source, members, partition_count)
@@ -64,18 +64,19 @@ def assign_group(
 
 
 def stamp_of(user_data: bytes | None) -> int:
-    """The stamp in an assignment's user data; NO_GENERATION when its leader was no plug-in of Roster's."""
+    """Return the stamp in an assignment's user data; NO_GENERATION if the leader was not a plug-in of Roster."""
     return int(_INT32.unpack(user_data)[0]) if user_data and len(user_data) == _INT32.size else NO_GENERATION
 
 
 def cooperative_user_data(generation: int, member_id: bytes | None) -> bytes:
-    """Kafka's user data, and behind it the member id that the claims were given to, if a leader of Roster's told it."""
+    """Encode Kafka's user data, followed by the member id that a leader of Roster sent with the assignment."""
     return encode_cooperative_user_data(generation) + (b"" if not member_id else _FORMER + member_id)
 
 
 def _is_of_a_former_life(seen: Seen) -> bool:
-    """Whether the claims are those of a membership that ended: their owner is known under another member id now, and
-    a client gives everything up before it joins under a new one.
+    """Return True if the claims are of a former membership.
+
+    Their owner is known under another member id now, and a client revokes everything before it joins under a new one.
     """
     former = (seen.user_data or b"")[_INT32.size :]
     return former.startswith(_FORMER) and former != _FORMER + seen.member_id.encode()

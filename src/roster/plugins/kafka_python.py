@@ -11,7 +11,7 @@ What kafka-python does not pass on:
 
 - That a consumer lost its membership: the class goes on claiming what its consumer had. Such claims are dated, so newer
   ones win; and they name the member id they were given to, so a leader of these classes knows that they are void. Under
-  another leader one that nobody contests can hold a partition back until the next rebalance.
+  under another leader an uncontested one can hold a partition back until the next rebalance.
 - The generation being formed, and the racks of replicas. As a leader these classes look at no racks.
 - Members whose subscription cannot be parsed: kafka-python's leader fails on them before it asks an assignor.
 
@@ -40,7 +40,7 @@ _VERSION = 3
 
 
 class _RosterAssignor(AbstractPartitionAssignor):  # type: ignore[misc]  # kafka-python is untyped
-    """What all have in common: the state is one consumer's last assignment."""
+    """Common base; its state is the last assignment of one consumer."""
 
     name: ClassVar[str]
     _assignor: ClassVar[Assignor]
@@ -92,7 +92,7 @@ class _RosterAssignor(AbstractPartitionAssignor):  # type: ignore[misc]  # kafka
         self._member_id = assignment.user_data or None
 
     def _owned(self, _topics: Collection[str]) -> dict[str, list[int]]:
-        """What the consumer still has while it joins: nothing, before an eager rebalance it gave everything up."""
+        """Return what the consumer owns while it joins: nothing, as an eager rebalance revokes everything."""
         return {}
 
     def _user_data(self) -> bytes | None:
@@ -124,7 +124,7 @@ class RosterSticky(_RosterAssignor):
 
 
 class RosterCooperativeSticky(_RosterAssignor):
-    """`cooperative-sticky`: the same, and who keeps a partition goes on reading it while the group rebalances."""
+    """`cooperative-sticky`: a member goes on reading the partitions it keeps while the group rebalances."""
 
     name = COOPERATIVE_STICKY.name
     _assignor = COOPERATIVE_STICKY
@@ -136,7 +136,7 @@ class RosterCooperativeSticky(_RosterAssignor):
         return [RebalanceProtocol.COOPERATIVE]
 
     def _owned(self, topics: Collection[str]) -> dict[str, list[int]]:
-        """Topics no longer subscribed to were given up before joining."""
+        """Return what the consumer owns while it joins: its last assignment, of the topics still subscribed to."""
         return {topic: numbers for topic, numbers in (self._given or {}).items() if topic in topics}
 
     def _user_data(self) -> bytes | None:

@@ -1,4 +1,4 @@
-"""What can go wrong on the wire: the one exception of this room, and Kafka's error codes."""
+"""Errors on the wire: `WireError` for bytes that cannot be read or written, and Kafka's error codes."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ _V = TypeVar("_V", bound=Message)
 
 
 class OffsetCommitKey(Message, versions="0"):
-    """Whose offset."""
+    """Key of an offset: group, topic, partition."""
 
     group: str = string()
     topic: str = string()
@@ -40,7 +40,7 @@ class OffsetCommitValue(Message, versions="0-4", flexible="4+"):
 
 
 class GroupMetadataKey(Message, versions="0"):
-    """Which group."""
+    """Key of a group's metadata."""
 
     group: str = string()
 

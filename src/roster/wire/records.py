@@ -56,7 +56,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def compression(self) -> Compression:
-        """How the records are compressed; WireError for a number that names no compression."""
+        """Compression of the records. Raises WireError for an unknown number."""
         try:
             return Compression(self.attributes & _COMPRESSION)
         except ValueError:
@@ -74,7 +74,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def is_control(self) -> bool:
-        """Markers for clients' ears (commit, abort), not the user's records."""
+        """True for control batches (transaction markers)."""
         return bool(self.attributes & _CONTROL)
 
     @property

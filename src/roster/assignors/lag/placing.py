@@ -1,6 +1,6 @@
 """Filling up an assignment so that every topic is spread evenly and lag as well as can be.
 
-Whoever holds partitions keeps them as far as the counts allow. Of what is left each topic's partitions go, in
+Members keep their partitions as far as the counts allow. Of what is left each topic's partitions go, in
 decreasing lag, to the members that have fewest of it, and of those to the one with least lag so far (KIP-169). Since
 members with equally few get one each before any gets a second, a topic is dealt in waves, one numpy step each: the
 biggest partition of the wave to the member with least lag, and so on.
@@ -113,7 +113,7 @@ class _Placing:
         self.owner[partition[rank_within(pair, len(surplus)) < surplus[pair]]] = NO_OWNER
 
     def _totals_fairest(self) -> bool:
-        """Whether no extra can be passed on to make totals fairer."""
+        """Return True if no extra can be passed on to make totals fairer."""
         self.extras, self.given = [], {}
         before = self.owner.copy()
         self.level()

@@ -1,15 +1,15 @@
-"""Assignors that look at lag: how many records of each partition are still to be read.
+"""The assignors that balance lag: the records of each partition still to be read.
 
 `lag` is KIP-169 and more. Within a topic the counts of its subscribers differ by one at most, whatever the lags are; so
 do totals, as far as that allows (the text, which counts each topic by itself, gives 100 topics of one partition to one
 of ten members). Within those counts lag is evened out: dealt out in decreasing order to the member with least, then
-repaired by exchanges until none relieves the fullest member. `Plan.lag` tells what came out and a lower bound.
+repaired by exchanges until none relieves the fullest member. `Plan.lag` has the result and a lower bound.
 
 How good that is: with equal subscriptions and topics whose partitions divide evenly, no two members differ by more than
 the biggest partition, so the fullest has at most twice the bound. Against the best of all assignments with these
 counts, tests/assignors/test_lag.py measures small groups.
 
-`lag-sticky` and `lag-cooperative-sticky` add: who holds a partition keeps it, unless counts demand a move, or the
+`lag-sticky` and `lag-cooperative-sticky` add: a member keeps its partitions, unless counts demand a move, or the
 fullest member is above what `LagOptions` tolerate and moving pays. A member's capacity multiplies what it is due, of
 partitions and of lag. Without lags they decide as sticky and cooperative-sticky do. Racks are not looked at.
 """
@@ -65,9 +65,11 @@ class LagOptions:
 def with_offsets(
     problem: Problem, offsets: PartitionOffsets | None, auto_offset_reset: str = AutoOffsetReset.LATEST
 ) -> Problem:
-    """The problem with the lag of each partition; those without offsets count as read. None: nobody knows any lag.
+    """Return the problem with the lag of each partition (KIP-169).
 
-    Raises ValueError for another policy than earliest, latest or none.
+    Lag is log end less committed offset. Without a committed offset, or with one before the log start, it is the whole
+    log, or 0 for "latest". A partition without offsets has lag 0; offsets None leave the lag unknown.
+    Raises ValueError for a policy other than earliest, latest or none.
     """
     check_auto_offset_reset(auto_offset_reset)
     if offsets is None:
@@ -100,20 +102,20 @@ def _clipped(first: int, last: int, committed: int | None) -> tuple[int, int, in
 
 
 def assign(problem: Problem) -> Plan:
-    """KIP-169 with totals and lag levelled over all topics; who holds what is not looked at, nor are capacities."""
+    """Assign by KIP-169, with totals and lag balanced over all topics; claims and capacities are not used."""
     shares = Shares(problem, np.ones(len(problem.members), dtype=np.int64))
-    nobody = np.full(problem.partition_count, NO_OWNER, dtype=np.int32)
+    unowned = np.full(problem.partition_count, NO_OWNER, dtype=np.int32)
     if not len(shares.busy):
-        return Plan.of(problem, nobody)
+        return Plan.of(problem, unowned)
     lag = _usable(problem)
     bound = lower_bound(problem, shares, lag)
-    owner = complete(problem, shares, lag, nobody, bound)
+    owner = complete(problem, shares, lag, unowned, bound)
     note = "" if problem.lag is not None else "no offsets: every lag counts as 0"
     return replace(Plan.of(problem, owner), lag=_balance(shares.weight, lag, owner, bound, note))
 
 
 def _usable(problem: Problem) -> Int64:
-    """The lags, so bounded that sums cannot overflow."""
+    """Return the lags, bounded so that sums cannot overflow."""
     if problem.lag is None:
         return np.zeros(problem.partition_count, dtype=np.int64)
     return np.clip(problem.lag, 0, _MOST_LAG // (2 * max(problem.partition_count, 1)))
@@ -187,9 +189,7 @@ class _Decision:
         return complete(self.problem, self.shares, self.lag, owner_before, self.bound)
 
     def _relieve(self, owner: Int32) -> tuple[Int32, str]:
-        """The assignment after moves for lag's sake, or as it is. Depends on nothing but the assignment and the lags,
-        so that doing it again changes nothing.
-        """
+        """Return the assignment after moves for lag's sake, or unchanged; repeating it changes nothing."""
         options, bound = self.options, self.bound
         exchanges = Exchanges(self.problem, self.shares, self.lag, owner.copy())
         before = exchanges.fullest()
@@ -212,7 +212,7 @@ class _Decision:
 
 
 def lag_sticky(options: LagOptions = LagOptions()) -> Assignor:
-    """`lag-sticky` with these options."""
+    """Return `lag-sticky` with these options."""
     return Assignor(
         "lag-sticky",
         (RebalanceProtocol.EAGER,),
@@ -223,7 +223,7 @@ def lag_sticky(options: LagOptions = LagOptions()) -> Assignor:
 
 
 def lag_cooperative_sticky(options: LagOptions = LagOptions()) -> Assignor:
-    """`lag-cooperative-sticky` with these options."""
+    """Return `lag-cooperative-sticky` with these options."""
     return Assignor(
         "lag-cooperative-sticky",
         (RebalanceProtocol.COOPERATIVE, RebalanceProtocol.EAGER),

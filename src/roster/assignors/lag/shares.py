@@ -45,11 +45,11 @@ class Shares:
         self._lots: dict[tuple[int, int], tuple[Int64, Bool]] = {}
 
     def least(self, topic: Int64 | Int32, member: Int64 | Int32) -> Int64:
-        """For each pair of a topic and a subscriber, how many partitions it has at least."""
+        """Return the minimum number of partitions for each pair of a topic and a subscriber."""
         return self.counts[topic] * self.weight[member] // self.topic_weight[topic]
 
     def may_have_extra(self, topic: Int64 | Int32, member: Int64 | Int32) -> Bool:
-        """For each pair of a topic and a subscriber, whether it may have one more than that."""
+        """Return for each pair of a topic and a subscriber whether it may have one partition above the minimum."""
         return np.asarray(self.counts[topic] * self.weight[member] % self.topic_weight[topic] > 0, dtype=np.bool_)
 
     def lot(self, topic: int) -> tuple[Int64, Bool]:
@@ -62,7 +62,7 @@ class Shares:
         return self._lots[number, count]
 
     def subscribe(self, member: Int64 | Int32, topic: Int64 | Int32) -> Bool:
-        """For each pair, whether the member subscribes to the topic."""
+        """Return for each pair whether the member subscribes to the topic."""
         if len(self.problem.subscriptions) == 1:
             return np.ones(len(member), dtype=np.bool_)
         return is_subscribed(self.problem, np.asarray(member, dtype=np.int32), np.asarray(topic, dtype=np.int32))
@@ -79,7 +79,7 @@ class Shares:
 
 
 def fullness(count: Int64, weight: Int64) -> Float64:
-    """What one more partition costs a member, by the convex cost (count^2 / capacity) whose least is the fairest."""
+    """Return the cost of one more partition, by the convex cost count^2 / capacity, whose minimum is the fairest."""
     return np.asarray((2 * count + 1) / weight, dtype=np.float64)
 
 
@@ -125,9 +125,9 @@ def _pass_on(
     sheds: Float64,
     takes: Float64,
 ) -> tuple[int, int] | None:
-    """Find one way from a fuller to an emptier member and go it; returns its ends, None when there is none.
+    """Pass an extra along one path from a fuller to an emptier member; returns its ends, None if there is no path.
 
-    Whoever was met from a fuller source need not be met again from one less full.
+    A member reached from a fuller source is not visited again from a less full one.
     """
     met = np.zeros(len(takes), dtype=np.bool_)
     seen = np.zeros(len(eligible), dtype=np.bool_)

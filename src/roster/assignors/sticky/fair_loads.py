@@ -1,4 +1,4 @@
-"""The fairest loads that subscriptions allow: which members must carry how much, whoever holds what.
+"""The fairest loads that subscriptions allow: how much each member must carry, whatever the claims.
 
 Rows are kinds of partitions (all with the same possible owners), classes are members with the same subscription. Among
 all assignments one is fairest: its loads, sorted, are lexicographically least from the top, and that is least for every
@@ -21,10 +21,10 @@ _ROUNDS, _CELLS = 32, 1 << 15
 """Most rounds of bringing loads nearer to the mean, and most cells looked at in them once there were four."""
 
 _WEIGHTS = 1e-60, 1e60
-"""Bounds of what loads out of reach of the mean would drive to nothing or beyond all numbers."""
+"""Clamp against underflow and overflow when a class cannot reach the mean."""
 
 _LEAST = 1e-6
-"""Partitions a member that a class may get although it is full already: others of a row may be fuller."""
+"""Smallest target per member, so that a full class can still receive when the row's other classes are fuller."""
 
 _ALIKE = 0.25
 """Partitions a member that loads may be off the mean and count as alike."""

@@ -22,10 +22,10 @@ from roster.model.arrays import Bool, Int32, Int64
 
 
 def balance(problem: Problem, held: Int32, *, by_rack: bool) -> Int32:
-    """[partitions] the owner of every partition, all of which somebody subscribes to.
+    """Return [partitions] the owner of every partition of subscribed topics.
 
     First the loads are lexicographically fairest, then (by_rack) most partitions have a replica in their owner's rack,
-    then fewest leave a member that holds them.
+    then fewest partitions change owner.
     """
     exchange = _Exchange(_kinds(problem, by_rack=by_rack), held)
     return exchange.owners(problem, held)
@@ -177,7 +177,7 @@ class _Exchange:
             # a row's partitions that a member holds, kept or given up
             (self.held_row[holding], member_node + self.holder[holding], self.held[holding],
              wrong_rack * off_rack[holding], kept[holding]),
-            # a row's partitions that go to somebody new in a class: one move each
+            # a row's partitions that go to a new owner in a class: one move each
             (table.row[cell], class_node + table.column[cell], np.full(len(cell), UNBOUNDED),
              1 + wrong_rack * kinds.off_rack[cell], zero(len(cell), dtype=np.int64)),
             (class_node + member_class, member_node + busy, np.full(len(busy), UNBOUNDED),
@@ -199,7 +199,7 @@ class _Exchange:
         return kept, row_to_class, class_to_member
 
     def _keep(self, problem: Problem, has: Int32, kept: Int64) -> Int32:
-        """What stays; of a holding that shrinks the lowest numbers stay, so all its topics shrink alike
+        """Return what stays; a shrinking holding keeps its lowest numbers, so all its topics shrink alike
         (KAFKA-16277).
         """
         owner = np.full(len(has), NO_OWNER, dtype=np.int32)

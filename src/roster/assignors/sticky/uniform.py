@@ -1,8 +1,8 @@
 """Balance for members that all subscribe to the same topics, in time linear in the partitions (KAFKA-9987).
 
-Everybody keeps what it has up to its quota; what is over, or nobody's, is dealt in turn to those below theirs. That is
-the fewest moves: a member only loses what it has beyond the quota, and as many members as may keep one more than the
-others do.
+Every member keeps what it owns up to its quota; what is above the quota or unowned is dealt round-robin to members
+below theirs. That is the fewest moves: a member loses only what is above its quota, and as many members as possible
+keep one more than the others.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ from roster.model.arrays import Bool, Int32, Int64
 
 
 def balance(problem: Problem, owner_before: Int32, members: Int64) -> Int32:
-    """[partitions] the owner of every partition, all of which `members` (ascending indices, at least one) may have."""
+    """Return [partitions] the owner of every partition; all `members` (ascending, at least one) subscribe to all
+    topics.
+    """
     size = problem.partition_count
     quota, spare = divmod(size, len(members))
     place = np.full(len(problem.members) + 1, NO_OWNER, dtype=np.int32)
@@ -39,7 +41,7 @@ def balance(problem: Problem, owner_before: Int32, members: Int64) -> Int32:
 
 
 def _give_up(problem: Problem, has: Int32, limit: Int64, over: Bool) -> None:
-    """Take from members that are over their limit what is beyond it, evenly from all topics (KAFKA-16277).
+    """Unassign what members own above their limit, evenly from all topics (KAFKA-16277).
 
     A member keeps its lowest partition numbers: sorted by number and then topic, what lies past the limit goes.
     """

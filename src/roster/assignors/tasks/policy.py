@@ -34,7 +34,7 @@ class Client:
 
 @dataclass(frozen=True, slots=True)
 class TaskProblem:
-    """What is to be placed, and where; `standbys` per stateful task, `max_warmups` over all clients."""
+    """Tasks to place and the clients; `standbys` per stateful task, `max_warmups` over all clients."""
 
     stateful: Collection[TaskId]
     stateless: Collection[TaskId]
@@ -56,7 +56,7 @@ class TaskProblem:
 
 @dataclass(slots=True)
 class ClientTasks:
-    """What one client is to run, to replicate, and to restore ahead of taking over; each list sorted."""
+    """Tasks that one client runs, replicates, and restores ahead of taking over; each list sorted."""
 
     active: list[TaskId] = field(default_factory=list)
     standby: list[TaskId] = field(default_factory=list)
@@ -65,7 +65,7 @@ class ClientTasks:
 
 @dataclass(frozen=True, slots=True)
 class TaskPlan:
-    """The placement, and whether another rebalance is asked for once warm-ups have caught up."""
+    """The placement; `followup` asks for another rebalance once warm-ups have caught up."""
 
     clients: dict[str, ClientTasks]
     followup: bool
@@ -236,7 +236,7 @@ class _Placing:
         return owners
 
     def _nearest(self, task: TaskId) -> frozenset[int] | None:
-        """The clients within the acceptable lag, else those of the least lag; None when nobody has an advantage."""
+        """Return the clients within the acceptable lag, else those of least lag; None if no client has an advantage."""
         lags = self.lags.get(task)
         if lags is None or self.problem.acceptable_lag >= WHOLE_LOG:
             return None
@@ -248,7 +248,7 @@ class _Placing:
 
 
 def _lags_by_task(problem: TaskProblem, names: Sequence[str]) -> defaultdict[TaskId, dict[int, int]]:
-    """For each task the lag of each client that has a store of it; unknown lags count as the whole log."""
+    """Return {task: {client: lag}} for clients with a store; an unknown lag counts as the whole log."""
     lags: defaultdict[TaskId, dict[int, int]] = defaultdict(dict)
     stateless = set(problem.stateless)
     for client, name in enumerate(names):

@@ -1,8 +1,9 @@
-"""Why a message could not be written: finds the field after the compiled writer gave up."""
+"""Diagnosis of a failed encoding: finds the field that the compiled writer could not write."""
 
 from __future__ import annotations
 
 import struct
+from typing import Any
 
 from roster.wire.codec.fields import FIXED, MAX_STRING_BYTES, Field
 from roster.wire.codec.table import Message, Struct, Table
@@ -28,15 +29,10 @@ def _value(field: Field, value: object, version: int, path: str) -> str | None:
     if value is None:
         return None if version in field.nullable else f"{path}: None in a field that cannot be null"
     if field.kind in FIXED:
-        try:
-            struct.pack(">" + FIXED[field.kind][0], value)
-        except struct.error as error:
-            return f"{path}: {value!r} is no {field.kind} ({error})"
-        if field.kind == "uuid" and len(value) != 16:  # type: ignore[arg-type]
-            return f"{path}: {value!r} is not 16 bytes"
-    elif field.kind == "string":
+        return _fixed(field.kind, value, path)
+    if field.kind == "string":
         return _text(value, path)
-    elif field.kind in ("bytes", "records"):
+    if field.kind in ("bytes", "records"):
         if not isinstance(value, bytes | bytearray | memoryview):
             return f"{path}: {type(value).__name__} instead of bytes"
     elif field.kind == "struct":
@@ -46,6 +42,16 @@ def _value(field: Field, value: object, version: int, path: str) -> str | None:
         return _structure(table, value, version, path + ".")
     elif field.element is not None:
         return _items(field.element, value, version, path)
+    return None
+
+
+def _fixed(kind: str, value: Any, path: str) -> str | None:
+    try:
+        struct.pack(">" + FIXED[kind][0], value)
+    except struct.error as error:
+        return f"{path}: {value!r} is no {kind} ({error})"
+    if kind == "uuid" and len(value) != 16:
+        return f"{path}: {value!r} is not 16 bytes"
     return None
 
 

@@ -16,7 +16,7 @@ from roster.wire.codec.fields import MAX_VERSION, NEVER, Field, Versions
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Table:
-    """What the codec knows of a class: rows in wire order, versions it exists in, versions in the flexible encoding."""
+    """Schema of a class: fields in wire order, its versions, and its versions in the flexible encoding."""
 
     name: str
     fields: tuple[tuple[str, Field], ...]

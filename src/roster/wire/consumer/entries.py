@@ -23,7 +23,7 @@ _int32 = Struct(">i")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ListedPartitions:
-    """Entries of topic-partition lists: row i says that `member[i]` lists partition `number[i]` of topic `topic[i]`."""
+    """Rows of topic-partition lists: `member[i]` lists partition `number[i]` of topic `topic[i]`."""
 
     member: Int32
     topic: Int32
@@ -32,7 +32,7 @@ class ListedPartitions:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Entries:
-    """Entries of many lists: the row (list) each is in, where its name is, and where its partition numbers are."""
+    """Entries of many lists: the list (row) of each, the position of its name and of its partition numbers."""
 
     row: Int32
     name: Int64
@@ -101,7 +101,7 @@ def read_lists(buffer: WordBuffer, start: Int64, end: Int64, *, with_numbers: bo
 def _read_one_by_one(
     data: bytes, rows: Int64, counts: Int64, positions: Int64, limits: Int64, after: Int64, *, with_numbers: bool
 ) -> tuple[Int64, Int64, Int64, Int64, Int64]:
-    """The same for few rows, entry by entry; writes `after` for those that are intact."""
+    """Read the lists of few rows entry by entry; writes `after` for those that are intact."""
     found: list[tuple[int, int, int, int, int]] = []
     count = 0
     for row, left, begin, limit in zip(*(a.tolist() for a in (rows, counts, positions, limits)), strict=True):
@@ -130,7 +130,7 @@ def _read_one_by_one(
 
 
 def listed_partitions(buffer: WordBuffer, entries: Entries, names: TopicIndex) -> ListedPartitions:
-    """Every partition number of the entries, with its member and topic; entries of unknown topics are left out."""
+    """Return every partition number of the entries with its member and topic; unknown topics are left out."""
     topic = names.find(buffer, entries.name, entries.name_length)
     known = topic >= 0
     row, start, count = entries.row, entries.numbers, entries.number_count

@@ -1,4 +1,4 @@
-"""What members add to their user data for the lag-aware assignors: Roster's own layout, big-endian.
+"""User data of the assignors that balance lag, in Roster's own layout, big-endian.
 
     magic      4 bytes  "RLAG"
     version    int16    1; a higher one has more fields before the rest, which begins where `length` says

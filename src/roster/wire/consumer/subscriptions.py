@@ -46,7 +46,7 @@ class SubscriptionColumns:
 
 
 def decode_subscriptions(subscriptions: Sequence[bytes], names: TopicIndex) -> SubscriptionColumns:
-    """Read the subscriptions of a group's members. Never raises: unreadable ones are marked."""
+    """Decode the subscriptions of a group's members. Never raises: invalid ones are marked not `readable`."""
     buffer = WordBuffer(subscriptions)
     size = np.fromiter(map(len, subscriptions), dtype=np.int64, count=len(subscriptions))
     end = np.cumsum(size)

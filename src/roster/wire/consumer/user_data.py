@@ -24,9 +24,7 @@ _STRAY = b"\x00\x01"
 
 
 def decode_sticky_user_data(user_data: Sequence[bytes | None], names: TopicIndex) -> tuple[ListedPartitions, Int32]:
-    """Claims and generations ([members], -1 for V0) in the sticky assignor's user data; null or unparsable is no
-    claim.
-    """
+    """Decode claims and generations ([members], -1 for V0) from sticky user data; null or invalid claims nothing."""
     present = [m for m, data in enumerate(user_data) if data]
     chosen = [without_stray_prefix(user_data[m] or b"") for m in present]
     buffer = WordBuffer(chosen)
@@ -42,10 +40,10 @@ def decode_sticky_user_data(user_data: Sequence[bytes | None], names: TopicIndex
 
 
 def without_stray_prefix(user_data: bytes) -> bytes:
-    """Sticky user data without the int16 1 that kafka-python 3 puts in front, which Java and aiokafka cannot read.
+    """Return sticky user data without the int16 1 that kafka-python 3 puts in front, which Java and aiokafka cannot
+    read.
 
-    It is told from the plain form by what that would then begin with: a topic whose name is empty or starts with NUL,
-    and no topic is named so.
+    Read as the plain form, such data would begin with a topic whose name is empty or starts with NUL, which is illegal.
     """
     if user_data.startswith(_STRAY) and len(user_data) >= 10 and (user_data[4:6] == b"\x00\x00" or user_data[6] == 0):
         return user_data[2:]
@@ -53,13 +51,13 @@ def without_stray_prefix(user_data: bytes) -> bytes:
 
 
 def decode_cooperative_user_data(user_data: Sequence[bytes | None]) -> Int32:
-    """[members] generations in the cooperative-sticky assignor's user data, -1 if null or too short."""
+    """Decode [members] generations from cooperative-sticky user data, -1 if null or too short."""
     generations = [_int32.unpack_from(data)[0] if data and len(data) >= 4 else NO_GENERATION for data in user_data]
     return np.maximum(np.array(generations, dtype=np.int32), NO_GENERATION)
 
 
 def encode_sticky_user_data(owned: Mapping[str, Sequence[int]], generation: int) -> bytes:
-    """The sticky assignor's user data V1: what a member owned and the generation it was given it in."""
+    """Encode sticky user data V1: the last assignment and its generation."""
     parts = [_int32.pack(len(owned))]
     for topic, numbers in owned.items():
         name = topic.encode()
@@ -68,7 +66,5 @@ def encode_sticky_user_data(owned: Mapping[str, Sequence[int]], generation: int)
 
 
 def encode_cooperative_user_data(generation: int) -> bytes:
-    """The cooperative-sticky assignor's user data: the generation of the member's last assignment, -1 before the
-    first.
-    """
+    """Encode cooperative-sticky user data: the generation of the last assignment, -1 before the first."""
     return _int32.pack(generation)

@@ -1,4 +1,4 @@
-"""What a cluster is made of: api versions, brokers, topics."""
+"""ApiVersions, Metadata, DescribeCluster."""
 
 from __future__ import annotations
 
@@ -63,10 +63,10 @@ class MetadataRequest(Message, key=ApiKey.METADATA, versions="0-13", flexible="9
 
 
 class MetadataResponse(Message, key=ApiKey.METADATA, versions="0-13", flexible="9+"):
-    """Where everything is."""
+    """Brokers, controller and topics of the cluster."""
 
     class Broker(Struct):
-        """Where a broker listens."""
+        """A broker's id, address and rack."""
 
         node_id: int = int32()
         host: str = string()
@@ -77,7 +77,7 @@ class MetadataResponse(Message, key=ApiKey.METADATA, versions="0-13", flexible="
         """One topic, or the error for it."""
 
         class Partition(Struct):
-            """Who leads a partition and who follows; -1 is nobody."""
+            """Leader, replicas and in-sync replicas of a partition; leader -1 is none."""
 
             error_code: int = int16()
             partition_index: int = int32()
@@ -117,7 +117,7 @@ class DescribeClusterResponse(Message, key=ApiKey.DESCRIBE_CLUSTER, versions="0-
     """The brokers of the cluster."""
 
     class Broker(Struct):
-        """Where a broker listens."""
+        """A broker's id, address and rack."""
 
         broker_id: int = int32()
         host: str = string()

@@ -8,8 +8,8 @@ from roster.wire.codec.table import Message, Struct
 
 
 class FindCoordinatorRequest(Message, key=ApiKey.FIND_COORDINATOR, versions="0-6", flexible="3+"):
-    """Which broker looks after this group (key_type 0), transaction (1) or share group (2)? Up to v3 one key, from
-    v4 many.
+    """Find the coordinator of groups (key_type 0), transactions (1) or share groups (2): one key up to v3, many from
+    v4.
     """
 
     key: str = string("0-3")
@@ -84,7 +84,7 @@ class JoinGroupResponse(Message, key=ApiKey.JOIN_GROUP, versions="0-9", flexible
 
 
 class SyncGroupRequest(Message, key=ApiKey.SYNC_GROUP, versions="0-5", flexible="4+"):
-    """Ask for this member's assignment; the leader hands in everybody's."""
+    """Ask for this member's assignment; the leader's request carries every member's."""
 
     class Assignment(Struct):
         """The leader's decision for one member."""

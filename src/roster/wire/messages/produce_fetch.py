@@ -32,7 +32,7 @@ class ProduceRequest(Message, key=ApiKey.PRODUCE, versions="3-13", flexible="9+"
 
 
 class ProduceResponse(Message, key=ApiKey.PRODUCE, versions="3-13", flexible="9+"):
-    """Where the records went."""
+    """Base offsets of the written batches, or errors."""
 
     class Topic(Struct):
         """One topic, from v13 by id."""
@@ -66,7 +66,7 @@ class ProduceResponse(Message, key=ApiKey.PRODUCE, versions="3-13", flexible="9+
         partition_responses: list[Partition] = array(Partition)
 
     class Node(Struct):
-        """Where a current leader listens."""
+        """Address of a current leader (KIP-951)."""
 
         node_id: int = int32()
         host: str = string()
@@ -106,7 +106,7 @@ class FetchRequest(Message, key=ApiKey.FETCH, versions="4-18", flexible="12+"):
     """
 
     class ReplicaState(Struct):
-        """Who asks, when it is a replica (KIP-903); -1 is a consumer."""
+        """Id and epoch of a fetching replica (KIP-903); -1 is a consumer."""
 
         replica_id: int = int32(default=-1)
         replica_epoch: int = int64(default=-1)
@@ -165,7 +165,7 @@ class FetchResponse(Message, key=ApiKey.FETCH, versions="4-18", flexible="12+"):
             """
 
             class EpochEndOffset(Struct):
-                """Where the log diverges from what the fetcher has (KIP-595)."""
+                """Offset at which the log diverges from the fetcher's (KIP-595)."""
 
                 epoch: int = int32(default=-1)
                 end_offset: int = int64(default=-1)
@@ -207,7 +207,7 @@ class FetchResponse(Message, key=ApiKey.FETCH, versions="4-18", flexible="12+"):
         partitions: list[Partition] = array(Partition)
 
     class Node(Struct):
-        """Where a current leader listens (KIP-951)."""
+        """Address of a current leader (KIP-951)."""
 
         node_id: int = int32()
         host: str = string()
@@ -276,7 +276,7 @@ class ListOffsetsResponse(Message, key=ApiKey.LIST_OFFSETS, versions="1-10", fle
 
 
 class OffsetForLeaderEpochRequest(Message, key=ApiKey.OFFSET_FOR_LEADER_EPOCH, versions="2-4", flexible="4+"):
-    """Where did this leader epoch end? (KIP-101, KIP-320) Replica id -1 is a consumer."""
+    """Ask for the end offset of leader epochs (KIP-101, KIP-320); replica id -1 is a consumer."""
 
     class Topic(Struct):
         """The partitions of one topic."""

@@ -43,7 +43,7 @@ _LEAST_TOPIC = 4 + 2
 
 
 class HostInfo(NamedTuple):
-    """Where a process answers queries."""
+    """Address at which a process answers queries."""
 
     host: str
     port: int
@@ -108,7 +108,7 @@ class HostPartitions:
 
 
 def no_hosts() -> HostPartitions:
-    """Nobody answers queries."""
+    """Return an empty table: no process answers queries."""
     return HostPartitions.of({})
 
 
@@ -241,7 +241,7 @@ def _read_host(cursor: Cursor) -> HostInfo:
 
 
 def _places(indices: npt.NDArray[Any], known: Sequence[int], where: str) -> Int32:
-    """Where each index stands in the dictionary; its indices may be any numbers in any order."""
+    """Return the position of each index in the dictionary, whose indices may be any numbers in any order."""
     dictionary = np.array(known, dtype=np.int32)
     order = np.argsort(dictionary, kind="stable").astype(np.int32)
     place = np.searchsorted(dictionary[order], indices)

@@ -40,7 +40,7 @@ class Cursor:
         return len(self.data) - self.at
 
     def where(self, field: str) -> str:
-        """What errors call the field."""
+        """Return the name of the field for errors."""
         return f"{self.message}: {field}"
 
     def int32(self, field: str) -> int:
@@ -76,7 +76,7 @@ class Cursor:
         return units.encode("utf-16", "surrogatepass").decode("utf-16", "surrogatepass")
 
     def count(self, field: str, least: int) -> int:
-        """How many elements follow, each of at least that many bytes, so no more than the bytes left can hold."""
+        """Read a number of elements of at least that many bytes each; checked against the bytes left."""
         count = self.int32(field)
         if not 0 <= count <= self.left // least:
             raise bad_count(self.where(field), count, self.left, least)

@@ -1,4 +1,4 @@
-"""SubscriptionInfo v1-v5: what a member of a task group tells the leader, as the user data of its subscription.
+"""SubscriptionInfo v1-v5: a task group member's processes and tasks, as the user data of its subscription.
 
     v1     version int32 · process uuid · previous tasks [task] · standby tasks [task]
     v2     the same · user endpoint
