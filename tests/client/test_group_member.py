@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import Consumer
 
 from roster.client import (
     Admin,
@@ -319,3 +320,52 @@ def test_a_wrong_option_is_one_clear_error_that_names_it(option: str) -> None:
 def test_topics_that_are_none(topics: Any) -> None:
     with pytest.raises(OptionError, match=r"^option topics: "):
         GroupMember("127.0.0.1:9092", "g", topics)
+
+
+def test_a_start_that_waits_is_ended_by_close(topic: str) -> None:
+    member = GroupMember("127.0.0.1:1", "g", [topic])
+    raised: list[BaseException] = []
+
+    def start() -> None:
+        try:
+            member.start(600.0)
+        except ClientError as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=start)
+    thread.start()
+    member.close()
+    thread.join(30)
+    assert [type(error) for error in raised] in ([ClosedError], [UnreachableError])
+    assert not thread.is_alive()
+
+
+def test_members_with_the_default_assignors_use_cooperative_sticky_until_a_plain_neighbour_comes(
+    make: Callable[..., GroupMember], bootstrap: str, topic: str
+) -> None:
+    members = [make() for _ in range(2)]
+    for member in members:
+        member.start()
+    for member in members:
+        until(member, lambda now: len(now.partitions) == 2)
+        assert member.assignor == "cooperative-sticky"
+    neighbour = Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": members[0]._config.group,
+            "session.timeout.ms": 6_000,
+            "heartbeat.interval.ms": 200,
+        }
+    )
+    neighbour.subscribe([topic])
+    deadline = time.monotonic() + 40
+    shares: list[int] = []
+    while sorted(shares) != [1, 1, 2]:
+        neighbour.poll(0.1)
+        shares = [len(neighbour.assignment()), *(len(member.ownership().partitions) for member in members)]
+        assert time.monotonic() < deadline, "the neighbour gets its share"
+    assert {member.assignor for member in members} == {"range"}
+    neighbour.close()
+    for member in members:
+        until(member, lambda now: len(now.partitions) == 2)
+    assert {member.assignor for member in members} == {"cooperative-sticky"}

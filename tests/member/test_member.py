@@ -7,13 +7,14 @@ import re
 import pytest
 from stage import Stage, assignment, group_of, parts
 
+from roster.assignors import RANGE
 from roster.member import MemberState
 from roster.member.events import AssignFailed, Closed, RequestFailed, Responded, SelectionChanged, Started
-from roster.member.subscription import FAILURE_MAGIC
+from roster.member.subscription import FAILURE_MAGIC, subscription_bytes
 from roster.member.timers import DISCOVER
 from roster.member.types import Channel, FailureKind
 from roster.wire import ErrorCode
-from roster.wire.consumer.messages import decode_assignment
+from roster.wire.consumer.messages import decode_assignment, flat
 from roster.wire.messages import (
     FindCoordinatorRequest,
     HeartbeatRequest,
@@ -130,7 +131,7 @@ def test_backoff_doubles_with_jitter_up_to_its_limit() -> None:
 def test_a_protocol_this_member_did_not_offer_is_fatal() -> None:
     stage = Stage()
     stage.start()
-    stage.joined(protocol="range")
+    stage.joined(protocol="roundrobin")
     assert stage.owns.failure is not None
     assert stage.owns.failure.kind is FailureKind.PROTOCOL
 
@@ -309,14 +310,48 @@ def test_after_a_failed_sync_claims_carry_the_generation_this_member_joined() ->
     assert stage.owns.partitions == parts("t-0")
 
 
-def test_the_mode_is_the_highest_common_to_all_assignors() -> None:
-    """A6: range with cooperative-sticky is eager, so a group can roll from one to the other."""
-    stage = Stage(assignors=("range", "cooperative-sticky"))
+def test_with_several_assignors_the_one_the_group_chose_says_what_is_kept() -> None:
+    """Unlike Java's (A6), which is eager as soon as one of them is; what was kept is given up should range come."""
+    stage = Stage(assignors=("cooperative-sticky", "range"))
     stage.start()
     stage.joined(protocol="cooperative-sticky")
     stage.synced("t-0")
     stage.heartbeat(E.REBALANCE_IN_PROGRESS)
-    assert stage.owns.revoking == parts("t-0")
+    assert stage.owns.partitions == parts("t-0")
+    stage.joined(protocol="range", generation=2)
+    assert stage.owns.lost == parts("t-0")
+    stage.synced("t-1")
+    assert stage.owns.revoking == parts("t-1"), "it joins once more: others may wait for what it gave up"
+    stage.release("t-1")
+    stage.joined(protocol="range", generation=3)
+    stage.synced("t-1")
+    assert stage.owns.partitions == parts("t-1")
+    stage.heartbeat(E.REBALANCE_IN_PROGRESS)
+    assert stage.owns.revoking == parts("t-1"), "an eager assignor: all is given up before the next join"
+
+
+def test_what_members_still_claim_is_kept_back_while_the_group_goes_over_to_range() -> None:
+    def claims(*owned: str) -> bytes:
+        return subscription_bytes(
+            RANGE,
+            topics=frozenset({"t"}),
+            owned=parts(" ".join(owned)),
+            generation=1,
+            rack=None,
+            last_assignment=(-1, frozenset()),
+        )
+
+    stage = Stage(assignors=("cooperative-sticky", "range"))
+    stage.start()
+    claiming = {"m": claims(), "n": claims("t-0", "t-1")}
+    members = [JoinGroupResponse.Member(member_id=member, metadata=metadata) for member, metadata in claiming.items()]
+    stage.joined(protocol="range", leader="m", members=members)
+    stage.know({"t": 2})
+    stage.assigned(m="t-0", n="t-1")
+    sent = {row.member_id: decode_assignment(row.assignment) for row in stage.request(SyncGroupRequest).assignments}
+    assert {member: flat(one.assigned_partitions) for member, one in sent.items()} == {"m": [], "n": [*parts("t-1")]}
+    stage.synced("")
+    assert stage.has(JoinGroupRequest), "once the other has given them up they are dealt again"
 
 
 def test_a_lost_generation_drops_claims() -> None:

@@ -11,6 +11,7 @@ from simulated_group import HEARTBEAT, REBALANCE, SESSION, Actor, Faults, World
 
 from roster.assignors import Assignor, LagOptions, lag_cooperative_sticky
 from roster.member import MemberState
+from roster.member.config import DEFAULT_ASSIGNORS
 from roster.member.events import Closed
 from roster.member.types import FailureKind
 
@@ -23,6 +24,7 @@ LAG_STICKY = ("lag-sticky",)
 LAG_COOPERATIVE = ("lag-cooperative-sticky",)
 RESTLESS = (lag_cooperative_sticky(LagOptions(max_skew=0.0, hysteresis=0.0)),)
 POLICIES = {"sticky": EAGER, "cooperative-sticky": COOPERATIVE, "lag": LAG, "lag-sticky": LAG_STICKY}
+POLICIES |= {"default": DEFAULT_ASSIGNORS}
 POLICIES |= {"lag-cooperative-sticky": LAG_COOPERATIVE, "restless lag": RESTLESS}
 TOPICS = {"t": 5, "u": 3}
 
@@ -204,6 +206,43 @@ def test_a_leader_that_cannot_have_offsets_assigns_all_the_same() -> None:
     assert sum(actor.lookups for actor in actors) > 0
     world.check_settled()
     settled(world)
+
+
+@given(
+    seed=st.integers(0, 2**32),
+    faults=st.builds(Faults, reset=st.sampled_from((0.0, 0.05)), delay=st.sampled_from((0, 30, 800))),
+    actions=st.lists(
+        st.tuples(st.sampled_from(("join", "neighbour", "leave", "kill")), st.integers(0, 7), st.integers(0, 9_000)),
+        max_size=10,
+    ),
+)
+@settings(max_examples=100)
+def test_a_group_goes_over_to_range_for_a_neighbour_that_knows_nothing_else_and_back(
+    seed: int, faults: Faults, actions: list[tuple[str, int, int]]
+) -> None:
+    """S1-S8 hold all the while; at rest the protocol is the best that all members know.
+
+    The coordinator does not crash here: what it loads knows of each member only the assignor in use (as in Kafka), so
+    until they join again it refuses a neighbour that knows only the other.
+    """
+    world = World(seed, TOPICS, faults)
+    for number in range(2):
+        world.join(f"first{number}", DEFAULT_ASSIGNORS)
+    world.run(10_000)
+    for number, (action, which, wait) in enumerate(actions):
+        living = world.living
+        if action == "join" and len(living) < 6:
+            world.join(f"m{number}", DEFAULT_ASSIGNORS)
+        elif action == "neighbour" and len(living) < 6:
+            world.join(f"n{number}", ("range", "roundrobin"))
+        elif action == "leave" and len(living) > 1:
+            living[which % len(living)].feed(Closed())
+        elif action == "kill" and len(living) > 1:
+            world.kill(living[which % len(living)])
+        world.run(wait)
+    settled(world)
+    simple = any("roundrobin" in actor.config.assignors for actor in world.living)
+    assert {actor.member.protocol for actor in world.living} == {"range" if simple else "cooperative-sticky"}
 
 
 ACTIONS = ("join", "kill", "leave", "pause", "crash", "grow", "wait", "static", "restart", "commit")

@@ -3,7 +3,7 @@
     app.py BOOTSTRAP GROUP TOPIC OUT [--hold FILE] [--most N] [--available-now] [--master URL]
 
 Prints one JSON object a line: {"batch": …} when a batch starts, {"done": …} when it counts, {"end": …} at the end.
-Tasks wait as long as FILE exists.
+Tasks wait as long as FILE exists, and touch FILE.held again and again meanwhile.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def main() -> None:
     parser.add_argument("--most", type=int, default=1000)
     parser.add_argument("--available-now", action="store_true")
     parser.add_argument("--master", default="local[1]")
-    parser.add_argument("--session-timeout-ms", type=int, default=6_000)
+    parser.add_argument("--session-timeout-ms", type=int, default=10_000)
     arguments = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
     logging.getLogger("py4j").setLevel(logging.WARNING)
@@ -37,7 +37,8 @@ def main() -> None:
     # Pickled by value: executors of another process have no module of this file's name.
     def wait_while_held(rows: pa.RecordBatch) -> pa.RecordBatch:
         while hold and os.path.exists(hold):  # noqa: PTH110
-            time.sleep(0.05)
+            with open(f"{hold}.held", "w"):  # noqa: PTH123
+                time.sleep(0.05)
         return rows.select(["partition", "offset", "value"])
 
     def say(**what: Any) -> None:

@@ -80,6 +80,13 @@ class FakeMember:
     def partitions_for(self, topics: Collection[str]) -> dict[str, int]:
         return dict(self.counts)
 
+    def topics(self) -> frozenset[str]:
+        return frozenset(self.counts)
+
+    @property
+    def assignor(self) -> str:
+        return "cooperative-sticky"
+
     def close(self, leave: bool = True, timeout: float = 10.0) -> None:
         self.history.append(("close",))
 
@@ -127,6 +134,7 @@ class FakeRunner:
         self.during = during
         self.batches: list[Batch] = []
         self.cancelled = False
+        self.finished = 0
 
     def run(self, batch: Batch, tasks: Sequence[Sequence[Split]], sink: Sink) -> Outcome:
         self.batches.append(batch)
@@ -141,6 +149,9 @@ class FakeRunner:
 
     def cancel(self) -> None:
         self.cancelled = True
+
+    def activity(self) -> object:
+        return self.finished
 
 
 class StillWatch(Watch):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import re
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +29,7 @@ class Stage:
         self.member = FakeMember(ends if ends is not None else {P0: 10, P1: 20, P2: 30})
         self.sink = FakeSink(exact=exact)
         self.runner = FakeRunner()
-        chosen = Options(bootstrap="b:1", group="g", topics=("t",), **{"min_offsets_per_task": 1, **options})
+        chosen = Options(bootstrap="b:1", group="g", **{"topics": ("t",), "min_offsets_per_task": 1, **options})
         self.watch = StillWatch(self.member, self.runner.cancel, margin=1.0)
         self.reports: list[Progress] = []
         self.loop = Loop(self.member, self.runner, self.sink, chosen, self.reports.append, self.watch)
@@ -324,6 +326,47 @@ def test_lost_records_end_the_run_unless_that_is_allowed(begin: int, end: int, c
         else:
             with pytest.raises(PipelineError, match="fail_on_data_loss"):
                 stage.run()
+
+
+def test_a_batch_without_progress_is_cancelled_and_the_group_left_and_progress_is_counted() -> None:
+    stage = Stage()
+    stage.watch._patience, stage.watch._activity = 300.0, stage.runner.activity
+    seen: list[bool] = []
+
+    def slow(batch: Batch) -> None:
+        for now in (0.0, 284.0):
+            stage.look(now)
+        stage.runner.finished += 1
+        for now in (400.0, 684.0):
+            stage.look(now)
+        seen.append(stage.runner.cancelled)
+        stage.look(700.0)
+
+    stage.runner.during = slow
+    stage.run()
+    assert seen == [False], "a task that finished starts the time anew"
+    assert stage.loop.stalled is not None
+    assert "300 s" in stage.loop.stalled
+    assert stage.sink.records == []
+    assert stage.sink.aborted == 1
+    assert stage.member.of("close") == [("close",)]
+    assert len(stage.runner.batches) == 1, "the loop ends: the work belongs to others now"
+
+
+def test_a_sink_ahead_of_the_group_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "roster.pipeline")
+    stage = Stage()
+    stage.sink.positions = {P0: 4, P1: 9}
+    stage.member.offsets = {P0: 0, P1: 9}
+    stage.run()
+    assert 'g: the sink stands at 4, the group at 0: the sink wins topic=t partitions="t 0"' in caplog.text
+
+
+def test_available_now_with_a_pattern_that_matches_nothing_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    stage = Stage(topics=re.compile("zzz.*"), heartbeat_interval_ms=1)
+    stage.member.become(generation=1)
+    stage.run(available_now=True)
+    assert "g: no topic matches pattern=zzz.*" in caplog.text
 
 
 def test_verdict_looks_at_error_membership_loss_and_deadline_in_that_order() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import os
 import re
 import threading
 import time
@@ -447,3 +449,121 @@ def test_what_cannot_work_is_one_clear_error(spark: SparkSession, topics: Topics
     Pipeline(spark, topics.bootstrap, group, [topic]).write(ParquetSink(str(tmp_path))).run(available_now=True)
     with pytest.raises(PipelineError, match="holds the results of group"):
         Pipeline(spark, topics.bootstrap, "another", [topic]).write(ParquetSink(str(tmp_path))).run(available_now=True)
+
+
+def test_a_pipeline_shows_how_it_stands_and_can_be_started_again(
+    spark: SparkSession, topics: Topics, group: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "roster.pipeline")
+    topic = topics.create(2, 20)
+    rows: list[tuple[int, int]] = []
+    pipeline = Pipeline(spark, topics.bootstrap, group, topic).foreach_batch(lambda df, batch: rows.extend(pairs(df)))
+    assert (pipeline.status, pipeline.is_active, pipeline.exception) == ("new", False, None)
+    assert repr(pipeline) == f"<Pipeline group={group!r} topics={topic!r} sink=ForeachBatch [new]>"
+    pipeline.stop()  # nothing to stop
+    for records in (20, 30):
+        pipeline.start()
+        assert pipeline.is_active
+        with pytest.raises(PipelineError, match="start: the pipeline is running already"):
+            pipeline.start()
+        until(lambda: topics.committed(group) == topics.ends(topic) and len(rows) == records)  # noqa: B023
+        assert pipeline.status == "running"
+        (member,) = topics.admin.describe_group(group).members
+        assert member.client_id == "roster-tests", "the application's name"
+        pipeline.stop()
+        assert pipeline.wait(30)
+        assert (pipeline.status, pipeline.is_active) == ("stopped", False)
+        topics.fill(topic, 2, 10)
+    assert f"{group}: stopped reason=stop() batches=" in caplog.text
+    assert f"{group}: joined partitions=" in caplog.text
+    assert "lag=0 [stopped]>" in repr(pipeline)
+
+
+def test_a_failed_start_is_heard(
+    spark: SparkSession, topics: Topics, group: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    pipeline = Pipeline(spark, topics.bootstrap, group, ["no-such-topic"]).foreach_batch(print).start()
+    until(lambda: not pipeline.is_active)
+    assert isinstance(pipeline.exception, UnknownTopicError)
+    assert repr(pipeline).endswith("exception=UnknownTopicError [failed]>")
+    (record,) = [
+        record for record in caplog.records if record.name == "roster.pipeline" and record.levelname == "ERROR"
+    ]
+    assert record.getMessage().startswith(f'{group}: failed reason="UnknownTopicError: ')
+    with pytest.raises(UnknownTopicError):
+        pipeline.wait()
+
+
+def test_stopped_while_no_broker_answers_it_ends_at_once_and_well(spark: SparkSession, group: str) -> None:
+    pipeline = Pipeline(spark, "127.0.0.1:1", group, ["t"], start_timeout_ms=2**31 - 1).foreach_batch(print).start()
+    until(lambda: pipeline.status == "joining")
+    pipeline.stop()
+    assert pipeline.wait(30)
+    assert (pipeline.status, pipeline.exception) == ("stopped", None)
+
+
+def test_a_batch_that_gets_nowhere_gives_the_partitions_to_others_and_the_pipeline_joins_again(
+    spark: SparkSession, topics: Topics, group: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    topic = topics.create(2, 20)
+    path = str(tmp_path / "hold")
+    (tmp_path / "hold").touch()
+
+    def wait_while_held(rows: pa.RecordBatch) -> pa.RecordBatch:
+        while os.path.exists(path):  # noqa: PTH110
+            time.sleep(0.05)
+        return rows.select(["partition", "offset"])
+
+    pipeline = (
+        Pipeline(spark, topics.bootstrap, group, topic, max_batch_ms=3_000, heartbeat_interval_ms=200)
+        .map_arrow(wait_while_held, "partition int, offset long")
+        .write(ParquetSink(tmp_path / "out"))
+        .start()
+    )
+    until(lambda: "handed back partitions" in caplog.text, what="the group is left")
+    (tmp_path / "hold").unlink()
+    until(lambda: ParquetSink(tmp_path / "out").positions() == topics.ends(topic))
+    pipeline.stop()
+    assert pipeline.wait(30)
+    assert pairs(spark.read.parquet(str(tmp_path / "out"))) == topics.everything(topic)
+
+
+def test_after_gives_the_rows_that_do_not_count_yet(spark: SparkSession, topics: Topics, group: str) -> None:
+    topic = topics.create(2, 20)
+    p0, p1 = (TopicPartition(topic, number) for number in range(2))
+    found: list[Any] = []
+
+    def store(df: DataFrame, batch: Batch) -> None:
+        for stored in ({}, {p0: 4, p1: 10}, {p0: 12}):
+            rows, positions = batch.after(df, stored)
+            found.append((pairs(rows), positions))
+        with pytest.raises(PipelineError, match="after: the rows have no column topic and no partition"):
+            batch.after(df.select("offset"), {})
+
+    Pipeline(spark, topics.bootstrap, group, topic).foreach_batch(store).run(available_now=True)
+    first, second = [(0, n) for n in range(10)], [(1, n) for n in range(10)]
+    assert found == [
+        (first + second, {p0: 10, p1: 10}),
+        (first[4:], {p0: 10, p1: 10}),
+        (second, {p0: 12, p1: 10}),
+    ]
+
+
+def test_what_belongs_into_a_stream_is_refused_or_named_once(
+    spark: SparkSession, topics: Topics, group: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    topic = topics.create(1, 6)
+    with pytest.raises(PipelineError, match="transform: withWatermark"):
+        (
+            Pipeline(spark, topics.bootstrap, group, topic)
+            .transform(lambda df: df.withWatermark("timestamp", "1 minute").dropDuplicates(["key"]))
+            .foreach_batch(lambda df, batch: df.collect())
+            .run(available_now=True)
+        )
+    (
+        Pipeline(spark, topics.bootstrap, group, topic, max_offsets_per_batch=2)
+        .transform(lambda df: df.dropDuplicates(["key"]))
+        .foreach_batch(lambda df, batch: df.collect())
+        .run(available_now=True)
+    )
+    assert caplog.text.count("a batch knows nothing of the others") == 2, "the error's line, and one warning"

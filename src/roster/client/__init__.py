@@ -37,9 +37,11 @@ from roster.client.types import (
     PartitionDescription,
     TopicDescription,
 )
+from roster.member.config import DEFAULT_ASSIGNORS
 from roster.model import OffsetAndMetadata
 
 __all__ = [
+    "DEFAULT_ASSIGNORS",
     "Admin",
     "AssignmentError",
     "AuthorizationError",

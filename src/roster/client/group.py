@@ -7,7 +7,7 @@ import logging
 import re
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from itertools import count
 from random import Random
 from types import TracebackType
@@ -21,7 +21,7 @@ from roster.client.positions import EARLIEST, LATEST, Groups, list_offsets
 from roster.client.runner import MemberRunner
 from roster.client.translate import error_of
 from roster.client.types import MemberEvent, Ownership
-from roster.member.config import ConfigError, MemberConfig
+from roster.member.config import DEFAULT_ASSIGNORS, ConfigError, MemberConfig
 from roster.member.events import (
     Closed,
     CommitDone,
@@ -40,15 +40,17 @@ from roster.model import OffsetAndMetadata, TopicPartition
 
 log = logging.getLogger("roster.member")
 
-BOOTSTRAP_PATIENCE = 10.0
-"""Seconds to keep trying the first connection: a broker that is just starting is no error."""
+_SAY_UNREACHABLE = 3.0
+"""Seconds without a first connection before a line says what is being tried."""
 
 
 class GroupMember:
     """A member of a consumer group on an event-loop thread of its own; every method is thread-safe and blocking.
 
     topics: names, or a compiled pattern that must match whole names. assignors: most wanted first, by name or, with
-    options, as an Assignor: lag_cooperative_sticky(LagOptions(max_skew=0.5)) of roster.assignors. rebalance_timeout_ms
+    options, as an Assignor: lag_cooperative_sticky(LagOptions(max_skew=0.5)) of roster.assignors. With the default a
+    group of such members uses cooperative-sticky; once a member joins that knows only range (the default of librdkafka,
+    kafka-python and aiokafka), the group goes over to that, and back when it has left. rebalance_timeout_ms
     is how long the group waits for this member to finish revoked work. capacity (how many plain members this one counts
     for) and auto_offset_reset matter to assignors that look at lag; the member itself resets nothing. on_event is
     called on the loop's thread and must not block. seed: of the jitter in retry pauses. Raises OptionError naming an
@@ -61,7 +63,7 @@ class GroupMember:
         group: str,
         topics: Sequence[str] | re.Pattern[str],
         *,
-        assignors: str | Assignor | Sequence[str | Assignor] = ("cooperative-sticky",),
+        assignors: str | Assignor | Sequence[str | Assignor] = DEFAULT_ASSIGNORS,
         session_timeout_ms: int = 45_000,
         heartbeat_interval_ms: int = 3_000,
         rebalance_timeout_ms: int = 300_000,
@@ -112,8 +114,10 @@ class GroupMember:
     def start(self, timeout: float = 60.0) -> None:
         """Join the group: return with the first assignment, or after `timeout` seconds and go on joining.
 
-        Raises UnreachableError, UnknownTopicError, a GroupError when the group refuses this member, and
-        RequestTimeoutError when the group has no coordinator within `timeout`. After an error the member is closed.
+        Raises UnreachableError when no broker answered within `timeout` (one that is just starting is no error),
+        UnknownTopicError, a GroupError when the group refuses this member, RequestTimeoutError when the group has no
+        coordinator within `timeout`, and ClosedError when another thread closes the member meanwhile. After an error
+        the member is closed.
         """
         if self._closed or self._loop is not None:
             raise ClosedError("a member is started once; make another one")
@@ -121,7 +125,9 @@ class GroupMember:
         try:
             self._loop.call(self._begin(timeout))
             with self._changed:
-                self._changed.wait_for(lambda: self._joined or self._ownership.error is not None, timeout)
+                self._changed.wait_for(self._has_answer, timeout)
+            if self._closed:
+                raise ClosedError("the member was closed")
             if self._ownership.error is not None:
                 raise self._ownership.error
             runner = self._runner
@@ -129,12 +135,17 @@ class GroupMember:
                 raise RequestTimeoutError(
                     f"group {self._config.group!r} has had no coordinator for {timeout:g} s: {self._trouble}"
                 )
+        except CancelledError:  # the loop was stopped under it
+            raise ClosedError("the member was closed") from None
         except BaseException:
             self.close(timeout=1.0)
             raise
 
+    def _has_answer(self) -> bool:
+        return self._joined or self._closed or self._ownership.error is not None
+
     async def _begin(self, timeout: float) -> None:
-        await self._connect(min(timeout, BOOTSTRAP_PATIENCE))
+        await self._connect(timeout)
         if not isinstance(self._config.selection, re.Pattern):
             await self._cluster.topics(self._config.selection)
         self._runner = MemberRunner(self._cluster, self._config, self._chance, self._take, self._stepped)
@@ -142,22 +153,30 @@ class GroupMember:
 
     async def _connect(self, patience: float) -> None:
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + patience
+        began, told = loop.time(), False
         while True:
             try:
                 await self._cluster.metadata(())
-            except UnreachableError:
-                if loop.time() >= deadline:
+            except UnreachableError as error:
+                waited = loop.time() - began
+                if self._closed:
+                    raise ClosedError("the member was closed") from None
+                if waited >= patience:
                     raise
+                if not told and waited >= _SAY_UNREACHABLE:
+                    told = True
+                    log.warning("group %s: %s; trying for %g s", self._config.group, error, patience)
                 await asyncio.sleep(0.2)
             else:
                 return
 
     def close(self, leave: bool = True, timeout: float = 10.0) -> None:
         """Stop; with `leave` a dynamic member says goodbye so that the others take over at once. May be repeated."""
-        if self._closed:
-            return
-        self._closed = True
+        with self._changed:
+            if self._closed:
+                return
+            self._closed = True
+            self._changed.notify_all()
         if self._loop is None:
             return
         if self._runner is not None:
@@ -197,6 +216,15 @@ class GroupMember:
         with self._changed:
             self._changed.wait_for(lambda: self._ownership.epoch != epoch or self._closed, timeout)
             return self._ownership
+
+    def topics(self) -> frozenset[str]:
+        """The topics followed now: those subscribed to, or that match the pattern as far as is known."""
+        return frozenset(self._runner.member.topics or ()) if self._runner is not None else frozenset()
+
+    @property
+    def assignor(self) -> str | None:
+        """The assignor that the group chose last; None before the first join."""
+        return self._runner.member.protocol_name if self._runner is not None else None
 
     def release(self, partitions: Collection[TopicPartition]) -> None:
         """Say that work on these `revoking` partitions has stopped and is committed; needless once closed."""

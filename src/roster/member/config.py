@@ -5,12 +5,15 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from roster.assignors import Assignor, RebalanceProtocol, rebalance_protocol, resolve_assignors
+from roster.assignors import Assignor, resolve_assignors
 from roster.member.types import Selection
 from roster.model.offsets import AutoOffsetReset
 from roster.model.topics import NAME_RULE, is_legal_name
 
 MAX_OFFSETS_WAIT_MS = 10_000
+DEFAULT_ASSIGNORS = ("cooperative-sticky", "range")
+"""As Java's consumer has them, in the other order: a group of such members uses cooperative-sticky, and a neighbour
+that knows only `range` and `roundrobin` (the defaults of librdkafka, kafka-python, aiokafka) makes it range."""
 
 
 class ConfigError(ValueError):
@@ -32,7 +35,7 @@ class MemberConfig:
 
     group: str
     selection: Selection
-    assignors: tuple[str | Assignor, ...] = ("cooperative-sticky",)
+    assignors: tuple[str | Assignor, ...] = DEFAULT_ASSIGNORS
     session_timeout_ms: int = 45_000
     heartbeat_interval_ms: int = 3_000
     rebalance_timeout_ms: int = 300_000
@@ -82,11 +85,6 @@ class MemberConfig:
     def assignors_by_name(self) -> dict[str, Assignor]:
         """The assignors by protocol name, most preferred first."""
         return resolve_assignors(self.assignors)
-
-    @property
-    def rebalance_protocol(self) -> RebalanceProtocol:
-        """The highest rebalance protocol that every configured assignor supports."""
-        return rebalance_protocol(self.assignors_by_name)
 
     @property
     def join_timeout_ms(self) -> int:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 
-from roster.assignors import Assignor
+from roster.assignors import Assignor, RebalanceProtocol, rebalance_protocol
 from roster.member.backoff import RandomSource
 from roster.member.commit_queue import CommitQueue
 from roster.member.config import MemberConfig
@@ -52,9 +52,14 @@ class MemberContext:
         self.rejoins_after_revocation = False
         """True when the next JoinGroup hands back partitions that the last assignment gave to others."""
 
+        self.turned_eager: str | None = None
+        """Why to join once more after the group went over from a cooperative assignor to an eager one."""
+
         # The leader's work.
         self.group: dict[str, tuple[bytes, str | None]] = {}
         """From JoinGroup to SyncGroup: each member's subscription and instance id."""
+        self.withheld = 0
+        """Generations in a row in which it kept claimed partitions out of an eager assignment."""
         self.assigning: int | None = None
         """Id of the running `FetchOffsets` or `Assign`."""
 
@@ -67,6 +72,17 @@ class MemberContext:
     def assignor(self) -> Assignor:
         """The assignor that the group chose."""
         return self.config.assignors_by_name[self.protocol_name or ""]
+
+    @property
+    def is_eager(self) -> bool:
+        """True while the assignor that the group chose wants everything revoked before JoinGroup.
+
+        Should JoinGroup bring an eager assignor after a cooperative one, what was kept is lost
+        (`join.on_join_group_response`), and no other member gets it before (`leader.withhold_claimed`).
+        """
+        if self.protocol_name is None:
+            return True
+        return rebalance_protocol({self.protocol_name: self.assignor}) is RebalanceProtocol.EAGER
 
     def is_current(self, request: InFlight) -> bool:
         """Return True if the request was sent under the present generation and member id."""

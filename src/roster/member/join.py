@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from roster.assignors import RebalanceProtocol
 from roster.member import error_table, leader, requests
 from roster.member.context import MemberContext
 from roster.member.error_table import Action
@@ -39,7 +38,7 @@ def prepare_join(me: MemberContext) -> None:
 
 def revoked_before_join(me: MemberContext) -> frozenset[TopicPartition]:
     """Return what to revoke before JoinGroup: all for eager assignors, else topics no longer subscribed to."""
-    if me.config.rebalance_protocol is RebalanceProtocol.EAGER:
+    if me.is_eager:
         return me.ownership.owned
     topics = me.topics.subscribed
     if topics is None:
@@ -92,6 +91,9 @@ def on_join_group_response(me: MemberContext, response: JoinGroupResponse, reque
         me.protocol_name = response.protocol_name
         me.leader = response.leader == response.member_id
         me.schedule_heartbeat()
+        if me.is_eager and me.ownership.owned_or_revoking:
+            me.turned_eager = f"gave up everything: the group went over to {me.protocol_name}"
+            me.lose(me.ownership.owned_or_revoking, me.turned_eager)
         me.report(ReportKind.JOINED, f"generation {me.generation}, assignor {me.protocol_name}")
         if me.leader:
             leader.on_leader_elected(me, response)

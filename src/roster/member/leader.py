@@ -7,18 +7,23 @@ the id of the one awaited.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from roster.member.context import MemberContext
 from roster.member.events import Assign, Assigned, AssignFailed, FetchOffsets, OffsetsFetched
 from roster.member.group_snapshot import GroupSnapshot
 from roster.member.metadata_refresh import send_metadata
 from roster.member.states import MemberState
-from roster.member.subscription import failure_assignment, topics_of
+from roster.member.subscription import assignment_bytes, claimed, decode_assignment, failure_assignment, topics_of
 from roster.member.sync import send_sync_group
 from roster.member.timers import METADATA
 from roster.member.types import ReportKind
 from roster.model import PartitionOffsets
 from roster.wire import ApiKey
 from roster.wire.messages import JoinGroupResponse
+
+MAX_WITHHELD = 3
+"""Generations in a row in which members' claims are believed under an eager assignor."""
 
 
 def on_leader_elected(me: MemberContext, response: JoinGroupResponse) -> None:
@@ -78,11 +83,32 @@ def on_assigned(me: MemberContext, event: Assigned) -> None:
     """Send the assignment in SyncGroup."""
     if event.id == me.assigning:
         me.assigning = None
-        send_sync_group(me, event.assignments)
+        send_sync_group(me, withhold_claimed(me, event.assignments))
+
+
+def withhold_claimed(me: MemberContext, assignments: Mapping[str, bytes]) -> Mapping[str, bytes]:
+    """Keep out of an eager assignment what another member still claims, as cooperative assignors do by themselves.
+
+    Such claims come from members that joined under a cooperative assignor. They give everything up when they learn of
+    the change, and join again; after a few generations all have, so claims are not believed for ever.
+    """
+    if not me.is_eager or len(me.config.assignors_by_name) == 1 or me.withheld >= MAX_WITHHELD:
+        return assignments
+    claims = {member: claimed(metadata) for member, (metadata, _) in me.group.items()}
+    owner = {partition: member for member, mine in claims.items() for partition in mine}
+    given = {member: decode_assignment(data) for member, data in assignments.items()} if owner else {}
+    allowed = {member: frozenset(p for p in parts if owner.get(p, member) == member) for member, parts in given.items()}
+    if allowed == given:
+        me.withheld = 0
+        return assignments
+    me.withheld += 1
+    me.turned_eager = f"partitions were withheld while the group went over to {me.protocol_name}"
+    return {member: assignment_bytes(parts) for member, parts in allowed.items()}
 
 
 def on_assign_failed(me: MemberContext, event: AssignFailed) -> None:
     """Send the reason to every member instead of an assignment."""
     if event.id == me.assigning:
         me.report(ReportKind.RETRY, f"the assignment failed, the group will be told: {event.reason}")
-        on_assigned(me, Assigned(event.id, dict.fromkeys(me.group, failure_assignment(event.reason))))
+        me.assigning = None
+        send_sync_group(me, dict.fromkeys(me.group, failure_assignment(event.reason)))

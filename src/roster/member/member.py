@@ -112,6 +112,11 @@ class Member:
         return self._me.protocol_name
 
     @property
+    def topics(self) -> frozenset[str] | None:
+        """The topics subscribed to; None while a pattern has not been matched yet."""
+        return self._me.topics.subscribed
+
+    @property
     def ownership(self) -> PartitionOwnership:
         """The partitions owned, being revoked and lost."""
         return self._me.ownership

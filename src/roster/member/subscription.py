@@ -84,6 +84,19 @@ def topics_of(subscription: bytes) -> frozenset[str]:
         return frozenset()
 
 
+def claimed(subscription: bytes) -> frozenset[TopicPartition]:
+    """The partitions a member says that it holds; none when its bytes cannot be read."""
+    try:
+        return frozenset(flat(decode_subscription(subscription).owned_partitions))
+    except WireError:
+        return frozenset()
+
+
+def assignment_bytes(partitions: frozenset[TopicPartition]) -> bytes:
+    """An assignment of these partitions."""
+    return encode_assignment(Assignment(assigned_partitions=by_topic(sorted(partitions))))
+
+
 def decode_assignment(data: bytes) -> frozenset[TopicPartition]:
     """Return the partitions assigned; empty bytes mean none. Raises LeaderFailure or WireError."""
     if not data:

@@ -70,6 +70,9 @@ def on_join_complete(me: MemberContext, assigned: frozenset[TopicPartition]) -> 
     me.rejoins_after_revocation = bool(revoked)
     added = me.ownership.assign(assigned | revoked)
     me.report(ReportKind.ASSIGNED, f"{len(assigned)} partitions, {len(added)} of them new", assigned)
+    if me.turned_eager is not None:
+        me.request_rejoin(me.turned_eager)
+        me.turned_eager = None
     if revoked:
         me.revoke(revoked)
         me.request_rejoin("need to revoke partitions and re-join")

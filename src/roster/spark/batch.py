@@ -7,8 +7,12 @@ import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from roster.spark.errors import PipelineError
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from pyspark.sql import DataFrame
 
     from roster.model import TopicPartition
 
@@ -47,8 +51,10 @@ class Owner:
 class Batch:
     """One micro-batch, as `foreach_batch` and sinks see it.
 
-    `number` counts from 0 in each run and is not stable over restarts; `ranges` are what identifies the work, and
-    storing them with the results makes any sink exactly once.
+    `number` counts from 0 in each run and says nothing about the records: it is no token for idempotent writes (Delta's
+    `txnVersion`, for one). What only grows, over restarts and take-overs, is each partition's next offset: group, topic
+    and partition may serve as the application's id and `next_offsets[partition]` as the version. `after` does with
+    them what an exactly-once `foreach_batch` needs.
     """
 
     number: int
@@ -64,6 +70,35 @@ class Batch:
     def next_offsets(self) -> dict[TopicPartition, int]:
         """Where each partition stands once the batch counts."""
         return {partition: span.end for partition, span in self.ranges.items()}
+
+    def after(
+        self, df: DataFrame, positions: Mapping[TopicPartition, int]
+    ) -> tuple[DataFrame, dict[TopicPartition, int]]:
+        """The rows that do not count yet, and the positions to store in the transaction that makes them count.
+
+        `positions` is what was stored last, by any member of the group: the next offset of each partition. `df` must
+        still have the columns `topic`, `partition` and `offset`. Stored together, rows and positions are exactly once:
+
+        >>> def store(df, batch):
+        ...     with database.transaction() as transaction:
+        ...         rows, positions = batch.after(df, transaction.positions(batch.ranges))
+        ...         transaction.add(rows.toLocalIterator())
+        ...         transaction.set_positions(positions)
+
+        Raises PipelineError when a column is missing.
+        """
+        missing = [name for name in ("topic", "partition", "offset") if name not in df.columns]
+        if missing:
+            raise PipelineError(
+                f"the rows have no column {' and no '.join(missing)}", field="after", fix="Keep them up to here"
+            )
+        rows = df
+        for partition, span in sorted(self.ranges.items()):
+            at = positions.get(partition, span.start)
+            if at > span.start:
+                done = (df["topic"] == partition.topic) & (df["partition"] == partition.partition) & (df["offset"] < at)
+                rows = rows.where(~done)
+        return rows, {p: max(end, positions.get(p, 0)) for p, end in self.next_offsets.items()}
 
 
 @dataclass(frozen=True, slots=True)

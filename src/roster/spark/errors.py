@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 
 class PipelineError(Exception):
     """A pipeline cannot start or go on: names the option or part at fault and what to do about it."""
@@ -32,3 +34,21 @@ class BatchCancelledError(Exception):
 
 class SinkFencedError(PipelineError):
     """Another writer has moved on from where this one stands: its results were dropped, nothing was written."""
+
+
+_TELLING = (
+    re.compile(r"\[[A-Z][A-Z_.]+\] [^\n]*"),  # an error class of Spark's with its sentence
+    re.compile(r'Cannot run program "[^\n]*'),
+    re.compile(r"^\s*(?:\w+\.)*\w*(?:Error|Exception): [^\n]*", re.MULTILINE),
+)
+
+
+def reason_of(error: BaseException) -> str:
+    """The line of a Spark error that names its cause, out of the hundreds that it may have."""
+    text = str(error)
+    for pattern in _TELLING:
+        found = [line.strip() for line in pattern.findall(text)]
+        telling = [line for line in found if not line.startswith(("org.apache.spark.SparkException: Job", "An error"))]
+        if telling:
+            return str(telling[-1])
+    return text.strip().split("\n")[0] or type(error).__name__

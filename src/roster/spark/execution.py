@@ -14,9 +14,11 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
 from roster.spark.errors import FunctionError, PipelineError
+from roster.spark.executors import SlotProbe, task_counts
 from roster.spark.loop import Outcome
 from roster.spark.mapped import Mapped, arrow_schema
 from roster.spark.reader import ReadError, ReadTask
+from roster.spark.streaming_only import WAY_OUT, checked
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -63,6 +65,7 @@ class SparkRunner:
         self._failed: Accumulator[dict[int, tuple[str, str]]] = self._context.accumulator({}, _ByTask())
         self._prefix = f"roster-{config.group}-{uuid.uuid4().hex[:8]}"
         self._job_group: str | None = None
+        self._is_checked = False
 
     @property
     def cores(self) -> int:
@@ -80,7 +83,7 @@ class SparkRunner:
             return self._write(batch, tasks, sink)
         finally:
             self._job_group = None
-            with contextlib.suppress(PySparkException, Py4JError):
+            with contextlib.suppress(PySparkException, Py4JError, OSError):
                 for name, value in before.items():
                     context.setLocalProperty(name, value)  # type: ignore[arg-type]
 
@@ -114,6 +117,17 @@ class SparkRunner:
         if job_group is not None:
             self._context.cancelJobGroup(job_group)
 
+    def activity(self) -> object:
+        """Something that differs whenever the running batch has got on: a job, stage or task more is done."""
+        job_group = self._job_group
+        return None if job_group is None else task_counts(self._context, job_group)[0]
+
+    def ask_for_slot(self) -> SlotProbe:
+        """A probe that has been started."""
+        probe = SlotProbe(self._context, self._config.group)
+        probe.start()
+        return probe
+
     def _frame(self, tasks: Sequence[Sequence[Split]], *, quiet: bool = False) -> DataFrame:
         failed = self._failed if quiet else None
         read: Any = ReadTask(self._config, tasks, self._function, self._counted, failed)
@@ -121,11 +135,21 @@ class SparkRunner:
         frame = self._spark.range(0, count, 1, count).mapInArrow(read, self._schema)
         if self._transform is None:
             return frame
-        result: Any = self._transform(frame)
+        result: Any = self._transformed(self._transform, frame)
         if not isinstance(result, DataFrame):
             raise PipelineError(
                 f"the function returned {result!r}, not a DataFrame", field="transform", fix="End it with `return df`"
             )
+        return result
+
+    def _transformed(self, transform: Callable[[DataFrame], DataFrame], frame: DataFrame) -> DataFrame:
+        """The user's frame; the first batch's plan is looked at for what belongs into a stream."""
+        if self._is_checked:
+            return transform(frame)
+        result, warnings = checked(transform, frame)
+        self._is_checked = True
+        for warning in warnings:
+            log.warning("transform: %s: a batch knows nothing of the others. %s", warning, WAY_OUT)
         return result
 
 

@@ -11,11 +11,12 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from roster.client import ClientError, CommitFenced, OffsetAndMetadata
+from roster.client import ClientError, ClosedError, CommitFenced, OffsetAndMetadata
 from roster.spark import planner
 from roster.spark.batch import Batch, Owner, Progress, Range
 from roster.spark.errors import SinkFencedError
 from roster.spark.positions import StartingPoints
+from roster.spark.reporting import Reporter
 from roster.spark.watch import Watch, verdict
 
 if TYPE_CHECKING:
@@ -56,6 +57,9 @@ class Runner(Protocol):
     def cancel(self) -> None:
         """End the jobs of the running batch; thread-safe."""
 
+    def activity(self) -> object:
+        """Something that differs whenever the running batch has got on; thread-safe."""
+
 
 class Loop:
     """One run of a pipeline, on the caller's thread."""
@@ -68,19 +72,24 @@ class Loop:
         options: Options,
         on_progress: Callable[[Progress], object] | None = None,
         watch: Watch | None = None,
+        reporter: Reporter | None = None,
+        first_batch: int = 0,
     ) -> None:
         self._member, self._runner, self._sink, self._options = member, runner, sink, options
         self._on_progress = on_progress
-        self._starting_points = StartingPoints(member, sink, options)
+        self._reporter = reporter or Reporter(options.group)
+        self._starting_points = StartingPoints(member, sink, options, self._reporter)
         margin = min(5.0, options.rebalance_timeout_ms / 10_000)
-        self._watch = watch or Watch(member, runner.cancel, margin)
+        patience = options.max_batch_ms / 1000
+        self._watch = watch or Watch(member, runner.cancel, margin, activity=runner.activity, patience=patience)
         self._margin = margin
         self._positions: dict[TopicPartition, int] = {}
         self._targets: dict[TopicPartition, int] = {}
         """With `available_now`: where each partition's log ended when it was taken over."""
         self._adopted: Ownership | None = None
         self._stopping = False
-        self._batches = 0
+        self.batches = first_batch
+        """The next batch's number."""
         self._batch_started = float("-inf")
         self.last_progress: Progress | None = None
 
@@ -90,24 +99,32 @@ class Loop:
         if now:
             self._watch.cancel("the pipeline was told to stop at once")
 
-    def run(self, *, available_now: bool) -> None:
-        """Work until stopped or, with `available_now`, until nothing is left of what was there at the take-over.
+    @property
+    def stalled(self) -> str | None:
+        """Why a batch was taken to stand still and the group was left; None otherwise."""
+        return self._watch.stalled
 
-        The member must have been started; it is not closed here.
+    def run(self, *, available_now: bool) -> None:
+        """Work until stopped or stalled or, with `available_now`, until what was there at the take-over is done.
+
+        The member must have been started; it is closed here only when a batch stalls.
         """
         self._starting_points.note_topics()
         if self._options.trigger_interval_ms is None and self._sink.default_trigger_interval_ms and not available_now:
-            log.info(
-                "small batches start %g s apart, the default of %s; trigger_interval_ms changes it",
-                self._sink.default_trigger_interval_ms / 1000,
-                type(self._sink).__name__,
+            self._reporter.line(
+                "small batches start apart, the sink's default; trigger_interval_ms changes it",
+                seconds=self._sink.default_trigger_interval_ms / 1000,
+                sink=type(self._sink).__name__,
             )
         self._watch.start()
         try:
-            while not self._stopping:
+            while not self._stopping and self.stalled is None:
+                self._reporter.tick()
                 try:
                     ownership, worked = self._pass(available_now=available_now)
                 except ClientError as error:
+                    if isinstance(error, ClosedError) and self.stalled is not None:
+                        return
                     if not error.retriable:
                         raise
                     log.warning("%s; trying again", error)
@@ -116,6 +133,7 @@ class Loop:
                 if worked:
                     continue
                 if available_now and self._is_done(ownership):
+                    self._note_no_topics()
                     return
                 self._idle(self._options.poll_interval_ms / 1000, ownership)
         finally:
@@ -149,7 +167,7 @@ class Loop:
         self._batch_started = begun
         ranges = planner.limit(available, self._options.max_offsets_per_batch)
         tasks = planner.tasks(ranges, self._options.tasks or self._runner.cores, self._options.min_offsets_per_task)
-        batch = Batch(self._batches, self._owner(ownership), ranges)
+        batch = Batch(self.batches, self._owner(ownership), ranges)
         planned = time.monotonic()
         outcome = self._work(batch, tasks)
         worked = time.monotonic()
@@ -157,7 +175,7 @@ class Loop:
             self._forget(batch)
             return ownership, True
         sunk = time.monotonic()
-        self._batches += 1
+        self.batches += 1
         self._positions.update(batch.next_offsets)
         self._group_commit(batch, ownership)
         done = time.monotonic()
@@ -203,16 +221,8 @@ class Loop:
         )
         kept = {p: at for p, at in self._positions.items() if continuous and p in ownership.partitions}
         new = ownership.partitions - kept.keys()
+        self._reporter.owns(ownership, self._member.assignor)
         found, untold = self._starting_points.find(sorted(new), self._owner(ownership))
-        if before is None or before.partitions != ownership.partitions:
-            taken, given = ownership.partitions, before.partitions if before else frozenset()
-            log.info(
-                "generation %d: %d partitions (%d new, %d gone)",
-                ownership.generation,
-                len(taken),
-                len(taken - given),
-                len(given - taken),
-            )
         self._positions = {**kept, **found}
         self._targets = {p: end for p, end in self._targets.items() if p in ownership.partitions}
         self._adopted = ownership
@@ -301,6 +311,10 @@ class Loop:
                     return False
         return self._member.ownership().epoch == ownership.epoch
 
+    def _note_no_topics(self) -> None:
+        if not isinstance(self._options.topics, tuple) and not self._member.topics():
+            self._reporter.line("no topic matches", logging.WARNING, pattern=self._options.topics.pattern)
+
     def _idle(self, seconds: float, ownership: Ownership) -> None:
         """Wait for a change of ownership, `stop`, or the time to pass."""
         until = time.monotonic() + seconds
@@ -313,6 +327,7 @@ class Loop:
 
     def _report(self, progress: Progress) -> None:
         self.last_progress = progress
-        log.info("%s", progress)
+        log.debug("%s", progress)
+        self._reporter.progress(progress)
         if self._on_progress is not None:
             self._on_progress(progress)

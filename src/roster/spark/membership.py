@@ -50,8 +50,15 @@ class Membership(Protocol):
     def partitions_for(self, topics: Collection[str]) -> dict[str, int]:
         """Partition counts."""
 
+    def topics(self) -> frozenset[str]:
+        """The topics followed now."""
+
+    @property
+    def assignor(self) -> str | None:
+        """The assignor that the group chose."""
+
     def close(self, leave: bool = True, timeout: float = 10.0) -> None:
-        """Stop, and leave the group."""
+        """Stop, and leave the group; from any thread, also while `start` waits."""
 
 
 def group_member(options: Options) -> Membership:
@@ -67,7 +74,7 @@ def group_member(options: Options) -> Membership:
         rebalance_timeout_ms=options.rebalance_timeout_ms,
         request_timeout_ms=options.request_timeout_ms,
         metadata_max_age_ms=options.metadata_max_age_ms,
-        client_id=options.client_id,
+        client_id=options.client_id or "roster",
         group_instance_id=options.group_instance_id,
         rack_id=options.rack_id,
         capacity=options.capacity or 1,

@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 from confluent_kafka import Consumer, KafkaException
 
 from roster.assignors import Assignor, resolve_assignors
+from roster.client import DEFAULT_ASSIGNORS
 from roster.model import AddressError, TopicPartition, parse_addresses
 from roster.model.topics import NAME_RULE, is_legal_name
 from roster.spark.errors import PipelineError
@@ -46,13 +47,15 @@ class Options:
     """None: the sink's `default_trigger_interval_ms`, which a full batch does not wait for."""
     read_timeout_ms: int = 60_000
     start_timeout_ms: int = 60_000
-    assignors: tuple[str | Assignor, ...] = ("cooperative-sticky",)
+    max_batch_ms: int = 300_000
+    assignors: tuple[str | Assignor, ...] = DEFAULT_ASSIGNORS
     session_timeout_ms: int = 45_000
     heartbeat_interval_ms: int = 3_000
     rebalance_timeout_ms: int = 300_000
     request_timeout_ms: int = 30_000
     metadata_max_age_ms: int = 300_000
-    client_id: str = "roster"
+    client_id: str | None = None
+    """None: the Spark application's name."""
     group_instance_id: str | None = None
     rack_id: str | None = None
     capacity: int | None = None
@@ -98,6 +101,7 @@ _LEAST = {
     "trigger_interval_ms": 0,
     "read_timeout_ms": 1,
     "start_timeout_ms": 1,
+    "max_batch_ms": 1,
     "session_timeout_ms": 1,
     "heartbeat_interval_ms": 1,
     "rebalance_timeout_ms": 1,

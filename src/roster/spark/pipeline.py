@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-import logging
-import signal
 import threading
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
@@ -13,9 +11,9 @@ from typing import TYPE_CHECKING, Any, Self
 from pyspark import InheritableThread
 
 from roster.assignors import Assignor, as_tuple
+from roster.client import DEFAULT_ASSIGNORS
 from roster.spark.errors import PipelineError
 from roster.spark.execution import SparkRunner, check_session
-from roster.spark.loop import Loop
 from roster.spark.membership import group_member
 from roster.spark.options import (
     Options,
@@ -26,12 +24,14 @@ from roster.spark.options import (
     refuse_foreign_names,
 )
 from roster.spark.reader import ReaderConfig
+from roster.spark.reporting import Reporter, let_speak, level_of
+from roster.spark.run import Run, client_id_of
+from roster.spark.signals import stopping
 from roster.spark.sinks import ForeachBatch, Sink
 
 if TYPE_CHECKING:
     import re
     from collections.abc import Callable, Iterator, Mapping, Sequence
-    from types import FrameType
 
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
@@ -39,8 +39,6 @@ if TYPE_CHECKING:
 
     from roster.spark.batch import Batch, Progress
     from roster.spark.membership import Membership
-
-log = logging.getLogger(__name__)
 
 
 class Pipeline:
@@ -78,18 +76,20 @@ class Pipeline:
         trigger_interval_ms: int | None = None,
         read_timeout_ms: int = 60_000,
         start_timeout_ms: int = 60_000,
-        assignors: str | Assignor | Sequence[str | Assignor] = ("cooperative-sticky",),
+        max_batch_ms: int = 300_000,
+        assignors: str | Assignor | Sequence[str | Assignor] = DEFAULT_ASSIGNORS,
         session_timeout_ms: int = 45_000,
         heartbeat_interval_ms: int = 3_000,
         rebalance_timeout_ms: int = 300_000,
         request_timeout_ms: int = 30_000,
         metadata_max_age_ms: int = 300_000,
-        client_id: str = "roster",
+        client_id: str | None = None,
         group_instance_id: str | None = None,
         rack_id: str | None = None,
         capacity: int | None = None,
         reader_options: Mapping[str, str | int | bool] | None = None,
         on_progress: Callable[[Progress], object] | None = None,
+        log: bool | str | None = None,
         membership: Callable[[Options], Membership] | None = None,
     ) -> None:
         """Checks the options; nothing is connected yet. PipelineError names the one that is wrong.
@@ -99,12 +99,25 @@ class Pipeline:
         none gets much fewer than `min_offsets_per_task`. An idle pipeline looks for records every `poll_interval_ms`;
         batches start at least `trigger_interval_ms` apart. When that is None, it is the sink's default (10 s for files,
         else 0), for which neither a full batch nor `available_now` waits. `reader_options` are librdkafka settings for
-        the tasks' consumers. `assignors` are those the group may use, most wanted first, by name or, with options, as
-        an Assignor: `lag_cooperative_sticky(LagOptions(max_skew=0.5))` of `roster.assignors`. `capacity` is how many
-        plain members this application counts for where the group's assignor looks at lag (default: the tasks that
-        Spark runs at once). `on_progress` is called after each batch in the running thread. The rest is as in Kafka's
-        consumer.
-        `membership` makes the group member (default: `roster.client.GroupMember`).
+        the tasks' consumers.
+
+        A batch of which no task finishes for `max_batch_ms` is cancelled and the group is left, as with a consumer's
+        max.poll.interval.ms; the pipeline joins again when Spark has a slot for it, as it does only then at the start.
+        `start_timeout_ms` is how long it tries at the start to reach a broker and the group's coordinator.
+
+        `assignors` are those the group may use, most wanted first, by name or, with options, as an Assignor:
+        `lag_cooperative_sticky(LagOptions(max_skew=0.5))` of `roster.assignors`. With the default, pipelines among
+        themselves use cooperative-sticky; with a neighbour that knows only `range` (the default of librdkafka,
+        kafka-python and aiokafka) the group goes over to that, which costs the batch in flight.
+
+        `capacity` is how many plain members this application counts for where the group's assignor looks at lag
+        (default: the tasks that Spark runs at once). `on_progress` is called after each batch in the running thread.
+        `client_id` is the application's name if none is given. The rest is as in Kafka's consumer. `membership` makes
+        the group member (default: `roster.client.GroupMember`).
+
+        `log`: a line each for joining, progress (every 10 s at most), handing over and the end, from the logger
+        `roster.pipeline`; on stderr if the application has configured no logging. False for warnings and errors only,
+        or a level ("debug", "warning"); None: the environment's ROSTER_LOG, else True.
         """
         self._options = Options(
             bootstrap=parse_bootstrap(bootstrap),
@@ -121,6 +134,7 @@ class Pipeline:
             trigger_interval_ms=trigger_interval_ms,
             read_timeout_ms=read_timeout_ms,
             start_timeout_ms=start_timeout_ms,
+            max_batch_ms=max_batch_ms,
             assignors=as_tuple(assignors),
             session_timeout_ms=session_timeout_ms,
             heartbeat_interval_ms=heartbeat_interval_ms,
@@ -140,9 +154,13 @@ class Pipeline:
         self._schema: str | StructType | None = None
         self._transform: Callable[[DataFrame], DataFrame] | None = None
         self._sink: Sink | None = None
-        self._loop: Loop | None = None
-        self._running = threading.Lock()
-        self._stopping = False
+        self._log_level = level_of(log)
+        self._lock = threading.Lock()
+        self._status = "new"
+        self._active = self._stopping = False
+        self._stop_reason = ""
+        self._run_now: Run | None = None
+        self._last_progress: Progress | None = None
         self._thread: InheritableThread | None = None
         self._failure: BaseException | None = None
 
@@ -184,7 +202,10 @@ class Pipeline:
 
         At least once: after a failure a batch may come again, with other neighbours. A function that stores
         `batch.ranges` in the same transaction as its results is exactly once if it skips what it has; a `Sink` of your
-        own that answers `claim` does not even read it again.
+        own that answers `claim` does not even read it again. `batch.after(df, positions)` helps with the former.
+
+        Each action on `df` reads the batch's records from Kafka anew: `df.persist()` if there are several, and
+        `df.unpersist()` at the end.
         """
         _check_callable(function, "foreach_batch")
         return self.write(ForeachBatch(function))
@@ -192,41 +213,56 @@ class Pipeline:
     @property
     def last_progress(self) -> Progress | None:
         """The latest finished batch of the latest run."""
-        return self._loop.last_progress if self._loop is not None else None
+        return self._run_now.last_progress if self._run_now is not None else self._last_progress
+
+    @property
+    def status(self) -> str:
+        """`new`, `starting`, `waiting for executors`, `joining`, `running`, `stopping`, `stopped` or `failed`."""
+        if self._active and self._stopping:
+            return "stopping"
+        return self._run_now.phase if self._run_now is not None else self._status
+
+    @property
+    def is_active(self) -> bool:
+        """Whether the pipeline is at work: started, and not ended yet."""
+        return self._active
+
+    @property
+    def exception(self) -> BaseException | None:
+        """What ended the latest run; None if it runs or ended well."""
+        return self._failure
+
+    def __repr__(self) -> str:
+        options, last = self._options, self.last_progress
+        topics = ",".join(options.topics) if isinstance(options.topics, tuple) else f"pattern:{options.topics.pattern}"
+        parts = [f"group={options.group!r}", f"topics={topics!r}", f"sink={type(self._sink).__name__}"]
+        if self._sink is None:
+            parts.pop()
+        if last is not None:
+            parts.append(f"batch={last.batch} lag={last.total_lag}")
+        if self._failure is not None:
+            parts.append(f"exception={type(self._failure).__name__}")
+        return f"<Pipeline {' '.join(parts)} [{self.status}]>"
 
     def run(self, *, available_now: bool = False) -> None:
         """Join the group and work until `stop()`, or with `available_now` until what was there is done; then leave.
 
-        In the main thread SIGINT and SIGTERM mean: finish the batch, commit, leave (a second one cancels the batch);
-        the handlers of before are put back. Raises PipelineError or roster.client.ClientError when the pipeline cannot
-        start or go on, and whatever a function, a task or the sink raised.
+        In the main thread SIGINT and SIGTERM mean: finish the batch, commit, leave (another one, a second later or
+        more, cancels the batch); the handlers of before are put back. Raises PipelineError or
+        roster.client.ClientError when the pipeline cannot start or go on, and whatever a function, a task or the sink
+        raised.
         """
-        if self._sink is None:
-            raise PipelineError(
-                "the pipeline has no sink", field="write", fix="Call write(sink) or foreach_batch(function) first"
-            )
-        if not self._running.acquire(blocking=False):
-            raise PipelineError("the pipeline is running already", field="run", fix="Make another Pipeline")
-        try:
-            self._run(self._sink, available_now=available_now)
-        except PipelineError as error:
-            # The frames between here and there say nothing about the user's mistake.
-            raise error.with_traceback(None) from error.__cause__
-        finally:
-            self._stopping = False
-            self._running.release()
+        self._activate("run")
+        self._guarded(available_now=available_now)
 
     def start(self, *, available_now: bool = False) -> Self:
-        """`run` in a thread of its own, so that one driver can have several pipelines; see `wait`."""
-        if self._thread is not None and self._thread.is_alive():
-            raise PipelineError("the pipeline is running already", field="start", fix="Make another Pipeline")
-        self._failure = None
+        """`run` in a thread of its own, so that one driver can have several pipelines; see `wait` and `exception`."""
+        self._activate("start")
 
         def work() -> None:
-            try:
-                self.run(available_now=available_now)
-            except BaseException as error:
-                self._failure = error
+            # What it raises is logged and kept in `exception`, and `wait` raises it.
+            with contextlib.suppress(BaseException):
+                self._guarded(available_now=available_now)
 
         # InheritableThread: the jobs' properties belong to the thread in the JVM as well.
         self._thread = InheritableThread(target=work, name=f"roster-{self._options.group}", daemon=True)
@@ -245,14 +281,62 @@ class Pipeline:
         return True
 
     def stop(self, *, now: bool = False) -> None:
-        """End after the batch in flight, or (`now`) cancel it; returns at once, from any thread."""
-        self._stopping = True
-        if self._loop is not None:
-            self._loop.stop(now=now)
+        """End after the batch in flight, or (`now`) cancel it; returns at once, from any thread; see `wait`.
 
-    def _run(self, sink: Sink, *, available_now: bool) -> None:
-        options = self._options
+        Without effect on a pipeline that is not at work.
+        """
+        self._stop("stop()", now)
+
+    def _stop(self, reason: str, now: bool) -> None:
+        with self._lock:
+            if not self._active:
+                return
+            self._stop_reason = self._stop_reason or reason
+            self._stopping = True
+            run = self._run_now
+        if run is not None:
+            run.stop(now=now)
+
+    def _activate(self, method: str) -> None:
+        with self._lock:
+            if self._active:
+                problem = "still stopping" if self._stopping else "running already"
+                fix = "Call wait() first" if self._stopping else "Make another Pipeline"
+                raise PipelineError(f"the pipeline is {problem}", field=method, fix=fix)
+            self._active, self._stopping, self._stop_reason = True, False, ""
+            self._status, self._failure = "starting", None
+
+    def _guarded(self, *, available_now: bool) -> None:
+        """One run with its last line, whatever becomes of it."""
+        let_speak(self._log_level)
+        reporter = Reporter(self._options.group, enabled=self._log_level is not None)
+        try:
+            with stopping(self._stop):
+                self._run(reporter, available_now=available_now)
+        except BaseException as error:
+            self._status, self._failure = "failed", error
+            reporter.ended("", error)
+            if isinstance(error, PipelineError):
+                # The frames between here and there say nothing about the user's mistake.
+                raise error.with_traceback(None) from error.__cause__
+            raise
+        else:
+            self._status = "stopped"
+            reporter.ended(self._stop_reason or "all that was available is done")
+        finally:
+            with self._lock:
+                self._last_progress, self._run_now = self.last_progress, None
+                self._active = False
+
+    def _run(self, reporter: Reporter, *, available_now: bool) -> None:
+        sink = self._sink
+        if sink is None:
+            raise PipelineError(
+                "the pipeline has no sink", field="write", fix="Call write(sink) or foreach_batch(function) first"
+            )
         check_session(self._spark)
+        client_id = self._options.client_id or client_id_of(self._spark.sparkContext.appName or "")
+        options = replace(self._options, client_id=client_id)
         config = ReaderConfig(
             bootstrap=options.bootstrap,
             group=options.group,
@@ -264,39 +348,17 @@ class Pipeline:
         )
         runner = SparkRunner(self._spark, config, self._function, self._schema, self._transform)
         sink.open(self._spark, options.group)
-        member = self._membership(replace(options, capacity=options.capacity or max(runner.cores, 1)))
-        with _signals(self.stop), contextlib.ExitStack() as cleanup:
-            cleanup.callback(sink.close)
-            cleanup.callback(member.close)
-            member.start(options.start_timeout_ms / 1000)
-            self._loop = Loop(member, runner, sink, options, self._on_progress)
+        run = Run(options, runner, sink, self._membership, reporter, self._on_progress)
+        with self._lock:
+            self._run_now = run
             if self._stopping:
                 return
-            self._loop.run(available_now=available_now)
+        try:
+            run.work(available_now=available_now)
+        finally:
+            sink.close()
 
 
 def _check_callable(function: object, field: str) -> None:
     if not callable(function):
         raise PipelineError(f"{function!r} is not a function", field=field, fix="Pass a function or a lambda")
-
-
-@contextlib.contextmanager
-def _signals(stop: Callable[..., None]) -> Iterator[None]:
-    """SIGINT and SIGTERM stop the pipeline, a second one at once; only in the main thread, and undone afterwards."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    seen = 0
-
-    def handle(number: int, frame: FrameType | None) -> None:
-        nonlocal seen
-        seen += 1
-        # A handler may interrupt any lock's holder, so the work is done by a thread.
-        threading.Thread(target=stop, kwargs={"now": seen > 1}, daemon=True).start()
-
-    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler if handler is not None else signal.SIG_DFL)

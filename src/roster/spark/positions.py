@@ -6,16 +6,18 @@ import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from roster.model import TopicPartition
 from roster.spark.errors import PipelineError
 from roster.spark.options import EARLIEST, LATEST
+from roster.spark.reporting import brief
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from roster.model import TopicPartition
     from roster.spark.batch import Owner
     from roster.spark.membership import Membership
     from roster.spark.options import Options
+    from roster.spark.reporting import Reporter
     from roster.spark.sinks import Sink
 
 log = logging.getLogger(__name__)
@@ -24,8 +26,8 @@ log = logging.getLogger(__name__)
 class StartingPoints:
     """Answers where partitions that were just taken over start."""
 
-    def __init__(self, member: Membership, sink: Sink, options: Options) -> None:
-        self._member, self._sink, self._options = member, sink, options
+    def __init__(self, member: Membership, sink: Sink, options: Options, reporter: Reporter) -> None:
+        self._member, self._sink, self._options, self._reporter = member, sink, options, reporter
         self._known: dict[str, int] = {}
 
     def note_topics(self) -> None:
@@ -56,6 +58,7 @@ class StartingPoints:
         committed = self._member.committed(partitions)
         group = {partition: found.offset for partition, found in committed.items() if found is not None}
         in_sink = self._sink.claim(partitions, owner, group)
+        self._note_difference(group, in_sink)
         begins = self._member.beginning_offsets(partitions)
         ends = self._member.end_offsets(partitions)
         fresh = [p for p in partitions if p not in in_sink and p not in group]
@@ -76,6 +79,19 @@ class StartingPoints:
             if partition not in in_sink:
                 starts[partition] = begin
         return starts, {p for p, start in starts.items() if group.get(p) != start}
+
+    def _note_difference(self, group: Mapping[TopicPartition, int], in_sink: Mapping[TopicPartition, int]) -> None:
+        """A group that was set back does not make the pipeline read again what the sink holds: that needs a word."""
+        ahead = {p: at for p, at in in_sink.items() if at > group.get(p, at)}
+        for topic in sorted({p.topic for p in ahead}):
+            numbers = {p.partition: at for p, at in sorted(ahead.items()) if p.topic == topic}
+            behind = {p: group[TopicPartition(topic, p)] for p in numbers}
+            self._reporter.line(
+                f"the sink stands at {_offsets(numbers)}, the group at {_offsets(behind)}: the sink wins",
+                topic=topic,
+                partitions=brief(ahead.keys()),
+                to_read_again="reset the group and use another output, or remove this one",
+            )
 
     def _first_offsets(
         self,
@@ -99,3 +115,9 @@ class StartingPoints:
             p: begins[p] if offset == EARLIEST else ends[p] if offset == LATEST else offset
             for p, offset in wanted.items()
         }
+
+
+def _offsets(by_partition: Mapping[int, int]) -> str:
+    """`5` where all are the same, else `3 to 9`."""
+    least, most = min(by_partition.values()), max(by_partition.values())
+    return str(least) if least == most else f"{least} to {most}"

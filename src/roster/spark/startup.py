@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import shutil
@@ -9,10 +10,16 @@ import subprocess
 import sys
 from pathlib import Path
 
+from py4j.protocol import Py4JError
+from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from roster.spark.errors import PipelineError
+from roster.spark.errors import PipelineError, reason_of
+from roster.spark.reporting import let_speak, level_of
+from roster.spark.signals import exit_on_sigterm
+
+log = logging.getLogger("roster.pipeline")
 
 ADVISED = {
     # Nagle and delayed ACK cost about 42 ms per Python stage over TCP (SPARK-51688).
@@ -25,32 +32,69 @@ ADVISED = {
 OLDEST_JAVA = 17
 
 
-def session(app_name: str, master: str = "local[*]", **conf: object) -> SparkSession:
-    """The driver's Spark session with the settings a pipeline is fastest with; `conf` wins over them.
+def session(app_name: str, master: str | None = None, **conf: object) -> SparkSession:
+    """The driver's Spark session, with the settings a pipeline is fastest with where nothing else sets them.
 
-    Names in `conf` are Spark's with `_` for dots (`spark_ui_enabled=True`); pass `**{"spark.x.y_z": ...}` for a name
-    with underscores of its own. Raises `PipelineError` when Java is missing or too old.
+    master: where Spark runs; by default what spark-defaults.conf says, else `local[*]`. Names in `conf` are Spark's
+    with `_` for dots (`spark_ui_enabled=True`); pass `**{"spark.x.y_z": ...}` for a name with underscores of its own.
+
+    Under `spark-submit` what that was given (master, name, `--conf`, spark-defaults.conf) stays, also against `master`
+    and `conf` here, with a line in the log; otherwise `conf` wins over spark-defaults.conf. Of a running session only
+    what `conf` names is changed. From now on SIGTERM in the main thread ends the process like `sys.exit(0)`, unless the
+    application has set a handler.
+
+    Raises `PipelineError` when Java is missing or too old, or Spark does not start.
     """
+    let_speak(level_of(None))
+    exit_on_sigterm()
     check_java()
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
-    settings = {**ADVISED, **{_conf_name(name): _text(value) for name, value in conf.items()}}
-    if master.startswith("local"):
-        # One attempt per task is local mode's default: a single failed read would end the pipeline.
-        master = re.sub(r"^local(?:\[(\d+|\*)\])?$", lambda m: f"local[{m[1] or 1},4]", master)
-        settings.setdefault("spark.driver.bindAddress", "127.0.0.1")
-        settings.setdefault("spark.driver.host", "127.0.0.1")
-    builder = SparkSession.builder.appName(app_name).master(master)
-    for name, value in settings.items():
-        builder = builder.config(name, value)
+    wanted = {_conf_name(name): _text(value) for name, value in conf.items()}
+    at = {} if master is None else {"spark.master": _with_retries(master)}
     try:
+        if SparkContext._active_spark_context is None:
+            wanted = _settings(wanted | {"spark.app.name": app_name} | at)
+        builder = SparkSession.builder
+        for name, value in wanted.items():
+            builder = builder.config(name, value)
         return builder.getOrCreate()
-    except PySparkException as error:
+    except (PySparkException, Py4JError) as error:
         raise PipelineError(
-            f"Spark did not start: {error}",
+            f"Spark did not start: {reason_of(error)}",
             field="master",
             fix="Check that Java starts (`java -version`) and that the master answers",
         ) from error
+
+
+def _settings(wanted: dict[str, str]) -> dict[str, str]:
+    """What to give the builder: `wanted` and what is advised, without what is set already."""
+    submitted = "PYSPARK_GATEWAY_PORT" in os.environ
+    if not submitted:
+        # Spark's own default is `python3`, which without an activated environment is another one.
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    # What starts the JVM (memory, class path) must be known before it runs; what it was started with is known after.
+    SparkContext._ensure_initialized(conf=SparkConf(loadDefaults=False).setAll(list(wanted.items())))
+    present = dict(SparkConf().getAll())
+    if present.get("spark.app.name") == Path(sys.argv[0]).name:
+        del present["spark.app.name"]  # what spark-submit takes when no --name is given
+    if not submitted:
+        present.pop("spark.ui.showConsoleProgress", None)  # Spark's shell turns it on, and so counts a plain driver
+    kept = {name for name in wanted if submitted and name in present}
+    for name in sorted(kept):
+        if wanted[name] != present[name]:
+            log.warning("%s=%s of spark-submit is kept, not %s", name, present[name], wanted[name])
+    settings = {name: value for name, value in wanted.items() if name not in kept}
+    if "spark.master" not in present:
+        settings.setdefault("spark.master", _with_retries("local[*]"))
+    advised = dict(ADVISED)
+    if (settings | present)["spark.master"].startswith("local"):
+        advised |= {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
+    return {name: value for name, value in advised.items() if name not in present} | settings
+
+
+def _with_retries(master: str) -> str:
+    """One attempt per task is local mode's default: a single failed read would end the pipeline."""
+    return re.sub(r"^local(?:\[(\d+|\*)\])?$", lambda m: f"local[{m[1] or 1},4]", master)
 
 
 def check_java() -> str:

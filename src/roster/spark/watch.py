@@ -1,4 +1,4 @@
-"""Watches the group while a batch runs: cancels the batch when its partitions are lost or its time is up."""
+"""Watches group and Spark while a batch runs: cancels it when its partitions are lost, it is late, or it stalls."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _TICK = 0.5  # seconds between looks when nothing changes
+_LOOKS = 20  # at a batch's progress within its patience
 
 
 def verdict(batch: Batch, ownership: Ownership, now: float, margin: float) -> str | None:
@@ -40,9 +41,25 @@ def verdict(batch: Batch, ownership: Ownership, now: float, margin: float) -> st
 class Watch:
     """A thread that holds each batch against the member's ownership."""
 
-    def __init__(self, member: Membership, cancel: Callable[[], None], margin: float) -> None:
-        """`cancel` ends the running batch's jobs, is thread-safe and may be called again."""
+    def __init__(
+        self,
+        member: Membership,
+        cancel: Callable[[], None],
+        margin: float,
+        *,
+        activity: Callable[[], object] = lambda: None,
+        patience: float = float("inf"),
+    ) -> None:
+        """`cancel` ends the running batch's jobs, is thread-safe and may be called again.
+
+        A batch whose `activity` stays the same for `patience` seconds is cancelled and the group is left at once, so
+        that others can do the work even if the cancel takes its time; `stalled` then says so.
+        """
         self._member, self._cancel, self._margin = member, cancel, margin
+        self._activity, self._patience = activity, patience
+        self._seen: tuple[object, float] | None = None
+        self._looked = float("-inf")
+        self.stalled: str | None = None
         self._lock = threading.Lock()
         self._batch: Batch | None = None
         self._reason: str | None = None
@@ -57,6 +74,7 @@ class Watch:
         """A batch is starting."""
         with self._lock:
             self._batch, self._reason = batch, None
+            self._seen, self._looked = None, float("-inf")
 
     def end(self) -> str | None:
         """The batch is over; returns why it was cancelled, None if it was not."""
@@ -78,9 +96,32 @@ class Watch:
         with self._lock:
             batch, reason = self._batch, self._reason
         if batch is not None:
-            reason = reason or verdict(batch, ownership, now, self._margin)
+            stall = self._stall(now)
+            reason = reason or verdict(batch, ownership, now, self._margin) or stall
             if reason is not None:
                 self.cancel(reason)
+            if stall is not None and self._is_cancelled():
+                self.stalled = stall
+                self._member.close()
+
+    def _stall(self, now: float) -> str | None:
+        """Why the batch is taken to stand still, None if it gets on."""
+        if now - self._looked < self._patience / _LOOKS:
+            return None
+        self._looked = now
+        activity = self._activity()
+        if self._seen is None or self._seen[0] != activity:
+            self._seen = activity, now
+        if now - self._seen[1] < self._patience:
+            return None
+        return (
+            f"no task of the batch has finished for {self._patience:g} s (max_batch_ms): "
+            "Spark has no executor for it, or a task takes longer than that"
+        )
+
+    def _is_cancelled(self) -> bool:
+        with self._lock:
+            return self._batch is not None and self._reason is not None
 
     def close(self) -> None:
         """Stop watching; the thread ends within a tick."""
@@ -89,6 +130,8 @@ class Watch:
     def _run(self) -> None:
         epoch, timeout = -1, _TICK
         while not self._closed.is_set():
+            if self.stalled is not None:
+                self._closed.wait(_TICK)  # a closed member's `wait` returns at once
             try:
                 ownership = self._member.wait(epoch, timeout)
                 self.look(ownership, time.monotonic())

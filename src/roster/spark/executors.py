@@ -1,0 +1,123 @@
+"""A slot on an executor, asked for with a tiny job: is there one, and can its Python do a batch's work?"""
+
+from __future__ import annotations
+
+import importlib
+import platform
+import sys
+import uuid
+from typing import TYPE_CHECKING, Any
+
+from pyspark import InheritableThread
+
+from roster import __version__
+from roster.spark.errors import PipelineError, reason_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from pyspark import SparkContext
+
+_PARTS = {"roster": "Roster", "confluent_kafka": "confluent-kafka", "pyarrow": "pyarrow", "pandas": "pandas"}
+_FIX = (
+    "Give executors and driver one environment: set PYSPARK_PYTHON before the session is made "
+    f"(the driver runs {sys.executable}), or ship it with spark.archives"
+)
+
+
+class SlotProbe:
+    """One tiny job in a thread of its own; it ends when an executor has run its only task."""
+
+    def __init__(self, context: SparkContext, group: str) -> None:
+        self._context = context
+        self._job_group = f"roster-{group}-slot-{uuid.uuid4().hex[:8]}"
+        self._description = f"{group}: waits for executors"
+        self._found: Mapping[str, Any] = {}
+        self._error: Exception | None = None
+        self._thread = InheritableThread(target=self._run, name=f"roster-slot-{group}", daemon=True)
+
+    def start(self) -> None:
+        """Submit the job."""
+        self._thread.start()
+
+    def wait(self, seconds: float) -> bool:
+        """Wait for the job to end; False if it has not."""
+        self._thread.join(seconds)
+        return not self._thread.is_alive()
+
+    def cancel(self) -> None:
+        """Withdraw the job."""
+        self._context.cancelJobGroup(self._job_group)
+
+    @property
+    def running(self) -> bool:
+        """Whether an executor is at work on it."""
+        return task_counts(self._context, self._job_group)[1] > 0
+
+    def check(self) -> None:
+        """PipelineError when the job showed that executors cannot do a pipeline's work."""
+        if self._error is not None:
+            raise PipelineError(f"executors cannot run Python: {reason_of(self._error)}", field="spark", fix=_FIX)
+        check_worker(self._found)
+
+    def _run(self) -> None:
+        try:
+            self._context.setJobGroup(self._job_group, self._description, interruptOnCancel=True)
+            self._found = self._context.parallelize([0], 1).mapPartitions(_worker_report(_PARTS)).collect()[0]
+        except Exception as error:
+            self._error = error
+
+
+def _worker_report(parts: Mapping[str, str]) -> Callable[[Iterable[int]], Iterable[dict[str, Any]]]:
+    names = list(parts)
+
+    # A nested function is pickled by value, so a worker without Roster can load it: it uses nothing of this module.
+    def look(_: Iterable[int]) -> Iterable[dict[str, Any]]:
+        missing = {}
+        for name in names:
+            try:
+                importlib.import_module(name)
+            except Exception as error:
+                missing[name] = f"{type(error).__name__}: {error}"
+        version = getattr(sys.modules.get("roster"), "__version__", "")
+        yield {
+            "python": sys.executable,
+            "python_version": platform.python_version(),
+            "host": platform.node(),
+            "missing": missing,
+            "roster_version": version,
+        }
+
+    return look
+
+
+def check_worker(found: Mapping[str, Any]) -> None:
+    """PipelineError if what a worker reported of itself lacks something or is another Roster than the driver's."""
+    missing: Mapping[str, str] = found["missing"]
+    where = f"executors run {found['python']} (Python {found['python_version']}, host {found['host']})"
+    if missing:
+        lacking = " and no ".join(_PARTS[name] for name in missing)
+        others = [text for text in missing.values() if not text.startswith("ModuleNotFoundError")]
+        detail = f" ({'; '.join(others)})" if others else ""
+        raise PipelineError(f"{where}, which has no {lacking}{detail}", field="spark", fix=_FIX)
+    if found["roster_version"] != __version__:
+        raise PipelineError(
+            f"{where}, which has Roster {found['roster_version']}, the driver has {__version__}",
+            field="spark",
+            fix=_FIX,
+        )
+
+
+def task_counts(context: SparkContext, job_group: str) -> tuple[int, int]:
+    """Of a job group: tasks finished (with jobs and stages, so that each step counts), and tasks running."""
+    tracker = context.statusTracker()
+    finished = running = 0
+    for job_id in tracker.getJobIdsForGroup(job_group):
+        finished += 1
+        job = tracker.getJobInfo(job_id)
+        for stage_id in job.stageIds if job is not None else ():
+            stage = tracker.getStageInfo(int(stage_id))
+            if stage is not None:
+                finished += stage.numCompletedTasks
+                running += stage.numActiveTasks
+    return finished, running

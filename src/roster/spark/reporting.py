@@ -1,0 +1,194 @@
+"""What a pipeline says of itself by default: one line each for joining, handing over, progress and the end."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import time
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
+
+from roster.spark.errors import PipelineError, reason_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable
+
+    from roster.client import Ownership
+    from roster.model import TopicPartition
+    from roster.spark.batch import Progress
+
+log = logging.getLogger("roster.pipeline")
+
+INTERVAL = 10.0
+"""Seconds between two progress lines, at least."""
+_MOST_NAMED = 8  # runs of partitions in one line
+_LEVELS = {"0": None, "off": None, "1": logging.INFO, "on": logging.INFO, "info": logging.INFO} | {
+    "debug": logging.DEBUG,
+    "warning": logging.WARNING,
+    "error": logging.ERROR,
+}
+
+
+class _Fallback(logging.StreamHandler[Any]):
+    """Writes Roster's records to stderr as long as the application has configured no logging of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+
+    def handle(self, record: logging.LogRecord) -> bool:
+        if _is_configured():
+            return False
+        self.setStream(sys.stderr)
+        return bool(super().handle(record))
+
+
+_fallback = _Fallback()
+
+
+def _is_configured() -> bool:
+    """Whether anybody but Roster handles its records."""
+    mine = logging.getLogger("roster").handlers
+    return bool(logging.getLogger().handlers or log.handlers or [h for h in mine if h is not _fallback])
+
+
+def level_of(switch: bool | str | None) -> int | None:
+    """The level to log at, None for not at all: `switch`, or the environment's ROSTER_LOG when that is None."""
+    field = "log"
+    if switch is None:
+        field, switch = "ROSTER_LOG", os.environ.get("ROSTER_LOG") or True
+    if isinstance(switch, bool):
+        return logging.INFO if switch else None
+    if not isinstance(switch, str) or switch.lower() not in _LEVELS:
+        raise PipelineError(f"{switch!r} is not known", field=field, fix=f"Use one of {', '.join(sorted(_LEVELS))}")
+    return _LEVELS[switch.lower()]
+
+
+def let_speak(level: int | None) -> None:
+    """Make records of `level` visible where the application has configured no logging; else its configuration holds."""
+    root = logging.getLogger("roster")
+    if _fallback not in root.handlers:
+        root.addHandler(_fallback)
+    if level is None or _is_configured():
+        return
+    for logger in (root if level == logging.DEBUG else log,):
+        if logger.level == logging.NOTSET or logger.level > level:
+            logger.setLevel(level)
+
+
+class Reporter:
+    """The lines of one run. `now` is monotonic seconds; every line is `GROUP: event key=value …`."""
+
+    def __init__(self, group: str, *, enabled: bool = True, now: Callable[[], float] = time.monotonic) -> None:
+        self._group, self._enabled, self._now = group, enabled, now
+        self._owned: frozenset[TopicPartition] = frozenset()
+        self._joined = False
+        self._said = float("-inf")
+        self._unsaid: list[Progress] = []
+        self._batches = self._rows = 0
+
+    def line(self, event: str, level: int = logging.INFO, **fields: object) -> None:
+        """One line; fields that are None or empty are left out."""
+        if not self._enabled and level < logging.WARNING:
+            return
+        known = {name: value for name, value in fields.items() if value is not None and value != ""}
+        pairs = "".join(f" {name}={_quoted(value)}" for name, value in known.items())
+        log.log(level, "%s: %s%s", self._group, event, pairs, extra={"roster": {"group": self._group, **known}})
+
+    def owns(self, ownership: Ownership, assignor: str | None) -> None:
+        """What is owned now: the first time it has joined with that, later it took over or handed over."""
+        before, after = self._owned, ownership.partitions
+        self._owned = after
+        if not self._joined and ownership.generation >= 0:
+            self._joined = True
+            self.line(
+                "joined",
+                partitions=brief(after) or "none",
+                generation=ownership.generation,
+                assignor=assignor,
+                member=ownership.member_id,
+            )
+            return
+        taken, given = after - before, before - after
+        lost = given & ownership.lost
+        where: dict[str, Any] = {
+            "owned": len(after),
+            "generation": ownership.generation if ownership.generation >= 0 else None,
+        }
+        if lost:
+            self.line("lost", logging.WARNING, partitions=brief(lost), **where)
+        if given - lost:
+            self.line("handed over", partitions=brief(given - lost), **where)
+        if taken:
+            self.line("took over", partitions=brief(taken), **where)
+
+    def left(self, reason: str) -> None:
+        """The group was left for a while; everything went back."""
+        self.line("handed back", logging.WARNING, partitions=brief(self._owned), reason=reason)
+        self._owned, self._joined = frozenset(), False
+
+    def progress(self, progress: Progress) -> None:
+        """A batch is done; said at once if the last such line is old enough, else added to the next."""
+        self._batches += 1
+        self._rows += progress.rows
+        self._unsaid.append(progress)
+        self.tick()
+
+    def tick(self) -> None:
+        """Say what is not said yet, if it is time."""
+        now = self._now()
+        if not self._unsaid or now - self._said < INTERVAL:
+            return
+        self._said = now
+        unsaid, self._unsaid = self._unsaid, []
+        rows, spent = sum(p.rows for p in unsaid), sum(p.duration_ms for p in unsaid)
+        last = unsaid[-1]
+        self.line(
+            "progress",
+            batches=len(unsaid),
+            rows=rows,
+            rows_per_second=round(rows * 1000 / max(spent, 1)),
+            lag=last.total_lag,
+            owned=len(last.lag),
+            batch=last.batch,
+            generation=last.generation,
+        )
+
+    def ended(self, reason: str, error: BaseException | None = None) -> None:
+        """The last line: why the run ended, and what it did."""
+        if error is None:
+            self.line("stopped", reason=reason, batches=self._batches, rows=self._rows)
+        else:
+            self.line("failed", logging.ERROR, reason=_first_line(error), batches=self._batches, rows=self._rows)
+
+
+def brief(partitions: Collection[TopicPartition]) -> str:
+    """`orders 0-3,7; clicks 1`, cut after some."""
+    texts, named = [], 0
+    for topic, group in groupby(sorted(partitions), key=lambda p: p.topic):
+        runs = list(_runs(p.partition for p in group))
+        shown = runs[: max(_MOST_NAMED - named, 0)]
+        named += len(runs)
+        if shown:
+            texts.append(f"{topic} {','.join(shown)}")
+    more = f" and more, {len(partitions)} in all" if named > _MOST_NAMED else ""
+    return "; ".join(texts) + more
+
+
+def _runs(numbers: Iterable[int]) -> Iterable[str]:
+    """Sorted numbers as `1-3`, `7`."""
+    for _, group in groupby(enumerate(numbers), key=lambda pair: pair[1] - pair[0]):
+        run = [number for _, number in group]
+        yield str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}"
+
+
+def _first_line(error: BaseException) -> str:
+    kind = "" if isinstance(error, PipelineError) else f"{type(error).__name__}: "
+    text = reason_of(error)
+    return text if text.startswith(kind) else f"{kind}{text}"
+
+
+def _quoted(value: object) -> str:
+    text = str(value)
+    return f'"{text}"' if any(c.isspace() for c in text) else text

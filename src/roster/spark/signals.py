@@ -1,0 +1,62 @@
+"""SIGINT and SIGTERM while a session or a pipeline is at work in the main thread."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import signal
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from types import FrameType
+
+log = logging.getLogger("roster.pipeline")
+
+_ECHO = 1.0
+"""Seconds in which a second signal is the first one's echo: `timeout` sends to a process and to its group."""
+
+
+@contextlib.contextmanager
+def stopping(stop: Callable[[str, bool], object]) -> Iterator[None]:
+    """SIGINT and SIGTERM call `stop(reason, now)`, a second one a second later or more with `now` set.
+
+    Only in the main thread; the handlers of before are put back.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    first: float | None = None
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        nonlocal first
+        moment = time.monotonic()
+        now = first is not None and moment - first >= _ECHO
+        first = moment if first is None else first
+        # A handler may interrupt any lock's holder, so the work is done by a thread.
+        threading.Thread(target=stop, args=(signal.Signals(number).name, now), daemon=True).start()
+
+    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler if handler is not None else signal.SIG_DFL)
+
+
+def exit_on_sigterm() -> None:
+    """From now on SIGTERM ends the process as `sys.exit(0)` does: `finally` and exit handlers run, Spark is stopped.
+
+    Only in the main thread, and only where the application has set no handler of its own.
+    """
+    if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, _exit)
+
+
+def _exit(number: int, frame: FrameType | None) -> None:
+    signal.signal(number, signal.SIG_IGN)  # one is enough: a second must not break off the clean end
+    log.info("stopped by %s before a pipeline was running", signal.Signals(number).name)
+    sys.exit(0)

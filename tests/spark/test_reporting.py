@@ -1,0 +1,142 @@
+"""What a pipeline says by default: which lines, when, and where they go."""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+
+from roster.client import Ownership
+from roster.model import TopicPartition
+from roster.spark import PipelineError, Progress
+from roster.spark.reporting import INTERVAL, Reporter, brief, level_of
+
+P0, P1, P2 = (TopicPartition("t", number) for number in range(3))
+OWNED = Ownership(generation=3, member_id="m-1", partitions=frozenset({P0, P1}), epoch=1)
+BATCH = Progress("g", "m-1", 3, 0, 0, 500, 1_000, {}, {P0: 5, P1: 2}, 1)
+
+
+class Heard:
+    """A reporter on a clock of the test's, and its lines."""
+
+    def __init__(self, caplog: pytest.LogCaptureFixture) -> None:
+        caplog.set_level(logging.INFO, "roster.pipeline")
+        self.now = 100.0
+        self.reporter = Reporter("g", now=lambda: self.now)
+        self._caplog = caplog
+
+    def lines(self) -> list[str]:
+        found = [record.getMessage() for record in self._caplog.records]
+        self._caplog.clear()
+        return found
+
+
+@pytest.fixture
+def heard(caplog: pytest.LogCaptureFixture) -> Heard:
+    return Heard(caplog)
+
+
+def test_joining_is_one_line_with_the_member_id_once(heard: Heard) -> None:
+    heard.reporter.owns(Ownership(), None)
+    heard.reporter.owns(OWNED, "range")
+    heard.reporter.owns(OWNED, "range")
+    assert heard.lines() == ['g: joined partitions="t 0-1" generation=3 assignor=range member=m-1']
+
+
+def test_what_moves_is_named(heard: Heard) -> None:
+    heard.reporter.owns(OWNED, "range")
+    heard.reporter.owns(replace(OWNED, partitions=frozenset({P1, P2}), generation=4), "range")
+    heard.reporter.owns(replace(OWNED, partitions=frozenset({P1}), lost=frozenset({P2}), generation=-1), "range")
+    assert heard.lines()[1:] == [
+        'g: handed over partitions="t 0" owned=2 generation=4',
+        'g: took over partitions="t 2" owned=2 generation=4',
+        'g: lost partitions="t 2" owned=1',
+    ]
+
+
+def test_progress_is_a_line_at_most_every_interval_and_no_batch_is_left_out(heard: Heard) -> None:
+    heard.reporter.progress(BATCH)
+    assert heard.lines() == ["g: progress batches=1 rows=1000 rows_per_second=2000 lag=7 owned=2 batch=0 generation=3"]
+    for number in (1, 2):
+        heard.now += 3.0
+        heard.reporter.progress(replace(BATCH, batch=number))
+    assert heard.lines() == []
+    heard.now += INTERVAL - 6.0
+    heard.reporter.tick()
+    assert heard.lines() == ["g: progress batches=2 rows=2000 rows_per_second=2000 lag=7 owned=2 batch=2 generation=3"]
+    heard.now += INTERVAL
+    heard.reporter.tick()
+    assert heard.lines() == [], "nothing new"
+    heard.reporter.ended("SIGTERM")
+    assert heard.lines() == ["g: stopped reason=SIGTERM batches=3 rows=3000"]
+
+
+def test_a_failure_is_an_error_with_its_one_telling_line(heard: Heard, caplog: pytest.LogCaptureFixture) -> None:
+    heard.reporter.ended("", ValueError("no\nsuch thing"))
+    assert caplog.records[0].levelno == logging.ERROR
+    assert heard.lines() == ['g: failed reason="ValueError: no" batches=0 rows=0']
+
+
+def test_switched_off_only_warnings_are_left(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "roster.pipeline")
+    reporter = Reporter("g", enabled=False)
+    reporter.owns(OWNED, "range")
+    reporter.left("stalled")
+    assert [record.getMessage() for record in caplog.records] == ['g: handed back partitions="t 0-1" reason=stalled']
+
+
+def test_partitions_are_written_as_runs_and_cut() -> None:
+    assert brief({P0, P1, P2, TopicPartition("a", 7)}) == "a 7; t 0-2"
+    assert brief({TopicPartition("t", 2 * n) for n in range(9)}) == "t 0,2,4,6,8,10,12,14 and more, 9 in all"
+    assert brief(set()) == ""
+
+
+@pytest.mark.parametrize(
+    ("switch", "environment", "level"),
+    [
+        (None, "", logging.INFO),
+        (None, "off", None),
+        (None, "DEBUG", logging.DEBUG),
+        (True, "off", logging.INFO),
+        (False, "debug", None),
+        ("warning", "", logging.WARNING),
+    ],
+)
+def test_the_switch_and_the_environment(
+    switch: bool | str | None, environment: str, level: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ROSTER_LOG", environment)
+    assert level_of(switch) == level
+
+
+def test_a_switch_that_is_none_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(PipelineError, match=r"log: 'loud' is not known\. Use one of 0, 1, debug"):
+        level_of("loud")
+    monkeypatch.setenv("ROSTER_LOG", "loud")
+    with pytest.raises(PipelineError, match="ROSTER_LOG: 'loud' is not known"):
+        level_of(None)
+
+
+@pytest.mark.parametrize(
+    ("configured", "lines"),
+    [
+        ("", ["INFO roster.pipeline: g: stopped reason=now batches=0 rows=0"]),
+        ("logging.basicConfig(level=logging.INFO)", ["INFO:roster.pipeline:g: stopped reason=now batches=0 rows=0"]),
+        ("logging.basicConfig()", []),
+        ("logging.getLogger('roster').addHandler(logging.NullHandler())", []),
+    ],
+)
+def test_lines_go_to_stderr_unless_logging_is_configured_and_never_twice(configured: str, lines: list[str]) -> None:
+    """In a process of its own: pytest configures logging."""
+    program = (
+        f"import logging\n{configured}\n"
+        "from roster.spark.reporting import Reporter, let_speak\n"
+        "let_speak(logging.INFO); let_speak(logging.INFO)\n"
+        "Reporter('g').ended('now')\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    written = ended.stderr.splitlines()
+    assert [line[line.find("INFO") :] for line in written] == lines

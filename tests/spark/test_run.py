@@ -1,0 +1,207 @@
+"""A run's order: a slot first, then the group; what a stall and a stop mean on the way. All around it is scripted."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+from spark_fakes import P0, P1, FakeMember, FakeRunner, FakeSink
+
+from roster.client import ClosedError
+from roster.spark import PipelineError, run, signals
+from roster.spark.executors import check_worker
+from roster.spark.options import Options
+from roster.spark.reporting import Reporter
+from roster.spark.run import Run, client_id_of
+from roster.spark.watch import Watch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from roster.spark.batch import Batch
+
+OPTIONS = Options(bootstrap="b:1", group="g", topics=("t",), min_offsets_per_task=1, max_offsets_per_batch=5)
+
+
+class FakeProbe:
+    """Is answered after `looks` looks; `during` is called at each."""
+
+    def __init__(self, looks: int, during: Callable[[], object], error: PipelineError | None = None) -> None:
+        self.looks, self.during, self.error = looks, during, error
+        self.running, self.cancelled = False, False
+
+    def wait(self, seconds: float) -> bool:
+        self.during()
+        self.looks -= 1
+        return self.looks < 0
+
+    def check(self) -> None:
+        if self.error is not None:
+            raise self.error
+
+    def cancel(self) -> None:
+        self.cancelled = True
+
+
+class SlotRunner(FakeRunner):
+    """Hands out the probes of a script, the last for ever."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.script = [FakeProbe(0, lambda: None)]
+        self.asked: list[FakeProbe] = []
+
+    def ask_for_slot(self) -> FakeProbe:
+        probe = self.script.pop(0) if len(self.script) > 1 else self.script[0]
+        self.asked.append(probe)
+        return probe
+
+
+class Stage:
+    """A run with everything around it faked; members are made as `joins` says."""
+
+    def __init__(self) -> None:
+        self.members: list[FakeMember] = []
+        self.runner, self.sink = SlotRunner(), FakeSink()
+        self.run = Run(OPTIONS, self.runner, self.sink, self._join, Reporter("g"))
+        self.on_start: Callable[[FakeMember], object] = lambda member: None
+
+    def _join(self, options: Options) -> FakeMember:
+        member = FakeMember({P0: 10, P1: 20})
+        member.become(P0, P1, generation=len(self.members) + 1, member_id=f"m{len(self.members)}")
+        member.end = self.run.stop
+        plain = member.start
+
+        def start(timeout: float) -> None:
+            plain(timeout)
+            self.on_start(member)
+
+        member.start = start  # type: ignore[assignment, method-assign]
+        self.members.append(member)
+        return member
+
+
+def test_without_a_slot_it_says_so_and_does_not_join(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caplog.set_level(logging.INFO, "roster.pipeline")
+    stage, clock = Stage(), [0.0]
+    monkeypatch.setattr(run.time, "monotonic", lambda: clock[0])
+
+    def look() -> None:
+        clock[0] += 1.0
+        assert stage.members == [], "no member is made, so none holds partitions"
+        assert stage.run.phase == "waiting for executors"
+
+    stage.runner.script = [FakeProbe(40, look)]
+    stage.runner.script[0].looks = 40
+    stage.on_start = lambda member: stage.run.stop()
+    stage.run.work(available_now=False)
+    said = [record.getMessage() for record in caplog.records]
+    assert said == [
+        'g: waits for executors seconds=5 partitions="none meanwhile"',
+        'g: waits for executors seconds=35 partitions="none meanwhile"',
+    ]
+    assert {entry[0] for entry in stage.members[0].history} == {"start", "close"}
+
+
+def test_stopped_while_waiting_the_probe_is_withdrawn_and_nothing_joins() -> None:
+    stage = Stage()
+    stage.runner.script = [FakeProbe(5, stage.run.stop)]
+    stage.run.work(available_now=False)
+    assert stage.runner.asked[0].cancelled
+    assert stage.members == []
+
+
+def test_stopped_while_joining_the_join_is_given_up() -> None:
+    stage = Stage()
+
+    def stop_meanwhile(member: FakeMember) -> None:
+        assert stage.run.phase == "joining"
+        stage.run.stop()
+        assert member.of("close"), "closed under the waiting start"
+        raise ClosedError("the member was closed")
+
+    stage.on_start = stop_meanwhile
+    stage.run.work(available_now=False)
+    assert stage.runner.batches == []
+
+
+def test_executors_that_cannot_do_the_work_end_the_run_before_the_join() -> None:
+    stage = Stage()
+    stage.runner.script = [FakeProbe(0, lambda: None, PipelineError("executors run X, which has no Roster"))]
+    with pytest.raises(PipelineError, match="which has no Roster"):
+        stage.run.work(available_now=False)
+    assert stage.members == []
+
+
+def test_after_a_stall_the_group_is_left_a_slot_awaited_and_the_work_taken_up_as_another_member(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Watch, "start", lambda self: None)  # it looks when the test says so
+    stage = Stage()
+
+    def stall(batch: Batch) -> None:
+        watch = stage.run._loop._watch  # type: ignore[union-attr]
+        for now in (0.0, 284.0, 300.0):
+            watch.look(stage.members[0].ownership(), now)
+        assert stage.members[0].of("close"), "left at once, before the batch has come back"
+        stage.runner.during = lambda batch: None
+
+    stage.runner.during = stall
+    stage.run.work(available_now=True)
+    assert len(stage.runner.asked) == len(stage.members) == 2
+    assert sorted(stage.sink.records) == sorted((p, o) for p, end in {P0: 10, P1: 20}.items() for o in range(end))
+    assert stage.sink.aborted == 1
+    assert set(stage.sink.claims.values()) == {"m1"}
+    assert "handed back partitions" in caplog.text
+    assert "max_batch_ms" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("found", "message"),
+    [
+        (
+            {"missing": {"roster": "ModuleNotFoundError: No module named 'roster'"}},
+            r"executors run /usr/bin/python3 \(Python 3\.11\.2, host h\), which has no Roster\. Give executors",
+        ),
+        (
+            {"missing": {"roster": "ModuleNotFoundError: x", "pyarrow": "ImportError: libarrow.so"}},
+            r"which has no Roster and no pyarrow \(ImportError: libarrow\.so\)",
+        ),
+        ({"missing": {}, "roster_version": "0.0.1"}, r"which has Roster 0\.0\.1, the driver has"),
+    ],
+)
+def test_what_executors_lack_is_one_line(found: dict[str, object], message: str) -> None:
+    report = {"python": "/usr/bin/python3", "python_version": "3.11.2", "host": "h", "roster_version": "", **found}
+    with pytest.raises(PipelineError, match=message) as raised:
+        check_worker(report)
+    assert "\n" not in str(raised.value)
+
+
+def test_a_second_signal_within_a_second_is_an_echo(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, calls, called = [50.0], [], threading.Semaphore(0)
+    monkeypatch.setattr(signals.time, "monotonic", lambda: clock[0])
+
+    def stop(reason: str, now: bool) -> None:
+        calls.append((reason, now))
+        called.release()
+
+    before = signal.getsignal(signal.SIGINT)
+    with signals.stopping(stop):
+        for moment in (50.0, 50.9, 51.0):
+            clock[0] = moment
+            signal.raise_signal(signal.SIGINT)
+            assert called.acquire(timeout=10)
+    assert calls == [("SIGINT", False), ("SIGINT", False), ("SIGINT", True)]
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"), [("shops", "shops"), ("My shops (v2)", "My-shops-v2"), ("łódź", "d"), ("东京", "roster")]
+)
+def test_the_default_client_id_is_the_applications_name(name: str, expected: str) -> None:
+    assert client_id_of(name) == expected

@@ -1,0 +1,80 @@
+"""`session()` under spark-submit and without, and SIGTERM before a pipeline runs; each in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pyspark
+import pytest
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(240)]
+
+PROGRAM = """
+import json, sys
+from roster.spark import session
+spark = session("named-in-code", "local[2]", spark_sql_shuffle_partitions=2, spark_x_y="code")
+conf, context = spark.sparkContext.getConf(), spark.sparkContext
+names = ["spark.sql.shuffle.partitions", "spark.x.y", "spark.ui.enabled", "spark.python.unix.domain.socket.enabled"]
+print(json.dumps([context.master, context.appName, *map(conf.get, names)]))
+spark.stop()
+"""
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Path:
+    path = tmp_path / "who.py"
+    path.write_text(PROGRAM)
+    return path
+
+
+def answer(command: list[str], **environment: str) -> tuple[list[str], str]:
+    ended = subprocess.run(
+        command, capture_output=True, text=True, check=True, timeout=200, env={**os.environ, **environment}
+    )
+    (line,) = [line for line in ended.stdout.splitlines() if line.startswith("[")]
+    found: list[str] = json.loads(line)
+    return found, ended.stdout + ended.stderr  # spark-submit turns its program's stderr into stdout
+
+
+def test_without_spark_submit_code_wins_over_the_defaults_file_and_that_over_advice(
+    program: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "spark-defaults.conf").write_text("spark.x.y file\nspark.ui.enabled true\nspark.master local[7]\n")
+    found, _ = answer([sys.executable, str(program)], SPARK_CONF_DIR=str(tmp_path))
+    assert found == ["local[2,4]", "named-in-code", "2", "code", "true", "true"]
+
+
+def test_what_spark_submit_was_given_stays(program: Path) -> None:
+    submit = Path(pyspark.__file__).parent / "bin" / "spark-submit"
+    options = ["--master", "local[1]", "--name", "mine", "--conf", "spark.sql.shuffle.partitions=64"]
+    options += ["--conf", "spark.ui.enabled=true"]
+    found, said = answer([str(submit), *options, str(program)], PYSPARK_PYTHON=sys.executable)
+    assert found == ["local[1]", "mine", "64", "code", "true", "true"]
+    assert "spark.sql.shuffle.partitions=64 of spark-submit is kept, not 2" in said
+    assert "spark.master=local[1] of spark-submit is kept, not local[2,4]" in said
+
+
+def test_sigterm_before_spark_is_up_ends_cleanly(tmp_path: Path) -> None:
+    """The handler is there before the JVM is started, which takes a while."""
+    program = (
+        "import roster.spark.startup as s\n"
+        "real = s.check_java\n"
+        "def announce():\n    print('starting', flush=True)\n    return real()\n"
+        "s.check_java = announce\n"
+        "try:\n    s.session('x', 'local[1]')\nfinally:\n    print('cleaned up', flush=True)\n"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "starting\n"
+    process.send_signal(signal.SIGTERM)
+    out, err = process.communicate(timeout=100)
+    assert (process.returncode, out) == (0, "cleaned up\n")
+    assert "Traceback" not in err
+    assert "stopped by SIGTERM" in err

@@ -1,0 +1,65 @@
+"""What is refused or warned of in a transform, by its plan; the frames come from where a pipeline's come from."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pyspark.sql import functions as F
+
+from roster.spark import PipelineError
+from roster.spark.streaming_only import checked, notes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = pytest.mark.spark
+
+
+def records(spark: SparkSession) -> DataFrame:
+    source: Any = spark.range(0, 1, 1, 1).mapInArrow(lambda rows: rows, "id long")
+    return source.selectExpr("id", "timestamp_seconds(id) AS at", "'k' AS key")
+
+
+@pytest.mark.parametrize(
+    "transform",
+    [
+        lambda df: df.withWatermark("at", "1 minute"),
+        lambda df: df.where("id > 0").withWatermark("at", "1 minute").groupBy(F.window("at", "1 minute")).count(),
+        lambda df: df.withWatermark("at", "1 minute").dropDuplicates(["key"]),
+    ],
+)
+def test_a_watermark_is_refused_with_the_way_out(
+    spark: SparkSession, transform: Callable[[DataFrame], DataFrame]
+) -> None:
+    with pytest.raises(PipelineError, match=r"transform: withWatermark\('at'\) needs state.*Leave it out\. Keep what"):
+        checked(transform, records(spark))
+    assert records(spark).withWatermark("at", "1 minute").columns == ["id", "at", "key"], "elsewhere it is as it was"
+
+
+@pytest.mark.parametrize(
+    ("transform", "noted"),
+    [
+        (lambda df: df.dropDuplicates(["key"]), ["dropDuplicates"]),
+        (lambda df: df.select("key").distinct().where("key > ''"), ["dropDuplicates"]),
+        (lambda df: df.groupBy(F.window("at", "1 minute")).count(), ["a time window"]),
+        (lambda df: df.groupBy(F.session_window("at", "1 minute")).count(), ["a time window"]),
+        (lambda df: df.groupBy("key").agg(F.avg("id"), F.sum("id")), ["avg()"]),
+        (lambda df: df.groupBy("key").agg(F.countDistinct("id")), ["count(distinct)"]),
+        (lambda df: df.groupBy("key").agg(F.percentile_approx("id", 0.5)), ["percentile_approx()"]),
+        (lambda df: df.groupBy("key").agg(F.count("*"), F.sum("id"), F.min("id"), F.max("id")), []),
+        (lambda df: df.orderBy("id").limit(1), []),
+    ],
+)
+def test_results_of_one_batch_only_are_noted(
+    spark: SparkSession, transform: Callable[[DataFrame], DataFrame], noted: list[str]
+) -> None:
+    found = checked(transform, records(spark))[1]
+    assert [line[: len(start)] for line, start in zip(found, noted, strict=True)] == noted
+
+
+def test_what_is_done_to_another_table_is_not_noted(spark: SparkSession) -> None:
+    others = spark.range(3).dropDuplicates().groupBy("id").agg(F.avg("id").alias("mean"))
+    assert notes(records(spark).join(others, "id")) == []
