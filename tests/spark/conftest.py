@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import signal
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -31,6 +32,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         spark_driver_memory="1g",
         **{"spark.sql.warehouse.dir": str(warehouse)},
     )
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # pytest would take a SystemExit for a failed test
     started.sparkContext.setLogLevel("ERROR")
     yield started
     started.stop()

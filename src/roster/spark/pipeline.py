@@ -349,14 +349,12 @@ class Pipeline:
         runner = SparkRunner(self._spark, config, self._function, self._schema, self._transform)
         sink.open(self._spark, options.group)
         run = Run(options, runner, sink, self._membership, reporter, self._on_progress)
-        with self._lock:
-            self._run_now = run
-            if self._stopping:
-                return
-        try:
+        with contextlib.closing(sink):
+            with self._lock:
+                self._run_now = run
+                if self._stopping:
+                    return
             run.work(available_now=available_now)
-        finally:
-            sink.close()
 
 
 def _check_callable(function: object, field: str) -> None:

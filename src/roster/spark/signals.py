@@ -57,6 +57,6 @@ def exit_on_sigterm() -> None:
 
 
 def _exit(number: int, frame: FrameType | None) -> None:
-    signal.signal(number, signal.SIG_IGN)  # one is enough: a second must not break off the clean end
+    signal.signal(number, signal.SIG_DFL)  # should the clean end hang, a second one ends it
     log.info("stopped by %s before a pipeline was running", signal.Signals(number).name)
     sys.exit(0)
