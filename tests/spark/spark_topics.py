@@ -68,7 +68,7 @@ class Topics:
         return {p: found.offset for p, found in self.admin.group_offsets(group).items()}
 
 
-def until(condition: Callable[[], Any], seconds: float = 60.0, what: str = "") -> Any:
+def until(condition: Callable[[], Any], seconds: float = 180.0, what: str = "") -> Any:
     """Wait for a condition; its value."""
     import time
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from roster.spark import Batch, Sink
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 
 
 @pytest.fixture
