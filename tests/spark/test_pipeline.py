@@ -502,29 +502,33 @@ def test_stopped_while_no_broker_answers_it_ends_at_once_and_well(spark: SparkSe
     assert (pipeline.status, pipeline.exception) == ("stopped", None)
 
 
-def test_a_batch_that_gets_nowhere_gives_the_partitions_to_others_and_the_pipeline_joins_again(
+def test_a_batch_that_gets_nowhere_gives_the_partitions_to_others(
     spark: SparkSession, topics: Topics, group: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     topic = topics.create(2, 20)
-    path = str(tmp_path / "hold")
-    (tmp_path / "hold").touch()
+    hold = tmp_path / "hold"
+    hold.touch()
+    path = str(hold)
 
     def wait_while_held(rows: pa.RecordBatch) -> pa.RecordBatch:
         while os.path.exists(path):  # noqa: PTH110
             time.sleep(0.05)
         return rows.select(["partition", "offset"])
 
-    pipeline = (
-        Pipeline(spark, topics.bootstrap, group, topic, max_batch_ms=3_000, heartbeat_interval_ms=200)
-        .map_arrow(wait_while_held, "partition int, offset long")
-        .write(ParquetSink(tmp_path / "out"))
-        .start()
-    )
+    def pipeline(**options: Any) -> Pipeline:
+        return (
+            Pipeline(spark, topics.bootstrap, group, topic, heartbeat_interval_ms=200, **options)
+            .map_arrow(wait_while_held, "partition int, offset long")
+            .write(ParquetSink(tmp_path / "out"))
+        )
+
+    stuck = pipeline(max_batch_ms=2_000).start()
     until(lambda: "handed back partitions" in caplog.text, what="the group is left")
-    (tmp_path / "hold").unlink()
-    until(lambda: ParquetSink(tmp_path / "out").positions() == topics.ends(topic))
-    pipeline.stop()
-    assert pipeline.wait(30)
+    stuck.stop(now=True)
+    hold.unlink()
+    assert stuck.wait(180)
+    assert ParquetSink(tmp_path / "out").positions() == {}
+    pipeline().run(available_now=True)
     assert pairs(spark.read.parquet(str(tmp_path / "out"))) == topics.everything(topic)
 
 
