@@ -10,11 +10,11 @@ together. SQLite stands for any database with transactions.
 import argparse
 import sqlite3
 from contextlib import closing
-from functools import reduce
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's custom
 
+from roster.model import TopicPartition
 from roster.spark import Batch, Pipeline, session
 
 TABLES = """
@@ -23,6 +23,7 @@ create table if not exists positions (
     topic text, partition integer, next integer not null, primary key (topic, partition)
 );
 """
+POSITIONS = "select topic, partition, next from positions"
 ADD = """
 insert into totals values (?, ?, ?)
 on conflict (shop) do update set orders = orders + excluded.orders, revenue = revenue + excluded.revenue
@@ -33,30 +34,18 @@ MOVE = "insert into positions values (?, ?, ?) on conflict (topic, partition) do
 def store(df: DataFrame, batch: Batch, path: str) -> None:
     with closing(sqlite3.connect(path, timeout=30, isolation_level=None)) as database:
         database.execute("begin immediate")  # from here on no other application changes the positions
-        known = {(topic, number): after for topic, number, after in database.execute("select * from positions")}
-        starts = {tp: max(span.start, known.get(tp, 0)) for tp, span in batch.ranges.items()}
-        fresh = {tp: span for tp, span in batch.ranges.items() if starts[tp] < span.end}
-        if fresh:
-            wanted = reduce(
-                lambda one, other: one | other,
-                (
-                    (F.col("topic") == tp.topic)
-                    & (F.col("partition") == tp.partition)
-                    & (F.col("offset") >= starts[tp])
-                    for tp in fresh
-                ),
-            )
-            order = F.from_json(F.col("value").cast("string"), "shop string, item string, price double")
-            rows = (
-                df.where(wanted)
-                .select(order.alias("order"))
-                .where("order.shop is not null")
-                .groupBy("order.shop")
-                .agg(F.count("*"), F.coalesce(F.sum("order.price"), F.lit(0.0)))
-                .collect()
-            )
-            database.executemany(ADD, [tuple(row) for row in rows])
-            database.executemany(MOVE, [(tp.topic, tp.partition, span.end) for tp, span in fresh.items()])
+        known = {TopicPartition(topic, number): after for topic, number, after in database.execute(POSITIONS)}
+        fresh, positions = batch.after(df, known)
+        order = F.from_json(F.col("value").cast("string"), "shop string, item string, price double")
+        rows = (
+            fresh.select(order.alias("order"))
+            .where("order.shop is not null")
+            .groupBy("order.shop")
+            .agg(F.count("*"), F.coalesce(F.sum("order.price"), F.lit(0.0)))
+            .collect()
+        )
+        database.executemany(ADD, [tuple(row) for row in rows])
+        database.executemany(MOVE, [(*partition, after) for partition, after in positions.items()])
         database.execute("commit")
 
 
