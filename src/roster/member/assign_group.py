@@ -34,9 +34,9 @@ def lead(
     assignor: a name, or an Assignor with options. subscriptions: the members' metadata in the JoinGroup response.
     partitions: {topic: number of partitions}; topics missing here are not assigned.
     instance_ids: {member id: instance id} of static members, from the JoinGroup response.
-    racks: racks[topic][partition], the racks that hold a replica (KIP-881).
+    racks: `racks[topic][partition]`, the racks that hold a replica (KIP-881).
     generation: the generation being formed; claims from it or a later one yield to every other claim.
-    offsets: for assignors that balance lag, offsets[topic][partition] = (log start, log end, committed or None); None
+    offsets: for assignors that balance lag, `offsets[topic][partition]` = (log start, log end, committed or None); None
     if they are not available. auto_offset_reset: where members start without a committed offset: earliest, latest or
     none.
 

@@ -23,10 +23,10 @@ class GroupSnapshot:
     subscriptions: {member id: subscription bytes}, as in the JoinGroup response.
     partitions: {topic: number of partitions}; topics missing here are not assigned.
     instance_ids: {member id: instance id} of static members.
-    racks: racks[topic][partition], the racks that hold a replica (KIP-881).
+    racks: `racks[topic][partition]`, the racks that hold a replica (KIP-881).
     generation: the generation being formed. Claims from it or a later one are left over from an earlier life of the
     group, whose generations restarted, and yield to every other claim.
-    offsets: offsets[topic][partition] = (log start, log end, committed or None); None if they are not available.
+    offsets: `offsets[topic][partition]` = (log start, log end, committed or None); None if they are not available.
     auto_offset_reset: where members start without a committed offset: earliest, latest or none.
     """
 
