@@ -28,7 +28,7 @@ from roster.cli.demo.processes import Child, Said, end_all
 from roster.cli.demo.scene import SESSION_TIMEOUT_S, Application, Scene
 from roster.cli.demo.stage import Stage, flights, users_file
 from roster.cli.errors import UserError
-from roster.cli.readers import open_source
+from roster.cli.load.formats import open_source
 from roster.console import Away, MemberSeen, Position, Snapshot
 from roster.model import TopicPartition
 

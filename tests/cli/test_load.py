@@ -17,10 +17,10 @@ import pyarrow.parquet as pq
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
-from roster.cli import sending
-from roster.cli.readers import Records
+from roster.cli.load import producer as sending
+from roster.cli.load.producer import RECORD_OVERHEAD, Tally, open_producer, send
+from roster.cli.load.source import Records
 from roster.cli.root import run
-from roster.cli.sending import RECORD_OVERHEAD, Tally, open_producer, send
 from roster.testing.broker import BrokerProcess, running_broker
 
 
@@ -268,7 +268,7 @@ def test_a_broker_killed_with_9_and_restarted_under_a_load_makes_no_record_doubl
 
 def _load(arguments: list[str], bootstrap: str, some_acknowledged: threading.Event) -> int:
     """The command without its process: signals belong to the main thread."""
-    from roster.cli import load as module
+    from roster.cli.load import command as module
 
     class Watching(module.Tally):
         def __setattr__(self, name: str, value: object) -> None:

@@ -16,9 +16,16 @@ from tests.broker.rawclient import RawClient
 
 from roster.assignors import ASSIGNORS
 from roster.broker import Broker
-from roster.cli.groups_check import check_group
 from roster.cli.root import run
-from roster.client import Admin, GroupDescription, GroupMember, MemberDescription, OffsetAndMetadata, Ownership
+from roster.client import (
+    Admin,
+    GroupDescription,
+    GroupMember,
+    MemberDescription,
+    OffsetAndMetadata,
+    Ownership,
+    check_group,
+)
 from roster.model import TopicPartition, parse_address
 from roster.testing.broker import running_broker
 from roster.wire.consumer.messages import Subscription, by_topic, encode_subscription
@@ -222,7 +229,7 @@ def test_check_looks_at_every_group_and_names_claims_without_a_generation(broker
         assert code == 1
         problems = [each["problem"] for each in json.loads(out) if each["member"] == raw.member_id]
         assert len(problems) == 2
-        assert problems[0].startswith("claims partitions and says no generation")
+        assert problems[0].startswith("claims partitions without a generation")
         assert problems[1] == "subscribes to topics that do not exist: not-there"
     finally:
         raw.close()
@@ -286,8 +293,8 @@ def listing(generation: int) -> bytes:
             {"a": subscribed(version=1, owned=1, user_data=encode_cooperative_user_data(4))},
             [],
         ),
-        ("cooperative-sticky", {"a": subscribed(owned=1)}, ["a: claims partitions and says no generation"]),
-        ("of-their-own", {"a": subscribed(owned=1)}, ["a: claims partitions and says no generation"]),
+        ("cooperative-sticky", {"a": subscribed(owned=1)}, ["a: claims partitions without a generation"]),
+        ("of-their-own", {"a": subscribed(owned=1)}, ["a: claims partitions without a generation"]),
         ("sticky", {"a": subscribed(user_data=listing(4)), "b": subscribed()}, []),
         (
             "sticky",
@@ -297,7 +304,7 @@ def listing(generation: int) -> bytes:
         (
             "sticky",
             {"a": subscribed(user_data=listing(4)[:-4])},
-            ["a: claims partitions and says no generation"],
+            ["a: claims partitions without a generation"],
         ),
         (
             "sticky",

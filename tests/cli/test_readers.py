@@ -18,13 +18,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from roster.cli import readers
-from roster.cli.encode import json_rows
 from roster.cli.errors import UserError
+from roster.cli.load.formats import open_source
+from roster.cli.load.json_rows import json_rows
+from roster.cli.load.source import Checked
 
 
 def read(path: Path, key: tuple[str, ...] = (), **options) -> tuple[list[bytes | None], list[dict]]:
-    source = readers.open_source(path, key, **options)
+    source = open_source(path, key, **options)
     checked = source.check()
     keys, values = [], []
     for records in source.batches():
@@ -50,7 +51,7 @@ def test_csv_numbers_are_numbers_only_where_every_value_of_the_column_is_one(tmp
 
 
 def test_csv_digits_arrive_as_they_were_written(tmp_path):
-    source = readers.open_source(write(tmp_path / "a.csv", b"x\n0.10000000000000000000001\n1e400\n"), ())
+    source = open_source(write(tmp_path / "a.csv", b"x\n0.10000000000000000000001\n1e400\n"), ())
     source.check()
     (records,) = source.batches()
     assert records.values == [b'{"x": 0.10000000000000000000001}', b'{"x": 1e400}']
@@ -106,7 +107,7 @@ def test_csv_a_lone_quote_inside_a_value_is_text(tmp_path):
 
 def test_csv_bad_rows_are_found_before_the_first_record_is_sent(tmp_path):
     rows = b"1,2\n" * 2_000_000
-    source = readers.open_source(write(tmp_path / "a.csv", b"a,b\n" + rows + b"oops\n"), ())
+    source = open_source(write(tmp_path / "a.csv", b"a,b\n" + rows + b"oops\n"), ())
     with pytest.raises(UserError, match="line 2000002"):
         source.check()
 
@@ -131,11 +132,11 @@ def test_csv_bad_rows_are_found_before_the_first_record_is_sent(tmp_path):
         ("a.jsonl", b'{"k": 1}\n{"k": \n', "line 2: not JSON"),
         ("a.jsonl", b'{"k": 1}\n[1]\n', "line 2: expected a JSON object"),
         ("a.jsonl", b'{"k": 1}\n\n{"j": 1}\n', "--key: no field k in .* line 3; it has j"),
-        ("a.jsonl", b'{"k": 1}\n\xff\n', "line 2: not JSON"),
+        ("a.jsonl", b'{"k": 1}\n\xff\n', "line 2: not UTF-8: invalid start byte at byte 0"),
         (
             "a.jsonl",
             b'{"k": 1}\n{"k": 1, "x": NaN}\n',
-            "line 2: x: NaN is not JSON; use null, correct the line or pass --s",
+            "line 2: x: NaN is not JSON, use null; correct the line or pass --s",
         ),
         ("a.jsonl", b'{"k": Infinity}\n', "line 1: k: Infinity is not JSON"),
         ("a.jsonl", b'{"k": {"a.b": [1, {"c": -Infinity}]}}\n', r"line 1: k\.a\.b\[1\]\.c: -Infinity is not JSON"),
@@ -152,15 +153,15 @@ def test_every_unreadable_file_is_one_clear_error(tmp_path, name, data, message)
 
 def test_a_missing_file_and_a_directory_are_named(tmp_path):
     with pytest.raises(UserError, match="is not there"):
-        readers.open_source(tmp_path / "no.csv", ())
+        open_source(tmp_path / "no.csv", ())
     with pytest.raises(UserError, match="is a directory"):
-        readers.open_source(tmp_path, ())
+        open_source(tmp_path, ())
 
 
 def test_json_lines_are_sent_as_their_own_bytes(tmp_path):
     lines = [b'{"k":1.0,"v":[1, 2]}', '{"k":"\u00e4", "v":null}'.encode(), b'{"k":null}']
-    source = readers.open_source(write(tmp_path / "a.jsonl", b"\xef\xbb\xbf" + b"\r\n".join(lines) + b"\n\n"), ("k",))
-    assert source.check() == readers.Checked(3, 0)
+    source = open_source(write(tmp_path / "a.jsonl", b"\xef\xbb\xbf" + b"\r\n".join(lines) + b"\n\n"), ("k",))
+    assert source.check() == Checked(3, 0)
     (records,) = source.batches()
     assert records.values == lines
     assert records.keys == [b"1.0", "\u00e4".encode(), None]
@@ -168,8 +169,8 @@ def test_json_lines_are_sent_as_their_own_bytes(tmp_path):
 
 def test_json_lines_skip_bad_rows(tmp_path):
     path = write(tmp_path / "a.jsonl", b'{"k":1}\nnope\n{"k":2}\n{"k":NaN}\n')
-    source = readers.open_source(path, ("k",), skip_bad=True)
-    assert source.check() == readers.Checked(2, 2)
+    source = open_source(path, ("k",), skip_bad=True)
+    assert source.check() == Checked(2, 2)
     assert read(path, ("k",), skip_bad=True)[0] == [b"1", b"2"]
 
 

@@ -117,7 +117,7 @@ def test_a_real_sigint_ends_a_waiting_command_with_130(tmp_path):
     code = (
         "import sys, time\n"
         "def wait(*_, **__):\n    print('waiting', flush=True)\n    time.sleep(60)\n"
-        "import roster.cli.load as load\nload._look_up_topic = wait\n"
+        "import roster.cli.load.command as load\nload._look_up_topic = wait\n"
         f"from roster.cli.root import run; sys.exit(run(['load', {str(tmp_path / 'a.csv')!r}, '--topic', 't']))"
     )
     child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)

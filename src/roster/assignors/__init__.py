@@ -1,6 +1,7 @@
 """Assignors as pure functions: assign(problem) -> Plan."""
 
 from roster.assignors.base import Assignor, ClaimSource, RebalanceProtocol
+from roster.assignors.evaluation import Evaluation, evaluate, evaluate_claims
 from roster.assignors.lag import (
     LAG,
     LAG_COOPERATIVE_STICKY,
@@ -25,9 +26,12 @@ __all__ = [
     "STICKY",
     "Assignor",
     "ClaimSource",
+    "Evaluation",
     "LagOptions",
     "RebalanceProtocol",
     "as_tuple",
+    "evaluate",
+    "evaluate_claims",
     "find_assignor",
     "lag_cooperative_sticky",
     "lag_sticky",

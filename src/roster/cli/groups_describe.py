@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -11,76 +11,19 @@ import click
 from roster.cli.admin import admin
 from roster.cli.options import NAME, bootstrap_option, json_option
 from roster.cli.output import counted, print_json, print_table
-from roster.model import TopicPartition
+from roster.client import group_lag
+from roster.client.group_lag import SETTLED
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
-    from roster.client import Admin, GroupDescription, MemberDescription
+    from roster.client import GroupDescription, GroupLag, MemberDescription
+    from roster.model import TopicPartition
 
-SETTLED = frozenset({"Stable", "Empty"})
-"""States in which the members' assignments can be seen, all of them."""
 _WHOLE_ID = 24
 """A member id of at most this many characters is shown whole."""
 _CLIENT = 14
 _LEAST_TAIL = 6
-
-
-@dataclass(frozen=True, slots=True)
-class Position:
-    """Where a group stands in one partition; `committed` and `lag` are None before the first commit."""
-
-    topic: str
-    partition: int
-    committed: int | None
-    begin: int
-    end: int
-    lag: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class GroupLag:
-    """Records a group has still to read: `known` of them for certain, all of them if `complete`.
-
-    `known` is None when no partition's lag is known, as before the first commit.
-    """
-
-    known: int | None
-    complete: bool
-
-    def __str__(self) -> str:
-        if self.known is None:
-            return "unknown"
-        return str(self.known) if self.complete else f"at least {self.known}"
-
-
-@dataclass(frozen=True, slots=True)
-class Standing:
-    """The positions of a group in the partitions it has committed or owns, in order, and its lag."""
-
-    positions: dict[TopicPartition, Position]
-    lag: GroupLag
-
-
-def standing(cluster: Admin, group: str, state: str, assigned: Collection[TopicPartition]) -> Standing:
-    """Where the group stands.
-
-    The lag is complete only if it is known of every partition of every topic that the group reads, and the state lets
-    all assignments be seen.
-    """
-    committed = cluster.group_offsets(group)
-    counts = cluster.list_topics(internal=True)
-    partitions = sorted(tp for tp in {*assigned, *committed} if tp.partition < counts.get(tp.topic, 0))
-    begins, ends = cluster.beginning_offsets(partitions), cluster.end_offsets(partitions)
-    found = {}
-    for partition in partitions:
-        offset = committed[partition].offset if partition in committed else None
-        lag = None if offset is None else max(0, ends[partition] - offset)
-        found[partition] = Position(*partition, offset, begins[partition], ends[partition], lag)
-    lags = [position.lag for position in found.values() if position.lag is not None]
-    expected = sum(counts[topic] for topic in {tp.topic for tp in partitions})
-    complete = state in SETTLED and len(lags) == expected
-    return Standing(found, GroupLag(sum(lags) if lags else None, complete))
 
 
 @click.command()
@@ -95,15 +38,15 @@ def describe(group: str, as_json: bool, bootstrap: str) -> None:
     with admin(bootstrap) as cluster:
         description = cluster.describe_group(group)
         owners = {tp: member for member in description.members for tp in member.assignment}
-        stands = standing(cluster, group, description.state, owners)
+        found = group_lag(cluster, group, description.state, owners)
     if as_json:
-        print_json(_document(description, stands, owners))
+        print_json(_document(description, found, owners))
     else:
-        _print(description, stands, owners)
+        _print(description, found, owners)
 
 
 def _document(
-    group: GroupDescription, stands: Standing, owners: Mapping[TopicPartition, MemberDescription]
+    group: GroupDescription, found: GroupLag, owners: Mapping[TopicPartition, MemberDescription]
 ) -> dict[str, Any]:
     return {
         "group": group.group_id,
@@ -125,15 +68,15 @@ def _document(
         ],
         "partitions": [
             {**asdict(position), "owner": owners[tp].member_id if tp in owners else None}
-            for tp, position in stands.positions.items()
+            for tp, position in found.partitions.items()
         ],
-        "lag": stands.lag.known,
-        "lag_complete": stands.lag.complete,
+        "lag": found.total.known,
+        "lag_complete": found.total.complete,
     }
 
 
-def _print(group: GroupDescription, stands: Standing, owners: Mapping[TopicPartition, MemberDescription]) -> None:
-    click.echo(f"{group.group_id}: {group.state}, {counted(len(group.members), 'member')}, lag {stands.lag}")
+def _print(group: GroupDescription, found: GroupLag, owners: Mapping[TopicPartition, MemberDescription]) -> None:
+    click.echo(f"{group.group_id}: {group.state}, {counted(len(group.members), 'member')}, lag {found.total}")
     epoch = "" if group.epoch is None else f", epoch {group.epoch}"
     click.echo(
         f"{group.group_type} group{epoch}, assignor {group.protocol or '-'}, coordinator {group.coordinator or '-'}"
@@ -151,7 +94,7 @@ def _print(group: GroupDescription, stands: Standing, owners: Mapping[TopicParti
         ("topic", "partition", "committed", "end", "lag", "member"),
         [
             (p.topic, p.partition, p.committed, p.end, p.lag, labels[owners[tp].member_id] if tp in owners else None)
-            for tp, p in stands.positions.items()
+            for tp, p in found.partitions.items()
         ],
         "no partitions, no offsets",
         shorten=("topic",),
@@ -188,10 +131,10 @@ def offsets(group: str, as_json: bool, bootstrap: str) -> None:
     """The committed offsets of GROUP, with the log's ends and the lag."""
     with admin(bootstrap) as cluster:
         state = cluster.describe_group(group).state
-        stands = standing(cluster, group, state, ()).positions
+        found = group_lag(cluster, group, state).partitions
     if as_json:
-        print_json([asdict(position) for position in stands.values()])
+        print_json([asdict(position) for position in found.values()])
     else:
-        rows = [(p.topic, p.partition, p.committed, p.begin, p.end, p.lag) for p in stands.values()]
+        rows = [(p.topic, p.partition, p.committed, p.begin, p.end, p.lag) for p in found.values()]
         columns = ("topic", "partition", "committed", "begin", "end", "lag")
         print_table(columns, rows, f"{group} has committed nothing", shorten=("topic",))

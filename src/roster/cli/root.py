@@ -25,8 +25,12 @@ COMMANDS = {
     "broker": ("roster.cli.broker", "broker", "Run the embedded broker: one process, durable."),
     "topics": ("roster.cli.topics", "topics", "List, create, describe, read, grow and delete topics."),
     "groups": ("roster.cli.groups", "groups", "List and describe consumer groups, their members, offsets and lag."),
-    "plan": ("roster.cli.plan", "plan", "What an assignor would do, with JSON lines or a live group: a dry run."),
-    "load": ("roster.cli.load", "load", "Send a CSV, JSON lines or Parquet file to a topic."),
+    "plan": (
+        "roster.cli.plan.command",
+        "plan",
+        "Dry run of an assignor, with JSON lines or a live group.",
+    ),
+    "load": ("roster.cli.load.command", "load", "Send a CSV, JSON lines or Parquet file to a topic."),
     "demo": ("roster.cli.demo.command", "demo", "Two PySpark applications share a topic; things die; nothing is lost."),
 }
 

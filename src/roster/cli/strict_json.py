@@ -1,4 +1,8 @@
-"""JSON as the standard has it: Python's reader also takes NaN and the infinities, which other readers refuse."""
+"""JSON as the standard has it: no NaN, no infinities, and where asked no name twice in one object.
+
+Python's reader alone takes all of these. msgspec would too refuse them, but its errors do not say under which key of an
+object a value lies, and a user of `roster plan` has to find one member among hundreds.
+"""
 
 from __future__ import annotations
 
@@ -6,29 +10,39 @@ import json
 from typing import Any
 
 
-class ConstantError(ValueError):
-    """A value is NaN, Infinity or -Infinity; `field` is its path, as in a.b[1], "" for the document itself."""
+class InputError(ValueError):
+    """Bad input; `field` is its path, as in members.c1.generation, or "" for the document as a whole."""
 
-    def __init__(self, field: str, constant: str) -> None:
-        super().__init__(f"{field}: {constant} is not JSON; use null" if field else f"{constant} is not JSON; use null")
+    def __init__(self, field: str, message: str) -> None:
+        super().__init__(f"{field}: {message}" if field else message)
         self.field = field
 
 
-def parse(text: bytes) -> Any:
-    """The value of a UTF-8 document. Raises ConstantError, another ValueError or RecursionError."""
-    decoded = text.decode()
+def parse(text: bytes, *, unique_names: bool = False) -> Any:
+    """Return the value of a UTF-8 document.
+
+    Raises:
+        InputError: not UTF-8, not JSON, NaN or an infinity, too deep, or (if `unique_names`) a name twice in an object.
+
+    """
     try:
-        return _STRICT.decode(decoded)
-    except _FoundConstantError as found:
-        raise ConstantError(*_first_constant(_MARKING.decode(decoded))) from found
+        decoded = text.decode()
+        try:
+            return (_STRICT_UNIQUE if unique_names else _STRICT).decode(decoded)
+        except _FoundError as found:
+            raise _first_flaw(_MARKING.decode(decoded), unique_names) from found
+    except InputError:
+        raise
+    except UnicodeDecodeError as error:
+        raise InputError("", f"not UTF-8: {error.reason} at byte {error.start}") from error
+    except json.JSONDecodeError as error:
+        raise InputError("", f"not JSON: {error.msg} at column {error.colno}") from error
+    except (RecursionError, ValueError) as error:
+        raise InputError("", f"not JSON that can be read: {error}") from error
 
 
-class _FoundConstantError(ValueError):
-    pass
-
-
-def _refuse(constant: str) -> Any:
-    raise _FoundConstantError(constant)
+class _FoundError(Exception):
+    """A flaw was met; the decoder does not know its path."""
 
 
 class _Constant(str):
@@ -39,19 +53,34 @@ class _Fields(list[tuple[str, Any]]):
     """An object with every field it has, names that stand twice too."""
 
 
+def _refuse(constant: str) -> Any:
+    raise _FoundError(constant)
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise _FoundError("name")
+    return found
+
+
 _STRICT = json.JSONDecoder(parse_constant=_refuse)
+_STRICT_UNIQUE = json.JSONDecoder(parse_constant=_refuse, object_pairs_hook=_once)
 _MARKING = json.JSONDecoder(parse_constant=_Constant, object_pairs_hook=_Fields)
 
 
-def _first_constant(document: Any) -> tuple[str, str]:
-    """(path, constant) of the first one in a marked document; with a stack, since documents may be deep."""
+def _first_flaw(document: Any, unique_names: bool) -> InputError:
+    """Describe the first flaw of a marked document; with a stack, since documents may be deep."""
     stack: list[tuple[str, Any]] = [("", document)]
     while stack:
         path, value = stack.pop()
         if isinstance(value, _Constant):
-            return path, str(value)
+            return InputError(path, f"{value} is not JSON, use null")
         if isinstance(value, _Fields):
+            names = [name for name, _ in value]
+            if unique_names and (twice := next((name for name in names if names.count(name) > 1), None)) is not None:
+                return InputError(f"{path}.{twice}" if path else twice, "stands twice in one object")
             stack += [(f"{path}.{name}" if path else name, each) for name, each in reversed(value)]
         elif isinstance(value, list):
             stack += [(f"{path}[{index}]", each) for index, each in reversed(list(enumerate(value)))]
-    raise AssertionError("a constant was read and is gone")
+    raise AssertionError("a flaw was found and is gone")

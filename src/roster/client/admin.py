@@ -42,6 +42,7 @@ from roster.client.types import (
     TopicDescription,
 )
 from roster.member.requests import offset_commit
+from roster.member.topic_metadata import replica_racks
 from roster.member.types import Node
 from roster.model import OffsetAndMetadata, TopicPartition
 from roster.wire import ZERO_UUID, ErrorCode, Message, WireError
@@ -226,16 +227,7 @@ class Admin:
 
         Topics that do not exist, or that this client may not see, are left out.
         """
-        response = self._run.call(self._cluster.metadata(topics)) if topics else None
-        racks = {} if response is None else {broker.node_id: broker.rack for broker in response.brokers}
-        return {
-            topic.name: [
-                frozenset(rack for node in partition.replica_nodes if (rack := racks.get(node)))
-                for partition in sorted(topic.partitions, key=lambda p: p.partition_index)
-            ]
-            for topic in (() if response is None else response.topics)
-            if topic.name is not None and topic.error_code == ErrorCode.NONE
-        }
+        return replica_racks(self._run.call(self._cluster.metadata(topics))) if topics else {}
 
     async def _ask_controller(self, request: Message) -> Message:
         """Topics change through the controller; a broker in KRaft mode forwards the request itself."""

@@ -108,6 +108,16 @@ class GroupNotEmptyError(GroupError):
     """The group still has members, so it cannot be deleted, nor its offsets in use."""
 
 
+class GroupEmptyError(GroupError):
+    """The group has no members."""
+
+
+class RebalanceInProgressError(GroupError):
+    """The group is in the middle of a rebalance, when its members' subscriptions are not visible."""
+
+    retriable = True
+
+
 class ClosedError(ClientError):
     """The member or client was closed."""
 

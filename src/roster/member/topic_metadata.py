@@ -85,7 +85,7 @@ class TopicMetadata:
             internal = {topic.name for topic in response.topics if topic.is_internal}
             self.subscribed = frozenset(t for t in counts if t not in internal and self.selection.fullmatch(t))
         self.counts = counts
-        self._racks = replica_racks(response)
+        self._racks = replica_racks(response) if any(broker.rack for broker in response.brokers) else None
         if self._adopt_next:
             self.take_snapshot()
 
@@ -105,11 +105,9 @@ class TopicMetadata:
         return {topic: self.counts[topic] for topic in sorted(self._group_topics) if topic in self.counts}
 
 
-def replica_racks(response: MetadataResponse) -> dict[str, list[frozenset[str]]] | None:
-    """Return racks[topic][partition] from a Metadata response; None when no broker has a rack."""
+def replica_racks(response: MetadataResponse) -> dict[str, list[frozenset[str]]]:
+    """Return racks[topic][partition]: the racks of the brokers that hold a replica, from a Metadata response."""
     rack_of = {broker.node_id: broker.rack for broker in response.brokers if broker.rack}
-    if not rack_of:
-        return None
     return {
         topic.name: [
             frozenset(rack_of[node] for node in partition.replica_nodes if node in rack_of)

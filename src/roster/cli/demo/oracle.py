@@ -17,7 +17,7 @@ import pyarrow.dataset as pads
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from roster.cli.readers import Source
+    from roster.cli.load.source import Source
 
 Group: TypeAlias = tuple[Any, ...]
 

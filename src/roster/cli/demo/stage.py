@@ -21,7 +21,7 @@ from roster._extras import install_command
 from roster.cli.demo import oracle
 from roster.cli.demo.processes import Child, end_all
 from roster.cli.errors import Failure, UserError, one_line
-from roster.cli.readers import open_source
+from roster.cli.load.formats import open_source
 from roster.spark import ParquetSink
 
 if TYPE_CHECKING:

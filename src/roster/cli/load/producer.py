@@ -16,7 +16,7 @@ from roster.cli.errors import Failure, one_line
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from roster.cli.readers import Records
+    from roster.cli.load.source import Records
 
 DELIVERY_TIMEOUT_S = 300
 _SLICE_S = 0.02

@@ -1,34 +1,14 @@
-"""The values of one line of JSON, each read by its path; what is wrong is said by its field."""
+"""Values of one line of JSON, each read by its path; an InputError names the field."""
 
 from __future__ import annotations
 
 import json
 from typing import TYPE_CHECKING, Any
 
+from roster.cli.strict_json import InputError
+
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
-
-
-class InputError(ValueError):
-    """What is wrong with a line; `field` is its path, as in members.c1.generation, "" for the line as a whole."""
-
-    def __init__(self, field: str, message: str) -> None:
-        super().__init__(f"{field}: {message}" if field else message)
-        self.field = field
-
-
-def parse_line(line: bytes) -> Any:
-    """The JSON document of a line. Raises InputError; names that stand twice in one object are refused too."""
-    try:
-        return json.loads(line, object_pairs_hook=_once, parse_constant=_no_number)
-    except InputError:
-        raise
-    except UnicodeDecodeError as error:
-        raise InputError("", f"not UTF-8: {error.reason} at byte {error.start}") from error
-    except json.JSONDecodeError as error:
-        raise InputError("", f"not JSON: {error.msg} at column {error.colno}") from error
-    except (RecursionError, ValueError) as error:
-        raise InputError("", f"not JSON that can be read: {error}") from error
 
 
 def read_object(
@@ -104,16 +84,3 @@ def shown(value: Any) -> str:
     """A value as the line has it, shortened."""
     text = json.dumps(value)
     return text if len(text) <= 40 else f"{text[:37]}..."
-
-
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise InputError(twice, "stands twice in one object")
-    return found
-
-
-def _no_number(text: str) -> Any:
-    raise InputError("", f"not JSON: {text} is no number")

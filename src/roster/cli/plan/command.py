@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING, BinaryIO
 
 import click
 
-from roster.assignors import ASSIGNORS, COOPERATIVE_STICKY
+from roster.assignors import ASSIGNORS, COOPERATIVE_STICKY, evaluate
 from roster.assignors import tasks as task_assignor
+from roster.cli import strict_json
 from roster.cli.errors import USAGE, UserError
-from roster.cli.lag_options import assignors_with, lag_options
-from roster.cli.line_fields import InputError, parse_line
 from roster.cli.options import NAME, bootstrap_option
-from roster.cli.plan_input import RESETS, read_problem, read_tasks
-from roster.cli.plan_output import as_json, explain, explain_tasks, judge, tasks_as_json
+from roster.cli.plan.lag_options import assignors_with, lag_options
+from roster.cli.plan.output import as_json, explain, explain_tasks, tasks_as_json
+from roster.cli.plan.problem_json import RESETS, read_problem, read_tasks
+from roster.cli.strict_json import InputError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -134,7 +135,7 @@ def _plan_lines(lines: Iterable[bytes], name: str, known: Mapping[str, Assignor]
 
 def _answer(line: bytes, assignor: Assignor | None, title: str) -> None:
     """Print the assignor's answer, or without one that of `tasks`."""
-    document = parse_line(line)
+    document = strict_json.parse(line, unique_names=True)
     if assignor is None:
         tasks = task_assignor.assign(read_tasks(document))
         if title:
@@ -143,11 +144,11 @@ def _answer(line: bytes, assignor: Assignor | None, title: str) -> None:
         else:
             _print_line(tasks_as_json(tasks))
         return
-    judged = judge(assignor, read_problem(document, assignor.claim_source))
+    evaluation = evaluate(assignor, read_problem(document, assignor.claim_source))
     if title:
-        explain(title, judged)
+        explain(title, evaluation)
     else:
-        _print_line(as_json(judged))
+        _print_line(as_json(evaluation))
 
 
 def _print_line(document: object) -> None:
@@ -165,10 +166,14 @@ def _plan_group(
     as_document: bool,
 ) -> int:
     from roster.cli.admin import admin  # noqa: PLC0415  the client is not needed for lines
-    from roster.cli.plan_group import compare, look_at  # noqa: PLC0415
+    from roster.cli.plan.comparison import compare  # noqa: PLC0415
+    from roster.client import GroupEmptyError, GroupTypeError, live_group  # noqa: PLC0415
 
     wanted = with_lag or any(assignor.wants_lag for assignor in assignors)
     with admin(bootstrap) as cluster:
-        live = look_at(cluster, group, with_lag=wanted, reset=reset)
+        try:
+            live = live_group(cluster, group, with_lag=wanted, auto_offset_reset=reset)
+        except (GroupEmptyError, GroupTypeError) as error:
+            raise UserError(f"--group: {error}") from error
     compare(live, assignors, as_document=as_document, explained=explained)
     return 0

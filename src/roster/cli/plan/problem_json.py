@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 from roster.assignors import ClaimSource
 from roster.assignors.lag import with_offsets
 from roster.assignors.tasks import Client, TaskProblem
-from roster.cli.line_fields import (
-    InputError,
+from roster.cli.plan.fields import (
     path_to,
     read_hex,
     read_list,
@@ -20,6 +19,7 @@ from roster.cli.line_fields import (
     read_whole,
     shown,
 )
+from roster.cli.strict_json import InputError
 from roster.model import NO_GENERATION, MemberInfo, Problem
 from roster.model.offsets import AutoOffsetReset
 from roster.model.problem import MAX_CAPACITY, MAX_PARTITIONS
@@ -31,7 +31,7 @@ from roster.wire.consumer.user_data import decode_cooperative_user_data, decode_
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
-RESETS = tuple(AutoOffsetReset)
+RESETS = tuple(each.value for each in AutoOffsetReset)
 
 _INT32 = 2**31 - 1
 _INT64 = 2**63 - 1

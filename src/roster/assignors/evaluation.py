@@ -1,0 +1,83 @@
+"""A dry run: let an assignor decide, and prove what can be proved of its plan."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from roster.assignors.base import Assignor, ClaimSource
+from roster.assignors.certificate import verify
+from roster.assignors.claims import settle_claims
+from roster.assignors.sticky import COOPERATIVE_STICKY, STICKY
+from roster.model import Plan, Problem
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """A plan, and what the certificate says of it.
+
+    optimal: no plan spreads the numbers of partitions more evenly. fewest_moves: the fewest partitions that a plan as
+    even as possible must move; None if that could not be proved. lag: {member: records to read}, None if unknown.
+    """
+
+    plan: Plan
+    optimal: bool
+    fewest_moves: int | None
+    lag: dict[str, int] | None
+
+    @property
+    def moved(self) -> int:
+        """Partitions that a member loses to another."""
+        return int(self.plan.moved().sum())
+
+    @property
+    def least(self) -> int:
+        """The fewest partitions of a member."""
+        return int(self.plan.loads().min(initial=self.most))
+
+    @property
+    def most(self) -> int:
+        """The most partitions of a member."""
+        return int(self.plan.loads().max(initial=0))
+
+
+def evaluate(assignor: Assignor, problem: Problem) -> Evaluation:
+    """Make the assignor's plan and check it against the certificate.
+
+    Only the sticky assignors promise to put racks before moves, so only their plans are held to that.
+    """
+    plan = assignor.assign(problem)
+    if assignor.claim_source is ClaimSource.NONE:  # moves are counted from the claims all the same
+        owner_before, contested = settle_claims(problem)
+        plan = replace(plan, owner_before=owner_before, contested=contested)
+    if not problem.members:
+        return Evaluation(plan, optimal=True, fewest_moves=0, lag=lag_by_member(plan))
+    asked = problem if assignor in (STICKY, COOPERATIVE_STICKY) else replace(problem, racks=None)
+    proof = verify(asked, plan)
+    fewest: int | None = None
+    if proof.ok:
+        fewest = int(plan.moved().sum())
+    else:
+        best = STICKY.assign(asked)
+        if verify(asked, best).ok:
+            fewest = int(best.moved().sum())
+    return Evaluation(plan, proof.balanced, fewest, lag_by_member(plan))
+
+
+def evaluate_claims(problem: Problem) -> Evaluation:
+    """Describe the problem's claims themselves as a plan, with nothing moved."""
+    owner = settle_claims(problem).owner_before
+    plan = Plan.of(problem, owner, owner_before=owner)
+    return Evaluation(plan, verify(problem, plan).balanced, None, lag_by_member(plan))
+
+
+def lag_by_member(plan: Plan) -> dict[str, int] | None:
+    """Sum the lag of each member's partitions, in records; None if the problem has no offsets."""
+    problem = plan.problem
+    if problem.lag is None:
+        return None
+    owned = plan.owner >= 0
+    lag = np.zeros(len(problem.members), dtype=np.int64)
+    np.add.at(lag, plan.owner[owned], problem.lag[owned])
+    return dict(zip(problem.members, lag.tolist(), strict=True))

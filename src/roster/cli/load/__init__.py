@@ -1,0 +1,1 @@
+"""`roster load`: a file into a topic."""

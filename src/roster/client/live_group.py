@@ -1,0 +1,103 @@
+"""A live group as a problem for any assignor: its members, what each owns now, and how far behind it is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from roster.assignors.lag import with_offsets
+from roster.client.admin import Admin
+from roster.client.errors import GroupEmptyError, GroupTypeError, RebalanceInProgressError
+from roster.client.types import GroupDescription
+from roster.model import AutoOffsetReset, MemberInfo, PartitionOffsets, Problem, TopicPartition
+from roster.wire import WireError
+from roster.wire.consumer.lag_user_data import split_lag_user_data
+from roster.wire.consumer.messages import Subscription, decode_subscription
+
+
+@dataclass(frozen=True, slots=True)
+class LiveGroup:
+    """A group at one moment.
+
+    Claims in `problem` are what its members are assigned now; `unreadable` are the ids of members whose subscription
+    cannot be decoded, which an assignor gives nothing.
+    """
+
+    description: GroupDescription
+    problem: Problem
+    unreadable: tuple[str, ...]
+
+
+def live_group(
+    admin: Admin, group: str, *, with_lag: bool = False, auto_offset_reset: str = AutoOffsetReset.LATEST
+) -> LiveGroup:
+    """Describe the group as a problem; joins nothing and changes nothing.
+
+    Args:
+        admin: the cluster.
+        group: a classic consumer group.
+        with_lag: look up offsets too, for assignors that weigh lag.
+        auto_offset_reset: "earliest" or "latest": where lag is counted from in partitions without a committed offset.
+
+    Raises:
+        GroupTypeError: the broker assigns (KIP-848), or this is not a consumer group.
+        GroupEmptyError: the group has no members.
+        RebalanceInProgressError: subscriptions are visible only while the group is Stable.
+        ClientError: the cluster refused or did not answer.
+
+    """
+    description = admin.describe_group(group)
+    _require_stable_consumers(description)
+    members: dict[str, MemberInfo] = {}
+    unreadable = []
+    for member in description.members:
+        try:
+            subscription = decode_subscription(member.metadata)
+        except WireError:
+            subscription = Subscription()
+            unreadable.append(member.member_id)
+        owned: dict[str, list[int]] = {}
+        for topic, number in member.assignment:
+            owned.setdefault(topic, []).append(number)
+        _, capacity, _ = split_lag_user_data([subscription.user_data])
+        members[member.member_id] = MemberInfo(
+            subscription.topics, owned, 0, member.instance_id, subscription.rack_id or None, int(capacity[0])
+        )
+    topics = {topic for member in members.values() for topic in (*member.topics, *member.owned)}
+    replicas = admin.replica_racks(sorted(topics))
+    partitions = {topic: len(racks) for topic, racks in replicas.items()}
+    problem = Problem.build(members, partitions, replica_racks=replicas)
+    if with_lag:
+        problem = with_offsets(problem, _offsets(admin, group, problem), auto_offset_reset)
+    return LiveGroup(description, problem, tuple(unreadable))
+
+
+def _require_stable_consumers(group: GroupDescription) -> None:
+    name = group.group_id
+    if group.group_type == "consumer":
+        raise GroupTypeError(
+            f"{name} is a consumer group (KIP-848): its broker assigns partitions ({group.protocol}), "
+            "no assignor of a member is asked, so there is nothing to plan"
+        )
+    if not group.members:
+        raise GroupEmptyError(f"{name} has no members (it is {group.state})")
+    if group.protocol_type != "consumer":
+        raise GroupTypeError(f"{name} is not a group of consumers; its protocol type is {group.protocol_type!r}")
+    if group.state != "Stable":
+        raise RebalanceInProgressError(
+            f"group {name} is {group.state}: subscriptions are visible only while the group is Stable; try again"
+        )
+
+
+def _offsets(admin: Admin, group: str, problem: Problem) -> PartitionOffsets:
+    every = [
+        TopicPartition(topic, number)
+        for topic, count in zip(problem.topics, problem.counts.tolist(), strict=True)
+        for number in range(count)
+    ]
+    begins, ends = admin.beginning_offsets(every), admin.end_offsets(every)
+    committed = admin.group_offsets(group)
+    found: dict[str, dict[int, tuple[int, int, int | None]]] = {topic: {} for topic in problem.topics}
+    for tp in every:
+        position = committed.get(tp)
+        found[tp.topic][tp.partition] = (begins[tp], ends[tp], None if position is None else position.offset)
+    return found
