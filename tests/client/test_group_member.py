@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import threading
 import time
@@ -203,7 +204,7 @@ def test_a_leader_that_cannot_assign_tells_every_member(
     def broken(*_: object, **__: object) -> dict[str, bytes]:
         raise ValueError("the test forbids it")
 
-    monkeypatch.setattr(runner_module, "lead", broken)
+    monkeypatch.setattr(runner_module, "assign_group", broken)
     with pytest.raises(AssignmentError, match=r"range: ValueError: the test forbids it"):
         make(assignors=["range"]).start()
 
@@ -227,6 +228,21 @@ def test_events_tell_what_happened(make: Callable[..., GroupMember]) -> None:
     kinds = [event.kind for event in told]
     for kind in ("coordinator", "joining", "joined", "leading", "assigned", "left"):
         assert kind in kinds
+
+
+def test_joining_is_logged_once_and_names_the_member_once_a_line(
+    make: Callable[..., GroupMember], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "roster.member")
+    make().start()
+    lines = [record.getMessage() for record in caplog.records if record.name == "roster.member"]
+    reasons = [line.partition(": ")[2].partition(": ")[2] for line in lines]
+    assert len(set(reasons)) == len(reasons)
+    assert "need to re-join with the given member-id" in reasons
+    for line in lines:
+        assert "member :" not in line
+        ids = re.findall(r"roster-[0-9a-f-]{36}", line)
+        assert len(ids) == len(set(ids))
 
 
 def test_an_on_event_that_raises_harms_nothing(make: Callable[..., GroupMember]) -> None:

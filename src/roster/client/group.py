@@ -108,6 +108,7 @@ class GroupMember:
         self._closed = False
         self._joined = False
         self._trouble = "nothing was heard of it"
+        self._rejoin_reason: str | None = None
 
     # Joining and leaving.
 
@@ -347,16 +348,24 @@ class GroupMember:
     def _tell(self, report: Report) -> None:
         if report.kind is ReportKind.RETRY:
             self._trouble = report.text
-        level = logging.WARNING if report.kind in (ReportKind.LOST, ReportKind.FAILED) else logging.INFO
-        kind = report.kind.value
-        log.log(level, "group %s member %s: %s: %s", self._config.group, report.member_id, kind, report.text)
+        self._log(report)
         if self._on_event is None:
             return
-        event = MemberEvent(kind, report.text, report.generation, report.member_id, report.partitions)
+        event = MemberEvent(report.kind.value, report.text, report.generation, report.member_id, report.partitions)
         try:
             self._on_event(event)
         except Exception:
             log.exception("on_event raised")
+
+    def _log(self, report: Report) -> None:
+        """Write one line per report; a JoinGroup for the reason that a rejoin was just reported for is at debug."""
+        level = logging.WARNING if report.kind in (ReportKind.LOST, ReportKind.FAILED) else logging.INFO
+        if report.kind is ReportKind.JOINING and report.text == self._rejoin_reason:
+            level = logging.DEBUG
+        self._rejoin_reason = report.text if report.kind is ReportKind.REJOIN else None
+        member = f" member {report.member_id}" if report.member_id else ""
+        text = report.text.removesuffix(f": {report.member_id}") if report.member_id else report.text
+        log.log(level, "group %s%s: %s: %s", self._config.group, member, report.kind.value, text)
 
 
 def _selection(topics: Sequence[str] | re.Pattern[str]) -> Selection:
