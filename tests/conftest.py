@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import settings
 
-sys.path.insert(0, str(Path(__file__).parent / "real"))
-
-from realparts import clients
-from realparts.apache import ApacheKafka
-from realparts.clients import Host, HostedMember, KcatMember, Member, Settings
-from realparts.cluster import Cluster
+from tests.real.realparts import clients
+from tests.real.realparts.apache import ApacheKafka
+from tests.real.realparts.clients import Host, HostedMember, KcatMember, Member, Settings
+from tests.real.realparts.cluster import Cluster
 
 settings.register_profile("dev", deadline=None)
 settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.broker.rawclient import RawClient
 
 from roster.testing.broker import running_broker
+from tests.broker.rawclient import RawClient
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.broker.batches import batch
-from tests.broker.test_partition_log import NOW, append, flush, scratch
 
 from roster.broker import LogConfig
 from roster.broker.compaction import Compactor, rewrite
 from roster.broker.group_commit import GroupCommit
 from roster.broker.partition_log import PartitionLog
 from roster.wire.records import Record, read_batch
+from tests.broker.batches import batch
+from tests.broker.test_partition_log import NOW, append, flush, scratch
 
 if TYPE_CHECKING:
     from pathlib import Path

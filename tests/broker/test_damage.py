@@ -14,11 +14,6 @@ from typing import TYPE_CHECKING
 
 import confluent_kafka
 import pytest
-from tests.broker.batches import base_offsets, batch, placed
-from tests.broker.rawclient import RawClient
-from tests.broker.test_partition_log import NOW, append, flush, scratch
-from tests.broker.test_protocol import fetch, produce
-from tests.broker.test_restart import QUICK, address, commit, create, refusal
 
 from roster.broker import BrokerError, LogConfig
 from roster.broker.batch_check import CorruptSegmentError
@@ -34,6 +29,11 @@ from roster.testing.broker import BrokerProcess, running_broker
 from roster.wire import ErrorCode
 from roster.wire.messages import InitProducerIdRequest
 from roster.wire.records import read_header
+from tests.broker.batches import base_offsets, batch, placed
+from tests.broker.rawclient import RawClient
+from tests.broker.test_partition_log import NOW, append, flush, scratch
+from tests.broker.test_protocol import fetch, produce
+from tests.broker.test_restart import QUICK, address, commit, create, refusal
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -7,12 +7,12 @@ import threading
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.broker.batches import batch
-from tests.broker.test_partition_log import append
 
 from roster.broker import LogConfig
 from roster.broker.group_commit import GroupCommit
 from roster.broker.partition_log import PartitionLog
+from tests.broker.batches import batch
+from tests.broker.test_partition_log import append
 
 if TYPE_CHECKING:
     from pathlib import Path

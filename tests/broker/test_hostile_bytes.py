@@ -14,10 +14,6 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
-from tests.broker.batches import batch
-from tests.broker.rawclient import RawClient
-from tests.broker.test_protocol import fetch_request, metadata, produce
-from tests.broker.test_restart import address, create
 
 from roster.broker import BrokerConfig, refusals
 from roster.broker.call import CloseConnection
@@ -26,6 +22,10 @@ from roster.broker.dispatch import HANDLERS
 from roster.testing.broker import BrokerProcess, running_broker
 from roster.wire import API_VERSIONS, ApiKey
 from roster.wire.messages import ApiVersionsRequest, HeartbeatRequest, MetadataRequest
+from tests.broker.batches import batch
+from tests.broker.rawclient import RawClient
+from tests.broker.test_protocol import fetch_request, metadata, produce
+from tests.broker.test_restart import address, create
 
 if TYPE_CHECKING:
     from roster.broker import Broker

@@ -9,8 +9,6 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.broker.rawclient import RawClient
-from tests.broker.test_restart import commit, create
 
 from roster.broker import request_limits, topic_admin
 from roster.broker.group_parts import AT_ONCE, offset_fetch_parts, topic_parts
@@ -25,6 +23,8 @@ from roster.wire.messages import (
     OffsetCommitRequest,
     OffsetFetchRequest,
 )
+from tests.broker.rawclient import RawClient
+from tests.broker.test_restart import commit, create
 
 if TYPE_CHECKING:
     from roster.broker import Broker

@@ -9,10 +9,6 @@ import uuid
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.broker.rawclient import RawClient
-from tests.broker.test_hostile_bytes import until
-from tests.broker.test_protocol import metadata
-from tests.broker.test_restart import commit, committed, create
 
 from roster.broker import topics
 from roster.broker.files import sync_directory, write_atomically
@@ -26,6 +22,10 @@ from roster.wire.messages import (
     InitProducerIdRequest,
     MetadataRequest,
 )
+from tests.broker.rawclient import RawClient
+from tests.broker.test_hostile_bytes import until
+from tests.broker.test_protocol import metadata
+from tests.broker.test_restart import commit, committed, create
 
 if TYPE_CHECKING:
     from collections.abc import Callable

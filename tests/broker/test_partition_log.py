@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.broker.batches import base_offsets, batch, placed
 
 from roster.broker import LogConfig
 from roster.broker.batch_check import CorruptSegmentError
 from roster.broker.partition_log import PartitionLog
 from roster.wire.records import read_header
+from tests.broker.batches import base_offsets, batch, placed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

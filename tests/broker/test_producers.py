@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.broker.batches import batch
 
 from roster.broker.producers import ProducerTable, SequenceError
 from roster.wire import ErrorCode
 from roster.wire.records import BatchHeader, read_header
+from tests.broker.batches import batch
 
 NOW = 1_000
 

@@ -7,8 +7,6 @@ import uuid
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.broker.batches import base_offsets, batch, placed
-from tests.broker.rawclient import RawClient
 
 from roster.wire import API_VERSIONS, ZERO_UUID, ApiKey, ErrorCode
 from roster.wire.messages import (
@@ -29,6 +27,8 @@ from roster.wire.messages import (
     OffsetForLeaderEpochRequest,
     ProduceRequest,
 )
+from tests.broker.batches import base_offsets, batch, placed
+from tests.broker.rawclient import RawClient
 
 if TYPE_CHECKING:
     from roster.broker import Broker

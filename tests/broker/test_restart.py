@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING
 
 import confluent_kafka
 import pytest
-from tests.broker.batches import base_offsets, batch
-from tests.broker.rawclient import RawClient
-from tests.broker.test_protocol import fetch, metadata, offset_at, produce
 
 from roster.broker import Broker, BrokerError, parse_listen
 from roster.testing.broker import BrokerProcess, quick_config, running_broker
 from roster.wire import ErrorCode
 from roster.wire.messages import CreateTopicsRequest, OffsetCommitRequest, OffsetFetchRequest
+from tests.broker.batches import base_offsets, batch
+from tests.broker.rawclient import RawClient
+from tests.broker.test_protocol import fetch, metadata, offset_at, produce
 
 if TYPE_CHECKING:
     from pathlib import Path

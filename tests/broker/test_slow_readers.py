@@ -7,17 +7,17 @@ import weakref
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.broker.batches import base_offsets, batch
-from tests.broker.rawclient import RawClient
-from tests.broker.test_hostile_bytes import until
-from tests.broker.test_protocol import produce
-from tests.broker.test_restart import create
 
 from roster.broker import connection
 from roster.broker.record_range import PIECE_BYTES
 from roster.testing.broker import running_broker
 from roster.wire import ErrorCode
 from roster.wire.messages import FetchRequest, MetadataRequest
+from tests.broker.batches import base_offsets, batch
+from tests.broker.rawclient import RawClient
+from tests.broker.test_hostile_bytes import until
+from tests.broker.test_protocol import produce
+from tests.broker.test_restart import create
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -12,12 +12,12 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 import pytest
-from realparts.cluster import Cluster, unique
 
 from roster.cli.root import run
 from roster.client import Admin, GroupMember, OffsetAndMetadata
 from roster.model import TopicPartition
 from roster.testing.broker import BrokerProcess
+from tests.real.realparts.cluster import Cluster, unique
 
 Line = dict[str, Any]
 
@@ -205,7 +205,8 @@ def test_a_broker_that_never_answered_is_a_failure_at_once(capsys, monkeypatch):
 @pytest.mark.timeout(120)
 def test_a_group_of_kip_848_shows_its_epoch_and_owners(apache_kafka, capsys):
     from confluent_kafka import Consumer
-    from realparts.cluster import wait_until
+
+    from tests.real.realparts.cluster import wait_until
 
     topic, group = apache_kafka.create_topic(partitions=3, records=5), unique("kip848")
     consumer = Consumer(

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 
 import pytest
 from confluent_kafka import Consumer, Producer
-from realparts.apache import ApacheKafka
-from realparts.cluster import unique, wait_until
 
 from roster.cli.root import run
 from roster.client import Admin, GroupTypeError
+from tests.real.realparts.apache import ApacheKafka
+from tests.real.realparts.cluster import unique, wait_until
 
 pytestmark = pytest.mark.real
 

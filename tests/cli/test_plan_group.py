@@ -12,7 +12,6 @@ from itertools import count
 import pytest
 from kafka import KafkaConsumer
 from kafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAssignor
-from tests.broker.rawclient import RawClient
 
 from roster.assignors import ASSIGNORS
 from roster.broker import Broker
@@ -31,6 +30,7 @@ from roster.testing.broker import running_broker
 from roster.wire.consumer.messages import Subscription, by_topic, encode_subscription
 from roster.wire.consumer.user_data import encode_cooperative_user_data, encode_sticky_user_data
 from roster.wire.messages import JoinGroupRequest, SyncGroupRequest
+from tests.broker.rawclient import RawClient
 
 numbers = count()
 

@@ -12,9 +12,9 @@ import time
 
 import pytest
 from confluent_kafka import Producer
-from realparts.cluster import unique
 
 from roster.cli.root import run
+from tests.real.realparts.cluster import unique
 
 SILENT = {"log_level": 0}
 T0 = 1_700_000_000_000

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from scripted_broker import scripted_broker, send, versions
 
 from roster.client import (
     Admin,
@@ -27,6 +26,7 @@ from roster.wire.messages import (
     HeartbeatResponse,
     JoinGroupRequest,
 )
+from tests.client.scripted_broker import scripted_broker, send, versions
 
 KNOWN = versions((ApiKey.API_VERSIONS, 0, 4), (ApiKey.HEARTBEAT, 0, 4), (ApiKey.FIND_COORDINATOR, 0, 2))
 

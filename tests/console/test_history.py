@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from groups_seen import looks, seen, tp
 from hypothesis import given
 
 from roster.console import Away, EventKind, GroupHistory, MemberSeen, Position, Snapshot, rows_of
 from roster.console.snapshot import REBALANCING
+from tests.console.groups_seen import looks, seen, tp
 
 
 def told(*snapshots: Snapshot | Away, history: GroupHistory | None = None) -> list[str]:

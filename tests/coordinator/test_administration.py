@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from coordinator_harness import GROUP, Client, GroupState, subscription
 
 from roster.coordinator import CoordinatorConfig
 from roster.coordinator.group import Group, IllegalTransition
 from roster.wire import ErrorCode
 from roster.wire.messages import DescribeGroupsRequest, ListGroupsRequest
+from tests.coordinator.coordinator_harness import GROUP, Client, GroupState, subscription
 
 
 def three_groups() -> Client:

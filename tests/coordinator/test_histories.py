@@ -11,7 +11,6 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from coordinator_harness import GROUP, Call, Client, GroupState, subscription
 from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -21,6 +20,7 @@ from roster.coordinator.group import Group
 from roster.coordinator.records import UNSTORED_GENERATIONS
 from roster.wire import ErrorCode
 from roster.wire.messages import JoinGroupRequest
+from tests.coordinator.coordinator_harness import GROUP, Call, Client, GroupState, subscription
 
 PARTITIONS = 6
 RETRIABLE = {

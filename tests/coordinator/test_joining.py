@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from coordinator_harness import CONFIG, GROUP, Client, GroupState, subscription, with_config
 
 from roster.coordinator import CoordinatorConfig
 from roster.wire import ErrorCode
+from tests.coordinator.coordinator_harness import CONFIG, GROUP, Client, GroupState, subscription, with_config
 
 
 def test_gc2_a_single_member_waits_for_the_initial_delay() -> None:

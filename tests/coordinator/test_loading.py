@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from coordinator_harness import CONFIG, GROUP, LOG_PARTITION, RANGE, Client, GroupState, subscription, with_config
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,6 +13,16 @@ from roster.coordinator.records import UNSTORED_GENERATIONS, Replay
 from roster.wire import ErrorCode
 from roster.wire.messages import DescribeGroupsRequest, OffsetFetchRequest
 from roster.wire.offsets_topic import GroupMetadataKey, GroupMetadataValue, encode_key, encode_value
+from tests.coordinator.coordinator_harness import (
+    CONFIG,
+    GROUP,
+    LOG_PARTITION,
+    RANGE,
+    Client,
+    GroupState,
+    subscription,
+    with_config,
+)
 
 
 def test_a_stable_group_goes_on_as_if_nothing_had_happened() -> None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from coordinator_harness import GROUP, GroupState, with_config
 
 from roster.coordinator import CoordinatorConfig
 from roster.wire import ErrorCode
+from tests.coordinator.coordinator_harness import GROUP, GroupState, with_config
 
 LIMITS = {"max_member_metadata_bytes": 100, "max_group_metadata_bytes": 150, "initial_rebalance_delay_ms": 0}
 

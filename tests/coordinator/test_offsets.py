@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import pytest
-from coordinator_harness import GROUP, RANGE, WALL_OFFSET, Client, GroupState, subscription, with_config
 
 from roster.coordinator import TopicsDeleted
 from roster.wire import ErrorCode
 from roster.wire.messages import OffsetFetchRequest
+from tests.coordinator.coordinator_harness import (
+    GROUP,
+    RANGE,
+    WALL_OFFSET,
+    Client,
+    GroupState,
+    subscription,
+    with_config,
+)
 
 RETENTION = 20_000
 EXPIRING = {"offsets_retention_ms": RETENTION, "offsets_retention_check_interval_ms": 1_000}

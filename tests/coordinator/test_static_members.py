@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from coordinator_harness import Client, GroupState, subscription
 
 from roster.wire import ErrorCode
+from tests.coordinator.coordinator_harness import Client, GroupState, subscription
 
 
 def test_s13_a_restart_while_stable_causes_no_rebalance_and_is_written_before_it_is_answered() -> None:

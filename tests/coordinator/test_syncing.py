@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from coordinator_harness import Client, GroupState, subscription
 
 from roster.wire import ErrorCode
+from tests.coordinator.coordinator_harness import Client, GroupState, subscription
 
 
 def completing_group(*instances: str | None, **options: object) -> tuple[Client, list[str]]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import pytest
-from stage import Stage, parts
 
 from roster.member import MemberState
 from roster.member.events import RequestFailed, Responded, SelectionChanged, Started
@@ -22,6 +21,7 @@ from roster.wire.messages import (
     SyncGroupRequest,
     SyncGroupResponse,
 )
+from tests.member.stage import Stage, parts
 
 E = ErrorCode
 EVERYTHING = "t-0 t-1"

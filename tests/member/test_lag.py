@@ -4,8 +4,6 @@ import re
 from dataclasses import replace
 
 import pytest
-from stage import Stage, group_of
-from test_leader import received, sent, sets
 
 import roster
 from roster.assignors import (
@@ -26,6 +24,8 @@ from roster.wire import ErrorCode
 from roster.wire.consumer.lag_user_data import encode_lag_user_data, split_lag_user_data
 from roster.wire.consumer.user_data import encode_cooperative_user_data, encode_sticky_user_data
 from roster.wire.messages import SyncGroupRequest
+from tests.member.stage import Stage, group_of
+from tests.member.test_leader import received, sent, sets
 
 LA_1 = {"t": {0: (0, 100_000, 0), 1: (0, 60_000, 0), 2: (0, 50_000, 0)}}
 COOPERATIVE = "lag-cooperative-sticky"

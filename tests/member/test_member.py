@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 
 import pytest
-from stage import Stage, assignment, group_of, parts
 
 from roster.assignors import RANGE
 from roster.member import MemberState
@@ -28,6 +27,7 @@ from roster.wire.messages import (
     SyncGroupRequest,
     SyncGroupResponse,
 )
+from tests.member.stage import Stage, assignment, group_of, parts
 
 EAGER = {"assignors": ("range",)}
 E = ErrorCode
@@ -415,7 +415,7 @@ def test_an_older_metadata_answer_is_not_taken_for_the_leaders_own() -> None:
     stage.joined(generation=2, leader="m", members=group_of(m="t", n="u"))
     answered = stage.open.pop(old)
     assert isinstance(answered.message, MetadataRequest)
-    from stage import metadata
+    from tests.member.stage import metadata
 
     stage.step(Responded(old, metadata({"t": 1})))
     assert not stage.work

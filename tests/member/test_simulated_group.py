@@ -7,13 +7,13 @@ from typing import TypeAlias
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from simulated_group import HEARTBEAT, REBALANCE, SESSION, Actor, Faults, World
 
 from roster.assignors import Assignor, LagOptions, lag_cooperative_sticky
 from roster.member import MemberState
 from roster.member.config import DEFAULT_ASSIGNORS
 from roster.member.events import Closed
 from roster.member.types import FailureKind
+from tests.member.simulated_group import HEARTBEAT, REBALANCE, SESSION, Actor, Faults, World
 
 Assignors: TypeAlias = tuple[str | Assignor, ...]
 SETTLE = 3 * (SESSION + REBALANCE)

@@ -11,8 +11,6 @@ from collections.abc import Callable, Iterator
 import pytest
 from aiokafka import AIOKafkaConsumer
 from kafka import KafkaConsumer
-from realparts.clients import Member
-from tests.broker.rawclient import RawClient
 
 from roster.client import Admin, GroupMember
 from roster.model import parse_address
@@ -21,6 +19,8 @@ from roster.plugins import kafka_python as for_kafka_python
 from roster.wire.consumer.messages import Subscription, encode_subscription
 from roster.wire.consumer.user_data import encode_sticky_user_data
 from roster.wire.messages import JoinGroupRequest
+from tests.broker.rawclient import RawClient
+from tests.real.realparts.clients import Member
 
 PATIENCE = 40.0
 QUICK = {"session_timeout_ms": 10_000, "heartbeat_interval_ms": 100, "auto_offset_reset": "earliest"}

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from realparts.cluster import Cluster, unique
-from realparts.groups import commit_all, consumed_since, consumed_up_to, marks_of, partitions, shared_out
 
 from roster.testing.broker import BrokerProcess
+from tests.real.realparts.cluster import Cluster, unique
+from tests.real.realparts.groups import commit_all, consumed_since, consumed_up_to, marks_of, partitions, shared_out
 
 KINDS = ("java", "kafka-python", "aiokafka", "confluent", "roster")
 

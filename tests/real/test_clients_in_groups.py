@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from realparts import clients
-from realparts.cluster import unique, wait_until
-from realparts.groups import commit_all, consumed_since, consumed_up_to, marks_of, partitions, shared_out
+
+from tests.real.realparts import clients
+from tests.real.realparts.cluster import unique, wait_until
+from tests.real.realparts.groups import commit_all, consumed_since, consumed_up_to, marks_of, partitions, shared_out
 
 KINDS = ("java", "kafka-python", "aiokafka", "confluent", "kcat", "franz-go", "roster")
 COOPERATIVE = ("java", "kafka-python", "confluent", "kcat", "franz-go", "roster")

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from realparts.clients import AdminError
-from realparts.cluster import unique, wait_until
-from realparts.groups import partitions, shared_out
+
+from tests.real.realparts.clients import AdminError
+from tests.real.realparts.cluster import unique, wait_until
+from tests.real.realparts.groups import partitions, shared_out
 
 
 @pytest.fixture

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import struct
 
-from realparts.cluster import Cluster, unique
-from realparts.exchange import Actor, Connection, Exchange, commit_topics, scenario
+from tests.real.realparts.cluster import Cluster, unique
+from tests.real.realparts.exchange import Actor, Connection, Exchange, commit_topics, scenario
 
 SIMPLE = {"generation_id_or_member_epoch": -1, "member_id": ""}
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from realparts.exchange import Actor, Exchange, protocols, scenario, subscription
+from tests.real.realparts.exchange import Actor, Exchange, protocols, scenario, subscription
 
 JOIN = {"session_timeout_ms": 30_000, "rebalance_timeout_ms": 30_000, "protocol_type": "consumer"}
 

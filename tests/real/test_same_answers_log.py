@@ -6,7 +6,8 @@ import struct
 from uuid import UUID
 
 from kafka.record.default_records import DefaultRecordBatchBuilder
-from realparts.exchange import Exchange, scenario
+
+from tests.real.realparts.exchange import Exchange, scenario
 
 NOW = 1_700_000_000_000
 UNKNOWN_ID = UUID(int=0x1234)

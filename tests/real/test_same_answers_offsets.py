@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 
-from realparts.exchange import Actor, Exchange, commit_topics, protocols, scenario
+from tests.real.realparts.exchange import Actor, Exchange, commit_topics, protocols, scenario
 
 SIMPLE = {"generation_id_or_member_epoch": -1, "member_id": ""}
 

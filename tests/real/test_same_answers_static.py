@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from realparts.exchange import Actor, Exchange, protocols, scenario
+from tests.real.realparts.exchange import Actor, Exchange, protocols, scenario
 
 
 def static_pair(x: Exchange, version: int = 9) -> tuple[Actor, Actor]:

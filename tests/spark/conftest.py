@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import logging
 import signal
-import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from pyspark.sql import SparkSession
-    from spark_topics import Topics
+
+    from tests.spark.spark_topics import Topics
 
 
 @pytest.fixture(scope="session")
@@ -41,9 +38,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 @pytest.fixture(scope="session")
 def topics() -> Iterator[Topics]:
     """Topics on a Roster broker of this room's own."""
-    from spark_topics import Topics
-
     from roster.testing.broker import running_broker
+    from tests.spark.spark_topics import Topics
 
     with running_broker() as broker, Topics(broker.bootstrap) as made:
         yield made

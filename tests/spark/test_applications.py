@@ -19,14 +19,14 @@ from typing import TYPE_CHECKING, Any, Self
 import pyarrow.dataset as ds
 import pyspark
 import pytest
-from spark_topics import until
 
 from roster.spark import ParquetSink
+from tests.spark.spark_topics import until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from spark_topics import Topics
+    from tests.spark.spark_topics import Topics
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(240)]
 

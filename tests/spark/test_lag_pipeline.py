@@ -6,11 +6,11 @@ import uuid
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from spark_topics import Topics, until
 
 from roster.assignors import LagOptions, lag_cooperative_sticky
 from roster.spark import ConsoleSink, ParquetSink, Pipeline
 from roster.spark.membership import group_member
+from tests.spark.spark_topics import Topics, until
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from spark_fakes import P0, P1, P2, FakeMember, FakeRunner, FakeSink, StillWatch
 
 from roster.client import BrokerError, CommitFenced, CommitRetriable, GroupError, UnreachableError
 from roster.spark.errors import PipelineError
 from roster.spark.loop import Loop
 from roster.spark.options import Options, parse_starting_offsets
 from roster.spark.watch import verdict
+from tests.spark.spark_fakes import P0, P1, P2, FakeMember, FakeRunner, FakeSink, StillWatch
 
 if TYPE_CHECKING:
     from roster.spark.batch import Batch, Progress

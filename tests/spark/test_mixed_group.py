@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from realparts.cluster import unique, wait_until
-from realparts.groups import consumed_since, marks_of, partitions
 
 from roster.model import TopicPartition
 from roster.spark import ParquetSink, Pipeline
+from tests.real.realparts.cluster import unique, wait_until
+from tests.real.realparts.groups import consumed_since, marks_of, partitions
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -9,13 +9,13 @@ import pytest
 from confluent_kafka import Consumer, Producer
 from confluent_kafka import TopicPartition as Place
 from confluent_kafka.admin import AdminClient
-from spark_topics import Topics, until
 
 from roster.model import TopicPartition
 from roster.spark import ParquetSink, Pipeline, PipelineError
 from roster.spark.batch import Split
 from roster.spark.membership import StableEndsMember
 from roster.spark.reader import ReaderConfig, ReadError, read_splits
+from tests.spark.spark_topics import Topics, until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
-from spark_topics import Topics, until
 
 from roster.client import GroupMember, UnknownTopicError, UnreachableError
 from roster.model import TopicPartition
 from roster.spark import ConsoleSink, FunctionError, KafkaSink, ParquetSink, Pipeline, PipelineError, Progress
 from roster.testing.broker import BrokerProcess
+from tests.spark.spark_topics import Topics, until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from functools import cache
-from pathlib import Path
 
 import pytest
 from hypothesis import strategies as st
 
 from roster.wire.codec.fields import FIXED
-
-sys.path.insert(0, str(Path(__file__).parent))
 
 _TEXT = st.text(st.characters(codec="utf-8"), max_size=4) | st.integers(100, 300).map("x".__mul__)
 _BYTES = st.binary(max_size=5) | st.integers(100, 300).map(b"x".__mul__)

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from realparts import jvm
 
 from roster.wire import API_VERSIONS, encode, request_class, response_class
 from roster.wire.compression import Compression
 from roster.wire.consumer.messages import Assignment, Subscription
 from roster.wire.offsets_topic import GroupMetadataKey, GroupMetadataValue, OffsetCommitKey, OffsetCommitValue
 from roster.wire.records import Record, build_batch, read_batch, read_header, verify_crc
+from tests.real.realparts import jvm
 
 pytestmark = pytest.mark.real
 

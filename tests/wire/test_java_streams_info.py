@@ -7,8 +7,6 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from realparts import jvm
-from task_infos import assignments, subscriptions, values
 
 from roster.model import TopicPartition
 from roster.model.tasks import RUNNING, TaskId, TaskLags
@@ -20,6 +18,8 @@ from roster.wire.streams.subscription_info import (
     decode_subscription_info,
     encode_subscription_info,
 )
+from tests.real.realparts import jvm
+from tests.wire.task_infos import assignments, subscriptions, values
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]
 

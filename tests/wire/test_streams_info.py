@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from task_infos import assignments, int32s, subscriptions, values
 
 from roster.model import TopicPartition
 from roster.model.tasks import RUNNING, STATELESS, TaskId, TaskLags
@@ -31,6 +30,7 @@ from roster.wire.streams.subscription_info import (
     decode_subscription_info,
     encode_subscription_info,
 )
+from tests.wire.task_infos import assignments, int32s, subscriptions, values
 
 VERSIONS = range(1, LATEST_VERSION + 1)
 EACH_VERSION = pytest.mark.parametrize("version", VERSIONS)

@@ -9,8 +9,8 @@ from base64 import urlsafe_b64encode
 from pathlib import Path
 from time import monotonic
 
-from realparts import jvm
-from realparts.cluster import Cluster
+from tests.real.realparts import jvm
+from tests.real.realparts.cluster import Cluster
 
 START_TIMEOUT = 60.0
 

@@ -19,8 +19,8 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
-from realparts import golang, jvm, require_real
-from realparts.cluster import Partition
+from tests.real.realparts import golang, jvm, require_real
+from tests.real.realparts.cluster import Partition
 
 _ids = itertools.count(1)
 

@@ -39,7 +39,7 @@ class Cluster:
     def __init__(self, kind: str, bootstrap: str) -> None:
         self.kind = kind
         self.bootstrap = bootstrap
-        silent = logging.getLogger("realparts.silent")
+        silent = logging.getLogger("tests.real.silent")
         silent.propagate = False
         self._config: dict[str, Any] = {"bootstrap.servers": bootstrap, "logger": silent}
         self._admin: AdminClient | None = None

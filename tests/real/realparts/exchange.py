@@ -22,7 +22,7 @@ from typing import Any
 
 import pytest
 
-from realparts.cluster import Cluster, unique, wait_until
+from tests.real.realparts.cluster import Cluster, unique, wait_until
 
 Fields = dict[str, Any]
 ANSWER_TIMEOUT = 15.0

@@ -9,7 +9,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from realparts import require_real
+from tests.real.realparts import require_real
 
 SOURCES = Path(__file__).resolve().parent.parent / "go"
 CACHE = SOURCES.parent.parent.parent / ".cache" / "go"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from realparts.clients import Member
-from realparts.cluster import Cluster, Partition, wait_until
+from tests.real.realparts.clients import Member
+from tests.real.realparts.cluster import Cluster, Partition, wait_until
 
 
 def partitions(topic: str, count: int) -> set[Partition]:

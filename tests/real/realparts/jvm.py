@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from realparts import require_real
+from tests.real.realparts import require_real
 
 HERE = Path(__file__).resolve().parent.parent
 CACHE = HERE.parent.parent / ".cache" / "kafka"
