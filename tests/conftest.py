@@ -3,38 +3,78 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from hypothesis import settings
 
+from tests.examples_tried import load_profile
 from tests.real.realparts import clients
 from tests.real.realparts.apache import ApacheKafka
 from tests.real.realparts.clients import Host, HostedMember, KcatMember, Member, Settings
 from tests.real.realparts.cluster import Cluster
 
-settings.register_profile("dev", deadline=None)
-settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True)
-settings.register_profile("seeded", deadline=None, database=None, max_examples=30)
-"""For `--hypothesis-seed`: what is tried depends on the seed alone, not on earlier failures."""
 DEMANDING = os.environ.get("ROSTER_REQUIRE_REAL") == "1" or "CI" in os.environ
-settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci" if DEMANDING else "dev"))
+load_profile(default="ci" if DEMANDING else "dev")
 
 HOSTS = {"java": "java_host", "franz-go": "go_host"}
 """The fixture whose process holds clients of that kind; all others live in `python_host`."""
-REAL_FIXTURES = {"apache_kafka", "java_host", "kcat", "client"}
+MARKS = {
+    "apache_kafka": "real",
+    "java_host": "real",
+    "kcat": "real",
+    "client": "real",
+    "cluster": "process",
+    "roster_broker": "process",
+    "spark": "spark",
+}
+"""The mark of every test that asks for the fixture; a room's own fixture of the same name counts for itself."""
 REAL_TIMEOUT = 300
 """Seconds: the first test that needs the jars may have to fetch them."""
+STARTS_A_PROGRAM = {"subprocess.Popen", "os.exec", "os.fork", "os.forkpty", "os.posix_spawn", "os.system", "pty.spawn"}
+"""Audit events of a new process."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what needs a real part, so that `-m "not real"` is the quick run."""
+    """Mark what needs a real part, a process or Spark, so that `make unit` can leave it out."""
     for item in items:
-        if REAL_FIXTURES & set(getattr(item, "fixturenames", ())):
-            item.add_marker(pytest.mark.real)
-            if item.get_closest_marker("timeout") is None:
-                item.add_marker(pytest.mark.timeout(REAL_TIMEOUT))
+        for mark in {MARKS[name] for name in MARKS if _asks_for(item, name)}:
+            item.add_marker(mark)
+        if item.get_closest_marker("real") and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(REAL_TIMEOUT))
+
+
+def _asks_for(item: pytest.Item, fixture: str) -> bool:
+    if fixture not in getattr(item, "fixturenames", ()):
+        return False
+    definitions = item._fixtureinfo.name2fixturedefs.get(fixture, ())
+    return any(fixture == "spark" or definition.baseid == "tests" for definition in definitions[-1:])
+
+
+class ProcessGuard:
+    """Fails a test that starts a program without a mark that says so."""
+
+    def __init__(self) -> None:
+        self.running: pytest.Item | None = None
+        sys.addaudithook(self._audit)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[Any]:
+        marked = any(item.get_closest_marker(name) for name in ("real", "spark", "process"))
+        self.running = None if marked else item
+        try:
+            return (yield)
+        finally:
+            self.running = None
+
+    def _audit(self, event: str, arguments: tuple[Any, ...]) -> None:
+        if self.running is not None and event in STARTS_A_PROGRAM:
+            raise RuntimeError(f"{self.running.nodeid} starts {arguments[0]}: mark it process, real or spark")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(ProcessGuard())
 
 
 @pytest.fixture(scope="session")

@@ -1,6 +1,5 @@
 """lag-sticky and lag-cooperative-sticky: counts, stickiness, when lag may move something, capacity, two rounds."""
 
-import os
 from dataclasses import replace
 from fractions import Fraction
 
@@ -12,10 +11,9 @@ from hypothesis import strategies as st
 from roster.assignors import COOPERATIVE_STICKY, LAG, LAG_COOPERATIVE_STICKY, LAG_STICKY, STICKY
 from roster.assignors.lag import LagOptions, lag_cooperative_sticky, lag_sticky, with_offsets
 from roster.model import Claims, MemberInfo, Problem
+from tests.examples_tried import examples
 
-EXAMPLES = settings(
-    max_examples=int(os.environ.get("ROSTER_ASSIGNOR_CASES", "100")), deadline=None, derandomize=True, database=None
-)
+EXAMPLES = settings(max_examples=examples(100, "ROSTER_ASSIGNOR_CASES"), deadline=None, derandomize=True, database=None)
 LAG_AWARE = (LAG, LAG_STICKY, LAG_COOPERATIVE_STICKY)
 
 

@@ -1,7 +1,6 @@
 """Mixed subscriptions, checked against every possible assignment of small groups."""
 
 import itertools
-import os
 import random
 from dataclasses import replace
 
@@ -10,8 +9,9 @@ import pytest
 from roster.assignors import COOPERATIVE_STICKY, STICKY
 from roster.assignors.certificate import verify
 from roster.model import MemberInfo, Problem
+from tests.examples_tried import examples
 
-CASES = int(os.environ.get("ROSTER_ASSIGNOR_CASES", "150"))
+CASES = examples(150, "ROSTER_ASSIGNOR_CASES")
 
 
 def small_group(seed):

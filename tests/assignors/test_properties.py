@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from roster.assignors import ASSIGNORS, COOPERATIVE_STICKY, STICKY
 from roster.assignors.certificate import verify
 from roster.model import NO_OWNER, MemberInfo, Plan, Problem, TopicPartition
+from tests.examples_tried import examples
 
-CASES = int(os.environ.get("ROSTER_ASSIGNOR_CASES", "150"))
+CASES = examples(150, "ROSTER_ASSIGNOR_CASES")
 
 topics = st.dictionaries(st.sampled_from("abcdef"), st.integers(0, 6), max_size=6)
 numbers = st.lists(st.integers(-2, 8), max_size=6)
@@ -76,6 +77,7 @@ def test_the_order_in_which_members_and_topics_are_listed_decides_nothing(name, 
     assert by_name(plan) == by_name(other)
 
 
+@pytest.mark.process
 def test_the_hash_seed_decides_nothing():
     code = """
 from roster.assignors import ASSIGNORS
@@ -210,7 +212,7 @@ def test_sg_6_hundred_rounds_of_changing_subscriptions():
 
 
 @given(topics=topics, group=members, racks=racks, data=st.data())
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 def test_the_proof_holds_for_the_plan_and_fails_for_a_worse_one(topics, group, racks, data):
     """A certificate that accepts anything proves nothing: swap two owners and it must agree with the plain figures."""
     problem = Problem.build(group, topics, replica_racks=racks)

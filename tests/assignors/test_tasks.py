@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from roster.assignors.tasks import Client, TaskPlan, TaskProblem, assign
 from roster.model.tasks import RUNNING, STATELESS, TaskId
+from tests.examples_tried import examples
 
 T9 = [TaskId(subtopology, partition) for subtopology in range(3) for partition in range(3)]
 
@@ -275,7 +276,7 @@ def test_better_dropping_one_of_seven_clients_moves_two_of_thirteen():
 
 
 @given(seed=st.integers(0, 2**32))
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_cv_4_random_clusters_come_to_rest_with_all_replicas_and_no_warm_ups(seed):
     chance = random.Random(seed)
     stateful, stateless = stateful_tasks(chance.randint(1, 10)), [TaskId(1, p) for p in range(chance.randint(1, 10))]
@@ -334,7 +335,7 @@ def test_an_active_moves_only_to_a_caught_up_owner(problem):
 
 
 @given(problems())
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 def test_the_wish_restores_and_moves_as_little_as_any_balanced_placement(problem):
     stateful, clients = problem
     names = sorted(clients)

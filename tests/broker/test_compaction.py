@@ -16,6 +16,7 @@ from roster.broker.partition_log import PartitionLog
 from roster.wire.records import Record, read_batch
 from tests.broker.batches import batch
 from tests.broker.test_partition_log import NOW, append, flush, scratch
+from tests.examples_tried import examples
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -89,7 +90,7 @@ def test_a_rewritten_log_says_the_same_in_fewer_records(
         assert append(again, batch([b"x"], keys=[b"new"])) == len(before)
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(writes, st.integers(0, 12))
 def test_a_crash_at_any_step_of_a_rewriting_changes_nothing_a_reader_ends_up_with(
     batches: list[list[tuple[bytes, bytes | None]]], steps: int

@@ -396,6 +396,7 @@ def test_files_without_a_checksum_are_read_and_get_one(tmp_path: Path) -> None:
         assert "crc32c" in path.read_text()
 
 
+@pytest.mark.process
 def test_topics_without_the_brokers_file_are_refused_with_the_fix(tmp_path: Path) -> None:
     """The fix as it is printed works, and no producer id that the logs know is given out."""
     with running_broker(tmp_path) as broker, RawClient(broker.address) as client:
@@ -472,6 +473,7 @@ def damaged_broker(tmp_path: Path, process: BrokerProcess) -> Path:
     return path
 
 
+@pytest.mark.process
 def test_a_reader_gets_what_is_before_damage_and_then_an_error(tmp_path: Path) -> None:
     process = BrokerProcess(tmp_path, *QUICK)
     path = damaged_broker(tmp_path, process)
@@ -500,6 +502,7 @@ def test_a_reader_gets_what_is_before_damage_and_then_an_error(tmp_path: Path) -
     assert "(offset 10): the batch at offset 10 fails its CRC" in lines[0]
 
 
+@pytest.mark.process
 def test_damaged_offsets_of_groups_are_found_before_the_broker_serves(tmp_path: Path) -> None:
     process = BrokerProcess(tmp_path, *QUICK)
     with process, RawClient(address(process)) as client:
@@ -514,6 +517,7 @@ def test_damaged_offsets_of_groups_are_found_before_the_broker_serves(tmp_path: 
         assert process.bootstrap
 
 
+@pytest.mark.process
 def test_that_the_broker_serves_is_said_once(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path) as process:
         host, port = address(process)

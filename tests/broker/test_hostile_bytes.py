@@ -26,6 +26,7 @@ from tests.broker.batches import batch
 from tests.broker.rawclient import RawClient
 from tests.broker.test_protocol import fetch_request, metadata, produce
 from tests.broker.test_restart import address, create
+from tests.examples_tried import examples
 
 if TYPE_CHECKING:
     from roster.broker import Broker
@@ -81,7 +82,7 @@ def test_bad_bytes_close_their_connection_with_a_warning_and_nothing_else(
     assert said in warning.getMessage()
 
 
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(150), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(key=st.sampled_from(sorted(HANDLERS)), data=st.data())
 def test_any_bytes_under_any_header_leave_the_broker_alive(broker: Broker, key: int, data: st.DataObject) -> None:
     version = data.draw(st.sampled_from(list(API_VERSIONS[ApiKey(key)])))
@@ -94,7 +95,7 @@ def test_any_bytes_under_any_header_leave_the_broker_alive(broker: Broker, key: 
     assert is_alive(broker)
 
 
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(40), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.binary(max_size=200))
 @example(b"")
 @example(b"\0\0\0\x0a")
@@ -202,6 +203,7 @@ def rss(pid: int) -> int:
     raise AssertionError("no VmRSS")
 
 
+@pytest.mark.process
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux's /proc")
 def test_memory_stays_bounded_under_claims_half_frames_and_slow_readers(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path) as process:

@@ -17,6 +17,7 @@ from roster.broker.batch_check import CorruptSegmentError
 from roster.broker.partition_log import PartitionLog
 from roster.wire.records import read_header
 from tests.broker.batches import base_offsets, batch, placed
+from tests.examples_tried import examples
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -100,7 +101,7 @@ def test_all_batches_are_read_back_as_sent_after_a_clean_stop_and_after_none(sen
             assert log.high_watermark == log.end_offset == sum(read_header(each).records_count for each in sent)
 
 
-@settings(max_examples=15)
+@settings(max_examples=examples(15))
 @given(batches(max_batches=4), st.binary(max_size=3))
 def test_a_crash_at_every_byte_of_the_tail_loses_only_the_batches_it_hit(sent: list[bytes], garbage: bytes) -> None:
     """Kill the process at any byte of the last write: what was whole stays, the torn rest goes, the log goes on."""
@@ -131,7 +132,7 @@ def test_a_crash_at_every_byte_of_the_tail_loses_only_the_batches_it_hit(sent: l
             del log
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(batches(max_batches=6).filter(bool), st.data())
 def test_a_flipped_bit_in_the_tail_is_never_served(sent: list[bytes], data: st.DataObject) -> None:
     with scratch() as directory:

@@ -54,6 +54,7 @@ def committed(client: RawClient, group: str) -> dict[str, int]:
             return {topic.name: topic.partitions[0].committed_offset for topic in answer.topics}
 
 
+@pytest.mark.process
 def test_kill_9_loses_nothing_that_was_acknowledged(tmp_path: Path) -> None:
     """acks=all: every record and every commit that was answered is there after the broker was killed, three times."""
     acknowledged: dict[int, bytes] = {}
@@ -107,6 +108,7 @@ def test_kill_9_loses_nothing_that_was_acknowledged(tmp_path: Path) -> None:
         assert process.stop() == 0
 
 
+@pytest.mark.process
 def test_a_consumer_group_goes_on_after_the_broker_was_killed(tmp_path: Path) -> None:
     """The member keeps its id, its generation and its partitions; its next commit is accepted."""
     with BrokerProcess(tmp_path, *QUICK) as process:
@@ -152,6 +154,7 @@ def read(consumer: confluent_kafka.Consumer, count: int) -> list[bytes]:
     return values
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_stops_cleanly_and_the_next_start_reads_no_log(tmp_path: Path, number: signal.Signals) -> None:
     process = BrokerProcess(tmp_path, *QUICK).start()
@@ -190,12 +193,14 @@ def refusal(tmp_path: Path, *arguments: str) -> str:
     return result.stderr.splitlines()[-1]
 
 
+@pytest.mark.process
 def test_a_data_directory_serves_one_broker_at_a_time(tmp_path: Path) -> None:
     with running_broker(tmp_path):
         said = refusal(tmp_path, "--listen", "127.0.0.1:0", "--data", str(tmp_path))
     assert "in use by another broker (process " in said
 
 
+@pytest.mark.process
 def test_a_port_in_use_and_a_bad_address_are_said(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
@@ -214,6 +219,7 @@ def test_addresses_are_host_and_port() -> None:
             parse_listen(bad)
 
 
+@pytest.mark.process
 def test_data_that_cannot_be_read_is_said(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     assert "cannot use data directory" in refusal(tmp_path, "--listen", "127.0.0.1:0", "--data", f"{tmp_path}/file/x")
@@ -222,6 +228,7 @@ def test_data_that_cannot_be_read_is_said(tmp_path: Path) -> None:
     assert "broker.json is damaged: " in refusal(tmp_path, "--listen", "127.0.0.1:0", "--data", f"{tmp_path}/bad")
 
 
+@pytest.mark.process
 def test_a_full_disk_refuses_what_does_not_fit_and_the_broker_goes_on(tmp_path: Path) -> None:
     """The limit on file sizes stands in for the full disk: the write fails half-way, with a real OSError."""
     with BrokerProcess(tmp_path, *QUICK) as process:

@@ -337,6 +337,7 @@ HAS_A_CHILD = (
 )
 
 
+@pytest.mark.process
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_a_child_is_heard_and_killed_with_all_it_started(tmp_path):
     inbox: queue.Queue = queue.Queue()
@@ -352,6 +353,7 @@ def test_a_child_is_heard_and_killed_with_all_it_started(tmp_path):
     assert gone_within(said.message["pid"], 5)
 
 
+@pytest.mark.process
 def test_a_child_that_is_asked_to_end_ends(tmp_path):
     inbox: queue.Queue = queue.Queue()
     child = Child("c", [sys.executable, "-c", TALKS], tmp_path / "c.log", inbox)
@@ -364,6 +366,7 @@ def test_a_child_that_is_asked_to_end_ends(tmp_path):
         end_all([child])
 
 
+@pytest.mark.process
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_a_paused_child_stands_still_until_it_is_resumed_and_can_be_killed(tmp_path):
     inbox: queue.Queue = queue.Queue()
@@ -386,6 +389,7 @@ def test_a_paused_child_stands_still_until_it_is_resumed_and_can_be_killed(tmp_p
     assert child.exit_code == -signal.SIGKILL
 
 
+@pytest.mark.process
 @pytest.mark.skipif(sys.platform != "linux", reason="the leash is the kernel's")
 def test_a_child_does_not_outlive_a_parent_killed_with_9(tmp_path):
     parent = (
@@ -403,6 +407,7 @@ def test_a_child_does_not_outlive_a_parent_killed_with_9(tmp_path):
     assert gone_within(pid, 10)
 
 
+@pytest.mark.process
 def test_temporary_files_of_the_demos_processes_are_in_its_own_directory(tmp_path):
     stage = Stage(tmp_path, flights(), 3)
     tell = """

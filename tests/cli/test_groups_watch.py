@@ -119,6 +119,7 @@ def test_once_is_one_picture_and_one_object(cluster: Cluster, capsys):
     assert "there is no group" in capsys.readouterr().err
 
 
+@pytest.mark.process
 def test_a_broker_that_is_away_is_said_and_watched_for(tmp_path):
     with BrokerProcess(tmp_path / "data", "--log-level", "error") as broker:
         with Admin(broker.bootstrap) as admin:

@@ -142,6 +142,7 @@ def loads(bootstrap: str, topic: str, shell: str, *arguments: str, given: bytes 
     return subprocess.run(["sh", "-c", shell, "sh", *command], input=given, capture_output=True, check=False)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("file", ["-", "/dev/stdin"])
 def test_standard_input_is_checked_whole_before_anything_is_sent(bootstrap, file):
     topic = f"stdin{file.count('/')}"
@@ -154,12 +155,14 @@ def test_standard_input_is_checked_whole_before_anything_is_sent(bootstrap, file
     assert len(records(bootstrap, topic, 1, 5000)) == 5000
 
 
+@pytest.mark.process
 def test_a_pipe_without_a_format_names_the_option(bootstrap):
     done = loads(bootstrap, "none", 'echo | "$@"', "-")
     assert done.returncode == 2
     assert b"--format: standard input has no name to tell the format by" in done.stderr
 
 
+@pytest.mark.process
 def test_the_reason_for_waiting_is_shown(bootstrap, tmp_path):
     """A limit on the size of files stands for a full disk: the write fails, and the broker serves on."""
     program = [sys.executable, "-m", "roster"]
@@ -248,6 +251,7 @@ def test_lost_time_is_not_made_up_for_by_sending_faster(bootstrap):
     assert tally.seconds - at >= 0.9  # two seconds' worth, less the one that may be made up for
 
 
+@pytest.mark.process
 def test_a_broker_killed_with_9_and_restarted_under_a_load_makes_no_record_double_or_lost(tmp_path):
     lines = ["n"] + [str(n) for n in range(6000)]
     (tmp_path / "f.csv").write_text("\n".join(lines))

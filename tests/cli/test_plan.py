@@ -334,6 +334,7 @@ def shuffled(value: object, chance: random.Random) -> object:
     return value
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("assignor", ASSIGNORS)
 def test_neither_order_nor_hash_seed_decides_anything(tmp_path, assignor):
     chance = random.Random(7)
@@ -516,6 +517,7 @@ def test_explain_says_each_move_and_a_summary(feed):
     assert "A       0_0" in out
 
 
+@pytest.mark.process
 def test_lines_are_answered_as_they_come():
     program = [sys.executable, "-c", "from roster.cli import main; main()", "plan", "-a", "range"]
     with subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:

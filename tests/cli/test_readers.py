@@ -22,6 +22,7 @@ from roster.cli.errors import UserError
 from roster.cli.load.formats import open_source
 from roster.cli.load.json_rows import json_rows
 from roster.cli.load.source import Checked
+from tests.examples_tried import examples
 
 
 def read(path: Path, key: tuple[str, ...] = (), **options) -> tuple[list[bytes | None], list[dict]]:
@@ -209,7 +210,7 @@ def test_parquet_types_become_json(tmp_path):
     assert values[1] == dict.fromkeys(values[0]) | {"d": "y"}
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(
     st.lists(
         st.fixed_dictionaries(
@@ -238,7 +239,7 @@ def test_rows_read_back_by_the_json_module_are_the_rows_written(rows):
     assert [json.loads(text) for text in texts] == rows
 
 
-@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(80), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.lists(st.tuples(st.text(st.characters(exclude_categories=["Cs", "Cc"])), st.integers()), min_size=1),
     st.sampled_from(["\n", "\r\n"]),

@@ -92,6 +92,7 @@ def start_broker(directory: Path, address: str, arguments: list[str]) -> subproc
     return broker
 
 
+@pytest.mark.process
 @pytest.mark.timeout(600)
 def test_every_block_of_the_readme_runs(tmp_path):
     text = (ROOT / "README.md").read_text()
@@ -104,6 +105,7 @@ def test_every_block_of_the_readme_runs(tmp_path):
     assert re.search(r"shops: Empty, 0 members.* lag 0", output)
 
 
+@pytest.mark.process
 @pytest.mark.timeout(600)
 def test_getting_started_runs(tmp_path):
     output = run_blocks((ROOT / "docs" / "getting-started.md").read_text(), tmp_path)
@@ -111,6 +113,7 @@ def test_getting_started_runs(tmp_path):
     assert re.search(r"totals: Empty, 0 members.* lag 0", output)
 
 
+@pytest.mark.process
 @pytest.mark.timeout(600)
 def test_the_page_on_assignors_runs(tmp_path):
     page = (ROOT / "docs" / "how-to" / "choose-an-assignor.md").read_text()

@@ -16,6 +16,7 @@ def lines(capsys) -> list[str]:
     return capsys.readouterr().err.splitlines()
 
 
+@pytest.mark.process
 def test_help_imports_no_command():
     code = (
         "import sys; from roster.cli.root import run; code = run(['--help']); "
@@ -112,6 +113,7 @@ def test_ctrl_c_is_exit_code_130_and_no_traceback(capsys, monkeypatch):
     assert not any(line.strip() for line in lines(capsys))
 
 
+@pytest.mark.process
 def test_a_real_sigint_ends_a_waiting_command_with_130(tmp_path):
     (tmp_path / "a.csv").write_text("a\n1\n")
     code = (
@@ -137,17 +139,20 @@ def python(*arguments: str, shell: str, **environment: str) -> subprocess.Comple
     )
 
 
+@pytest.mark.process
 def test_the_package_runs_as_a_module():
     done = python("--version", shell="")
     assert (done.returncode, done.stdout.split()[0]) == (0, "roster,")
 
 
+@pytest.mark.process
 def test_closed_standard_output_is_refused_before_anything_is_done():
     done = python("topics", "list", "--bootstrap", "127.0.0.1:1", shell=">&-")
     assert done.returncode == 1
     assert done.stderr == "roster: error: standard output is closed; write >/dev/null to throw the output away\n"
 
 
+@pytest.mark.process
 def test_closed_standard_input_and_error_do_not_matter():
     assert python("--version", shell="<&- 2>&-").returncode == 0
     done = python("topics", "delete", "t", shell="<&-")

@@ -7,7 +7,6 @@ of what may be answered, from the requests sent and the durable log alone. Then 
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -21,6 +20,7 @@ from roster.coordinator.records import UNSTORED_GENERATIONS
 from roster.wire import ErrorCode
 from roster.wire.messages import JoinGroupRequest
 from tests.coordinator.coordinator_harness import GROUP, Call, Client, GroupState, subscription
+from tests.examples_tried import examples
 
 PARTITIONS = 6
 RETRIABLE = {
@@ -475,7 +475,7 @@ def commit_allowed(group: Group | None, member: str, generation: int, instance: 
 
 
 Histories.TestCase.settings = settings(
-    max_examples=int(os.environ.get("ROSTER_HISTORIES", "60")),
+    max_examples=examples(60, "ROSTER_HISTORIES"),
     stateful_step_count=50,
     deadline=None,
     phases=(Phase.explicit, Phase.reuse, Phase.generate),  # shrinking fifty steps outlasts the test's timeout

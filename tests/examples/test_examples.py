@@ -110,11 +110,13 @@ def test_orders_get_their_shops_country(spark_runs, bootstrap):
     assert sorted(got, key=str) == sorted(expected, key=str)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("name", ["worker_without_spark", "cooperative_kafka_python"])
 def test_members_without_spark_count_each_order_once(name, tmp_path, bootstrap):
     assert run(tmp_path, name, bootstrap) == COUNTS
 
 
+@pytest.mark.process
 def test_the_lag_report_knows_what_is_not_read(tmp_path, bootstrap):
     with Admin(bootstrap) as admin:
         admin.commit_group_offsets("reported", {TopicPartition("orders", 0): OffsetAndMetadata(1)})
@@ -122,6 +124,7 @@ def test_the_lag_report_knows_what_is_not_read(tmp_path, bootstrap):
     assert line == {"group": "reported", "topic": "orders", "lag": 2, "known": False, "state": "Empty"}
 
 
+@pytest.mark.process
 def test_who_gets_what_moves_two_partitions_and_says_why(tmp_path):
     *moves, now, later = run(tmp_path, "who_gets_what")
     assert [move[:8] for move in moves] == [entry[:8] for entry in moves if " to c (" in entry]

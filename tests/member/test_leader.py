@@ -124,6 +124,7 @@ def test_kip_881_racks_come_from_the_subscriptions_and_the_metadata():
     assert received(roster.lead("range", group, {"t1": 4}, racks=racks)) == sets(c0="t1-1 t1-3", c1="t1-0 t1-2")
 
 
+@pytest.mark.process
 def test_importing_roster_does_not_import_numpy():
     code = "import sys, roster; assert 'numpy' not in sys.modules; assert roster.lead('range', {}, {}) == {}"
     subprocess.run([sys.executable, "-c", code], check=True)

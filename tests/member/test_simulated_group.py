@@ -13,6 +13,7 @@ from roster.member import MemberState
 from roster.member.config import DEFAULT_ASSIGNORS
 from roster.member.events import Closed
 from roster.member.types import FailureKind
+from tests.examples_tried import examples
 from tests.member.simulated_group import HEARTBEAT, REBALANCE, SESSION, Actor, Faults, World
 
 Assignors: TypeAlias = tuple[str | Assignor, ...]
@@ -261,7 +262,7 @@ ACTIONS = ("join", "kill", "leave", "pause", "crash", "grow", "wait", "static", 
     ),
     actions=st.lists(st.tuples(st.sampled_from(ACTIONS), st.integers(0, 7), st.integers(0, 12_000)), max_size=14),
 )
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 def test_the_invariants_hold_under_faults(
     seed: int, policy: str, faults: Faults, actions: list[tuple[str, int, int]]
 ) -> None:

@@ -83,12 +83,14 @@ LIBRARIES = {
 }  # fmt: skip
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("module", ["assignors", "plugins", "plugins.group", "client", "member.leader"])
 def test_the_core_needs_numpy_only(module):
     done = without(LIBRARIES, f"import roster.{module}")
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(("module", "client"), [("kafka_python", "kafka"), ("aiokafka", "aiokafka")])
 def test_a_plugin_needs_numpy_and_its_client_only(module, client):
     allowed = {client, "kafka"} if client == "aiokafka" else {client}
@@ -96,6 +98,7 @@ def test_a_plugin_needs_numpy_and_its_client_only(module, client):
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("command", ["broker", "topics", "groups", "plan"])
 def test_commands_without_an_extra(command):
     done = without(
@@ -105,6 +108,7 @@ def test_commands_without_an_extra(command):
     assert done.stdout.startswith("Usage: roster")
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(("command", "extra"), [("load", "cli"), ("demo", "demo")])
 def test_a_command_whose_extra_is_missing_names_it_in_one_line(command, extra):
     done = without(
@@ -116,6 +120,7 @@ def test_a_command_whose_extra_is_missing_names_it_in_one_line(command, extra):
     assert done.stderr.count("\n") == 1
 
 
+@pytest.mark.process
 def test_spark_without_its_extra_says_so():
     done = without({"pyspark", "pandas"}, "from roster.spark import Pipeline")
     assert done.stderr.rstrip().splitlines()[-1] == (
@@ -124,6 +129,7 @@ def test_spark_without_its_extra_says_so():
     )
 
 
+@pytest.mark.process
 def test_compressed_batches_without_pyarrow_are_not_taken_for_damaged_ones():
     script = """
 from roster.wire.compression import Compression, compress, decompress
@@ -144,12 +150,14 @@ for kind in (Compression.SNAPPY, Compression.LZ4, Compression.ZSTD):
 UNIX_ONLY = {"fcntl", "resource", "pwd", "grp", "termios"}
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("module", ["client", "assignors", "plugins.kafka_python", "spark.pipeline", "cli.groups"])
 def test_what_windows_can_run_imports_nothing_of_unix(module):
     done = without(UNIX_ONLY, f"import roster.{module}")
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.process
 def test_the_broker_on_windows_is_refused_in_one_line():
     script = """
 import asyncio, logging, pathlib, subprocess, click, rich.console  # as this platform has them

@@ -271,6 +271,7 @@ def test_called_on_the_class_outside_a_task_an_instance_is_asked_for():
         aiokafka.RosterSticky.metadata(["t"])
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(("module", "other"), [("kafka_python", "aiokafka"), ("aiokafka", "kafka")])
 def test_each_module_imports_its_own_client_only(module, other):
     program = f"import sys, roster.plugins.{module}; sys.exit({other!r} in sys.modules)"

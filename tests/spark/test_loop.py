@@ -16,6 +16,7 @@ from roster.spark.errors import PipelineError
 from roster.spark.loop import Loop
 from roster.spark.options import Options, parse_starting_offsets
 from roster.spark.watch import verdict
+from tests.examples_tried import examples
 from tests.spark.spark_fakes import P0, P1, P2, FakeMember, FakeRunner, FakeSink, StillWatch
 
 if TYPE_CHECKING:
@@ -399,7 +400,7 @@ EVENTS = st.lists(
 )
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(EVENTS, EVENTS, st.integers(1, 12))
 def test_with_an_exact_sink_every_record_counts_once_whatever_the_group_does(
     idle: list[Any], mid_batch: list[Any], most: int

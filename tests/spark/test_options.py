@@ -222,6 +222,7 @@ def test_one_assignor_may_be_named_without_a_list() -> None:
         assert Pipeline(NO_SPARK, "127.0.0.1:9092", "g", ["t"], assignors=one)._options.assignors == (one,)
 
 
+@pytest.mark.process
 def test_a_missing_or_old_java_is_named_with_its_fix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))

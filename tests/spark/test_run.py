@@ -8,7 +8,7 @@ import threading
 from typing import TYPE_CHECKING
 
 import pytest
-from spark_fakes import P0, P1, FakeMember, FakeRunner, FakeSink
+from tests.spark.spark_fakes import P0, P1, FakeMember, FakeRunner, FakeSink
 
 from roster.client import ClosedError
 from roster.spark import PipelineError, run, signals

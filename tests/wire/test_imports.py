@@ -5,7 +5,10 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
 
+
+@pytest.mark.process
 def test_pyarrow_is_loaded_for_compressed_batches_only() -> None:
     program = (
         "import sys, roster.wire.records as records\n"

@@ -14,6 +14,7 @@ from roster.wire.compression import Compression
 from roster.wire.consumer.messages import Assignment, Subscription
 from roster.wire.offsets_topic import GroupMetadataKey, GroupMetadataValue, OffsetCommitKey, OffsetCommitValue
 from roster.wire.records import Record, build_batch, read_batch, read_header, verify_crc
+from tests.examples_tried import examples
 from tests.real.realparts import jvm
 
 pytestmark = pytest.mark.real
@@ -70,7 +71,7 @@ def assert_same(ours, theirs, field, version, name):
 
 
 @pytest.mark.parametrize("cls", JAVA, ids=lambda cls: cls.__name__)
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(st.data())
 def test_java_reads_the_same_values_and_writes_the_same_bytes(messages_of, java, cls, data):
     version = data.draw(st.sampled_from(list(cls.__table__.versions)))

@@ -18,6 +18,7 @@ from roster.wire.streams.subscription_info import (
     decode_subscription_info,
     encode_subscription_info,
 )
+from tests.examples_tried import examples
 from tests.real.realparts import jvm
 from tests.wire.task_infos import assignments, subscriptions, values
 
@@ -51,7 +52,7 @@ def assignment_as_java_tells(told):
 
 
 @pytest.mark.parametrize("version", range(1, 5))
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(st.data())
 def test_java_reads_our_subscriptions_and_we_read_javas(java, version, data):
     info = data.draw(subscriptions(version))
@@ -63,7 +64,7 @@ def test_java_reads_our_subscriptions_and_we_read_javas(java, version, data):
 
 
 @pytest.mark.parametrize("version", range(1, 6))
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(st.data())
 def test_java_reads_our_assignments_and_we_read_javas(java, version, data):
     info = data.draw(assignments(version))
@@ -73,7 +74,7 @@ def test_java_reads_our_assignments_and_we_read_javas(java, version, data):
     assert len(written) == len(encode_assignment_info(info))
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(subscriptions(4))
 def test_the_v5_that_java_writes_is_laid_out_as_its_v4_and_refused_here(java, info):
     old = encode_subscription_info(info)

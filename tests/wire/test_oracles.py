@@ -23,6 +23,7 @@ from roster.wire import API_VERSIONS, encode, request_class, response_class
 from roster.wire.consumer.messages import Assignment, Subscription
 from roster.wire.frames import encode_request
 from roster.wire.messages import ApiVersionsRequest, ApiVersionsResponse, HeartbeatRequest
+from tests.examples_tried import examples
 
 MODULES = (kafka.protocol.admin, kafka.protocol.consumer, kafka.protocol.metadata, kafka.protocol.producer)
 PEER = {name: value for module in MODULES for name, value in vars(module).items()}
@@ -52,7 +53,7 @@ def assert_same(ours, theirs, field, version, name):
 
 
 @EACH
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(st.data())
 def test_kafka_python_reads_the_same_values_and_writes_the_same_bytes(messages_of, cls, data):
     version = data.draw(st.sampled_from(list(cls.__table__.versions)))
@@ -104,7 +105,7 @@ def kio_class(cls, version):
 
 
 @EACH
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(st.data())
 def test_kio_reads_all_and_writes_the_same_bytes(messages_of, cls, data):
     version = data.draw(st.sampled_from([v for v in cls.__table__.versions if kio_class(cls, v)]))

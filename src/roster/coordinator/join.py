@@ -63,6 +63,15 @@ def join(rt: Runtime, event: RequestReceived, request: JoinGroupRequest) -> None
 
 def refusal(rt: Runtime, group: Group | None, request: JoinGroupRequest, protocols: Protocols) -> ErrorCode:
     """Why the request cannot be granted, in the order Kafka checks; NONE if it can."""
+    if error := request_error(rt, request, protocols):
+        return error
+    if group is None:
+        return new_group_error(rt, request, protocols)
+    return group_error(rt, group, request, protocols) or member_error(rt, group, request)
+
+
+def request_error(rt: Runtime, request: JoinGroupRequest, protocols: Protocols) -> ErrorCode:
+    """Errors of the request itself, whatever the group."""
     config = rt.config
     if not request.group_id:
         return ErrorCode.INVALID_GROUP_ID
@@ -72,12 +81,20 @@ def refusal(rt: Runtime, group: Group | None, request: JoinGroupRequest, protoco
         return ErrorCode.INVALID_REQUEST
     if metadata_size(protocols) > config.max_member_metadata_bytes:
         return ErrorCode.MESSAGE_TOO_LARGE
-    if group is None:
-        if error := rt.unavailable(request.group_id):
-            return error
-        if not request.protocol_type or not protocols:
-            return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
-        return ErrorCode.UNKNOWN_MEMBER_ID if request.member_id else ErrorCode.NONE
+    return ErrorCode.NONE
+
+
+def new_group_error(rt: Runtime, request: JoinGroupRequest, protocols: Protocols) -> ErrorCode:
+    """Why the request cannot create its group."""
+    if error := rt.unavailable(request.group_id):
+        return error
+    if not request.protocol_type or not protocols:
+        return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    return ErrorCode.UNKNOWN_MEMBER_ID if request.member_id else ErrorCode.NONE
+
+
+def group_error(rt: Runtime, group: Group, request: JoinGroupRequest, protocols: Protocols) -> ErrorCode:
+    """Why the group takes no member with these protocols."""
     member_id = request.member_id or group.instances.get(request.group_instance_id or "", "")
     if not has_room(rt, group, member_id) or not has_room_for(rt, group, member_id, protocols):
         return ErrorCode.GROUP_MAX_SIZE_REACHED
@@ -85,11 +102,16 @@ def refusal(rt: Runtime, group: Group | None, request: JoinGroupRequest, protoco
         return ErrorCode.COORDINATOR_NOT_AVAILABLE
     if not group.supports(request.protocol_type, protocols):
         return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    return ErrorCode.NONE
+
+
+def member_error(rt: Runtime, group: Group, request: JoinGroupRequest) -> ErrorCode:
+    """Why the group does not know the member id, or hands out no new one."""
     if request.member_id:
         if request.member_id in group.pending and request.group_instance_id is None:
             return ErrorCode.NONE
         return session.validate(group, request.member_id, request.group_instance_id)
-    if request.group_instance_id is None and len(group.pending) >= config.max_pending_members:
+    if request.group_instance_id is None and len(group.pending) >= rt.config.max_pending_members:
         return ErrorCode.COORDINATOR_NOT_AVAILABLE
     return ErrorCode.NONE
 

@@ -281,36 +281,11 @@ def parse_topics(topics: str | Sequence[str] | re.Pattern[str]) -> tuple[str, ..
 def parse_starting_offsets(value: StartingOffsets) -> str | int | dict[TopicPartition, int]:
     """See `StartingOffsets`; a moment becomes milliseconds since the epoch."""
     if isinstance(value, datetime):
-        if value.tzinfo is None:
-            raise PipelineError(
-                f"{value.isoformat()} has no time zone",
-                field="starting_offsets",
-                fix="For example datetime(2026, 1, 1, tzinfo=UTC)",
-            )
-        # Kafka takes -1 and -2 for the end and the beginning.
-        return max(int(value.timestamp() * 1000), 0)
+        return _milliseconds(value)
     if isinstance(value, str) and value.lstrip().startswith("{"):
         value = _from_json(value)
     if isinstance(value, Mapping):
-        explicit: dict[TopicPartition, int] = {}
-        for key, entry in value.items():
-            if isinstance(key, TopicPartition):
-                explicit[key] = _offset(key, entry)
-            elif isinstance(key, str) and isinstance(entry, Mapping):
-                for number, offset in entry.items():
-                    if not _NUMBER.fullmatch(str(number)) or int(number) > _MOST:
-                        raise PipelineError(
-                            f"{key}: {shown(number)} is not a partition number", field="starting_offsets"
-                        )
-                    partition = TopicPartition(key, int(number))
-                    explicit[partition] = _offset(partition, offset)
-            else:
-                raise PipelineError(
-                    f"{shown(key)}: {shown(entry)} is not understood",
-                    field="starting_offsets",
-                    fix="Use {TopicPartition('t', 0): 5} or {'t': {0: 5}}",
-                )
-        return explicit
+        return _explicit_offsets(value)
     if value not in ("earliest", "latest"):
         raise PipelineError(
             f"{shown(value)} is not understood",
@@ -318,6 +293,42 @@ def parse_starting_offsets(value: StartingOffsets) -> str | int | dict[TopicPart
             fix="Use 'earliest', 'latest', a datetime, or offsets by partition",
         )
     return value
+
+
+def _milliseconds(moment: datetime) -> int:
+    if moment.tzinfo is None:
+        raise PipelineError(
+            f"{moment.isoformat()} has no time zone",
+            field="starting_offsets",
+            fix="For example datetime(2026, 1, 1, tzinfo=UTC)",
+        )
+    # Kafka takes -1 and -2 for the end and the beginning.
+    return max(int(moment.timestamp() * 1000), 0)
+
+
+def _explicit_offsets(given: Mapping[Any, Any]) -> dict[TopicPartition, int]:
+    """Offsets by partition, from `{TopicPartition: offset}`, `{topic: {number: offset}}` or a mixture."""
+    explicit: dict[TopicPartition, int] = {}
+    for key, entry in given.items():
+        if isinstance(key, TopicPartition):
+            explicit[key] = _offset(key, entry)
+        elif isinstance(key, str) and isinstance(entry, Mapping):
+            for number, offset in entry.items():
+                partition = TopicPartition(key, _partition_number(key, number))
+                explicit[partition] = _offset(partition, offset)
+        else:
+            raise PipelineError(
+                f"{shown(key)}: {shown(entry)} is not understood",
+                field="starting_offsets",
+                fix="Use {TopicPartition('t', 0): 5} or {'t': {0: 5}}",
+            )
+    return explicit
+
+
+def _partition_number(topic: str, number: object) -> int:
+    if not _NUMBER.fullmatch(str(number)) or int(str(number)) > _MOST:
+        raise PipelineError(f"{topic}: {shown(number)} is not a partition number", field="starting_offsets")
+    return int(str(number))
 
 
 def _offset(partition: TopicPartition, value: object) -> int:

@@ -199,18 +199,7 @@ class Produce:
         producer, sent = Producer(self._settings), 0
         for batch in batches:
             for row in batch.to_pylist():
-                arguments: dict[str, Any] = {"value": row["value"], "key": row.get("key"), "on_delivery": delivered}
-                if row.get("partition") is not None:
-                    arguments["partition"] = row["partition"]
-                if row.get("headers"):
-                    arguments["headers"] = [(h["key"], h["value"]) for h in row["headers"]]
-                topic = self._topic if self._topic is not None else row["topic"]
-                while True:
-                    try:
-                        producer.produce(topic, **arguments)
-                        break
-                    except BufferError:
-                        producer.poll(0.1)
+                _enqueue(producer, on_delivery=delivered, **self._record(row))
                 sent += 1
             producer.poll(0)
             if failures:
@@ -219,3 +208,22 @@ class Produce:
         if failures or left:
             raise RuntimeError(f"{len(failures) + left} of {sent} rows not written: {'; '.join(failures[:3])}")
         yield pa.RecordBatch.from_pydict({"sent": [sent]})
+
+    def _record(self, row: Mapping[str, Any]) -> dict[str, Any]:
+        """The row as arguments of `Producer.produce`."""
+        topic = self._topic if self._topic is not None else row["topic"]
+        record: dict[str, Any] = {"topic": topic, "value": row["value"], "key": row.get("key")}
+        if row.get("partition") is not None:
+            record["partition"] = row["partition"]
+        if row.get("headers"):
+            record["headers"] = [(header["key"], header["value"]) for header in row["headers"]]
+        return record
+
+
+def _enqueue(producer: Producer, **record: Any) -> None:
+    """Hand one record to librdkafka; while its queue is full, wait for acknowledgements."""
+    while True:
+        try:
+            return producer.produce(**record)
+        except BufferError:
+            producer.poll(0.1)

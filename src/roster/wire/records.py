@@ -140,7 +140,7 @@ def split_batches(data: Buffer, *, allow_partial: bool = False) -> list[tuple[Ba
 
 
 def verify_crc(batch: Buffer) -> bool:
-    """Does the CRC of this whole batch match its bytes?"""
+    """Whether the CRC of this whole batch matches its bytes."""
     if len(batch) < HEADER_SIZE:
         return False
     expected = int.from_bytes(batch[_CRC_AT:_AFTER_CRC], "big")

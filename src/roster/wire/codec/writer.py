@@ -74,7 +74,7 @@ class _WriteCompiler:
             out.line(f"raise WireError({self.prefix + path + ': set, but not part of this version'!r})")
 
     def differs(self, field: Field, value: str) -> str:
-        """An expression: is `value` other than the field's default?"""
+        """The expression that is true if `value` is not the field's default."""
         if field.kind == "struct" and field.default == ():
             return f"{value} != {self.out.constant('unset', field.nested())}"
         return f"{value} != {self.out.default(field)}"

@@ -8,7 +8,7 @@ from roster.wire.codec.table import Message, Struct
 
 
 class ApiVersionsRequest(Message, key=ApiKey.API_VERSIONS, versions="0-4", flexible="3+"):
-    """The first request on a connection: what do you speak? (KIP-35, KIP-511)"""
+    """The first request on a connection: asks which requests and versions the broker serves (KIP-35, KIP-511)."""
 
     client_software_name: str = string("3+", ignorable=True)
     client_software_version: str = string("3+", ignorable=True)

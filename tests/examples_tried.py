@@ -1,0 +1,31 @@
+"""Hypothesis profiles, and how many examples or seeded cases a test tries.
+
+| profile | examples |
+|---|---|
+| `dev` | new ones in each run |
+| `ci` | the same in each run |
+| `seeded` | what `--hypothesis-seed` says, whatever failed before |
+| `quick` | few, the same in each run: `make unit` |
+"""
+
+import os
+
+from hypothesis import settings
+
+QUICK = 8
+"""Most examples of any test under the profile `quick`."""
+
+
+def load_profile(default: str) -> None:
+    """Register the profiles and load the one that `HYPOTHESIS_PROFILE` names."""
+    settings.register_profile("dev", deadline=None)
+    settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True)
+    settings.register_profile("seeded", deadline=None, database=None, max_examples=30)
+    settings.register_profile("quick", settings.get_profile("ci"), max_examples=QUICK)
+    settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", default))
+
+
+def examples(count: int, variable: str | None = None) -> int:
+    """How many examples a test tries that asks for `count`, or for what the environment `variable` says."""
+    asked = int(os.environ.get(variable, count)) if variable else count
+    return min(asked, QUICK) if os.environ.get("HYPOTHESIS_PROFILE") == "quick" else asked
