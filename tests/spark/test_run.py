@@ -8,7 +8,6 @@ import threading
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.spark.spark_fakes import P0, P1, FakeMember, FakeRunner, FakeSink
 
 from roster.client import ClosedError
 from roster.spark import PipelineError, run, signals
@@ -17,6 +16,7 @@ from roster.spark.options import Options
 from roster.spark.reporting import Reporter
 from roster.spark.run import Run, client_id_of
 from roster.spark.watch import Watch
+from tests.spark.spark_fakes import P0, P1, FakeMember, FakeRunner, FakeSink
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""A slot on an executor, asked for with a tiny job: is there one, and can its Python do a batch's work?"""
+"""Check, with a tiny job, that an executor has a free slot and that its Python can do a batch's work."""
 
 from __future__ import annotations
 
