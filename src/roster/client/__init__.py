@@ -29,9 +29,9 @@ from roster.client.errors import (
     UnreachableError,
     UnsupportedError,
 )
-from roster.client.group import GroupMember
 from roster.client.group_check import Finding, check_group
 from roster.client.group_lag import GroupLag, PartitionLag, TotalLag, group_lag
+from roster.client.group_member import GroupMember
 from roster.client.live_group import LiveGroup, live_group
 from roster.client.types import (
     GroupDescription,

@@ -16,6 +16,7 @@ from roster.client.errors import (
     UnknownTopicError,
     UnreachableError,
 )
+from roster.client.retry import Retry
 from roster.member.types import Channel, Node
 from roster.model import Address, AddressError, parse_addresses
 from roster.wire import ErrorCode, Message
@@ -25,10 +26,8 @@ from roster.wire.messages import MetadataRequest, MetadataResponse
 M = TypeVar("M", bound=Message)
 
 CONNECT_TIMEOUT = 10.0
-RETRY_PAUSE = 0.1
-MOST_PAUSE = 1.0
-NEWS_PATIENCE = 1.5
-"""Seconds to look again for a topic or partition nobody knows yet: news of a new one takes a moment to spread."""
+PROPAGATION_TIME = 1.5
+"""Seconds to retry metadata for an unknown topic or partition: new ones take time to propagate."""
 DEFAULT_PORT = 9092
 
 
@@ -165,30 +164,27 @@ class Cluster:
         for topic in topics:
             self._topics.pop(topic, None)
 
-    async def topics(self, names: Collection[str], patience: float = NEWS_PATIENCE) -> dict[str, Topic]:
+    async def topics(self, names: Collection[str], timeout: float = PROPAGATION_TIME) -> dict[str, Topic]:
         """The topics by name, from memory where it has them.
 
-        A topic that a broker does not know is asked for again for `patience` seconds, since news of a new topic takes
-        a moment to spread; then UnknownTopicError.
+        Metadata of an unknown topic is retried for `timeout` seconds, since new topics take time to propagate; then
+        UnknownTopicError.
         """
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + patience
-        pause = RETRY_PAUSE
+        retry = Retry(timeout)
         while missing := sorted(name for name in names if name not in self._topics):
             response = await self.metadata(missing)
             errors = {t.name: error_code(t.error_code) for t in response.topics if t.error_code != ErrorCode.NONE}
             _raise_refused(errors)
             if not errors:
                 continue
-            if loop.time() >= deadline:
+            if retry.expired:
                 listed = ", ".join(sorted(name or "?" for name in errors))
                 raise UnknownTopicError(
                     f"no such topic: {listed}. Create it (roster topics create) or correct the name",
                     topics=[name for name in errors if name],
                     code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
                 )
-            await asyncio.sleep(pause)
-            pause = min(2 * pause, MOST_PAUSE)
+            await retry.pause()
         return {name: self._topics[name] for name in names}
 
     def address(self, broker: int) -> tuple[str, int] | None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Self
 
 from roster._version import __version__
-from roster.client.dialect import choose_version, from_version, to_version
+from roster.client.api_versions import choose_version, from_version, to_version
 from roster.client.errors import (
     BrokerError,
     ClientError,

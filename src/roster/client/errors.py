@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from roster.member.types import Failure, FailureKind
 from roster.model import TopicPartition
+from roster.wire import ErrorCode
 
 
 class ClientError(Exception):
@@ -138,3 +140,41 @@ class CommitRetriable(CommitError):  # noqa: N818 - as above
     """The commit did not go through, its outcome may be unknown; it may be tried again while the partition is owned."""
 
     retriable = True
+
+
+_ERRORS: dict[FailureKind, type[ClientError]] = {
+    FailureKind.SESSION_TIMEOUT: SessionTimeoutError,
+    FailureKind.PROTOCOL: InconsistentProtocolError,
+    FailureKind.GROUP_FULL: GroupFullError,
+    FailureKind.FENCED_INSTANCE: FencedInstanceError,
+    FailureKind.AUTHORIZATION: AuthorizationError,
+    FailureKind.UNSUPPORTED: UnsupportedError,
+    FailureKind.ASSIGNMENT: AssignmentError,
+    FailureKind.CLOSED: ClosedError,
+}
+
+_COMMIT_ERRORS: dict[FailureKind, type[CommitError]] = {
+    FailureKind.FENCED: CommitFenced,
+    FailureKind.RETRIABLE: CommitRetriable,
+    FailureKind.METADATA_TOO_LARGE: CommitError,
+}
+
+
+def failure_error(failure: Failure) -> ClientError:
+    """Return the exception for a member's failure; GroupError where there is no narrower class."""
+    code = int(failure.code)
+    if failure.kind in _COMMIT_ERRORS:
+        return _COMMIT_ERRORS[failure.kind](failure.message, partitions=failure.partitions, code=code)
+    if failure.kind is FailureKind.UNKNOWN_TOPIC:
+        return UnknownTopicError(failure.message, topics=sorted({p.topic for p in failure.partitions}), code=code)
+    return _ERRORS.get(failure.kind, GroupError)(failure.message, code=code)
+
+
+def group_error(code: ErrorCode, group: str, what: str) -> ClientError:
+    """Return the exception for an error code in a response about a group; `what` failed."""
+    name = f"group {group!r}: {what}"
+    if code in (ErrorCode.GROUP_AUTHORIZATION_FAILED, ErrorCode.TOPIC_AUTHORIZATION_FAILED):
+        return AuthorizationError(f"{name}; grant this client READ on group and topics ({code.name})", code=code)
+    if code is ErrorCode.GROUP_ID_NOT_FOUND:
+        return UnknownGroupError(f"there is no group {group!r}; the name may be misspelt", code=code)
+    return GroupError(f"{name} ({code.name})", code=code)

@@ -9,9 +9,9 @@ from random import Random
 from typing import Any
 
 from roster.client.cluster import Cluster
+from roster.client.coordinators import Coordinators
 from roster.client.errors import ClientError, UnsupportedError
-from roster.client.lag import group_offsets
-from roster.client.positions import Groups
+from roster.client.offsets import group_offsets
 from roster.member.assign_group import assign_group
 from roster.member.config import MemberConfig
 from roster.member.events import (
@@ -55,7 +55,7 @@ class MemberRunner:
     ) -> None:
         self.member = Member(config, chance)
         self._cluster = cluster
-        self._groups = Groups(cluster)
+        self._coordinators = Coordinators(cluster)
         self._on_effect = on_effect
         self._after_step = after_step
         self._timers: dict[TimerName, asyncio.TimerHandle] = {}
@@ -114,7 +114,7 @@ class MemberRunner:
     async def _fetch_offsets(self, wanted: FetchOffsets) -> None:
         timeout = wanted.timeout_ms / 1000
         try:
-            offsets = await group_offsets(self._cluster, self._groups, wanted.group, wanted.partitions, timeout)
+            offsets = await group_offsets(self._cluster, self._coordinators, wanted.group, wanted.partitions, timeout)
         except TimeoutError:
             self.feed(OffsetsFetched(wanted.id, None, f"the offsets did not come within {timeout:g} s"))
         except Exception as error:

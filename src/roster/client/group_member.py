@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import re
 import threading
@@ -15,11 +14,12 @@ from typing import Self
 
 from roster.assignors import Assignor, as_tuple
 from roster.client.cluster import Cluster
-from roster.client.errors import ClosedError, OptionError, RequestTimeoutError, UnreachableError
+from roster.client.coordinators import Coordinators
+from roster.client.errors import ClosedError, OptionError, RequestTimeoutError, UnreachableError, failure_error
 from roster.client.loop import LoopThread
-from roster.client.positions import EARLIEST, LATEST, Groups, list_offsets
+from roster.client.offsets import list_offsets
+from roster.client.retry import Retry
 from roster.client.runner import MemberRunner
-from roster.client.translate import error_of
 from roster.client.types import MemberEvent, Ownership
 from roster.member.config import DEFAULT_ASSIGNORS, ConfigError, MemberConfig
 from roster.member.events import (
@@ -37,6 +37,7 @@ from roster.member.member import Member
 from roster.member.states import MemberState
 from roster.member.types import ReportKind, Selection
 from roster.model import OffsetAndMetadata, TopicPartition
+from roster.model.offsets import OffsetSpec
 
 log = logging.getLogger("roster.member")
 
@@ -96,7 +97,7 @@ class GroupMember:
             raise OptionError(error.option, str(error)) from None
         self._chance = Random(seed)  # noqa: S311 - jitter, no secret
         self._cluster = Cluster(bootstrap, client_id, request_timeout_ms / 1000, self._chance)
-        self._groups = Groups(self._cluster)
+        self._coordinators = Coordinators(self._cluster)
         self._on_event = on_event
         self._changed = threading.Condition()
         self._ownership = Ownership()
@@ -152,22 +153,21 @@ class GroupMember:
         self._runner = MemberRunner(self._cluster, self._config, self._chance, self._take, self._stepped)
         self._feed(Started())
 
-    async def _connect(self, patience: float) -> None:
-        loop = asyncio.get_running_loop()
-        began, told = loop.time(), False
+    async def _connect(self, timeout: float) -> None:
+        """Retry the first connection: a broker that is just starting is no error."""
+        retry, warned = Retry(timeout), False
         while True:
             try:
                 await self._cluster.metadata(())
             except UnreachableError as error:
-                waited = loop.time() - began
                 if self._closed:
                     raise ClosedError("the member was closed") from None
-                if waited >= patience:
+                if retry.expired:
                     raise
-                if not told and waited >= _SAY_UNREACHABLE:
-                    told = True
-                    log.warning("group %s: %s; trying for %g s", self._config.group, error, patience)
-                await asyncio.sleep(0.2)
+                if not warned and retry.elapsed >= _SAY_UNREACHABLE:
+                    warned = True
+                    log.warning("group %s: %s; trying for %g s", self._config.group, error, timeout)
+                await retry.pause()
             else:
                 return
 
@@ -264,23 +264,23 @@ class GroupMember:
     def committed(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata | None]:
         """The group's committed offsets; None where there is none."""
         wanted = list(partitions)
-        found = self._running().call(self._groups.committed(self._config.group, wanted)) if wanted else {}
+        found = self._running().call(self._coordinators.committed(self._config.group, wanted)) if wanted else {}
         return {partition: found.get(partition) for partition in wanted}
 
     def beginning_offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """The first offset each partition still holds."""
-        return self._edge(partitions, EARLIEST)
+        """Return the log start offset of each partition."""
+        return self._edge(partitions, OffsetSpec.EARLIEST)
 
     def end_offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """The offset the next record of each partition will get."""
-        return self._edge(partitions, LATEST)
+        """Return the log end offset of each partition: that of its next record."""
+        return self._edge(partitions, OffsetSpec.LATEST)
 
     def _edge(self, partitions: Collection[TopicPartition], time: int) -> dict[TopicPartition, int]:
         found = self._running().call(list_offsets(self._cluster, dict.fromkeys(partitions, time)))
         return {partition: offset or 0 for partition, offset in found.items()}
 
     def offsets_for_times(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
-        """The first offset at or after each wall-clock ms; None where no record is that young."""
+        """Return the first offset at or after each time, in ms since the epoch; None where there is no such record."""
         return self._running().call(list_offsets(self._cluster, dict(times)))
 
     def partitions_for(self, topics: Collection[str]) -> dict[str, int]:
@@ -318,7 +318,7 @@ class GroupMember:
                     if failure is None:
                         waiting.set_result(None)
                     else:
-                        waiting.set_exception(error_of(failure))
+                        waiting.set_exception(failure_error(failure))
             case Report():
                 self._tell(effect)
             case Stopped():
@@ -341,7 +341,7 @@ class GroupMember:
                 lost=news.lost,
                 revoke_deadline=None if news.revoke_deadline is None else news.revoke_deadline / 1000,
                 epoch=news.epoch,
-                error=None if news.failure is None else error_of(news.failure),
+                error=None if news.failure is None else failure_error(news.failure),
             )
             self._changed.notify_all()
 

@@ -1,0 +1,112 @@
+"""Group coordinators: found, remembered, asked; committed offsets of a group."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection
+
+from roster.client.cluster import Cluster, expect
+from roster.client.errors import (
+    RequestTimeoutError,
+    UnreachableError,
+    group_error,
+)
+from roster.client.retry import Retry
+from roster.member.types import Node
+from roster.model import OffsetAndMetadata, TopicPartition
+from roster.wire import ErrorCode, Message
+from roster.wire.errors import error_code
+from roster.wire.messages import (
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+    OffsetFetchRequest,
+    OffsetFetchResponse,
+)
+
+STALE_COORDINATOR = frozenset({ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE})
+RETRIABLE = STALE_COORDINATOR | {
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    ErrorCode.UNSTABLE_OFFSET_COMMIT,
+    ErrorCode.REQUEST_TIMED_OUT,
+}
+
+
+class Coordinators:
+    """Requests to the coordinators of groups, which it finds and remembers."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._coordinators: dict[str, Node] = {}
+
+    async def coordinator(self, group: str) -> Node:
+        """The group's coordinator; waits while there is none yet, within the request timeout."""
+        if group in self._coordinators:
+            return self._coordinators[group]
+        retry = Retry(self._cluster.timeout)
+        while True:
+            request = FindCoordinatorRequest(key_type=0, coordinator_keys=[group])
+            response = expect(await self._cluster.request_any(request), FindCoordinatorResponse)
+            found = response.coordinators[0] if response.coordinators else None
+            code = ErrorCode.COORDINATOR_NOT_AVAILABLE if found is None else error_code(found.error_code)
+            if found is not None and code is ErrorCode.NONE:
+                self._coordinators[group] = Node(found.node_id, found.host, found.port)
+                return self._coordinators[group]
+            if code not in RETRIABLE:
+                raise group_error(code, group, "its coordinator cannot be found")
+            await retry.pause_or_fail(f"finding the coordinator of group {group!r}", code.name)
+
+    async def ask(self, group: str, request: Message) -> Message:
+        """Ask the group's coordinator, finding it again once if it cannot be reached."""
+        for attempt in range(2):
+            node = await self.coordinator(group)
+            try:
+                return await self._cluster.request(node, request)
+            except (UnreachableError, RequestTimeoutError):
+                self.forget(group)
+                if attempt:
+                    raise
+        raise AssertionError("unreachable")
+
+    def forget(self, group: str) -> None:
+        """The coordinator is to be found anew."""
+        self._coordinators.pop(group, None)
+
+    async def committed(
+        self, group: str, partitions: Collection[TopicPartition] | None
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
+        """The group's committed offsets, all or of `partitions`; what has none is left out."""
+        topics = None
+        if partitions is not None:
+            wanted: dict[str, list[int]] = defaultdict(list)
+            for partition in sorted(set(partitions)):
+                wanted[partition.topic].append(partition.partition)
+            topics = [OffsetFetchRequest.Topic(name=name, partition_indexes=n) for name, n in wanted.items()]
+        request = OffsetFetchRequest(
+            groups=[OffsetFetchRequest.Group(group_id=group, topics=topics)], require_stable=True
+        )
+        retry = Retry(self._cluster.timeout)
+        while True:
+            response = expect(await self.ask(group, request), OffsetFetchResponse)
+            answer = response.groups[0]
+            codes = {error_code(answer.error_code)}
+            codes |= {error_code(row.error_code) for topic in answer.topics for row in topic.partitions}
+            codes -= {ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+            if not codes:
+                return _positions(answer)
+            code = min(codes)
+            if code not in RETRIABLE:
+                raise group_error(code, group, "its offsets cannot be fetched")
+            if code in STALE_COORDINATOR:
+                self.forget(group)
+            await retry.pause_or_fail(f"fetching the offsets of group {group!r}", code.name)
+
+
+def _positions(answer: OffsetFetchResponse.Group) -> dict[TopicPartition, OffsetAndMetadata]:
+    return {
+        TopicPartition(topic.name, row.partition_index): OffsetAndMetadata(
+            row.committed_offset, row.committed_leader_epoch, row.metadata or ""
+        )
+        for topic in answer.topics
+        for row in topic.partitions
+        if row.committed_offset >= 0
+    }

@@ -1,0 +1,215 @@
+"""Groups of a cluster: listed, described, their offsets set and deleted, on the running event loop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+
+from roster.client.cluster import Cluster, M, expect
+from roster.client.coordinators import RETRIABLE, STALE_COORDINATOR, Coordinators
+from roster.client.errors import (
+    BrokerError,
+    ClientError,
+    CommitError,
+    GroupNotEmptyError,
+    GroupTypeError,
+    UnknownGroupError,
+    UnsupportedError,
+    group_error,
+)
+from roster.client.retry import Retry
+from roster.client.types import GroupDescription, GroupListing, MemberDescription
+from roster.member.requests import offset_commit
+from roster.member.types import Node
+from roster.model import OffsetAndMetadata, TopicPartition
+from roster.wire import ErrorCode, Message, WireError
+from roster.wire.consumer.messages import decode_assignment, flat
+from roster.wire.errors import error_code
+from roster.wire.messages import (
+    ConsumerGroupDescribeRequest,
+    ConsumerGroupDescribeResponse,
+    DeleteGroupsRequest,
+    DeleteGroupsResponse,
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+    ListGroupsRequest,
+    ListGroupsResponse,
+    OffsetCommitResponse,
+    OffsetDeleteRequest,
+    OffsetDeleteResponse,
+)
+
+SIMPLE_CONSUMER = (-1, "")
+"""Generation and member id of an OffsetCommit from outside of the group, which Kafka takes while it is empty."""
+
+
+class GroupAdmin:
+    """Requests about groups, to their coordinators."""
+
+    def __init__(self, cluster: Cluster, coordinators: Coordinators) -> None:
+        self._cluster = cluster
+        self._coordinators = coordinators
+
+    async def list_groups(self) -> list[GroupListing]:
+        """List the groups of every broker, sorted by name."""
+        await self._cluster.metadata(())
+        retry = Retry(self._cluster.timeout)
+        listed: dict[str, GroupListing] = {}
+        for broker, address in self._cluster.brokers.items():
+            while True:
+                response = expect(await self._cluster.request(address, ListGroupsRequest()), ListGroupsResponse)
+                code = error_code(response.error_code)
+                if code is ErrorCode.NONE:
+                    break
+                if code not in RETRIABLE:
+                    raise BrokerError(f"broker {broker} cannot list groups: {code.name}", code=code)
+                await retry.pause_or_fail("listing groups", code.name)
+            listed |= {
+                g.group_id: GroupListing(g.group_id, g.protocol_type, g.group_state, g.group_type.lower())
+                for g in response.groups
+            }
+        return [listed[name] for name in sorted(listed)]
+
+    async def describe(self, group: str) -> GroupDescription:
+        """Describe a classic or a consumer group; UnknownGroupError or GroupTypeError."""
+        described = await self._describe_classic(group) or await self._describe_consumer(group)
+        if described is not None:
+            return described
+        other = next((each for each in await self.list_groups() if each.group_id == group), None)
+        if other is not None and other.group_type not in ("", "classic", "consumer"):
+            raise GroupTypeError(f"group {group!r} is a {other.group_type} group, which this client cannot describe")
+        raise group_error(ErrorCode.GROUP_ID_NOT_FOUND, group, "it cannot be described")
+
+    async def _describe_classic(self, group: str) -> GroupDescription | None:
+        """The group, None when it is no classic one or does not exist."""
+
+        def code_of(response: DescribeGroupsResponse) -> int:
+            return response.groups[0].error_code
+
+        try:
+            response, node = await self._ask_group(
+                group, DescribeGroupsRequest(groups=[group]), DescribeGroupsResponse, code_of, "it cannot be described"
+            )
+        except UnknownGroupError:
+            return None
+        found = response.groups[0]
+        if found.group_state == "Dead":
+            return None
+        members = [
+            MemberDescription(
+                m.member_id,
+                m.group_instance_id,
+                m.client_id,
+                m.client_host,
+                _assignment(m.member_assignment),
+                bytes(m.member_metadata),
+            )
+            for m in sorted(found.members, key=lambda m: m.member_id)
+        ]
+        return GroupDescription(
+            group, found.group_state, found.protocol_type, found.protocol_data, members, coordinator=str(node)
+        )
+
+    async def _describe_consumer(self, group: str) -> GroupDescription | None:
+        """The same for the groups of KIP-848."""
+
+        def code_of(response: ConsumerGroupDescribeResponse) -> int:
+            return response.groups[0].error_code
+
+        request = ConsumerGroupDescribeRequest(group_ids=[group])
+        try:
+            response, node = await self._ask_group(
+                group, request, ConsumerGroupDescribeResponse, code_of, "it cannot be described"
+            )
+        except (UnknownGroupError, UnsupportedError):
+            return None
+        except ClientError as error:
+            if error.code == ErrorCode.UNSUPPORTED_VERSION:  # the protocol is switched off on the broker
+                return None
+            raise
+        found = response.groups[0]
+        members = [
+            MemberDescription(
+                m.member_id,
+                m.instance_id,
+                m.client_id,
+                m.client_host,
+                sorted(TopicPartition(t.topic_name, n) for t in m.assignment.topic_partitions for n in t.partitions),
+            )
+            for m in sorted(found.members, key=lambda m: m.member_id)
+        ]
+        return GroupDescription(
+            group,
+            found.group_state,
+            "consumer",
+            found.assignor_name,
+            members,
+            coordinator=str(node),
+            group_type="consumer",
+            epoch=found.group_epoch,
+        )
+
+    async def commit(self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+        """Commit from outside of the group; GroupNotEmptyError if it has members."""
+
+        def code_of(response: OffsetCommitResponse) -> int:
+            return next((p.error_code for t in response.topics for p in t.partitions if p.error_code), 0)
+
+        request = offset_commit(offsets, group, SIMPLE_CONSUMER, None)
+        try:
+            await self._ask_group(group, request, OffsetCommitResponse, code_of, "its offsets cannot be set")
+        except ClientError as error:
+            if error.code in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION):
+                raise GroupNotEmptyError(f"group {group!r} has members; stop them first", code=error.code) from None
+            if error.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                raise CommitError(f"{error}; not all of these partitions exist", partitions=list(offsets)) from None
+            raise
+
+    async def delete(self, group: str) -> None:
+        """Delete a group without members; GroupNotEmptyError if it has some."""
+
+        def code_of(response: DeleteGroupsResponse) -> int:
+            return response.results[0].error_code
+
+        request = DeleteGroupsRequest(groups_names=[group])
+        await self._ask_group(group, request, DeleteGroupsResponse, code_of, "it cannot be deleted")
+
+    async def delete_offsets(self, group: str, partitions: Collection[TopicPartition]) -> None:
+        """Delete offsets; GroupNotEmptyError if a member subscribes to their topic."""
+
+        def code_of(response: OffsetDeleteResponse) -> int:
+            rows = (p.error_code for t in response.topics for p in t.partitions if p.error_code)
+            return response.error_code or next(rows, 0)
+
+        topics: dict[str, OffsetDeleteRequest.Topic] = {}
+        for topic, partition in sorted(partitions):
+            entry = topics.setdefault(topic, OffsetDeleteRequest.Topic(name=topic))
+            entry.partitions.append(OffsetDeleteRequest.Partition(partition_index=partition))
+        request = OffsetDeleteRequest(group_id=group, topics=list(topics.values()))
+        await self._ask_group(group, request, OffsetDeleteResponse, code_of, "its offsets cannot be deleted")
+
+    async def _ask_group(
+        self, group: str, request: Message, kind: type[M], code_of: Callable[[M], int], what: str
+    ) -> tuple[M, Node]:
+        """Ask the coordinator until it is ready; returns its response and its node."""
+        retry = Retry(self._cluster.timeout)
+        while True:
+            node = await self._coordinators.coordinator(group)
+            response = expect(await self._coordinators.ask(group, request), kind)
+            code = error_code(code_of(response))
+            if code is ErrorCode.NONE:
+                return response, node
+            if code in (ErrorCode.NON_EMPTY_GROUP, ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC):
+                raise GroupNotEmptyError(f"group {group!r}: {what} while it has members; stop them first", code=code)
+            if code not in RETRIABLE:
+                raise group_error(code, group, what)
+            if code in STALE_COORDINATOR:
+                self._coordinators.forget(group)
+            await retry.pause_or_fail(f"asking the coordinator of group {group!r}", code.name)
+
+
+def _assignment(data: bytes) -> list[TopicPartition]:
+    """The partitions in a member's assignment; none when it is not a consumer's."""
+    try:
+        return sorted(flat(decode_assignment(data).assigned_partitions)) if data else []
+    except WireError:
+        return []

@@ -1,0 +1,42 @@
+"""Retries of requests: pauses that double, within a time limit."""
+
+from __future__ import annotations
+
+import asyncio
+
+from roster.client.errors import RequestTimeoutError
+
+FIRST_PAUSE = 0.1
+MAX_PAUSE = 1.0
+"""Seconds before the second attempt, and at most between two."""
+
+
+class Retry:
+    """The attempts at one thing, for at most `seconds` from now; on the running event loop."""
+
+    def __init__(self, seconds: float) -> None:
+        self._clock = asyncio.get_running_loop().time
+        self._started = self._clock()
+        self._seconds = seconds
+        self._pause = FIRST_PAUSE
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds since the first attempt."""
+        return self._clock() - self._started
+
+    @property
+    def expired(self) -> bool:
+        """Whether the time is up."""
+        return self.elapsed >= self._seconds
+
+    async def pause(self) -> None:
+        """Sleep before the next attempt."""
+        await asyncio.sleep(self._pause)
+        self._pause = min(2 * self._pause, MAX_PAUSE)
+
+    async def pause_or_fail(self, what: str, cause: str) -> None:
+        """Sleep before the next attempt; RequestTimeoutError if the time would be up by then."""
+        if self.elapsed + self._pause > self._seconds:
+            raise RequestTimeoutError(f"{what} did not succeed within {self._seconds:g} s: {cause}")
+        await self.pause()
