@@ -48,12 +48,17 @@ def _values(field, version, small):
     return st.none() | values if version in field.nullable else values
 
 
-def _filled(cls, version):
-    """Every field present and off its default, every list with two elements."""
-    return cls(**{name: _filling(field, version) for name, field in cls.__table__.fields if version in field.versions})
+def _filled(cls, version, *, nested=2):
+    """Every field present and off its default, every list with two elements, or `nested` ones inside another list."""
+    return _filled_struct(cls, version, 2, nested)
 
 
-def _filling(field, version):
+def _filled_struct(cls, version, elements, nested):
+    present = [(name, field) for name, field in cls.__table__.fields if version in field.versions]
+    return cls(**{name: _filling(field, version, elements, nested) for name, field in present})
+
+
+def _filling(field, version, elements, nested):
     match field.kind:
         case "bool":
             return not field.default
@@ -64,9 +69,9 @@ def _filling(field, version):
         case "bytes" | "records":
             return b"bytes"
         case "struct":
-            return _filled(field.struct, version)
+            return _filled_struct(field.struct, version, elements, nested)
         case "array":
-            return [_filling(field.element, version) for _ in range(2)]
+            return [_filling(field.element, version, nested, nested) for _ in range(elements)]
         case kind:
             assert kind in FIXED
             return 7

@@ -117,7 +117,7 @@ def test_hostile_counts_and_lengths_allocate_nothing(filled, cls):
     try:
         versions, flexible = cls.__table__.versions, cls.__table__.flexible
         for version in sorted({versions.low, max(versions.low, flexible.low)}):
-            data = encode(filled(cls, version), version)
+            data = encode(filled(cls, version, nested=1), version)
             decode(cls, version, data)
             tracemalloc.reset_peak()
             before, _ = tracemalloc.get_traced_memory()

@@ -29,6 +29,8 @@ MODULES = (kafka.protocol.admin, kafka.protocol.consumer, kafka.protocol.metadat
 PEER = {name: value for module in MODULES for name, value in vars(module).items()}
 CLASSES = [cls for key in API_VERSIONS for cls in (request_class(key), response_class(key))]
 EACH = pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.__name__)
+NOT_IN_KAFKA_PYTHON = {"ConsumerGroupDescribeRequest", "ConsumerGroupDescribeResponse"}
+IN_BOTH = [cls for cls in CLASSES if cls.__name__ not in NOT_IN_KAFKA_PYTHON]
 
 
 def same_values(ours, theirs, version):
@@ -52,7 +54,7 @@ def assert_same(ours, theirs, field, version, name):
         assert ours == theirs, name
 
 
-@EACH
+@pytest.mark.parametrize("cls", IN_BOTH, ids=lambda cls: cls.__name__)
 @settings(max_examples=examples(40))
 @given(st.data())
 def test_kafka_python_reads_the_same_values_and_writes_the_same_bytes(messages_of, cls, data):

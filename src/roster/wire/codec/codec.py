@@ -38,17 +38,24 @@ def encode(message: Message | Struct, version: int) -> bytes:
     Raises WireError for a version the message has not got, a value out of its field's range, and a field that is not
     at its default but absent from this version (unless the table calls it ignorable).
     """
-    return b"".join(_write([], message, version, sized=False))
+    return _joined(_write([], message, version, sized=False), message, version)
 
 
 def encode_framed(head: list[bytes], message: Message, version: int) -> bytes:
     """Return a 4-byte size, `head` and the body in one piece, copying large values only once."""
-    return b"".join(encode_parts(head, message, version))
+    return _joined(encode_parts(head, message, version), message, version)
 
 
 def encode_parts(head: list[bytes], message: Message, version: int) -> list[bytes]:
     """Return what `encode_framed` does in pieces; values of bytes fields, which need a length only, as they are."""
     return _write([b"", *head], message, version, sized=True)
+
+
+def _joined(parts: list[bytes], message: Message | Struct, version: int) -> bytes:
+    try:
+        return b"".join(parts)
+    except TypeError as error:  # the writer asks a value of a bytes field for its length only
+        raise WireError(explain(message, version, error)) from error
 
 
 def _write(out: list[bytes], message: Message | Struct, version: int, *, sized: bool) -> list[bytes]:
