@@ -345,7 +345,7 @@ def test_internal_topics_are_not_deleted(cluster, capsys, name):
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        (".", "NAME: '.' cannot be a topic: it would be a directory of its own"),
+        (".", "NAME: '.' cannot be a topic: the broker names a directory after it"),
         ("..", "NAME: '..' cannot be a topic"),
         ("a b", "NAME: 'a b' has ' ' in it; a topic is named with a-z"),
         ("x" * 250, "NAME: has 250 characters, a topic's name at most 249"),

@@ -101,12 +101,6 @@ def test_the_migration_table_names_options_that_exist():
     assert len(options) > 10
 
 
-@pytest.mark.parametrize(("name", "page"), [("Pipeline", "pipeline.md"), ("GroupMember", "client.md")])
-def test_every_option_is_in_the_reference(name, page):
-    rows = re.findall(r"^\| `(\w+)` \|", (DOCS / "reference" / page).read_text(), re.MULTILINE)
-    assert rows == [option for option in CALLS[name] if option != "self"]
-
-
 def test_every_error_of_the_client_is_in_the_reference():
     errors = {name for name in client.__all__ if name.endswith("Error") or name.startswith("Commit")} - {"ClientError"}
     table = re.findall(r"^\|([^|]+)\|", (DOCS / "reference" / "errors.md").read_text(), re.MULTILINE)

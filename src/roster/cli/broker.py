@@ -27,22 +27,22 @@ LOG_LEVELS = ("debug", "info", "warning", "error")
     metavar="HOST:PORT",
     default="127.0.0.1:9092",
     show_default=True,
-    help="Where to serve; port 0 takes any free one.",
+    help="Address to listen on; port 0 takes any free one.",
 )
-@click.option("--advertise", metavar="HOST:PORT", help="Where clients are told to connect, if not where it listens.")
+@click.option("--advertise", metavar="HOST:PORT", help="Address given to clients, if not the one of --listen.")
 @click.option(
     "--data",
     type=click.Path(path_type=Path, file_okay=False),
     default="roster-data",
     show_default=True,
-    help="The directory that holds everything.",
+    help="Directory of logs, offsets and groups.",
 )
 @click.option(
     "--partitions",
     type=click.IntRange(1, 100_000),
     default=1,
     show_default=True,
-    help="Of a topic whose creator names no number.",
+    help="Partitions of a topic created without a number.",
 )
 @click.option(
     "--auto-create-topics", is_flag=True, help="Create a topic when a client asks for one that does not exist."
@@ -52,7 +52,7 @@ LOG_LEVELS = ("debug", "info", "warning", "error")
     type=click.IntRange(14, 2**31 - 1),
     default=_LOG.segment_bytes,
     show_default=True,
-    help="Size at which a log file is followed by the next.",
+    help="Size at which a new log segment is begun.",
 )
 @click.option(
     "--max-message-bytes",
@@ -66,22 +66,28 @@ LOG_LEVELS = ("debug", "info", "warning", "error")
     type=click.IntRange(0),
     default=_GROUPS.initial_rebalance_delay_ms,
     show_default=True,
-    help="How long a new group waits for more members.",
+    help="How long the first rebalance of a group waits for more members.",
 )
 @click.option(
     "--min-session-timeout-ms",
     type=click.IntRange(1),
     default=_GROUPS.min_session_timeout_ms,
     show_default=True,
+    help="Shortest session timeout that a member may ask for.",
 )
 @click.option(
     "--max-session-timeout-ms",
     type=click.IntRange(1),
     default=_GROUPS.max_session_timeout_ms,
     show_default=True,
+    help="Longest session timeout that a member may ask for.",
 )
 @click.option(
-    "--log-level", type=click.Choice(LOG_LEVELS), default="info", show_default=True, help="What to say on stderr."
+    "--log-level",
+    type=click.Choice(LOG_LEVELS),
+    default="info",
+    show_default=True,
+    help="Least level of the log on standard error.",
 )
 def broker(
     listen: str,
@@ -98,7 +104,7 @@ def broker(
 ) -> None:
     """Run a Kafka-compatible broker in this process until SIGTERM or Ctrl-C.
 
-    Everything it acknowledges is on the disk first; groups and offsets survive a restart like records do.
+    Acknowledges records, offsets and group changes only once they are on disk; all survive a restart.
     """
     try:
         host, port = parse_listen(listen)

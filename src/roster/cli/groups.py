@@ -31,7 +31,7 @@ groups.add_command(watch)
 @json_option
 @bootstrap_option
 def list_(as_json: bool, bootstrap: str) -> None:
-    """Every group, its state and its type: classic, or consumer for those of KIP-848."""
+    """List groups with their state and type: classic, or consumer for those of KIP-848."""
     with admin(bootstrap) as cluster:
         found = sorted(cluster.list_groups(), key=lambda each: each.group_id)
     if as_json:
@@ -48,9 +48,9 @@ def list_(as_json: bool, bootstrap: str) -> None:
 
 @groups.command()
 @click.argument("group", type=NAME)
-@click.option("--topic", "-t", type=NAME, required=True)
-@click.option("--to", "target", required=True, metavar=PLACES, help="TIME: ISO 8601, UTC by default.")
-@click.option("--partition", "only", type=click.IntRange(min=0), multiple=True, help="Only this one; may be repeated.")
+@click.option("--topic", "-t", type=NAME, required=True, help="Topic whose offsets to set.")
+@click.option("--to", "target", required=True, metavar=PLACES, help="Where to go on; TIME: ISO 8601, UTC by default.")
+@click.option("--partition", "only", type=click.IntRange(min=0), multiple=True, help="Only this partition; repeatable.")
 @click.option("--dry-run", is_flag=True, help="Show what would be set.")
 @yes_option
 @bootstrap_option

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def _descriptions(cluster: Admin, group: str | None) -> Iterator[GroupDescription]:
-    """The group named, or all groups of consumers; one that vanishes in between is passed over."""
+    """Describe the group named, or all groups of consumers but those deleted meanwhile."""
     if group is not None:
         yield cluster.describe_group(group)
         return
@@ -32,16 +32,16 @@ def _descriptions(cluster: Admin, group: str | None) -> Iterator[GroupDescriptio
 
 
 @click.command()
-@click.option("--group", "-g", type=NAME, help="Only this one.")
+@click.option("--group", "-g", type=NAME, help="Only this group.")
 @json_option
 @bootstrap_option
 def check(group: str | None, as_json: bool, bootstrap: str) -> int:
-    """Members whose subscriptions make rebalances worse; exit code 1 if there are any.
+    """Find members whose subscriptions make rebalances worse; exit code 1 if there are any.
 
-    Looks for claims of no generation or an old one, subscriptions that cannot be read, mixed versions of them, and
-    topics that do not exist.
+    Finds claims without a generation or of an old one, subscriptions that cannot be read, mixed versions of the
+    subscription, and topics that do not exist.
 
-    What is seen is what each member last joined with. With range and roundrobin claims do not matter.
+    Checked is what each member last joined with. With range and roundrobin claims do not matter.
     """
     with admin(bootstrap) as cluster:
         topics = cluster.list_topics(internal=True)

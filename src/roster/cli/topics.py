@@ -1,4 +1,4 @@
-"""`roster topics`: what is on a cluster, and the few things one does to it."""
+"""`roster topics`: the topics of a cluster, listed, created, described, grown and deleted."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ INTERNAL = frozenset(
         "__transaction_state",
     }
 )
-"""Topics a Kafka cluster keeps its own state in, whether its metadata says so or not."""
+"""Topics of Kafka's own state, whether metadata marks them as internal or not."""
 _LEGAL = re.compile(r"[a-zA-Z0-9._-]+")
 
 
@@ -40,7 +40,7 @@ topics.add_command(read)
 @json_option
 @bootstrap_option
 def list_(internal: bool, as_json: bool, bootstrap: str) -> None:
-    """Every topic, its partitions, and the offsets it holds."""
+    """List topics, their partitions, and the offsets they hold."""
     with admin(bootstrap) as cluster:
         counts = cluster.list_topics(internal=internal)
         partitions = [TopicPartition(name, number) for name, count in counts.items() for number in range(count)]
@@ -57,8 +57,12 @@ def list_(internal: bool, as_json: bool, bootstrap: str) -> None:
 
 @topics.command()
 @click.argument("name", type=NAME)
-@click.option("--partitions", "-p", type=click.IntRange(1, INT32), default=1, show_default=True)
-@click.option("--replication", type=click.IntRange(1, 2**15 - 1), help="Replicas; default: the cluster's.")
+@click.option(
+    "--partitions", "-p", type=click.IntRange(1, INT32), default=1, show_default=True, help="Number of partitions."
+)
+@click.option(
+    "--replication", type=click.IntRange(1, 2**15 - 1), help="Replicas of each partition; default: the cluster's."
+)
 @click.option("--config", "configs", type=NAME, metavar="NAME=VALUE", multiple=True, help="A setting of the topic.")
 @bootstrap_option
 def create(name: str, partitions: int, replication: int | None, configs: tuple[str, ...], bootstrap: str) -> None:
@@ -75,7 +79,7 @@ def create(name: str, partitions: int, replication: int | None, configs: tuple[s
 
 def _check_name(name: str) -> None:
     if name in (".", ".."):
-        raise UserError(f"NAME: {name!r} cannot be a topic: it would be a directory of its own on the broker's disk")
+        raise UserError(f"NAME: {name!r} cannot be a topic: the broker names a directory after it")
     wrong = _LEGAL.sub("", name)
     if wrong:
         raise UserError(f"NAME: {name!r} has {wrong[0]!r} in it; a topic is named with a-z, A-Z, 0-9, '.', '_' and '-'")
@@ -88,7 +92,7 @@ def _check_name(name: str) -> None:
 @json_option
 @bootstrap_option
 def describe(name: str, as_json: bool, bootstrap: str) -> None:
-    """The partitions of the topic NAME: leader, replicas, first and next offset."""
+    """Describe the partitions of the topic NAME: leader, replicas, log start and end offset."""
     with admin(bootstrap) as cluster:
         topic = cluster.describe_topic(name)
         partitions = [TopicPartition(name, each.partition) for each in topic.partitions]
@@ -121,7 +125,7 @@ def _listed(value: object) -> object:
 @click.argument("total", type=click.IntRange(1, INT32))
 @bootstrap_option
 def grow(name: str, total: int, bootstrap: str) -> None:
-    """Let the topic NAME have TOTAL partitions, more than it has now."""
+    """Raise the number of partitions of the topic NAME to TOTAL."""
     with admin(bootstrap) as cluster:
         before = len(cluster.describe_topic(name).partitions)
         if total <= before:

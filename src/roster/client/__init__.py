@@ -42,7 +42,7 @@ from roster.client.types import (
     PartitionDescription,
     TopicDescription,
 )
-from roster.member.config import DEFAULT_ASSIGNORS
+from roster.member.options import DEFAULT_ASSIGNORS
 from roster.model import OffsetAndMetadata
 
 __all__ = [

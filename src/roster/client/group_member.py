@@ -21,7 +21,7 @@ from roster.client.offsets import list_offsets
 from roster.client.retry import Retry
 from roster.client.runner import MemberRunner
 from roster.client.types import MemberEvent, Ownership
-from roster.member.config import DEFAULT_ASSIGNORS, ConfigError, MemberConfig
+from roster.member.config import ConfigError, MemberConfig
 from roster.member.events import (
     Closed,
     CommitDone,
@@ -34,6 +34,7 @@ from roster.member.events import (
     Stopped,
 )
 from roster.member.member import Member
+from roster.member.options import DEFAULT_ASSIGNORS
 from roster.member.states import MemberState
 from roster.member.types import ReportKind, Selection
 from roster.model import OffsetAndMetadata, TopicPartition

@@ -6,14 +6,20 @@ import re
 from dataclasses import dataclass
 
 from roster.assignors import Assignor, resolve_assignors
+from roster.member.options import DEFAULT_ASSIGNORS, GROUP_OPTIONS
 from roster.member.types import Selection
 from roster.model.offsets import AutoOffsetReset
+from roster.model.options import Option
 from roster.model.topics import NAME_RULE, is_legal_name
 
 MAX_OFFSETS_WAIT_MS = 10_000
-DEFAULT_ASSIGNORS = ("cooperative-sticky", "range")
-"""As Java's consumer has them, in the other order: a group of such members uses cooperative-sticky, and a neighbour
-that knows only `range` and `roundrobin` (the defaults of librdkafka, kafka-python, aiokafka) makes it range."""
+
+
+_TIMES = tuple(option for option in GROUP_OPTIONS.values() if option.unit == "ms")
+_BACKOFFS = (
+    Option("retry_backoff_ms", "int", "pause before a request is repeated", 100, unit="ms", least=1),
+    Option("retry_backoff_max_ms", "int", "longest pause before a request is repeated", 1_000, unit="ms", least=1),
+)
 
 
 class ConfigError(ValueError):
@@ -56,25 +62,18 @@ class MemberConfig:
             resolve_assignors(self.assignors)
         except ValueError as error:
             raise ConfigError("assignors", str(error)) from None
-        for option in (
-            "session_timeout_ms",
-            "heartbeat_interval_ms",
-            "rebalance_timeout_ms",
-            "request_timeout_ms",
-            "metadata_max_age_ms",
-            "retry_backoff_ms",
-            "retry_backoff_max_ms",
-        ):
-            value = getattr(self, option)
-            if isinstance(value, bool) or not isinstance(value, int) or not 0 < value < 2**31:
-                raise ConfigError(option, f"must be a whole number of milliseconds from 1 to 2^31 - 1, not {value!r}")
+        for option in (*_TIMES, *_BACKOFFS):
+            if not option.accepts(value := getattr(self, option.name)):
+                raise ConfigError(
+                    option.name, f"must be a whole number of milliseconds from 1 to 2^31 - 1, not {value!r}"
+                )
         if self.heartbeat_interval_ms >= self.session_timeout_ms:
             raise ConfigError(
                 "heartbeat_interval_ms",
                 f"must be less than session_timeout_ms ({self.session_timeout_ms}), usually a third of it or less,"
                 f" not {self.heartbeat_interval_ms}",
             )
-        if isinstance(self.capacity, bool) or not isinstance(self.capacity, int) or self.capacity < 1:
+        if not GROUP_OPTIONS["capacity"].accepts(self.capacity):
             raise ConfigError("capacity", f"must be a whole number from 1 up, not {self.capacity!r}")
         if self.auto_offset_reset not in tuple(AutoOffsetReset):
             raise ConfigError("auto_offset_reset", f"must be earliest, latest or none, not {self.auto_offset_reset!r}")

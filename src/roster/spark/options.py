@@ -15,8 +15,10 @@ from confluent_kafka import Consumer, KafkaException
 from roster.assignors import Assignor, resolve_assignors
 from roster.client import DEFAULT_ASSIGNORS
 from roster.model import AddressError, TopicPartition, parse_addresses
+from roster.model.options import INT32_MAX, INT64_MAX
 from roster.model.topics import NAME_RULE, is_legal_name
 from roster.spark.errors import PipelineError
+from roster.spark.pipeline_options import PIPELINE_OPTIONS
 
 StartingOffsets: TypeAlias = str | datetime | Mapping[Any, Any]
 """`"earliest"`, `"latest"`, a moment (the first record at or after it), or a map by partition, written
@@ -63,13 +65,11 @@ class Options:
     reader_options: Mapping[str, str | int | bool] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for name, least in _LEAST.items():
-            value = getattr(self, name)
-            if value is None:
-                continue
-            most = _MOST_OFFSET if name in _COUNTS_OF_OFFSETS else _MOST
-            if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
-                raise PipelineError(f"{shown(value)} is not a whole number from {least} to {most}", field=name)
+        for name, option in PIPELINE_OPTIONS.items():
+            if option.least is not None and not option.accepts(value := getattr(self, name)):
+                raise PipelineError(
+                    f"{shown(value)} is not a whole number from {option.least} to {option.most}", field=name
+                )
         if not isinstance(self.group, str):
             raise PipelineError(f"{self.group!r} is not a name", field="group", fix="Pass group='my-group'")
         if not self.group:
@@ -92,26 +92,6 @@ class Options:
             raise PipelineError(str(error), field="assignors") from None
         check_reader_options(self.group, self.reader_options)
 
-
-_LEAST = {
-    "max_offsets_per_batch": 1,
-    "min_offsets_per_task": 1,
-    "tasks": 1,
-    "poll_interval_ms": 1,
-    "trigger_interval_ms": 0,
-    "read_timeout_ms": 1,
-    "start_timeout_ms": 1,
-    "max_batch_ms": 1,
-    "session_timeout_ms": 1,
-    "heartbeat_interval_ms": 1,
-    "rebalance_timeout_ms": 1,
-    "request_timeout_ms": 1,
-    "metadata_max_age_ms": 1,
-    "capacity": 1,
-}
-_MOST = 2**31 - 1
-_MOST_OFFSET = 2**63 - 1
-_COUNTS_OF_OFFSETS = {"max_offsets_per_batch", "min_offsets_per_task"}
 
 _SET_ELSEWHERE = {
     "bootstrap.servers": "bootstrap",
@@ -178,36 +158,28 @@ def check_reader_options(group: str, options: Mapping[str, str | int | bool]) ->
             raise PipelineError(text, field="reader_options") from None
 
 
+def _plain(name: str) -> str:
+    """Reduce an option's name to its letters, in small ones."""
+    return re.sub(r"[^a-z]", "", name.lower())
+
+
 _FOREIGN = {
-    "startingoffsets": "starting_offsets",
+    **{
+        _plain(name).removeprefix("kafka"): option.name
+        for option in PIPELINE_OPTIONS.values()
+        for name in (option.kafka, option.spark)
+        if name
+    },
     "startingtimestamp": "starting_offsets=datetime(..., tzinfo=UTC)",
     "startingoffsetsbytimestamp": "starting_offsets=datetime(..., tzinfo=UTC)",
     "autooffsetreset": "starting_offsets",
-    "maxoffsetspertrigger": "max_offsets_per_batch",
-    "minpartitions": "tasks",
-    "failondataloss": "fail_on_data_loss",
-    "includeheaders": "include_headers",
-    "subscribe": "topics",
     "topic": "topics",
     "subscribepattern": "topics='pattern:REGEX'",
     "pattern": "topics='pattern:REGEX'",
-    "bootstrapservers": "bootstrap",
-    "groupid": "group",
-    "isolationlevel": "isolation_level",
-    "kafkaconsumerpolltimeoutms": "read_timeout_ms",
     "processingtime": "trigger_interval_ms",
     "trigger": "trigger_interval_ms",
-    "sessiontimeoutms": "session_timeout_ms",
-    "heartbeatintervalms": "heartbeat_interval_ms",
-    "maxpollintervalms": "rebalance_timeout_ms",
-    "requesttimeoutms": "request_timeout_ms",
-    "metadatamaxagems": "metadata_max_age_ms",
-    "partitionassignmentstrategy": "assignors",
-    "groupinstanceid": "group_instance_id",
-    "clientid": "client_id",
-    "clientrack": "rack_id",
 }
-"""Names of Spark's Kafka source and of Kafka's consumer, in small letters without marks."""
+"""Names of Spark's Kafka source and of Kafka's consumer, reduced by `_plain`, to Roster's."""
 _WITHOUT = {
     "assign": "partitions come from the group",
     "checkpointlocation": "offsets live in the group and in the sink",
@@ -227,7 +199,7 @@ def refuse_foreign_names(given: Iterable[str], known: Collection[str]) -> None:
     for name in given:
         if name in known:
             continue
-        plain = re.sub(r"[^a-z]", "", name.lower())
+        plain = _plain(name)
         plain = plain if plain in _FOREIGN or plain in _WITHOUT else plain.removeprefix("kafka")
         near = difflib.get_close_matches(name, sorted(known), 1)
         if plain in _WITHOUT:
@@ -326,7 +298,7 @@ def _explicit_offsets(given: Mapping[Any, Any]) -> dict[TopicPartition, int]:
 
 
 def _partition_number(topic: str, number: object) -> int:
-    if not _NUMBER.fullmatch(str(number)) or int(str(number)) > _MOST:
+    if not _NUMBER.fullmatch(str(number)) or int(str(number)) > INT32_MAX:
         raise PipelineError(f"{topic}: {shown(number)} is not a partition number", field="starting_offsets")
     return int(str(number))
 
@@ -334,7 +306,7 @@ def _partition_number(topic: str, number: object) -> int:
 def _offset(partition: TopicPartition, value: object) -> int:
     named = {"earliest": EARLIEST, "latest": LATEST}
     offset = named.get(value, value) if isinstance(value, str) else value
-    if not isinstance(offset, int) or isinstance(offset, bool) or not EARLIEST <= offset <= _MOST_OFFSET:
+    if not isinstance(offset, int) or isinstance(offset, bool) or not EARLIEST <= offset <= INT64_MAX:
         raise PipelineError(f"{partition}: {shown(value)} is not an offset", field="starting_offsets")
     return offset
 

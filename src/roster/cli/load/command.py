@@ -32,12 +32,26 @@ _PLAIN_EVERY_S = 5.0
 @click.command()
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option("--topic", "-t", type=NAME, required=True, help="Topic to send to.")
-@click.option("--key", metavar="COLUMN[,COLUMN…]", help="Columns that make the record key; without it, no key.")
-@click.option("--rate", type=POSITIVE, help="Records a second; without it, all it can.")
-@click.option("--partitions", type=click.IntRange(1, INT32), help="Create the topic with this many if it is not there.")
-@click.option("--format", "form", type=click.Choice(["csv", "jsonl", "parquet"]), help="When the name does not tell.")
-@click.option("--null", "nulls", metavar="TEXT", multiple=True, help="CSV text that means null, as the empty one does.")
-@click.option("--skip-bad-rows", is_flag=True, help="Leave rows out that cannot be read instead of refusing the file.")
+@click.option("--key", metavar="COLUMN[,COLUMN…]", help="Columns that make the record key; default: no key.")
+@click.option("--rate", type=POSITIVE, help="Records a second; default: no limit.")
+@click.option(
+    "--partitions", type=click.IntRange(1, INT32), help="Create the topic with this many if it does not exist."
+)
+@click.option(
+    "--format", "form", type=click.Choice(["csv", "jsonl", "parquet"]), help="Format of FILE, if its name does not say."
+)
+@click.option(
+    "--null",
+    "nulls",
+    metavar="TEXT",
+    multiple=True,
+    help="CSV text that means null, besides the empty one; repeatable.",
+)
+@click.option(
+    "--skip-bad-rows",
+    is_flag=True,
+    help="Leave out rows that cannot be read or are too large, instead of refusing the file.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Progress and result as JSON lines.")
 @bootstrap_option
 def load(
@@ -133,7 +147,7 @@ def _waiting(tally: Tally) -> str:
 
 
 class _Reporter:
-    """Says how far the load is: a bar on a terminal, else a line now and then on stderr, JSON lines on stdout."""
+    """Reports progress: a bar on a terminal, else lines on stderr, or JSON lines on stdout."""
 
     def __init__(self, topic: str, total: int, as_json: bool) -> None:
         self.topic, self.total = topic, total

@@ -1,0 +1,143 @@
+"""Options of `Pipeline`: its own, and those of the group member it has."""
+
+from __future__ import annotations
+
+from roster.client.options import REQUIRED_OPTIONS
+from roster.member.options import GROUP_OPTIONS
+from roster.model.options import INT64_MAX, Option, by_name
+
+_TOPICS = 'names; or a compiled pattern or `"pattern:…"`, which must match whole names'
+
+_OWN = [
+    Option(
+        "starting_offsets",
+        "str, `datetime` or dict",
+        'where partitions begin that neither sink nor group knows: `"earliest"`, `"latest"`, a `datetime` with a time '
+        "zone, or offsets by partition, as a dict or as Spark's JSON text (-2 earliest, -1 latest)",
+        "earliest",
+        spark="startingOffsets",
+    ),
+    Option(
+        "max_offsets_per_batch",
+        "int",
+        "most that a batch reads, shared over partitions by lag; None: all there are",
+        1_000_000,
+        unit="offsets",
+        least=1,
+        most=INT64_MAX,
+        spark="maxOffsetsPerTrigger",
+    ),
+    Option(
+        "min_offsets_per_task",
+        "int",
+        "least for which a partition's range is split over more tasks",
+        1_000,
+        unit="offsets",
+        least=1,
+        most=INT64_MAX,
+    ),
+    Option(
+        "tasks", "int", "tasks of a batch; None: as many as Spark runs at once", None, least=1, spark="minPartitions"
+    ),
+    Option("include_headers", "bool", "add the column `headers`", False, spark="includeHeaders"),
+    Option(
+        "isolation_level",
+        "str",
+        '`"read_uncommitted"`, or `"read_committed"` to leave out records of open and aborted transactions',
+        "read_uncommitted",
+        kafka="isolation.level",
+    ),
+    Option(
+        "fail_on_data_loss",
+        "bool",
+        "end with an error where the position is no longer in the log; False: go on at the oldest record there is",
+        True,
+        spark="failOnDataLoss",
+    ),
+    Option(
+        "poll_interval_ms", "int", "time between looks for new records while there are none", 200, unit="ms", least=1
+    ),
+    Option(
+        "trigger_interval_ms",
+        "int",
+        "time between the starts of two batches, at least; None: what the sink suggests (`ParquetSink` 10,000, others "
+        "0), which a full batch does not wait for",
+        None,
+        unit="ms",
+        least=0,
+        spark="Trigger.ProcessingTime",
+    ),
+    Option(
+        "read_timeout_ms",
+        "int",
+        "time a task waits for the next record of a range before it fails",
+        60_000,
+        unit="ms",
+        least=1,
+        spark="kafkaConsumer.pollTimeoutMs",
+    ),
+    Option(
+        "start_timeout_ms",
+        "int",
+        "time to reach a broker and the group's coordinator, at start",
+        60_000,
+        unit="ms",
+        least=1,
+    ),
+    Option(
+        "max_batch_ms",
+        "int",
+        "time in which some task of a batch must finish; else the batch is cancelled and the partitions go back to the "
+        "group until Spark has a slot again",
+        300_000,
+        unit="ms",
+        least=1,
+    ),
+]
+
+_GROUP = {
+    **GROUP_OPTIONS,
+    "rebalance_timeout_ms": GROUP_OPTIONS["rebalance_timeout_ms"].but(
+        help="time the group waits for this member to finish its batch when partitions move"
+    ),
+    "client_id": GROUP_OPTIONS["client_id"].but(
+        default=None, help=f"{GROUP_OPTIONS['client_id'].help}; None: the Spark application's name"
+    ),
+    "rack_id": GROUP_OPTIONS["rack_id"].but(help="the rack the driver stands in, for assignors that place by racks"),
+    "capacity": GROUP_OPTIONS["capacity"].but(
+        default=None,
+        help="plain members that this application counts for where the assignor looks at lag; "
+        "None: the tasks Spark runs at once",
+    ),
+}
+del _GROUP["auto_offset_reset"]  # follows from starting_offsets
+
+PIPELINE_OPTIONS = by_name(
+    [
+        Option(
+            "spark",
+            "`SparkSession`",
+            "the driver's classic Spark session, from `roster.spark.session` or `SparkSession.builder`",
+        ),
+        REQUIRED_OPTIONS["bootstrap"].but(spark="kafka.bootstrap.servers"),
+        REQUIRED_OPTIONS["group"].but(spark="kafka.group.id"),
+        REQUIRED_OPTIONS["topics"].but(kind="str, list or `re.Pattern`", help=_TOPICS, spark="subscribe"),
+        *_OWN,
+        *_GROUP.values(),
+        Option(
+            "reader_options",
+            "dict",
+            "librdkafka settings for the consumers inside the tasks; those that contradict the pipeline are refused",
+            None,
+        ),
+        Option("on_progress", "callable", "called with a `Progress` after each batch, in the pipeline's thread", None),
+        Option(
+            "log",
+            "bool or str",
+            "False: warnings and errors only; or a level; None: the environment's `ROSTER_LOG`, else True",
+            None,
+        ),
+        Option("membership", "callable", "makes the group member; for tests", None),
+    ]
+)
+"""What `Pipeline` takes, in the order of its signature."""
