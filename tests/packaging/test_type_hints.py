@@ -20,6 +20,7 @@ ROOMS = (
     "roster.model",
     "roster.plugins.aiokafka",
     "roster.plugins.kafka_python",
+    "roster.spark",
     "roster.testing",
     "roster.wire",
 )

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 from roster.client import OffsetAndMetadata, Ownership
 from roster.model import TopicPartition
 from roster.spark.batch import Batch, Owner
+from roster.spark.batch_guard import BatchGuard
+from roster.spark.driver import Outcome
 from roster.spark.errors import SinkFencedError
-from roster.spark.loop import Outcome
-from roster.spark.sinks import Sink
-from roster.spark.watch import Watch
+from roster.spark.sinks.base import Sink
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -154,7 +154,7 @@ class FakeRunner:
         return self.finished
 
 
-class StillWatch(Watch):
+class StillGuard(BatchGuard):
     """Looks only when a test says so."""
 
     def start(self) -> None:

@@ -11,9 +11,9 @@ import pytest
 
 from roster.model import TopicPartition
 from roster.spark.batch import Owner, Range
-from roster.spark.commitlog import CHECKPOINTS, LOG, OLD_CHECKPOINT, STAGING, CommitLog, Entry, folder
 from roster.spark.errors import PipelineError, SinkFencedError
-from roster.spark.storage import LocalStorage, storage
+from roster.spark.sinks.commit_log import CHECKPOINTS, LOG, OLD_CHECKPOINT, STAGING, CommitLog, Entry, folder
+from roster.spark.sinks.storage import LocalStorage, storage
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from roster.spark import ParquetSink, PipelineError
-from roster.spark.storage import HadoopStorage, LocalStorage, Storage
+from roster.spark.sinks.storage import HadoopStorage, LocalStorage, Storage
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -9,7 +9,7 @@ import pytest
 
 from roster.assignors import LagOptions, lag_cooperative_sticky
 from roster.spark import ConsoleSink, ParquetSink, Pipeline
-from roster.spark.membership import group_member
+from roster.spark.member_protocol import group_member
 from tests.spark.spark_topics import Topics, until
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from confluent_kafka.admin import AdminClient
 from roster.model import TopicPartition
 from roster.spark import ParquetSink, Pipeline, PipelineError
 from roster.spark.batch import Split
-from roster.spark.membership import StableEndsMember
+from roster.spark.member_protocol import StableEndsMember
 from roster.spark.reader import ReaderConfig, ReadError, read_splits
 from tests.spark.spark_topics import Topics, until
 

@@ -21,9 +21,10 @@ from pyspark.sql.types import (
 
 from roster.assignors import LagOptions, lag_sticky
 from roster.model import TopicPartition
-from roster.spark import KafkaSink, ParquetSink, Pipeline, PipelineError, options, sinks
+from roster.spark import KafkaSink, ParquetSink, Pipeline, PipelineError, options
 from roster.spark.options import parse_bootstrap, parse_starting_offsets, parse_topics, refuse_foreign_names
-from roster.spark.startup import check_java
+from roster.spark.sinks import kafka
+from roster.spark.spark_session import check_java
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -203,7 +204,7 @@ def test_rows_that_the_kafka_sink_can_write_pass() -> None:
 
 
 def test_a_kafka_sink_names_a_broker_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sinks, "_ANSWER_SECONDS", 0.1)
+    monkeypatch.setattr(kafka, "_ANSWER_SECONDS", 0.1)
     for topic in ("t", None):
         with pytest.raises(PipelineError, match=r"KafkaSink: no answer from 127\.0\.0\.1:1 within 0\.1 s: .*transport"):
             KafkaSink("127.0.0.1:1", topic).open(NO_SPARK, "g")

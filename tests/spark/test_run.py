@@ -11,11 +11,11 @@ import pytest
 
 from roster.client import ClosedError
 from roster.spark import PipelineError, run, signals
+from roster.spark.batch_guard import BatchGuard
 from roster.spark.executors import check_worker
 from roster.spark.options import Options
 from roster.spark.reporting import Reporter
 from roster.spark.run import Run, client_id_of
-from roster.spark.watch import Watch
 from tests.spark.spark_fakes import P0, P1, FakeMember, FakeRunner, FakeSink
 
 if TYPE_CHECKING:
@@ -141,7 +141,7 @@ def test_executors_that_cannot_do_the_work_end_the_run_before_the_join() -> None
 def test_after_a_stall_the_group_is_left_a_slot_awaited_and_the_work_taken_up_as_another_member(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Watch, "start", lambda self: None)  # it looks when the test says so
+    monkeypatch.setattr(BatchGuard, "start", lambda self: None)  # it looks when the test says so
     stage = Stage()
 
     def stall(batch: Batch) -> None:

@@ -62,7 +62,7 @@ def test_what_spark_submit_was_given_stays(program: Path) -> None:
 def test_sigterm_before_spark_is_up_ends_cleanly(tmp_path: Path) -> None:
     """The handler is there before the JVM is started, which takes a while."""
     program = (
-        "import roster.spark.startup as s\n"
+        "import roster.spark.spark_session as s\n"
         "real = s.check_java\n"
         "def announce():\n    print('starting', flush=True)\n    return real()\n"
         "s.check_java = announce\n"

@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from roster._errors import RosterError
 from roster.coordinator.config import CoordinatorConfig
 from roster.model import Address, AddressError, parse_address
 
 MAX_PARTITIONS_PER_TOPIC = 100_000
 
 
-class BrokerError(Exception):
+class BrokerError(RosterError):
     """The broker cannot start or go on; the message is for the person who runs it."""
 
 

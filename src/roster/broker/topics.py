@@ -13,6 +13,7 @@ import uuid
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from roster._errors import RosterError
 from roster.broker.batch_check import CorruptSegmentError
 from roster.broker.checked_json import add_checksums, encode_checked, read_checked
 from roster.broker.config import MAX_PARTITIONS_PER_TOPIC, BrokerError
@@ -35,7 +36,7 @@ _FIELDS = frozenset({"id", "partitions", "settings", "was_compacted"})
 logger = logging.getLogger(__name__)
 
 
-class TopicError(Exception):
+class TopicError(RosterError):
     """Why a topic cannot be created or changed."""
 
 

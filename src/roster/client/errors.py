@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from roster._errors import RosterError
 from roster.member.types import Failure, FailureKind
 from roster.model import TopicPartition
 from roster.wire import ErrorCode
 
 
-class ClientError(Exception):
+class ClientError(RosterError):
     """Anything the client room raises; `code` is the broker's error code when a broker said so, else None.
 
     `retriable` is true when the same call may succeed later without a change of configuration.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from roster._errors import RosterError
 from roster.assignors import Assignor, resolve_assignors
 from roster.member.options import DEFAULT_ASSIGNORS, GROUP_OPTIONS
 from roster.member.types import Selection
@@ -22,7 +23,7 @@ _BACKOFFS = (
 )
 
 
-class ConfigError(ValueError):
+class ConfigError(RosterError, ValueError):
     """An option has an invalid value; `option` is its name."""
 
     def __init__(self, option: str, message: str) -> None:

@@ -7,6 +7,8 @@ from collections.abc import Iterable
 from ipaddress import AddressValueError, IPv6Address
 from typing import NamedTuple
 
+from roster._errors import RosterError
+
 EXAMPLE = "127.0.0.1:9092"
 MOST_PORT = 65_535
 
@@ -25,7 +27,7 @@ class Address(NamedTuple):
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
-class AddressError(ValueError):
+class AddressError(RosterError, ValueError):
     """An invalid address: `problem` quotes it, `fix` says what to write."""
 
     def __init__(self, problem: str, fix: str) -> None:

@@ -9,10 +9,11 @@ from roster._extras import EXTRAS, missing_error
 if TYPE_CHECKING:
     from roster.spark.batch import Batch, Owner, Progress, Range
     from roster.spark.errors import FunctionError, PipelineError, SinkFencedError
-    from roster.spark.parquet import ParquetSink
     from roster.spark.pipeline import Pipeline
-    from roster.spark.sinks import ConsoleSink, KafkaSink, Sink
-    from roster.spark.startup import session
+    from roster.spark.sinks.base import Sink
+    from roster.spark.sinks.console import ConsoleSink
+    from roster.spark.sinks.kafka import KafkaSink
+    from roster.spark.spark_session import session
 
 __all__ = [
     "Batch",
@@ -36,15 +37,17 @@ if _missing := [module for module in EXTRAS["spark"] if find_spec(module) is Non
 _HOMES = {
     "batch": ("Batch", "Owner", "Progress", "Range"),
     "errors": ("FunctionError", "PipelineError", "SinkFencedError"),
-    "parquet": ("ParquetSink",),
     "pipeline": ("Pipeline",),
-    "startup": ("session",),
-    "sinks": ("ConsoleSink", "KafkaSink", "Sink"),
+    "sinks.base": ("Sink",),
+    "sinks.console": ("ConsoleSink",),
+    "sinks.kafka": ("KafkaSink",),
+    "sinks.parquet": ("ParquetSink",),
+    "spark_session": ("session",),
 }
 
 
 def __getattr__(name: str) -> Any:
-    """Names are imported when first used: a task's process needs the reader only, and starts the faster for it."""
+    """Import a name on first use: the process of a task needs the reader only, and starts faster without the rest."""
     for module, names in _HOMES.items():
         if name in names:
             return getattr(import_module(f"roster.spark.{module}"), name)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 
+from roster._errors import RosterError
 
-class PipelineError(Exception):
+
+class PipelineError(RosterError):
     """A pipeline cannot start or go on: names the option or part at fault and what to do about it."""
 
     def __init__(self, problem: str, *, field: str | None = None, fix: str | None = None) -> None:

@@ -6,30 +6,24 @@ import contextlib
 import logging
 import re
 import uuid
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
+import pyarrow as pa
 from py4j.protocol import Py4JError
 from pyspark import Accumulator, AccumulatorParam
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
 
+from roster.spark.arrow_function import ArrowFunction, arrow_schema
+from roster.spark.batch import Batch, Split
+from roster.spark.driver import Outcome
 from roster.spark.errors import FunctionError, PipelineError
 from roster.spark.executors import SlotProbe, task_counts
-from roster.spark.loop import Outcome
-from roster.spark.mapped import Mapped, arrow_schema
-from roster.spark.reader import ReadError, ReadTask
+from roster.spark.reader import ReaderConfig, ReadError, ReadTask
+from roster.spark.sinks.base import Sink
 from roster.spark.streaming_only import WAY_OUT, checked
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    import pyarrow as pa
-    from pyspark.sql import SparkSession
-    from pyspark.sql.types import StructType
-
-    from roster.spark.batch import Batch, Split
-    from roster.spark.reader import ReaderConfig
-    from roster.spark.sinks import Sink
 
 log = logging.getLogger(__name__)
 
@@ -59,7 +53,7 @@ class SparkRunner:
     ) -> None:
         self._spark, self._config, self._transform = spark, config, transform
         self._schema = config.schema if schema is None else schema
-        self._function = None if function is None else Mapped(function, arrow_schema(self._schema))
+        self._function = None if function is None else ArrowFunction(function, arrow_schema(self._schema))
         self._context = spark.sparkContext
         self._counted: Accumulator[dict[int, int]] = self._context.accumulator({}, _ByTask())
         self._failed: Accumulator[dict[int, tuple[str, str]]] = self._context.accumulator({}, _ByTask())

@@ -6,17 +6,13 @@ import importlib
 import platform
 import sys
 import uuid
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
-from pyspark import InheritableThread
+from pyspark import InheritableThread, SparkContext
 
 from roster import __version__
 from roster.spark.errors import PipelineError, reason_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-
-    from pyspark import SparkContext
 
 _PARTS = {"roster": "Roster", "confluent_kafka": "confluent-kafka", "pyarrow": "pyarrow", "pandas": "pandas"}
 _FIX = (

@@ -14,7 +14,7 @@ from confluent_kafka import Consumer, KafkaException
 
 from roster.assignors import Assignor, resolve_assignors
 from roster.client import DEFAULT_ASSIGNORS
-from roster.model import AddressError, TopicPartition, parse_addresses
+from roster.model import AddressError, OffsetSpec, TopicPartition, parse_addresses
 from roster.model.options import INT32_MAX, INT64_MAX
 from roster.model.topics import NAME_RULE, is_legal_name
 from roster.spark.errors import PipelineError
@@ -25,7 +25,6 @@ StartingOffsets: TypeAlias = str | datetime | Mapping[Any, Any]
 `{TopicPartition: offset}` or as Spark does `{"topic": {0: 23, 1: "latest"}}` with -2 and -1 for earliest and latest,
 also as JSON text; partitions left out of a map start at earliest."""
 
-EARLIEST, LATEST = -2, -1
 _NUMBER = re.compile(r"[0-9]{1,10}", re.ASCII)
 
 
@@ -37,7 +36,7 @@ class Options:
     group: str
     topics: tuple[str, ...] | re.Pattern[str]
     starting_offsets: str | int | Mapping[TopicPartition, int] = "earliest"
-    """`earliest`, `latest`, a timestamp in ms, or explicit offsets (`EARLIEST` and `LATEST` allowed)."""
+    """`earliest`, `latest`, a timestamp in ms, or explicit offsets (an `OffsetSpec` allowed)."""
     max_offsets_per_batch: int | None = 1_000_000
     min_offsets_per_task: int = 1_000
     tasks: int | None = None
@@ -304,9 +303,9 @@ def _partition_number(topic: str, number: object) -> int:
 
 
 def _offset(partition: TopicPartition, value: object) -> int:
-    named = {"earliest": EARLIEST, "latest": LATEST}
+    named = {spec.name.lower(): int(spec) for spec in OffsetSpec}
     offset = named.get(value, value) if isinstance(value, str) else value
-    if not isinstance(offset, int) or isinstance(offset, bool) or not EARLIEST <= offset <= INT64_MAX:
+    if not isinstance(offset, int) or isinstance(offset, bool) or not OffsetSpec.EARLIEST <= offset <= INT64_MAX:
         raise PipelineError(f"{partition}: {shown(value)} is not an offset", field="starting_offsets")
     return offset
 

@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import re
 import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
+import pyarrow as pa
 from pyspark import InheritableThread
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
 
 from roster.assignors import Assignor, as_tuple
 from roster.client import DEFAULT_ASSIGNORS
+from roster.spark.batch import Batch, Progress
 from roster.spark.errors import PipelineError
 from roster.spark.execution import SparkRunner, check_session
-from roster.spark.membership import group_member
+from roster.spark.member_protocol import Membership, group_member
 from roster.spark.options import (
     Options,
     StartingOffsets,
@@ -27,18 +33,8 @@ from roster.spark.reader import ReaderConfig
 from roster.spark.reporting import Reporter, let_speak, level_of
 from roster.spark.run import Run, client_id_of
 from roster.spark.signals import stopping
-from roster.spark.sinks import ForeachBatch, Sink
-
-if TYPE_CHECKING:
-    import re
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-
-    import pyarrow as pa
-    from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.types import StructType
-
-    from roster.spark.batch import Batch, Progress
-    from roster.spark.membership import Membership
+from roster.spark.sinks.base import Sink
+from roster.spark.sinks.foreach import ForeachBatch
 
 
 class Pipeline:

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
+from roster.model import TopicPartition
 from roster.spark.batch import Range, Split
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from roster.model import TopicPartition
 
 
 def limit(available: Mapping[TopicPartition, Range], most: int | None) -> dict[TopicPartition, Range]:

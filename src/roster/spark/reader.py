@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
+from roster._errors import RosterError
 from roster.spark.errors import FunctionError
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ _consumers: dict[tuple[Any, ...], Consumer] = {}
 """Consumers of this worker process by settings: connections and metadata outlive a task."""
 
 
-class ReadError(Exception):
+class ReadError(RosterError):
     """A range could not be read whole: the task fails, Spark tries it again, then the batch fails."""
 
 

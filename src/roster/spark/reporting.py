@@ -6,17 +6,14 @@ import logging
 import os
 import sys
 import time
+from collections.abc import Callable, Collection, Iterable
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from roster.client import Ownership
+from roster.model import TopicPartition
+from roster.spark.batch import Progress
 from roster.spark.errors import PipelineError, reason_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable
-
-    from roster.client import Ownership
-    from roster.model import TopicPartition
-    from roster.spark.batch import Progress
 
 log = logging.getLogger("roster.pipeline")
 

@@ -7,20 +7,17 @@ import logging
 import re
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from roster.client import ClosedError
-from roster.spark.loop import Loop, Runner
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from roster.spark.batch import Progress
-    from roster.spark.membership import Membership
-    from roster.spark.options import Options
-    from roster.spark.reporting import Reporter
-    from roster.spark.sinks import Sink
+from roster.spark.batch import Progress
+from roster.spark.driver import DriverLoop, Runner
+from roster.spark.member_protocol import Membership
+from roster.spark.options import Options
+from roster.spark.reporting import Reporter
+from roster.spark.sinks.base import Sink
 
 _SLICE = 0.2  # seconds: how late `stop` may be noticed while waiting
 _FIRST_WORD = 5.0  # seconds of waiting for executors before a line says so
@@ -69,7 +66,7 @@ class Run:
         self._membership, self._reporter, self._on_progress = membership, reporter, on_progress
         self._stopping = threading.Event()
         self._joining: Membership | None = None
-        self._loop: Loop | None = None
+        self._loop: DriverLoop | None = None
         self._last_progress: Progress | None = None
         self.phase = WAITING
 
@@ -97,7 +94,7 @@ class Run:
                 cleanup.callback(member.close)
                 if not self._join(member):
                     return
-                loop = Loop(
+                loop = DriverLoop(
                     member,
                     self._runner,
                     self._sink,

@@ -8,11 +8,8 @@ import signal
 import sys
 import threading
 import time
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from types import FrameType
+from collections.abc import Callable, Iterator
+from types import FrameType
 
 log = logging.getLogger("roster.pipeline")
 

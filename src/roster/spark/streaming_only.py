@@ -10,16 +10,13 @@ import contextlib
 import functools
 import re
 import threading
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from typing import Any
 
+from pyspark.sql import DataFrame
 from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
 
 from roster.spark.errors import PipelineError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from pyspark.sql import DataFrame
 
 WAY_OUT = (
     "Keep what spans batches in a table of your own with foreach_batch and Batch.after, "

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from enum import IntEnum
 
+from roster._errors import RosterError
 
-class WireError(ValueError):
+
+class WireError(RosterError, ValueError):
     """Bytes that are not the message they should be, or a message that a version cannot carry; names the field."""
 
 

@@ -14,7 +14,7 @@ from roster.cli.ending import end_like_ctrl_c
 from roster.cli.errors import FAILED, UserError, one_line
 from roster.cli.options import POSITIVE, columns_of
 from roster.spark import PipelineError
-from roster.spark.startup import check_java
+from roster.spark.spark_session import check_java
 
 
 @click.command()

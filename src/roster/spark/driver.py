@@ -8,26 +8,21 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
-from roster.client import ClientError, ClosedError, CommitFenced, OffsetAndMetadata
+from roster.client import ClientError, ClosedError, CommitFenced, OffsetAndMetadata, Ownership
+from roster.model import TopicPartition
 from roster.spark import planner
-from roster.spark.batch import Batch, Owner, Progress, Range
+from roster.spark.batch import Batch, Owner, Progress, Range, Split
+from roster.spark.batch_guard import BatchGuard, cancel_reason
 from roster.spark.errors import SinkFencedError
-from roster.spark.positions import StartingPoints
+from roster.spark.member_protocol import Membership
+from roster.spark.options import Options
 from roster.spark.reporting import Reporter
-from roster.spark.watch import Watch, verdict
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from roster.client import Ownership
-    from roster.model import TopicPartition
-    from roster.spark.batch import Split
-    from roster.spark.membership import Membership
-    from roster.spark.options import Options
-    from roster.spark.sinks import Sink
+from roster.spark.sinks.base import Sink
+from roster.spark.starting_offsets import StartingPositions
 
 log = logging.getLogger(__name__)
 
@@ -61,7 +56,7 @@ class Runner(Protocol):
         """Something that differs whenever the running batch has got on; thread-safe."""
 
 
-class Loop:
+class DriverLoop:
     """One run of a pipeline, on the caller's thread."""
 
     def __init__(
@@ -71,17 +66,17 @@ class Loop:
         sink: Sink,
         options: Options,
         on_progress: Callable[[Progress], object] | None = None,
-        watch: Watch | None = None,
+        watch: BatchGuard | None = None,
         reporter: Reporter | None = None,
         first_batch: int = 0,
     ) -> None:
         self._member, self._runner, self._sink, self._options = member, runner, sink, options
         self._on_progress = on_progress
         self._reporter = reporter or Reporter(options.group)
-        self._starting_points = StartingPoints(member, sink, options, self._reporter)
+        self._starting_points = StartingPositions(member, sink, options, self._reporter)
         margin = min(5.0, options.rebalance_timeout_ms / 10_000)
         patience = options.max_batch_ms / 1000
-        self._watch = watch or Watch(member, runner.cancel, margin, activity=runner.activity, patience=patience)
+        self._watch = watch or BatchGuard(member, runner.cancel, margin, activity=runner.activity, patience=patience)
         self._margin = margin
         self._positions: dict[TopicPartition, int] = {}
         self._targets: dict[TopicPartition, int] = {}
@@ -248,7 +243,7 @@ class Loop:
             return None
         reason = self._watch.end()
         if reason is None:
-            reason = verdict(batch, self._member.ownership(), float("-inf"), self._margin)
+            reason = cancel_reason(batch, self._member.ownership(), float("-inf"), self._margin)
             if reason is not None:
                 log.warning("the results of batch %d are dropped: %s", batch.number, reason)
         if reason is None:
@@ -283,7 +278,7 @@ class Loop:
                 now = time.monotonic()
                 give_up = give_up or now + _GIVE_UP
                 current = self._member.ownership()
-                reason = verdict(batch, current, now, 0.0)
+                reason = cancel_reason(batch, current, now, 0.0)
                 if reason is None and self._stopping and now >= give_up:
                     reason = "the pipeline is stopping"
                 if reason is not None:

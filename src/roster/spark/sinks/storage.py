@@ -8,15 +8,14 @@ import os
 import shutil
 import uuid
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 from urllib.parse import unquote, urlsplit
 
 from py4j.protocol import Py4JError
+from pyspark.sql import SparkSession
+from typing_extensions import override
 
 from roster.spark.errors import PipelineError
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 
 class Storage(Protocol):
@@ -58,7 +57,7 @@ class Storage(Protocol):
         """Remove a file or a whole folder, if it is there."""
 
 
-class LocalStorage:
+class LocalStorage(Storage):
     """POSIX files: `link` creates a complete file only if absent, `fsync` makes file and name durable."""
 
     def __init__(self, root: str) -> None:
@@ -68,8 +67,8 @@ class LocalStorage:
         self.uri = f"file://{self.root.as_posix()}"
         self.beside = f"../.{self.root.name}.staging" if self.root.name else ""
 
+    @override
     def can_publish_from(self, folder: str) -> bool:
-        """See `Storage`."""
         source, target = (self.root / place / f".{uuid.uuid4().hex}" for place in (folder, ""))
         try:
             self.prepare("")
@@ -83,15 +82,15 @@ class LocalStorage:
         target.unlink()
         return True
 
+    @override
     def prepare(self, folder: str) -> None:
-        """See `Storage`."""
         path = self.root / folder
         path.mkdir(parents=True, exist_ok=True)
         if not os.access(path, os.W_OK):
             raise PermissionError(errno.EACCES, "it is not writable", str(path))
 
+    @override
     def create(self, name: str, data: bytes) -> bool:
-        """See `Storage`."""
         path = self.root / name
         draft = self._draft(path, data)
         try:
@@ -103,44 +102,44 @@ class LocalStorage:
         _sync(path.parent)
         return True
 
+    @override
     def replace(self, name: str, data: bytes) -> None:
-        """See `Storage`."""
         path = self.root / name
         self._draft(path, data).replace(path)
         _sync(path.parent)
 
+    @override
     def read(self, name: str) -> bytes | None:
-        """See `Storage`."""
         try:
             return (self.root / name).read_bytes()
         except FileNotFoundError:
             return None
 
+    @override
     def files(self, folder: str) -> list[str]:
-        """See `Storage`."""
         found = (Path(at) / name for at, _, names in os.walk(self.root / folder) for name in names)
         return sorted(path.relative_to(self.root / folder).as_posix() for path in found)
 
+    @override
     def children(self, folder: str) -> list[str]:
-        """See `Storage`."""
         try:
             return sorted(os.listdir(self.root / folder))  # noqa: PTH208 - names are wanted, not paths
         except FileNotFoundError:
             return []
 
+    @override
     def publish(self, source: str, target: str) -> None:
-        """See `Storage`."""
         path = self.root / target
         path.parent.mkdir(parents=True, exist_ok=True)
         with contextlib.suppress(FileNotFoundError):
             (self.root / source).rename(path)
 
+    @override
     def sync(self, name: str) -> None:
-        """See `Storage`."""
         _sync(self.root / name)
 
+    @override
     def remove(self, name: str) -> None:
-        """See `Storage`."""
         path = self.root / name
         if path.is_dir():
             shutil.rmtree(path, ignore_errors=True)
@@ -158,7 +157,7 @@ class LocalStorage:
         return draft
 
 
-class HadoopStorage:
+class HadoopStorage(Storage):
     """A Hadoop file system whose rename is atomic and refuses an existing target (HDFS and kin), through the JVM."""
 
     def __init__(self, spark: SparkSession, uri: str) -> None:
@@ -181,8 +180,8 @@ class HadoopStorage:
         name = root.getName()
         self.beside = f"../.{name}.staging" if name else ""
 
+    @override
     def can_publish_from(self, folder: str) -> bool:
-        """See `Storage`."""
         probe, target = f"{folder}/.{uuid.uuid4().hex}", f".{uuid.uuid4().hex}"
         try:
             self._files.mkdirs(self._at(folder))
@@ -195,12 +194,12 @@ class HadoopStorage:
         self._files.delete(self._at(target), False)
         return True
 
+    @override
     def prepare(self, folder: str) -> None:
-        """See `Storage`."""
         self._files.mkdirs(self._at(folder))
 
+    @override
     def create(self, name: str, data: bytes) -> bool:
-        """See `Storage`."""
         draft, target = self._draft(name, data), self._at(name)
         if self._files.exists(target):
             self._files.delete(draft, False)
@@ -214,12 +213,12 @@ class HadoopStorage:
             raise
         return True
 
+    @override
     def replace(self, name: str, data: bytes) -> None:
-        """See `Storage`."""
         self._rename(self._draft(name, data), self._at(name), overwrite=True)
 
+    @override
     def read(self, name: str) -> bytes | None:
-        """See `Storage`."""
         path = self._at(name)
         if not self._files.exists(path):
             return None
@@ -229,8 +228,8 @@ class HadoopStorage:
         finally:
             stream.close()
 
+    @override
     def files(self, folder: str) -> list[str]:
-        """See `Storage`."""
         path = self._at(folder)
         if not self._files.exists(path):
             return []
@@ -240,15 +239,15 @@ class HadoopStorage:
             names.append(found.next().getPath().toUri().getPath()[len(base) + 1 :])
         return sorted(names)
 
+    @override
     def children(self, folder: str) -> list[str]:
-        """See `Storage`."""
         path = self._at(folder)
         if not self._files.exists(path):
             return []
         return sorted(status.getPath().getName() for status in self._files.listStatus(path))
 
+    @override
     def publish(self, source: str, target: str) -> None:
-        """See `Storage`."""
         start, path = self._at(source), self._at(target)
         self._files.mkdirs(path.getParent())
         if self._files.exists(start):
@@ -258,11 +257,12 @@ class HadoopStorage:
                 if self._files.exists(start):
                     raise
 
+    @override
     def sync(self, name: str) -> None:
-        """Closing a file has made it durable as far as the file system does."""
+        pass  # closing a file has made it as durable as the file system makes it
 
+    @override
     def remove(self, name: str) -> None:
-        """See `Storage`."""
         self._files.delete(self._at(name), True)
 
     def _at(self, name: str) -> Any:

@@ -29,17 +29,14 @@ import contextlib
 import json
 import time
 import uuid
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from roster.model import TopicPartition
 from roster.spark.batch import Owner, Range
 from roster.spark.errors import PipelineError, SinkFencedError
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
-
-    from roster.spark.storage import Storage
+from roster.spark.sinks.storage import Storage
 
 FOLDER = "_roster"
 LOG = f"{FOLDER}/log"

@@ -3,27 +3,20 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Collection, Mapping
 
-from roster.model import TopicPartition
+from roster.model import OffsetSpec, TopicPartition
+from roster.spark.batch import Owner
 from roster.spark.errors import PipelineError
-from roster.spark.options import EARLIEST, LATEST
-from roster.spark.reporting import brief
-
-if TYPE_CHECKING:
-    from collections.abc import Collection
-
-    from roster.spark.batch import Owner
-    from roster.spark.membership import Membership
-    from roster.spark.options import Options
-    from roster.spark.reporting import Reporter
-    from roster.spark.sinks import Sink
+from roster.spark.member_protocol import Membership
+from roster.spark.options import Options
+from roster.spark.reporting import Reporter, brief
+from roster.spark.sinks.base import Sink
 
 log = logging.getLogger(__name__)
 
 
-class StartingPoints:
+class StartingPositions:
     """Answers where partitions that were just taken over start."""
 
     def __init__(self, member: Membership, sink: Sink, options: Options, reporter: Reporter) -> None:
@@ -100,19 +93,20 @@ class StartingPoints:
         ends: Mapping[TopicPartition, int],
     ) -> dict[TopicPartition, int]:
         rule = self._options.starting_offsets
-        named = {"earliest": EARLIEST, "latest": LATEST}
         if isinstance(rule, int):
             at = self._member.offsets_for_times(dict.fromkeys(partitions, rule)) if partitions else {}
-            wanted = {p: LATEST if (offset := at.get(p)) is None else offset for p in partitions}
+            wanted = {p: OffsetSpec.LATEST if (offset := at.get(p)) is None else offset for p in partitions}
         elif isinstance(rule, Mapping):
-            wanted = {p: rule.get(p, EARLIEST) for p in partitions}
+            wanted = {p: rule.get(p, OffsetSpec.EARLIEST) for p in partitions}
         else:
-            wanted = dict.fromkeys(partitions, named[rule])
+            wanted = dict.fromkeys(partitions, int(OffsetSpec[rule.upper()]))
             if rule == "latest":
                 # A partition added since the start has been seen from its first record on.
-                wanted.update({p: EARLIEST for p in partitions if p.partition >= self._known.get(p.topic, 1 << 31)})
+                wanted.update(
+                    {p: OffsetSpec.EARLIEST for p in partitions if p.partition >= self._known.get(p.topic, 1 << 31)}
+                )
         return {
-            p: begins[p] if offset == EARLIEST else ends[p] if offset == LATEST else offset
+            p: begins[p] if offset == OffsetSpec.EARLIEST else ends[p] if offset == OffsetSpec.LATEST else offset
             for p, offset in wanted.items()
         }
 

@@ -5,14 +5,11 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from roster.client import Ownership
-    from roster.spark.batch import Batch
-    from roster.spark.membership import Membership
+from roster.client import Ownership
+from roster.spark.batch import Batch
+from roster.spark.member_protocol import Membership
 
 log = logging.getLogger(__name__)
 
@@ -20,7 +17,7 @@ _TICK = 0.5  # seconds between looks when nothing changes
 _LOOKS = 20  # at a batch's progress within its patience
 
 
-def verdict(batch: Batch, ownership: Ownership, now: float, margin: float) -> str | None:
+def cancel_reason(batch: Batch, ownership: Ownership, now: float, margin: float) -> str | None:
     """Why the batch must not go on, None if it may. `now` and `margin` are monotonic seconds.
 
     A batch must be over `margin` before the deadline: the time it takes to cancel it and say so.
@@ -38,7 +35,7 @@ def verdict(batch: Batch, ownership: Ownership, now: float, margin: float) -> st
     return None
 
 
-class Watch:
+class BatchGuard:
     """A thread that holds each batch against the member's ownership."""
 
     def __init__(
@@ -97,7 +94,7 @@ class Watch:
             batch, reason = self._batch, self._reason
         if batch is not None:
             stall = self._stall(now)
-            reason = reason or verdict(batch, ownership, now, self._margin) or stall
+            reason = reason or cancel_reason(batch, ownership, now, self._margin) or stall
             if reason is not None:
                 self.cancel(reason)
             if stall is not None and self._is_cancelled():

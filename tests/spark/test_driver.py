@@ -12,12 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from roster.client import BrokerError, CommitFenced, CommitRetriable, GroupError, UnreachableError
+from roster.spark.batch_guard import cancel_reason
+from roster.spark.driver import DriverLoop
 from roster.spark.errors import PipelineError
-from roster.spark.loop import Loop
 from roster.spark.options import Options, parse_starting_offsets
-from roster.spark.watch import verdict
 from tests.examples_tried import examples
-from tests.spark.spark_fakes import P0, P1, P2, FakeMember, FakeRunner, FakeSink, StillWatch
+from tests.spark.spark_fakes import P0, P1, P2, FakeMember, FakeRunner, FakeSink, StillGuard
 
 if TYPE_CHECKING:
     from roster.spark.batch import Batch, Progress
@@ -31,9 +31,9 @@ class Stage:
         self.sink = FakeSink(exact=exact)
         self.runner = FakeRunner()
         chosen = Options(bootstrap="b:1", group="g", **{"topics": ("t",), "min_offsets_per_task": 1, **options})
-        self.watch = StillWatch(self.member, self.runner.cancel, margin=1.0)
+        self.watch = StillGuard(self.member, self.runner.cancel, margin=1.0)
         self.reports: list[Progress] = []
-        self.loop = Loop(self.member, self.runner, self.sink, chosen, self.reports.append, self.watch)
+        self.loop = DriverLoop(self.member, self.runner, self.sink, chosen, self.reports.append, self.watch)
         self.member.end = self.loop.stop
         self.member.become(P0, P1, generation=1)
 
@@ -376,18 +376,18 @@ def test_verdict_looks_at_error_membership_loss_and_deadline_in_that_order() -> 
     batch = stage.runner.batches[0]
     member = stage.member
     member.become(P0, P1)
-    assert verdict(batch, member.ownership(), 1e12, 1.0) is None
+    assert cancel_reason(batch, member.ownership(), 1e12, 1.0) is None
     member.become(P0, revoking=frozenset({P1}), revoke_deadline=10.0)
-    assert verdict(batch, member.ownership(), 8.9, 1.0) is None
-    assert verdict(batch, member.ownership(), 9.0, 1.0) == "it would outlast the rebalance timeout"
+    assert cancel_reason(batch, member.ownership(), 8.9, 1.0) is None
+    assert cancel_reason(batch, member.ownership(), 9.0, 1.0) == "it would outlast the rebalance timeout"
     member.become(P0, P1, revoking=frozenset({P2}), revoke_deadline=10.0)
-    assert verdict(batch, member.ownership(), 9.0, 1.0) is None, "the batch has nothing of what is revoked"
+    assert cancel_reason(batch, member.ownership(), 9.0, 1.0) is None, "the batch has nothing of what is revoked"
     member.become(P0)
-    assert "t-1" in str(verdict(batch, member.ownership(), 0.0, 1.0))
+    assert "t-1" in str(cancel_reason(batch, member.ownership(), 0.0, 1.0))
     member.become(P0, P1, member_id="another")
-    assert "does not know" in str(verdict(batch, member.ownership(), 0.0, 1.0))
+    assert "does not know" in str(cancel_reason(batch, member.ownership(), 0.0, 1.0))
     member.become(P0, P1, error=GroupError("gone"))
-    assert "gone" in str(verdict(batch, member.ownership(), 0.0, 1.0))
+    assert "gone" in str(cancel_reason(batch, member.ownership(), 0.0, 1.0))
 
 
 EVENTS = st.lists(

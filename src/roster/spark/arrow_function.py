@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 import traceback
+from collections.abc import Callable, Iterator
 from inspect import signature
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 from pyspark.errors import PySparkException
@@ -14,16 +15,13 @@ from pyspark.sql.types import StructType
 
 from roster.spark.errors import FunctionError, PipelineError
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
 _NARROWING = 5.0  # seconds for finding the record that a function fails at
 
 _UTC: dict[str, Any] = {"timezone": "UTC"} if "timezone" in signature(to_arrow_schema).parameters else {}
 """PySpark before 4.2 takes no time zone here and means UTC."""
 
 
-class Mapped:
+class ArrowFunction:
     """The function with a check behind it: Spark takes Arrow columns by position and reads their bytes as declared."""
 
     def __init__(

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Collection, Mapping
+from typing import Any, Protocol
 
 import confluent_kafka
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
 
-from roster.client import ClientError, GroupMember, UnreachableError
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
-
-    from roster.client import OffsetAndMetadata, Ownership
-    from roster.model import TopicPartition
-    from roster.spark.options import Options
+from roster.client import ClientError, GroupMember, OffsetAndMetadata, Ownership, UnreachableError
+from roster.model import TopicPartition
+from roster.spark.options import Options
 
 
 class Membership(Protocol):

@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 
 from roster.spark import reader
+from roster.spark.arrow_function import ArrowFunction
 from roster.spark.errors import FunctionError
-from roster.spark.mapped import Mapped
 from roster.spark.reader import ReaderConfig
 
 NUMBERS = pa.array([1, 2], pa.int64())
@@ -24,7 +24,7 @@ def columns(**arrays: Any) -> pa.RecordBatch:
 
 
 def mapped(result: Any, *wanted: tuple[str, pa.DataType]) -> list[pa.RecordBatch]:
-    return list(Mapped(lambda _: result, pa.schema(list(wanted)))(READ))
+    return list(ArrowFunction(lambda _: result, pa.schema(list(wanted)))(READ))
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ def test_the_record_a_function_fails_at_is_named(streaming: bool) -> None:
         yield batch.select(["offset"])
         fail(batch)
 
-    run = Mapped(stream if streaming else fail, pa.schema([("offset", pa.int64())]))
+    run = ArrowFunction(stream if streaming else fail, pa.schema([("offset", pa.int64())]))
     assert len(list(run(rows(30)))) == 1
     with pytest.raises(FunctionError) as caught:
         list(run(rows(1000)))
@@ -127,7 +127,7 @@ def test_what_only_the_whole_fails_at_is_named_as_a_range_and_passing_trouble_is
     for kind, often in [(KeyError, 3), (ConnectionError, 1)]:
         calls: list[int] = []
         with pytest.raises(FunctionError, match=r"given orders-0 offset 1099, orders-1 offsets 100 to 1098$") as caught:
-            list(Mapped(refuse, pa.schema([("offset", pa.int64())]))(rows(1000)))
+            list(ArrowFunction(refuse, pa.schema([("offset", pa.int64())]))(rows(1000)))
         assert len(calls) == often
         assert caught.value.passing == (kind is ConnectionError)
 
@@ -142,7 +142,7 @@ def test_a_read_task_keeps_a_lasting_error_for_the_driver_and_raises_one_that_ma
         def fail(batch: pa.RecordBatch) -> Any:
             raise error
 
-        function = Mapped(fail, pa.schema([("a", pa.int64())]))
+        function = ArrowFunction(fail, pa.schema([("a", pa.int64())]))
         read = reader.ReadTask(config, [[1], [2]], function, None, failed)  # type: ignore[list-item]
         return list(read(iter([columns(id=pa.array([0, 1]))])))
 

@@ -1,0 +1,58 @@
+"""The contract of a sink."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+from roster.model import TopicPartition
+from roster.spark.batch import Batch, Owner
+
+
+class Sink:
+    """Destination of batches, in three steps: `write` stages results, `commit` makes them count, `abort` drops them.
+
+    The methods here are those of an at-least-once sink without positions. A sink is exactly once if `claim` returns the
+    next offset of each partition as stored in the sink itself, and `commit` makes results and new positions visible in
+    one atomic step, raising SinkFencedError if a partition's position is not the start of its range.
+
+    Methods are called on the pipeline's thread, in the order open, then claim, write and commit or abort per batch,
+    then close. What they raise ends the run, except SinkFencedError from `commit`: the batch's partitions are then read
+    again from the sink's positions.
+    """
+
+    default_trigger_interval_ms: int = 0
+    """Milliseconds between the starts of two batches if the pipeline's `trigger_interval_ms` is None; a batch of
+    `max_offsets_per_batch` does not wait."""
+
+    accepts_part: bool = False
+    """True if `write` may receive part of a batch that is aborted afterwards: an error in a `map_arrow` function then
+    ends the batch at once. False: Spark fails the task, and retries it, before `write` returns."""
+
+    def open(self, spark: SparkSession, group: str) -> None:
+        """Check the sink before the pipeline joins `group`. Raise PipelineError if it cannot work."""
+
+    def claim(
+        self, partitions: Collection[TopicPartition], owner: Owner, committed: Mapping[TopicPartition, int]
+    ) -> Mapping[TopicPartition, int]:
+        """Return the next offset of each newly assigned partition that the sink has results of.
+
+        `committed` are the group's offsets. An offset past the sink's position was committed by a member with another
+        sink; the position moves up to it.
+        """
+        return {}
+
+    def write(self, df: DataFrame, batch: Batch) -> Any:
+        """Stage the results in Spark jobs of the calling thread; return a handle for `commit` or `abort`."""
+        raise NotImplementedError
+
+    def commit(self, staged: Any, batch: Batch) -> None:
+        """Make the results count. Raise SinkFencedError if another writer has moved a partition's position."""
+
+    def abort(self, staged: Any, batch: Batch) -> None:
+        """Drop the results of a batch that is not committed; `staged` is None if `write` raised."""
+
+    def close(self) -> None:
+        """Release resources at the end of the run."""

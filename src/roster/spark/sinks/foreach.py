@@ -1,0 +1,22 @@
+"""A function as a sink."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from pyspark.sql import DataFrame
+from typing_extensions import override
+
+from roster.spark.batch import Batch
+from roster.spark.sinks.base import Sink
+
+
+class ForeachBatch(Sink):
+    """Calls a function with each batch's DataFrame; at least once, unless the function stores `batch.ranges` itself."""
+
+    def __init__(self, function: Callable[[DataFrame, Batch], object]) -> None:
+        self._function = function
+
+    @override
+    def write(self, df: DataFrame, batch: Batch) -> None:
+        self._function(df, batch)
