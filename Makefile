@@ -5,24 +5,31 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 OLDEST := .venv-oldest
 PYTEST_ARGS ?=
+# What `make unit` leaves out, as tests/conftest.py marks it.
+UNIT = HYPOTHESIS_PROFILE=quick $(BIN)/pytest -q --numprocesses auto -m "not real and not spark and not process"
 
-.PHONY: setup demo test test-spark-oldest check bench docs dist clean
+.PHONY: help setup demo unit test test-spark-oldest coverage check bench docs dist clean
 
-setup: $(STAMP)
+help:  ## show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: $(STAMP)  ## a virtual environment with everything, exact versions
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[demo,test,check,docs,dist]'
 	touch $(STAMP)
 
-demo: setup
+demo: setup  ## two applications share a topic through failures, on this machine
 	$(BIN)/roster demo
 
-test: setup
+unit: setup  ## tests without JVM, Spark and other processes, few examples, parallel: a minute
+	$(UNIT) $(PYTEST_ARGS)
+
+test: setup  ## all tests
 	$(BIN)/pytest $(PYTEST_ARGS)
 
-# Part of the tests of roster.spark on the oldest PySpark that is supported, in an environment of its own.
-test-spark-oldest: $(OLDEST)/.installed
+test-spark-oldest: $(OLDEST)/.installed  ## tests of roster.spark on PySpark 4.0
 	$(OLDEST)/bin/pytest $(PYTEST_ARGS) tests/spark/test_pipeline.py tests/spark/test_options.py \
 		tests/spark/test_mapped.py tests/spark/test_hadoop_storage.py
 
@@ -32,23 +39,24 @@ $(OLDEST)/.installed: pyproject.toml constraints.txt
 	$(OLDEST)/bin/pip install --quiet --constraint $(OLDEST)/constraints.txt --editable '.[spark,test]' 'pyspark==4.0.*'
 	touch $@
 
-check: setup
+coverage: setup  ## `make unit` with the lines and branches it leaves out, also in htmlcov/
+	$(UNIT) --cov --cov-report=term:skip-covered --cov-report=html $(PYTEST_ARGS)
+
+check: setup  ## style, types, import contract
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-bench: setup
+bench: setup  ## benchmarks
 	$(BIN)/python -m benchmarks
 
-# The documentation, in site/; a warning is an error.
-docs: setup
+docs: setup  ## the documentation, in site/; a warning is an error
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
-# The wheel and the source archive, in dist/.
-dist: setup
+dist: setup  ## the wheel and the source archive, in dist/
 	rm -rf build dist
 	$(BIN)/python -m build --quiet --outdir dist .
 
-clean:
-	rm -rf $(VENV) $(OLDEST) build dist site .cache .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
+clean:  ## remove all that the targets above made
+	rm -rf $(VENV) $(OLDEST) build dist site htmlcov .coverage* .cache .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

@@ -18,7 +18,6 @@ from roster.wire.records import (
     HEADER_SIZE,
     Record,
     build_batch,
-    place_batch,
     read_batch,
     read_header,
     split_batches,
@@ -79,14 +78,6 @@ def test_offsets_kept_by_compaction_leave_gaps():
         build_batch([RECORDS[1], RECORDS[0]], base_offset=10)
     with pytest.raises(WireError, match="last offset"):
         build_batch(kept, base_offset=10, last_offset=11)
-
-
-def test_placing_a_batch_leaves_its_crc_right():
-    buffer = bytearray(build_batch(RECORDS, base_offset=10))
-    place_batch(buffer, 5_000_000_000, 3)
-    assert verify_crc(buffer)
-    assert [r.offset for r in read_batch(buffer)] == [5_000_000_000 + n for n in range(3)]
-    assert read_header(buffer).partition_leader_epoch == 3
 
 
 def test_log_append_time_stamps_every_record():

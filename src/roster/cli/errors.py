@@ -5,13 +5,7 @@
 
 from __future__ import annotations
 
-import contextlib
-from typing import TYPE_CHECKING
-
 import click
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 FAILED = 1
 USAGE = 2
@@ -34,12 +28,3 @@ def one_line(error: BaseException) -> str:
     """The error's own words on one line, or its class when it has none."""
     text = error.format_message() if isinstance(error, click.ClickException) else str(error)
     return " ".join(text.split()) or type(error).__name__
-
-
-@contextlib.contextmanager
-def reported_as_failure(*kinds: type[BaseException], while_doing: str) -> Iterator[None]:
-    """Turn the named exceptions into a Failure that says what was being done."""
-    try:
-        yield
-    except kinds as error:
-        raise Failure(f"{while_doing}: {one_line(error)}") from error

@@ -100,10 +100,6 @@ class Coordinator:
         """Whether this process is coordinator for the group, be it loading still."""
         return self.partition_of(group_id) in self._rt.partitions
 
-    def loading(self, partition: int) -> bool:
-        """Whether the partition's groups are not known yet."""
-        return self._rt.partitions.get(partition) is PartitionStatus.LOADING
-
     def group(self, group_id: str) -> Group | None:
         """The group's state, for looking at only."""
         return self._rt.groups.get(group_id)

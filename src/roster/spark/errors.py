@@ -30,10 +30,6 @@ class FunctionError(PipelineError):
         self.passing, self.details = passing, details
 
 
-class BatchCancelledError(Exception):
-    """The batch in flight was given up before its results were committed; its ranges will be read again."""
-
-
 class SinkFencedError(PipelineError):
     """Another writer has moved on from where this one stands: its results were dropped, nothing was written."""
 

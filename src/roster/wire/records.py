@@ -21,7 +21,6 @@ HEADER_SIZE = 61
 NO_PRODUCER = -1
 
 _HEADER = Packing(">qiibIhiqqqhii")
-_PLACE = Packing(">qii")
 _AFTER_CRC = 21
 _CRC_AT = 17
 _LENGTH_END = 12
@@ -151,12 +150,6 @@ def crc32c(data: bytes) -> int:
     """CRC-32C (Castagnoli)."""
     value: int = google_crc32c.value(data)
     return value
-
-
-def place_batch(buffer: bytearray | memoryview, base_offset: int, leader_epoch: int) -> None:
-    """Give the batch at the start of a writable buffer its offset and leader epoch; the CRC stays right."""
-    length = int.from_bytes(buffer[8:_LENGTH_END], "big", signed=True)
-    _PLACE.pack_into(buffer, 0, base_offset, length, leader_epoch)
 
 
 def build_batch(
