@@ -503,7 +503,7 @@ class World:
             assert response.member_id in self.rosters[generation], "S10: the leader is a member"
 
     def _synced(self, request: SyncGroupRequest, response: SyncGroupResponse) -> None:
-        mine = decode_assignment(response.assignment)
+        mine = decode_assignment(response.assignment).partitions
         generation = self.assigned[request.generation_id]
         for other, theirs in generation.items():
             if other != request.member_id and not self._same_instance(other, request.member_id):

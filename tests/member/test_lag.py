@@ -7,10 +7,8 @@ import pytest
 
 import roster
 from roster.assignors import (
-    COOPERATIVE_STICKY,
     LAG_STICKY,
-    Assignor,
-    ClaimSource,
+    CooperativeStickyAssignor,
     LagOptions,
     RebalanceProtocol,
     lag_cooperative_sticky,
@@ -86,14 +84,21 @@ def test_the_leader_assigns_with_the_options_it_was_given():
 
 
 def test_an_assignor_of_ones_own_is_joined_with_like_those_that_read_the_same_claims():
-    mine = Assignor("mine", (RebalanceProtocol.EAGER,), ClaimSource.STICKY_USER_DATA, LAG_STICKY.assign, wants_lag=True)
-    stage = LagStage(mine, capacity=3)
+    class Mine(type(LAG_STICKY)):
+        name = "mine"
+
+    stage = LagStage(Mine(), capacity=3)
     stage.stable("t-0 t-1", generation=4)
     stage.rejoining()
     stage.release("t-0 t-1")
     (rest,), capacity, _ = split_lag_user_data([stage.claims().user_data])
     assert rest == encode_sticky_user_data({"t": [0, 1]}, 4)
     assert capacity.tolist() == [3]
+
+
+class OnlyCooperative(CooperativeStickyAssignor):
+    name = "new"
+    supported_protocols = (RebalanceProtocol.COOPERATIVE,)
 
 
 @pytest.mark.parametrize("assignor", ["lag", "range"])
@@ -116,7 +121,7 @@ def test_assignors_that_ask_nobody_what_they_own_are_told_nothing(assignor):
         (
             (
                 "lag-sticky",
-                Assignor("new", (RebalanceProtocol.COOPERATIVE,), ClaimSource.FIELDS, COOPERATIVE_STICKY.assign),
+                OnlyCooperative(),
             ),
             "lag-sticky, new share no rebalance mode; use them in separate groups",
         ),

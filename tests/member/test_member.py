@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from roster.assignors import RANGE
+from roster.assignors import RANGE, JoinContext
 from roster.member import MemberState
 from roster.member.events import AssignFailed, Closed, RequestFailed, Responded, SelectionChanged, Started
 from roster.member.subscription import FAILURE_MAGIC, subscription_bytes
@@ -333,12 +333,7 @@ def test_with_several_assignors_the_one_the_group_chose_says_what_is_kept() -> N
 def test_what_members_still_claim_is_kept_back_while_the_group_goes_over_to_range() -> None:
     def claims(*owned: str) -> bytes:
         return subscription_bytes(
-            RANGE,
-            topics=frozenset({"t"}),
-            owned=parts(" ".join(owned)),
-            generation=1,
-            rack=None,
-            last_assignment=(-1, frozenset()),
+            RANGE, JoinContext(topics=frozenset({"t"}), owned=parts(" ".join(owned)), generation=1)
         )
 
     stage = Stage(assignors=("cooperative-sticky", "range"))

@@ -243,7 +243,7 @@ def test_a_group_goes_over_to_range_for_a_neighbour_that_knows_nothing_else_and_
         world.run(wait)
     settled(world)
     simple = any("roundrobin" in actor.config.assignors for actor in world.living)
-    assert {actor.member.protocol for actor in world.living} == {"range" if simple else "cooperative-sticky"}
+    assert {actor.member.protocol_name for actor in world.living} == {"range" if simple else "cooperative-sticky"}
 
 
 ACTIONS = ("join", "kill", "leave", "pause", "crash", "grow", "wait", "static", "restart", "commit")

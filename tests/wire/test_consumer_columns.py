@@ -177,7 +177,7 @@ def test_every_partition_is_written_to_its_owner(topics, draw, version, user_dat
         draw.draw(st.lists(st.integers(-1, members - 1), min_size=int(first[-1]), max_size=int(first[-1]))),
         dtype=np.int32,
     )
-    written = encode_assignments(owner, members, topics, first, version=version, user_data=user_data)
+    written = encode_assignments(owner, members, topics, first, version=version, user_data=[user_data] * members)
     assert len(written) == members
     for m, data in enumerate(written):
         assert data[:2] == struct.pack(">h", version)

@@ -1,6 +1,7 @@
 """Assignors as pure functions: assign(problem) -> Plan."""
 
-from roster.assignors.base import Assignor, ClaimSource, RebalanceProtocol
+from roster.assignors.base import Assignor, JoinContext, RebalanceProtocol
+from roster.assignors.claim_source import ClaimSource
 from roster.assignors.evaluation import Evaluation, evaluate, evaluate_claims
 from roster.assignors.lag import (
     LAG,
@@ -10,10 +11,11 @@ from roster.assignors.lag import (
     lag_cooperative_sticky,
     lag_sticky,
 )
+from roster.assignors.make_plan import make_plan
 from roster.assignors.range import RANGE
 from roster.assignors.registry import ASSIGNORS, as_tuple, find_assignor, rebalance_protocol, resolve_assignors
 from roster.assignors.roundrobin import ROUNDROBIN
-from roster.assignors.sticky import COOPERATIVE_STICKY, STICKY
+from roster.assignors.sticky import COOPERATIVE_STICKY, STICKY, CooperativeStickyAssignor, StickyAssignor
 
 __all__ = [
     "ASSIGNORS",
@@ -26,15 +28,19 @@ __all__ = [
     "STICKY",
     "Assignor",
     "ClaimSource",
+    "CooperativeStickyAssignor",
     "Evaluation",
+    "JoinContext",
     "LagOptions",
     "RebalanceProtocol",
+    "StickyAssignor",
     "as_tuple",
     "evaluate",
     "evaluate_claims",
     "find_assignor",
     "lag_cooperative_sticky",
     "lag_sticky",
+    "make_plan",
     "rebalance_protocol",
     "resolve_assignors",
 ]

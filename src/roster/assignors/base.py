@@ -1,12 +1,14 @@
-"""`Assignor`: a name, the rebalance protocols it supports, the source of claims it reads, and a pure function."""
+"""`Assignor`: the interface of every assignor, Roster's own and an application's."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import Enum, IntEnum
+from enum import IntEnum
 
-from roster.model import Plan, Problem
+from roster.assignors.claim_source import ClaimSource
+from roster.model import NO_GENERATION, Plan, Problem, TopicPartition
 
 
 class RebalanceProtocol(IntEnum):
@@ -16,26 +18,63 @@ class RebalanceProtocol(IntEnum):
     COOPERATIVE = 1
 
 
-class ClaimSource(Enum):
-    """Part of a subscription that claims partitions, and the generation of the claims."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JoinContext:
+    """What a member knows of itself when it sends JoinGroup; the input of `Assignor.subscription_user_data`.
 
-    NONE = "none"
-    STICKY_USER_DATA = "sticky user data"
-    """StickyAssignor: always its user data, never the subscription's own fields."""
-    FIELDS = "fields"
-    """CooperativeStickyAssignor: the fields; the generation from user data if the fields have none."""
+    topics: those it subscribes to. owned: partitions it holds while it joins, none in an eager rebalance.
+    generation: the generation it is in, -1 outside a group.
+    last_assignment, last_generation: the newest assignment and the generation it is from, nothing and -1 before the
+    first one and after the membership was lost (KIP-341).
+    rack, capacity: the member's options. settling: it joins because it has just given up partitions.
+    """
+
+    topics: frozenset[str]
+    owned: frozenset[TopicPartition] = frozenset()
+    generation: int = NO_GENERATION
+    last_assignment: frozenset[TopicPartition] = frozenset()
+    last_generation: int = NO_GENERATION
+    rack: str | None = None
+    capacity: int = 1
+    settling: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Assignor:
-    """An assignor.
+class Assignor(ABC):
+    """An assignor (Kafka's ConsumerPartitionAssignor): a decision, and the user data that it exchanges for it.
 
-    name: protocol name in JoinGroup. supported_protocols: rebalance protocols, the preferred first. claim_source: where
-    claims are read from. assign: the decision. wants_lag: it uses `Problem.lag`, so the leader fetches offsets.
+    A subclass sets `name` and defines `assign`; it may override the rest. One instance belongs to one member.
+
+    name: the protocol name in JoinGroup, the same in every member of a group.
+    supported_protocols: rebalance protocols, the preferred first. Under the cooperative one Roster withholds for one
+    round what another member still claims, so `assign` need not.
+    claim_source: where members' claims (`Problem.claims`) are read from.
+    wants_lag: `assign` uses `Problem.lag`, so the leader fetches offsets first.
+
+    The leader runs `assign` in a thread of its own; heartbeats go on meanwhile. The two other methods run on the
+    thread that sends heartbeats: they compute from their arguments and return at once, without I/O. An exception in
+    `assign` fails the whole group with one error that names the assignor, one in the other methods this member.
     """
 
     name: str
-    supported_protocols: tuple[RebalanceProtocol, ...]
-    claim_source: ClaimSource
-    assign: Callable[[Problem], Plan]
+    supported_protocols: Sequence[RebalanceProtocol] = (RebalanceProtocol.EAGER,)
+    claim_source: ClaimSource = ClaimSource.FIELDS
     wants_lag: bool = False
+
+    @abstractmethod
+    def assign(self, problem: Problem) -> Plan:
+        """Return the plan for a group; `Plan.from_assignment` makes one from a mapping.
+
+        `problem.user_data` has each member's user data and `problem.group_generation` the generation being formed.
+        """
+
+    def subscription_user_data(self, join: JoinContext) -> bytes | None:
+        """Return this member's user data for the leader, at each join; None sends null."""
+        return None
+
+    def on_assignment(  # noqa: B027  optional in subclasses
+        self, partitions: frozenset[TopicPartition], user_data: bytes | None, generation: int
+    ) -> None:
+        """Take note of an assignment, before its partitions are published.
+
+        user_data: what the leader's plan has for this member, None if nothing. generation: the assignment's.
+        """

@@ -6,11 +6,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from roster.assignors.base import Assignor, ClaimSource
+from roster.assignors.base import Assignor
 from roster.assignors.certificate import verify
 from roster.assignors.claims import settle_claims
+from roster.assignors.make_plan import make_plan
 from roster.assignors.sticky import COOPERATIVE_STICKY, STICKY
-from roster.model import Plan, Problem
+from roster.model import NO_OWNER, Plan, Problem
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +46,10 @@ class Evaluation:
 def evaluate(assignor: Assignor, problem: Problem) -> Evaluation:
     """Make the assignor's plan and check it against the certificate.
 
-    Only the sticky assignors promise to put racks before moves, so only their plans are held to that.
+    Only the sticky assignors promise to put racks before moves, so only their plans are held to that. Raises ValueError for a plan that is not valid; errors of the assignor pass through.
     """
-    plan = assignor.assign(problem)
-    if assignor.claim_source is ClaimSource.NONE:  # moves are counted from the claims all the same
+    plan = make_plan(assignor, problem)
+    if (plan.owner_before == NO_OWNER).all():  # moves are counted from the claims all the same
         owner_before, contested = settle_claims(problem)
         plan = replace(plan, owner_before=owner_before, contested=contested)
     if not problem.members:

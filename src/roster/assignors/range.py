@@ -7,7 +7,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from roster.assignors.arrays import stable_order
-from roster.assignors.base import Assignor, ClaimSource, RebalanceProtocol
+from roster.assignors.base import Assignor
+from roster.assignors.claim_source import ClaimSource
 from roster.assignors.subscribers import members_by_subscription, subscribers, topic_classes
 from roster.model import NO_OWNER, Plan, Problem, Racks
 from roster.model.arrays import Bool, Int64
@@ -98,4 +99,15 @@ class _Cut:
                 self._take(int(fitting[0]), np.array([number]))
 
 
-RANGE = Assignor("range", (RebalanceProtocol.EAGER,), ClaimSource.NONE, assign)
+class RangeAssignor(Assignor):
+    """`range`: each topic cut into contiguous ranges."""
+
+    name = "range"
+    claim_source = ClaimSource.NONE
+
+    def assign(self, problem: Problem) -> Plan:
+        """See `assign` of this module."""
+        return assign(problem)
+
+
+RANGE = RangeAssignor()

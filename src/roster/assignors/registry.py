@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
 from roster.assignors.base import Assignor, RebalanceProtocol
+from roster.assignors.claim_source import ClaimSource
 from roster.assignors.lag import LAG, LAG_COOPERATIVE_STICKY, LAG_STICKY, LagOptions
 from roster.assignors.range import RANGE
 from roster.assignors.roundrobin import ROUNDROBIN
@@ -26,6 +27,8 @@ def find_assignor(assignor: str | Assignor) -> Assignor:
         return assignor
     if isinstance(assignor, str) and assignor in ASSIGNORS:
         return ASSIGNORS[assignor]
+    if isinstance(assignor, type) and issubclass(assignor, Assignor):
+        raise ValueError(f"{assignor.__name__} is a class; give an instance: {assignor.__name__}()")
     if isinstance(assignor, LagOptions):
         raise ValueError(f"{assignor} names no assignor; write lag_cooperative_sticky({assignor}), or lag_sticky(…)")
     raise ValueError(f"there is no assignor {assignor!r}; known are {', '.join(sorted(ASSIGNORS))}")
@@ -45,6 +48,7 @@ def resolve_assignors(assignors: Iterable[str | Assignor]) -> dict[str, Assignor
     chosen: dict[str, Assignor] = {}
     for each in assignors:
         assignor = find_assignor(each)
+        _check_attributes(assignor)
         if assignor.name in chosen:
             raise ValueError(f"names {assignor.name} twice; leave one out")
         chosen[assignor.name] = assignor
@@ -53,6 +57,17 @@ def resolve_assignors(assignors: Iterable[str | Assignor]) -> dict[str, Assignor
     if not _common(chosen.values()):
         raise ValueError(f"{', '.join(chosen)} share no rebalance mode; use them in separate groups")
     return chosen
+
+
+def _check_attributes(assignor: Assignor) -> None:
+    kind, name = type(assignor).__name__, getattr(assignor, "name", None)
+    if not isinstance(name, str) or not name:
+        raise ValueError(f"{kind}.name must be the protocol name, not {name!r}")
+    protocols = assignor.supported_protocols
+    if not protocols or not all(isinstance(protocol, RebalanceProtocol) for protocol in protocols):
+        raise ValueError(f"{kind}.supported_protocols must list RebalanceProtocol members, not {protocols!r}")
+    if not isinstance(assignor.claim_source, ClaimSource):
+        raise ValueError(f"{kind}.claim_source must be a ClaimSource, not {assignor.claim_source!r}")
 
 
 def rebalance_protocol(chosen: Mapping[str, Assignor]) -> RebalanceProtocol:

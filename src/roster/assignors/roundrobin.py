@@ -6,7 +6,8 @@ from bisect import bisect_left
 
 import numpy as np
 
-from roster.assignors.base import Assignor, ClaimSource, RebalanceProtocol
+from roster.assignors.base import Assignor
+from roster.assignors.claim_source import ClaimSource
 from roster.assignors.subscribers import members_by_subscription, subscribers, topic_classes
 from roster.model import NO_OWNER, Plan, Problem
 
@@ -31,4 +32,15 @@ def assign(problem: Problem) -> Plan:
     return Plan.of(problem, owner)
 
 
-ROUNDROBIN = Assignor("roundrobin", (RebalanceProtocol.EAGER,), ClaimSource.NONE, assign)
+class RoundRobinAssignor(Assignor):
+    """`roundrobin`: all partitions dealt in turn."""
+
+    name = "roundrobin"
+    claim_source = ClaimSource.NONE
+
+    def assign(self, problem: Problem) -> Plan:
+        """See `assign` of this module."""
+        return assign(problem)
+
+
+ROUNDROBIN = RoundRobinAssignor()

@@ -60,7 +60,13 @@ def live_group(
             owned.setdefault(topic, []).append(number)
         _, capacity, _ = split_lag_user_data([subscription.user_data])
         members[member.member_id] = MemberInfo(
-            subscription.topics, owned, 0, member.instance_id, subscription.rack_id or None, int(capacity[0])
+            subscription.topics,
+            owned,
+            0,
+            member.instance_id,
+            subscription.rack_id or None,
+            int(capacity[0]),
+            subscription.user_data,
         )
     topics = {topic for member in members.values() for topic in (*member.topics, *member.owned)}
     replicas = admin.replica_racks(sorted(topics))

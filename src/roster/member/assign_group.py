@@ -6,16 +6,15 @@ from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 
-from roster.assignors import Assignor, ClaimSource, find_assignor
+from roster.assignors import Assignor, ClaimSource, find_assignor, make_plan
+from roster.assignors.claim_source import read_claims
 from roster.assignors.lag import with_offsets
 from roster.member.group_snapshot import GroupSnapshot
+from roster.member.subscription import FAILURE_MAGIC
 from roster.model import NO_GENERATION, AutoOffsetReset, PartitionOffsets, Plan, Problem
 from roster.wire.consumer.assignments import encode_assignments
-from roster.wire.consumer.entries import ListedPartitions
-from roster.wire.consumer.lag_user_data import split_lag_user_data
 from roster.wire.consumer.subscriptions import decode_subscriptions
 from roster.wire.consumer.topic_index import TopicIndex
-from roster.wire.consumer.user_data import decode_cooperative_user_data, decode_sticky_user_data
 
 
 def lead(
@@ -31,7 +30,8 @@ def lead(
 ) -> dict[str, bytes]:
     """Assign a whole group: {member id: subscription bytes} to {member id: assignment bytes}, every member answered.
 
-    assignor: a name, or an Assignor with options. subscriptions: the members' metadata in the JoinGroup response.
+    assignor: a name, or an Assignor: one with options, or your own.
+    subscriptions: the members' metadata in the JoinGroup response.
     partitions: {topic: number of partitions}; topics missing here are not assigned.
     instance_ids: {member id: instance id} of static members, from the JoinGroup response.
     racks: `racks[topic][partition]`, the racks that hold a replica (KIP-881).
@@ -40,8 +40,9 @@ def lead(
     if they are not available. auto_offset_reset: where members start without a committed offset: earliest, latest or
     none.
 
-    A member whose subscription cannot be decoded gets an empty assignment; nothing a member sends makes this raise.
-    Raises ValueError that names the argument, for an unknown assignor or a value of the wrong type or range.
+    A member whose subscription cannot be decoded gets an empty assignment; nothing a member sends makes this raise,
+    with an assignor of Roster. Raises ValueError that names the argument, for an unknown assignor or a value of the
+    wrong type or range, and that names the field of the plan, when your assignor's is not valid.
     """
     group = GroupSnapshot(
         subscriptions=subscriptions,
@@ -56,21 +57,25 @@ def lead(
 
 
 def assign_group(assignor: str | Assignor, group: GroupSnapshot) -> dict[str, bytes]:
-    """Do what `lead` does, for a snapshot."""
+    """Do what `lead` does, for a snapshot. Raises ValueError for a plan that is not valid, too."""
     plan = plan_group(assignor, group)
     problem = plan.problem
-    encoded = encode_assignments(plan.given, len(problem.members), problem.topics, problem.first)
+    reserved = [member for member, data in plan.user_data.items() if data.startswith(FAILURE_MAGIC)]
+    if reserved:
+        raise ValueError(f"user_data[{reserved[0]!r}] starts with the bytes {FAILURE_MAGIC!r}, which mark a failure")
+    user_data = [plan.user_data.get(member) for member in problem.members] if plan.user_data else None
+    encoded = encode_assignments(plan.given, len(problem.members), problem.topics, problem.first, user_data=user_data)
     by_member = dict(zip(problem.members, encoded, strict=True))
     return {member: by_member[member] for member in group.subscriptions}
 
 
 def plan_group(assignor: str | Assignor, group: GroupSnapshot) -> Plan:
-    """Compute the plan for a snapshot. Raises ValueError for an unknown assignor."""
+    """Compute the plan for a snapshot. Raises ValueError for an unknown assignor and for a plan that is not valid."""
     chosen = find_assignor(assignor)
     problem = read_group(chosen.claim_source, group)
     if chosen.wants_lag:
         problem = with_offsets(problem, group.offsets, group.auto_offset_reset)
-    return chosen.assign(problem)
+    return make_plan(chosen, problem)
 
 
 def read_group(claim_source: ClaimSource, group: GroupSnapshot) -> Problem:
@@ -80,17 +85,9 @@ def read_group(claim_source: ClaimSource, group: GroupSnapshot) -> Problem:
     counts = np.fromiter(group.partitions.values(), dtype=np.int64, count=len(topics))
     names = TopicIndex(topics)
     columns = decode_subscriptions(list(group.subscriptions.values()), names)
-    claims, generations = columns.owned, columns.generation
-    user_data, capacity, settling = split_lag_user_data(columns.user_data)
-    if claim_source is ClaimSource.STICKY_USER_DATA:
-        claims, generations = decode_sticky_user_data(user_data, names)
-    elif claim_source is ClaimSource.FIELDS:
-        without = generations == NO_GENERATION
-        if without.any():
-            generations = np.where(without, decode_cooperative_user_data(user_data), generations)
-    else:
-        nothing = np.zeros(0, dtype=np.int32)
-        claims = ListedPartitions(nothing, nothing, nothing)
+    claims, generations, capacity, settling = read_claims(
+        claim_source, user_data=columns.user_data, fields=columns.owned, generation=columns.generation, names=names
+    )
     if group.generation is not None:
         generations = np.where(generations >= group.generation, np.int32(NO_GENERATION), generations)
     instances = group.instance_ids or {}
@@ -108,6 +105,8 @@ def read_group(claim_source: ClaimSource, group: GroupSnapshot) -> Problem:
         claim_number=claims.number,
         replica_racks=group.racks,
         unreadable=frozenset(members[m] for m in np.flatnonzero(~columns.readable).tolist()),
-        capacity=capacity if (capacity > 1).any() else None,
+        capacity=capacity,
         settling=settling,
+        user_data=columns.user_data,
+        group_generation=NO_GENERATION if group.generation is None else int(group.generation),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from roster.assignors import JoinContext
 from roster.member import error_table, leader, requests
 from roster.member.context import MemberContext
 from roster.member.error_table import Action
@@ -11,10 +12,10 @@ from roster.member.metadata_refresh import send_metadata
 from roster.member.outbox import InFlight
 from roster.member.recovery import attempt_failed, on_rebalance_error
 from roster.member.states import Trigger
-from roster.member.subscription import subscription_bytes
+from roster.member.subscription import AssignorError, subscription_bytes
 from roster.member.sync import send_sync_group
 from roster.member.timers import HEARTBEAT, JOIN
-from roster.member.types import Channel, Node, ReportKind
+from roster.member.types import Channel, Failure, FailureKind, Node, ReportKind
 from roster.model import TopicPartition
 from roster.wire import ErrorCode
 from roster.wire.errors import error_code
@@ -49,24 +50,29 @@ def revoked_before_join(me: MemberContext) -> frozenset[TopicPartition]:
 def send_join_group(me: MemberContext, coordinator: Node) -> None:
     """Send JoinGroup; heartbeats pause until its response."""
     topics = me.topics.subscribed or frozenset()
+    last_generation, last_assignment = me.last_assignment
+    context = JoinContext(
+        topics=topics,
+        owned=me.ownership.owned,
+        generation=me.generation,
+        last_assignment=last_assignment,
+        last_generation=last_generation,
+        rack=me.config.rack_id,
+        capacity=me.config.capacity,
+        settling=me.rejoins_after_revocation,
+    )
+    try:
+        subscriptions = {
+            name: subscription_bytes(assignor, context) for name, assignor in me.config.assignors_by_name.items()
+        }
+    except AssignorError as error:
+        fail(me, Failure(FailureKind.ASSIGNMENT, str(error)))
+        return
     me.joined_topics = topics
     reason, me.rejoin_reason = me.rejoin_reason or "", None
     me.transition(Trigger.JOIN_SENT)
     me.out.cancel(HEARTBEAT)
     me.report(ReportKind.JOINING, reason)
-    subscriptions = {
-        name: subscription_bytes(
-            assignor,
-            topics=topics,
-            owned=me.ownership.owned,
-            generation=me.generation,
-            rack=me.config.rack_id,
-            last_assignment=me.last_assignment,
-            capacity=me.config.capacity,
-            settling=me.rejoins_after_revocation,
-        )
-        for name, assignor in me.config.assignors_by_name.items()
-    }
     request = requests.join_group(me.config, me.member_id, subscriptions, reason)
     me.send(request, coordinator, timeout_ms=me.config.join_timeout_ms, channel=Channel.PARKED)
 

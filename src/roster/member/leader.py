@@ -97,13 +97,16 @@ def withhold_claimed(me: MemberContext, assignments: Mapping[str, bytes]) -> Map
     claims = {member: claimed(metadata) for member, (metadata, _) in me.group.items()}
     owner = {partition: member for member, mine in claims.items() for partition in mine}
     given = {member: decode_assignment(data) for member, data in assignments.items()} if owner else {}
-    allowed = {member: frozenset(p for p in parts if owner.get(p, member) == member) for member, parts in given.items()}
+    allowed = {
+        member: each._replace(partitions=frozenset(p for p in each.partitions if owner.get(p, member) == member))
+        for member, each in given.items()
+    }
     if allowed == given:
         me.withheld = 0
         return assignments
     me.withheld += 1
     me.turned_eager = f"partitions were withheld while the group went over to {me.protocol_name}"
-    return {member: assignment_bytes(parts) for member, parts in allowed.items()}
+    return {member: assignment_bytes(each) for member, each in allowed.items()}
 
 
 def on_assign_failed(me: MemberContext, event: AssignFailed) -> None:

@@ -1,11 +1,6 @@
 """Subscriptions that a member sends to the leader and assignments it receives, as consumer protocol bytes.
 
-User data by the source of the assignor's claims (Kafka's StickyAssignor, CooperativeStickyAssignor):
-
-    sticky user data   V1: [topic string, [int32]] of the last assignment, int32 generation it was given in
-    fields             int32 generation, -1 before the first
-    the same of those that look at lag   behind Roster's own header (`roster.wire.consumer.lag_user_data`)
-    nowhere, and sticky before its first assignment   null
+The user data of a subscription is the assignor's (`Assignor.subscription_user_data`).
 
 When a leader of Roster cannot compute an assignment it sends every member an empty one whose user data is
 `FAILURE_MAGIC` followed by the reason in UTF-8: SyncGroup has no error field. Other clients see an empty assignment.
@@ -13,10 +8,13 @@ When a leader of Roster cannot compute an assignment it sends every member an em
 
 from __future__ import annotations
 
-from roster.assignors import Assignor, ClaimSource
-from roster.model import NO_GENERATION, TopicPartition
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+from roster.assignors import Assignor, JoinContext
+from roster.model import TopicPartition
 from roster.wire import WireError
-from roster.wire.consumer.lag_user_data import encode_lag_user_data
 from roster.wire.consumer.messages import (
     Assignment,
     Subscription,
@@ -27,53 +25,51 @@ from roster.wire.consumer.messages import (
     flat,
 )
 from roster.wire.consumer.messages import decode_assignment as read_assignment
-from roster.wire.consumer.user_data import encode_cooperative_user_data, encode_sticky_user_data
 
 FAILURE_MAGIC = b"\xffroster-assignment-failure\x00"
 """Starts with a byte that no UTF-8 text starts with, and that no plausible count starts with."""
 MAX_FAILURE_BYTES = 4096
 
 
+class AssignorError(Exception):
+    """A method of this member's assignor raised an exception; the text names both."""
+
+
 class LeaderFailure(Exception):  # noqa: N818 - a failure of the leader, not of this member
     """The leader could not compute an assignment; the text is its reason."""
 
 
-def subscription_bytes(
-    assignor: Assignor,
-    *,
-    topics: frozenset[str],
-    owned: frozenset[TopicPartition],
-    generation: int,
-    rack: str | None,
-    last_assignment: tuple[int, frozenset[TopicPartition]],
-    capacity: int = 1,
-    settling: bool = False,
-) -> bytes:
-    """Encode the subscription for one assignor, in version 3.
+class ReceivedAssignment(NamedTuple):
+    """A decoded assignment: its partitions, and the leader's user data, None if there is none."""
 
-    `last_assignment` is the generation and the partitions of the newest assignment, (-1, none) after a reset. For
-    assignors that balance lag: `capacity` weighs this member against one of capacity 1, `settling` marks a join that
-    follows a revocation.
-    """
-    given_in, given = last_assignment
-    user_data, source = None, assignor.claim_source
-    if source is ClaimSource.STICKY_USER_DATA and given_in != NO_GENERATION:
-        user_data = encode_sticky_user_data(
-            {entry.topic: entry.partitions for entry in by_topic(sorted(given))}, given_in
-        )
-    elif source is ClaimSource.FIELDS:
-        user_data = encode_cooperative_user_data(generation)
-    if assignor.wants_lag and source is not ClaimSource.NONE:
-        user_data = encode_lag_user_data(user_data, capacity=capacity, settling=settling)
+    partitions: frozenset[TopicPartition]
+    user_data: bytes | None = None
+
+
+def subscription_bytes(assignor: Assignor, join: JoinContext) -> bytes:
+    """Encode the subscription for one assignor, in version 3. Raises AssignorError."""
+    with hook(assignor, "subscription_user_data"):
+        user_data = assignor.subscription_user_data(join)
+        if user_data is not None and not isinstance(user_data, bytes):
+            raise TypeError(f"must return bytes or None, not {type(user_data).__name__}")
     return encode_subscription(
         Subscription(
-            topics=sorted(topics),
+            topics=sorted(join.topics),
             user_data=user_data,
-            owned_partitions=by_topic(owned),
-            generation_id=generation,
-            rack_id=rack,
+            owned_partitions=by_topic(join.owned),
+            generation_id=join.generation,
+            rack_id=join.rack,
         )
     )
+
+
+@contextmanager
+def hook(assignor: Assignor, method: str) -> Iterator[None]:
+    """Turn any error of an assignor's method into an AssignorError."""
+    try:
+        yield
+    except Exception as error:
+        raise AssignorError(f"assignor {assignor.name}: {method}: {type(error).__name__}: {error}") from error
 
 
 def topics_of(subscription: bytes) -> frozenset[str]:
@@ -92,20 +88,21 @@ def claimed(subscription: bytes) -> frozenset[TopicPartition]:
         return frozenset()
 
 
-def assignment_bytes(partitions: frozenset[TopicPartition]) -> bytes:
-    """An assignment of these partitions."""
-    return encode_assignment(Assignment(assigned_partitions=by_topic(sorted(partitions))))
+def assignment_bytes(assignment: ReceivedAssignment) -> bytes:
+    """Encode an assignment."""
+    listed = by_topic(sorted(assignment.partitions))
+    return encode_assignment(Assignment(assigned_partitions=listed, user_data=assignment.user_data))
 
 
-def decode_assignment(data: bytes) -> frozenset[TopicPartition]:
-    """Return the partitions assigned; empty bytes mean none. Raises LeaderFailure or WireError."""
+def decode_assignment(data: bytes) -> ReceivedAssignment:
+    """Decode an assignment; empty bytes mean none. Raises LeaderFailure or WireError."""
     if not data:
-        return frozenset()
+        return ReceivedAssignment(frozenset())
     assignment = read_assignment(data)
     user_data = assignment.user_data
     if user_data is not None and user_data.startswith(FAILURE_MAGIC):
         raise LeaderFailure(user_data[len(FAILURE_MAGIC) :].decode(errors="replace"))
-    return frozenset(flat(assignment.assigned_partitions))
+    return ReceivedAssignment(frozenset(flat(assignment.assigned_partitions)), user_data)
 
 
 def failure_assignment(reason: str) -> bytes:

@@ -13,10 +13,9 @@ from roster.member.metadata_refresh import rejoin_if_topics_changed, schedule_re
 from roster.member.outbox import InFlight
 from roster.member.recovery import on_rebalance_error
 from roster.member.states import Trigger
-from roster.member.subscription import LeaderFailure, decode_assignment
+from roster.member.subscription import AssignorError, LeaderFailure, ReceivedAssignment, decode_assignment, hook
 from roster.member.timers import JOIN
 from roster.member.types import Channel, Failure, FailureKind, ReportKind
-from roster.model import TopicPartition
 from roster.wire import ErrorCode, WireError
 from roster.wire.errors import error_code
 from roster.wire.messages import SyncGroupResponse
@@ -56,8 +55,9 @@ def on_sync_group_response(me: MemberContext, response: SyncGroupResponse, reque
     on_join_complete(me, assigned)
 
 
-def on_join_complete(me: MemberContext, assigned: frozenset[TopicPartition]) -> None:
+def on_join_complete(me: MemberContext, assignment: ReceivedAssignment) -> None:
     """Own what is new at once, and begin to revoke what is not assigned any more."""
+    assigned = assignment.partitions
     topics = frozenset(p.topic for p in assigned)
     if not me.topics.accepts(topics):
         me.request_rejoin("received assignment does not match the current subscription")
@@ -65,6 +65,12 @@ def on_join_complete(me: MemberContext, assigned: frozenset[TopicPartition]) -> 
     if me.topics.subscribed is not None and topics - me.topics.subscribed:
         me.topics.subscribed |= topics
         me.joined_topics |= topics
+    try:
+        with hook(me.assignor, "on_assignment"):
+            me.assignor.on_assignment(assigned, assignment.user_data, me.generation)
+    except AssignorError as error:
+        fail(me, Failure(FailureKind.ASSIGNMENT, str(error)))
+        return
     me.last_assignment = (me.generation, assigned)
     revoked = me.ownership.owned - assigned
     me.rejoins_after_revocation = bool(revoked)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -52,6 +52,7 @@ class Plan:
     withheld: [partitions] True where the owner gets the partition one round later, after another member revoked it.
     contested: [partitions] True where several members claim it in the same newest generation, so that none owns it.
     lag: the balance of lag, from assignors that use it; None from others.
+    user_data: {member id: bytes} for `Assignor.on_assignment`; members that are missing get null.
     """
 
     problem: Problem
@@ -60,6 +61,7 @@ class Plan:
     withheld: Bool
     contested: Bool
     lag: LagBalance | None = None
+    user_data: Mapping[str, bytes] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -70,6 +72,7 @@ class Plan:
         owner_before: Int32 | None = None,
         withheld: Bool | None = None,
         contested: Bool | None = None,
+        user_data: Mapping[str, bytes] | None = None,
     ) -> Plan:
         """Build a plan; by default no partition has an owner before, none is withheld and none contested."""
         size = problem.partition_count
@@ -79,7 +82,51 @@ class Plan:
             np.full(size, NO_OWNER, dtype=np.int32) if owner_before is None else owner_before,
             np.zeros(size, dtype=np.bool_) if withheld is None else withheld,
             np.zeros(size, dtype=np.bool_) if contested is None else contested,
+            user_data={} if user_data is None else user_data,
         )
+
+    @classmethod
+    def from_assignment(
+        cls,
+        problem: Problem,
+        assignment: Mapping[str, Mapping[str, Iterable[int]]],
+        *,
+        user_data: Mapping[str, bytes] | None = None,
+    ) -> Plan:
+        """Build a plan from {member: {topic: partition numbers}}; partitions not named have no owner.
+
+        Raises ValueError that names the entry: an unknown member or topic, a number that the topic has not, a partition
+        given twice, a topic that the member does not subscribe to.
+        """
+        owner = np.full(problem.partition_count, NO_OWNER, dtype=np.int32)
+        member_at = {member: i for i, member in enumerate(problem.members)}
+        topic_at = {topic: i for i, topic in enumerate(problem.topics)}
+        subscribed = [set(topics.tolist()) for topics in problem.subscriptions]
+        for member, topics in assignment.items():
+            if member not in member_at:
+                raise ValueError(f"assignment[{member!r}]: no such member")
+            m = member_at[member]
+            for topic, listed in topics.items():
+                place = f"assignment[{member!r}][{topic!r}]"
+                if topic not in topic_at:
+                    raise ValueError(f"{place}: no member subscribes to such a topic, or it does not exist")
+                if topic_at[topic] not in subscribed[problem.subscription_of[m]]:
+                    raise ValueError(f"{place}: the member does not subscribe to the topic")
+                _give(problem, owner, m, topic_at[topic], list(listed), place)
+        return cls.of(problem, owner, user_data=user_data)
+
+    def check_user_data(self) -> None:
+        """Raise ValueError that names the entry of `user_data` that is for no member or is not bytes."""
+        if not isinstance(self.user_data, Mapping):
+            raise ValueError(f"user_data must be a mapping of member ids to bytes, not {self.user_data!r}")
+        if not self.user_data:
+            return
+        known = set(self.problem.members)
+        for member, data in self.user_data.items():
+            if member not in known:
+                raise ValueError(f"user_data[{member!r}]: no such member")
+            if not isinstance(data, bytes):
+                raise ValueError(f"user_data[{member!r}] must be bytes, not {type(data).__name__}")
 
     @property
     def given(self) -> Int32:
@@ -152,6 +199,18 @@ class Plan:
             else:
                 why = f"{problem.topics[topic]} is placed anew by this policy"
             yield Move(*place, giver, to, why)
+
+
+def _give(problem: Problem, owner: Int32, member: int, topic: int, numbers: list[int], place: str) -> None:
+    """Make a member the owner of partitions of one topic; `place` is for messages."""
+    first, end = int(problem.first[topic]), int(problem.first[topic + 1])
+    for number in numbers:
+        if isinstance(number, bool) or not isinstance(number, int | np.integer) or not 0 <= number < end - first:
+            raise ValueError(f"{place}: {number!r} is no partition; there are 0 to {end - first - 1}")
+        other = int(owner[first + number])
+        if other != NO_OWNER:
+            raise ValueError(f"{place}: partition {number} is given twice, to {problem.members[other]!r} too")
+        owner[first + number] = member
 
 
 def _by_member(problem: Problem, owner: Int32) -> dict[str, dict[str, list[int]]]:

@@ -37,6 +37,7 @@ class MemberInfo:
     instance: str | None = None
     rack: str | None = None
     capacity: int = 1
+    user_data: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -104,6 +105,8 @@ class Problem:
     claims: what members say to own; generation: [members] the generation each says it from, -1 if none.
     racks: None unless some member is in a rack that holds a replica; whether racks then matter, `Racks.matter` says.
     unreadable: ids of members whose subscription could not be parsed; they are members with no topics here.
+    user_data: [members] user data of the subscriptions, as the members' assignor made it; None where null.
+    group_generation: the generation being formed, -1 if not known.
 
     For assignors that balance lag: lag: [partitions] records still to be read, None if unknown; capacity:
     [members] how many plain members each counts for, None when all are alike; settling: members have just given up what
@@ -123,6 +126,8 @@ class Problem:
     lag: Int64 | None = None
     capacity: Int32 | None = None
     settling: bool = False
+    user_data: tuple[bytes | None, ...] = ()
+    group_generation: int = NO_GENERATION
 
     @property
     def partition_count(self) -> int:
@@ -154,6 +159,7 @@ class Problem:
         partitions: Mapping[str, int],
         *,
         replica_racks: Mapping[str, Sequence[Collection[str]]] | None = None,
+        group_generation: int = NO_GENERATION,
     ) -> Problem:
         """Columns from a mapping of members; `replica_racks[topic][partition]` are the racks that hold a replica.
 
@@ -185,6 +191,8 @@ class Problem:
             claim_number=np.array(claim_number, dtype=np.int64),
             replica_racks=replica_racks,
             capacity=_capacity([info.capacity for info in members.values()]),
+            user_data=[info.user_data for info in members.values()],
+            group_generation=group_generation,
         )
 
     @classmethod
@@ -206,6 +214,8 @@ class Problem:
         unreadable: frozenset[str] = frozenset(),
         capacity: Int32 | None = None,
         settling: bool = False,
+        user_data: Sequence[bytes | None] | None = None,
+        group_generation: int = NO_GENERATION,
     ) -> Problem:
         """Build the canonical form of columns in any order.
 
@@ -259,6 +269,8 @@ class Problem:
             unreadable=unreadable,
             capacity=None if capacity is None else capacity[members_order],
             settling=settling,
+            user_data=(None,) * len(ordered) if user_data is None else tuple(map(user_data.__getitem__, ordered)),
+            group_generation=group_generation,
         )
 
 

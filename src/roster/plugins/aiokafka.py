@@ -27,13 +27,12 @@ from weakref import WeakKeyDictionary
 
 from aiokafka.coordinator.assignors.abstract import AbstractPartitionAssignor
 
-from roster.assignors import RANGE, ROUNDROBIN, STICKY, Assignor
-from roster.model import NO_GENERATION
-from roster.plugins.group import LAST_STAMP, Seen, assign_group, grouped, stamp_of
+from roster.assignors import RANGE, ROUNDROBIN, STICKY, Assignor, ClaimSource, JoinContext
+from roster.model import NO_GENERATION, TopicPartition
+from roster.plugins.group import LAST_STAMP, Seen, assign_group, resolve_eager, stamp_of
 from roster.wire.consumer.messages import Subscription, encode_subscription
-from roster.wire.consumer.user_data import encode_sticky_user_data
 
-__all__ = ["RosterRange", "RosterRoundRobin", "RosterSticky"]
+__all__ = ["RosterCustom", "RosterRange", "RosterRoundRobin", "RosterSticky"]
 
 _Answer = TypeVar("_Answer")
 
@@ -54,13 +53,13 @@ class _OfConsumer(Generic[_Answer]):
 class _RosterAssignor(AbstractPartitionAssignor):  # type: ignore[misc]  # aiokafka is untyped
     """Common base; its state is the last assignment of one consumer."""
 
-    name: ClassVar[str]
-    _assignor: ClassVar[Assignor]
+    name: str
+    _assignor: Assignor
     _instances: ClassVar[WeakKeyDictionary[asyncio.Task[Any], _RosterAssignor]]
 
     def __init__(self, rack: str | None = None) -> None:
         self._rack = rack
-        self._given: dict[str, list[int]] | None = None
+        self._given: frozenset[TopicPartition] = frozenset()
         self._clock = NO_GENERATION
 
     def __init_subclass__(cls) -> None:
@@ -82,7 +81,11 @@ class _RosterAssignor(AbstractPartitionAssignor):  # type: ignore[misc]  # aioka
     @_OfConsumer
     def metadata(self, topics: Collection[str]) -> bytes:
         """The subscription to join with, in bytes."""
-        return encode_subscription(Subscription(topics=sorted(topics), user_data=self._user_data(), rack_id=self._rack))
+        join = JoinContext(
+            topics=frozenset(topics), last_assignment=self._given, last_generation=self._clock, rack=self._rack
+        )
+        user_data = self._assignor.subscription_user_data(join)
+        return encode_subscription(Subscription(topics=sorted(topics), user_data=user_data, rack_id=self._rack))
 
     @_OfConsumer
     def assign(self, cluster: Any, members: Mapping[str, Any]) -> dict[str, bytes]:
@@ -99,11 +102,27 @@ class _RosterAssignor(AbstractPartitionAssignor):  # type: ignore[misc]  # aioka
     @_OfConsumer
     def on_assignment(self, assignment: Any) -> None:
         """Remember what the consumer was given, and count the clock up."""
-        self._given = grouped(assignment.partitions())
-        self._clock = min(max(self._clock + 1, stamp_of(assignment.user_data)), LAST_STAMP)
+        self._given = frozenset(TopicPartition(*partition) for partition in assignment.partitions())
+        stamp = NO_GENERATION
+        if self._assignor.claim_source is ClaimSource.STICKY_USER_DATA:
+            stamp = stamp_of(assignment.user_data)
+        self._clock = min(max(self._clock + 1, stamp), LAST_STAMP)
+        self._assignor.on_assignment(self._given, assignment.user_data or None, self._clock)
 
-    def _user_data(self) -> bytes | None:
-        return None
+
+class RosterCustom(_RosterAssignor):
+    """An assignor of your own, eager: `partition_assignment_strategy=[RosterCustom(MyAssignor())]`.
+
+    Give each consumer an instance of its own. Generations are counts of assignments here; neither the generation being
+    formed nor racks of replicas are known.
+    """
+
+    name = "custom"
+
+    def __init__(self, assignor: Assignor, rack: str | None = None) -> None:
+        super().__init__(rack)
+        self._assignor = resolve_eager(assignor)
+        self.name = assignor.name
 
 
 class RosterRange(_RosterAssignor):
@@ -125,6 +144,3 @@ class RosterSticky(_RosterAssignor):
 
     name = STICKY.name
     _assignor = STICKY
-
-    def _user_data(self) -> bytes | None:
-        return None if self._given is None else encode_sticky_user_data(self._given, self._clock)

@@ -8,23 +8,26 @@ from struct import Struct
 
 import numpy as np
 
-from roster.assignors import Assignor, ClaimSource
-from roster.model import NO_GENERATION, Problem
+from roster.assignors import Assignor, ClaimSource, RebalanceProtocol, make_plan, resolve_assignors
+from roster.assignors.claim_source import read_claims
+from roster.model import NO_GENERATION, Plan, Problem
 from roster.model.arrays import Int32
 from roster.wire.consumer.assignments import encode_assignments
 from roster.wire.consumer.entries import ListedPartitions
 from roster.wire.consumer.topic_index import TopicIndex
-from roster.wire.consumer.user_data import (
-    decode_cooperative_user_data,
-    decode_sticky_user_data,
-    encode_cooperative_user_data,
-)
 
 LAST_STAMP = 2**31 - 1
 
 _INT32 = Struct(">i")
-_NULL = _INT32.pack(-1)
 _FORMER = b"roster-member:"
+
+
+def resolve_eager(assignor: Assignor) -> Assignor:
+    """Return the assignor. Raises ValueError if it is none, or cannot assign in an eager group."""
+    (chosen,) = resolve_assignors([assignor]).values()
+    if RebalanceProtocol.EAGER not in chosen.supported_protocols:
+        raise ValueError(f"{chosen.name} supports no eager rebalances, which this plug-in makes")
+    return chosen
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,24 +46,29 @@ class Seen:
 def assign_group(
     assignor: Assignor, members: Sequence[Seen], partition_count: Callable[[str], int]
 ) -> dict[str, bytes]:
-    """Return {member id: assignment bytes} with every member; no claim of a member makes this raise.
+    """Return {member id: assignment bytes} with every member; no claim of a member makes an assignor of Roster raise.
 
-    User data of the assignments, which other clients ignore: a sticky assignment has a stamp one above every generation
-    claimed, by which members of clients without generations date their claims; a cooperative one has the member's id,
-    which the member returns with its claims.
+    User data of the assignments is the plan's. Roster's own assignors use it for what the clients do not pass on: a
+    sticky assignment has a stamp one above every generation claimed, by which members of clients without generations
+    date their claims; a cooperative one has the member's id, which the member returns with its claims. Raises
+    ValueError for a plan that is not valid.
     """
-    source = assignor.claim_source
-    problem = _problem(source, members, partition_count)
-    plan = assignor.assign(problem)
-    stamp = None
-    if source is ClaimSource.STICKY_USER_DATA:
+    problem = _problem(assignor.claim_source, members, partition_count)
+    plan = make_plan(assignor, problem)
+    encoded = encode_assignments(
+        plan.given, len(problem.members), problem.topics, problem.first, user_data=_user_data(assignor, plan)
+    )
+    return dict(zip(problem.members, encoded, strict=True))
+
+
+def _user_data(assignor: Assignor, plan: Plan) -> list[bytes | None]:
+    problem = plan.problem
+    if assignor.claim_source is ClaimSource.STICKY_USER_DATA:
         newest = int(problem.generation.max(initial=NO_GENERATION))
-        stamp = _INT32.pack(min(newest + 1, LAST_STAMP))
-    encoded = encode_assignments(plan.given, len(problem.members), problem.topics, problem.first, user_data=stamp)
-    assigned = zip(problem.members, encoded, strict=True)
-    if source is ClaimSource.FIELDS:
-        return {member: assignment[: -len(_NULL)] + _sized(member.encode()) for member, assignment in assigned}
-    return dict(assigned)
+        return [_INT32.pack(min(newest + 1, LAST_STAMP))] * len(problem.members)
+    if assignor.claim_source is ClaimSource.FIELDS_AND_USER_DATA:
+        return [member.encode() for member in problem.members]
+    return [plan.user_data.get(member) for member in problem.members]
 
 
 def stamp_of(user_data: bytes | None) -> int:
@@ -68,9 +76,9 @@ def stamp_of(user_data: bytes | None) -> int:
     return int(_INT32.unpack(user_data)[0]) if user_data and len(user_data) == _INT32.size else NO_GENERATION
 
 
-def cooperative_user_data(generation: int, member_id: bytes | None) -> bytes:
-    """Encode Kafka's user data, followed by the member id that a leader of Roster sent with the assignment."""
-    return encode_cooperative_user_data(generation) + (b"" if not member_id else _FORMER + member_id)
+def former_member(member_id: bytes | None) -> bytes:
+    """Encode the member id that a leader of Roster sent with the assignment, to follow Kafka's own user data."""
+    return b"" if not member_id else _FORMER + member_id
 
 
 def _is_of_a_former_life(seen: Seen) -> bool:
@@ -82,34 +90,23 @@ def _is_of_a_former_life(seen: Seen) -> bool:
     return former.startswith(_FORMER) and former != _FORMER + seen.member_id.encode()
 
 
-def _sized(data: bytes) -> bytes:
-    return _INT32.pack(len(data)) + data
-
-
-def grouped(partitions: Iterable[tuple[str, int]]) -> dict[str, list[int]]:
-    """{topic: its partitions}, both ascending."""
-    topics: dict[str, list[int]] = {}
-    for topic, number in sorted(partitions):
-        topics.setdefault(topic, []).append(number)
-    return topics
-
-
 def _problem(source: ClaimSource, members: Sequence[Seen], partition_count: Callable[[str], int]) -> Problem:
     sections: dict[tuple[str, ...], int] = {}
     section_of = [sections.setdefault(tuple(member.topics), len(sections)) for member in members]
     topics = sorted({topic for section in sections for topic in section})
     index = {topic: i for i, topic in enumerate(topics)}
     names = TopicIndex(topics)
-    if source is ClaimSource.STICKY_USER_DATA:
-        claims, generation = decode_sticky_user_data([m.user_data for m in members], names)
-    elif source is ClaimSource.FIELDS:
-        claims = _owned([replace(m, owned=()) if _is_of_a_former_life(m) else m for m in members], index)
-        fields = np.array([m.generation for m in members], dtype=np.int32)
-        dated_by_user_data = decode_cooperative_user_data([m.user_data for m in members])
-        generation = np.where(fields < 0, dated_by_user_data, fields).astype(np.int32)
+    if source is ClaimSource.FIELDS_AND_USER_DATA:
+        owned = [replace(m, owned=()) if _is_of_a_former_life(m) else m for m in members]
     else:
-        nothing = np.zeros(0, dtype=np.int32)
-        claims, generation = ListedPartitions(nothing, nothing, nothing), np.full(len(members), NO_GENERATION, np.int32)
+        owned = list(members)
+    read = read_claims(
+        source,
+        user_data=[m.user_data for m in members],
+        fields=_owned(owned, index),
+        generation=np.array([m.generation for m in members], dtype=np.int32),
+        names=names,
+    )
     return Problem.from_columns(
         members=[m.member_id for m in members],
         instances=[m.instance_id for m in members],
@@ -118,10 +115,11 @@ def _problem(source: ClaimSource, members: Sequence[Seen], partition_count: Call
         counts=np.array([partition_count(topic) for topic in topics], dtype=np.int64),
         subscriptions=[np.array([index[topic] for topic in section], dtype=np.int32) for section in sections],
         subscription_of=np.array(section_of, dtype=np.int32),
-        generation=generation,
-        claim_member=claims.member,
-        claim_topic=claims.topic,
-        claim_number=claims.number,
+        generation=read.generation,
+        claim_member=read.claims.member,
+        claim_topic=read.claims.topic,
+        claim_number=read.claims.number,
+        user_data=[m.user_data for m in members],
     )
 
 

@@ -24,17 +24,17 @@ or more.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 from kafka.coordinator.assignors.abstract import AbstractPartitionAssignor, RebalanceProtocol
 from kafka.protocol.consumer.metadata import ConsumerProtocolSubscription
 
-from roster.assignors import COOPERATIVE_STICKY, RANGE, ROUNDROBIN, STICKY, Assignor
-from roster.model import NO_GENERATION
-from roster.plugins.group import Seen, assign_group, cooperative_user_data, grouped
-from roster.wire.consumer.user_data import encode_sticky_user_data
+from roster.assignors import COOPERATIVE_STICKY, RANGE, ROUNDROBIN, STICKY, Assignor, JoinContext
+from roster.model import NO_GENERATION, TopicPartition
+from roster.model.topics import numbers_by_topic
+from roster.plugins.group import Seen, assign_group, former_member, resolve_eager
 
-__all__ = ["RosterCooperativeSticky", "RosterRange", "RosterRoundRobin", "RosterSticky"]
+__all__ = ["RosterCooperativeSticky", "RosterCustom", "RosterRange", "RosterRoundRobin", "RosterSticky"]
 
 _VERSION = 3
 
@@ -42,25 +42,33 @@ _VERSION = 3
 class _RosterAssignor(AbstractPartitionAssignor):  # type: ignore[misc]  # kafka-python is untyped
     """Common base; its state is the last assignment of one consumer."""
 
-    name: ClassVar[str]
-    _assignor: ClassVar[Assignor]
+    name: str
+    _assignor: Assignor
 
     def __init__(self, rack: str | None = None) -> None:
         self._rack = rack
-        self._given: dict[str, list[int]] | None = None
+        self._given: frozenset[TopicPartition] = frozenset()
         self._generation = NO_GENERATION
         self._member_id: bytes | None = None
 
     def metadata(self, topics: Collection[str]) -> Any:
         """The subscription to join with."""
         owned = self._owned(topics)
+        join = JoinContext(
+            topics=frozenset(topics),
+            owned=owned,
+            generation=self._generation,
+            last_assignment=self._given,
+            last_generation=self._generation,
+            rack=self._rack,
+        )
         return ConsumerProtocolSubscription(
             version=_VERSION,
             topics=sorted(topics),
-            user_data=self._user_data(),
+            user_data=self._user_data(join),
             owned_partitions=[
                 ConsumerProtocolSubscription.TopicPartition(topic=topic, partitions=numbers)
-                for topic, numbers in owned.items()
+                for topic, numbers in numbers_by_topic(owned).items()
             ],
             generation_id=self._generation,
             rack_id=self._rack,
@@ -87,16 +95,31 @@ class _RosterAssignor(AbstractPartitionAssignor):  # type: ignore[misc]  # kafka
 
     def on_assignment(self, assignment: Any, generation: int) -> None:
         """Remember what the consumer was given, and in which generation."""
-        self._given = grouped(assignment.partitions())
+        self._given = frozenset(TopicPartition(*partition) for partition in assignment.partitions())
         self._generation = generation
         self._member_id = assignment.user_data or None
+        self._assignor.on_assignment(self._given, assignment.user_data or None, generation)
 
-    def _owned(self, _topics: Collection[str]) -> dict[str, list[int]]:
+    def _owned(self, _topics: Collection[str]) -> frozenset[TopicPartition]:
         """Return what the consumer owns while it joins: nothing, as an eager rebalance revokes everything."""
-        return {}
+        return frozenset()
 
-    def _user_data(self) -> bytes | None:
-        return None
+    def _user_data(self, join: JoinContext) -> bytes | None:
+        return self._assignor.subscription_user_data(join)
+
+
+class RosterCustom(_RosterAssignor):
+    """An assignor of your own, eager: `partition_assignment_strategy=[RosterCustom(MyAssignor())]`.
+
+    Give each consumer an instance of its own. The generation being formed and racks of replicas are not known here.
+    """
+
+    name = "custom"
+
+    def __init__(self, assignor: Assignor, rack: str | None = None) -> None:
+        super().__init__(rack)
+        self._assignor = resolve_eager(assignor)
+        self.name = assignor.name
 
 
 class RosterRange(_RosterAssignor):
@@ -119,9 +142,6 @@ class RosterSticky(_RosterAssignor):
     name = STICKY.name
     _assignor = STICKY
 
-    def _user_data(self) -> bytes | None:
-        return None if self._given is None else encode_sticky_user_data(self._given, self._generation)
-
 
 class RosterCooperativeSticky(_RosterAssignor):
     """`cooperative-sticky`: a member goes on reading the partitions it keeps while the group rebalances."""
@@ -135,9 +155,9 @@ class RosterCooperativeSticky(_RosterAssignor):
         """
         return [RebalanceProtocol.COOPERATIVE]
 
-    def _owned(self, topics: Collection[str]) -> dict[str, list[int]]:
+    def _owned(self, topics: Collection[str]) -> frozenset[TopicPartition]:
         """Return what the consumer owns while it joins: its last assignment, of the topics still subscribed to."""
-        return {topic: numbers for topic, numbers in (self._given or {}).items() if topic in topics}
+        return frozenset(partition for partition in self._given if partition.topic in topics)
 
-    def _user_data(self) -> bytes | None:
-        return cooperative_user_data(self._generation, self._member_id)
+    def _user_data(self, join: JoinContext) -> bytes | None:
+        return (super()._user_data(join) or b"") + former_member(self._member_id)

@@ -20,16 +20,19 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from roster.assignors.base import Assignor, ClaimSource, RebalanceProtocol
+from roster.assignors.base import Assignor, JoinContext
+from roster.assignors.claim_source import ClaimSource
 from roster.assignors.claims import settle_claims, to_withhold
 from roster.assignors.lag.exchange import Exchanges, lower_bound
 from roster.assignors.lag.placing import complete
 from roster.assignors.lag.shares import Shares
+from roster.assignors.sticky import CooperativeStickyAssignor, StickyAssignor
 from roster.assignors.sticky import policy as sticky
 from roster.model import NO_OWNER, AutoOffsetReset, LagBalance, PartitionOffsets, Plan, Problem
 from roster.model.arrays import Int32, Int64
 from roster.model.offsets import check_auto_offset_reset
 from roster.model.problem import MAX_CAPACITY
+from roster.wire.consumer.lag_user_data import encode_lag_user_data
 
 _MOST_LAG = 1 << 62
 _LOOKS = 4
@@ -211,28 +214,68 @@ class _Decision:
         return exchanges.owner, f"moved to take {relief:.0f} of {before:.0f} records off the fullest member"
 
 
+class LagAssignor(Assignor):
+    """`lag`: KIP-169."""
+
+    name = "lag"
+    claim_source = ClaimSource.NONE
+    wants_lag = True
+
+    def assign(self, problem: Problem) -> Plan:
+        """See `assign` of this module."""
+        return assign(problem)
+
+
+class LagStickyAssignor(StickyAssignor):
+    """`lag-sticky`; its user data is that of `sticky` behind a header with the member's capacity."""
+
+    name = "lag-sticky"
+    wants_lag = True
+
+    def __init__(self, options: LagOptions = LagOptions()) -> None:
+        self.options = options
+
+    def assign(self, problem: Problem) -> Plan:
+        """See the text of this module."""
+        return _decide(problem, self.options, cooperative=False)
+
+    def subscription_user_data(self, join: JoinContext) -> bytes | None:
+        """Return sticky user data behind the header."""
+        return _with_header(super().subscription_user_data(join), join)
+
+
+class LagCooperativeStickyAssignor(CooperativeStickyAssignor):
+    """`lag-cooperative-sticky`; its user data is that of `cooperative-sticky` behind the same header."""
+
+    name = "lag-cooperative-sticky"
+    wants_lag = True
+
+    def __init__(self, options: LagOptions = LagOptions()) -> None:
+        self.options = options
+
+    def assign(self, problem: Problem) -> Plan:
+        """See the text of this module."""
+        return _decide(problem, self.options, cooperative=True)
+
+    def subscription_user_data(self, join: JoinContext) -> bytes | None:
+        """Return cooperative user data behind the header."""
+        return _with_header(super().subscription_user_data(join), join)
+
+
+def _with_header(user_data: bytes | None, join: JoinContext) -> bytes:
+    return encode_lag_user_data(user_data, capacity=join.capacity, settling=join.settling)
+
+
 def lag_sticky(options: LagOptions = LagOptions()) -> Assignor:
     """Return `lag-sticky` with these options."""
-    return Assignor(
-        "lag-sticky",
-        (RebalanceProtocol.EAGER,),
-        ClaimSource.STICKY_USER_DATA,
-        lambda problem: _decide(problem, options, cooperative=False),
-        wants_lag=True,
-    )
+    return LagStickyAssignor(options)
 
 
 def lag_cooperative_sticky(options: LagOptions = LagOptions()) -> Assignor:
     """Return `lag-cooperative-sticky` with these options."""
-    return Assignor(
-        "lag-cooperative-sticky",
-        (RebalanceProtocol.COOPERATIVE, RebalanceProtocol.EAGER),
-        ClaimSource.FIELDS,
-        lambda problem: _decide(problem, options, cooperative=True),
-        wants_lag=True,
-    )
+    return LagCooperativeStickyAssignor(options)
 
 
-LAG = Assignor("lag", (RebalanceProtocol.EAGER,), ClaimSource.NONE, assign, wants_lag=True)
+LAG = LagAssignor()
 LAG_STICKY = lag_sticky()
 LAG_COOPERATIVE_STICKY = lag_cooperative_sticky()

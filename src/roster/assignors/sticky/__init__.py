@@ -1,5 +1,10 @@
 """The sticky assignors."""
 
-from roster.assignors.sticky.policy import COOPERATIVE_STICKY, STICKY
+from roster.assignors.sticky.policy import (
+    COOPERATIVE_STICKY,
+    STICKY,
+    CooperativeStickyAssignor,
+    StickyAssignor,
+)
 
-__all__ = ["COOPERATIVE_STICKY", "STICKY"]
+__all__ = ["COOPERATIVE_STICKY", "STICKY", "CooperativeStickyAssignor", "StickyAssignor"]

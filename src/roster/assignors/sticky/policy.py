@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from roster.assignors.base import Assignor, ClaimSource, RebalanceProtocol
+from roster.assignors.base import Assignor, JoinContext, RebalanceProtocol
+from roster.assignors.claim_source import ClaimSource
 from roster.assignors.claims import settle_claims, to_withhold
 from roster.assignors.sticky import general, uniform
 from roster.assignors.subscribers import active_members
-from roster.model import NO_OWNER, Plan, Problem
+from roster.model import NO_GENERATION, NO_OWNER, Plan, Problem
+from roster.model.topics import numbers_by_topic
+from roster.wire.consumer.user_data import encode_cooperative_user_data, encode_sticky_user_data
 
 
 def assign(problem: Problem) -> Plan:
@@ -37,10 +40,38 @@ def assign_cooperatively(problem: Problem) -> Plan:
     return Plan.of(problem, plan.owner, owner_before=plan.owner_before, withheld=withheld, contested=plan.contested)
 
 
-STICKY = Assignor("sticky", (RebalanceProtocol.EAGER,), ClaimSource.STICKY_USER_DATA, assign)
-COOPERATIVE_STICKY = Assignor(
-    "cooperative-sticky",
-    (RebalanceProtocol.COOPERATIVE, RebalanceProtocol.EAGER),
-    ClaimSource.FIELDS,
-    assign_cooperatively,
-)
+class StickyAssignor(Assignor):
+    """`sticky`; its user data is the last assignment and its generation, null before the first."""
+
+    name = "sticky"
+    claim_source = ClaimSource.STICKY_USER_DATA
+
+    def assign(self, problem: Problem) -> Plan:
+        """See `assign` of this module."""
+        return assign(problem)
+
+    def subscription_user_data(self, join: JoinContext) -> bytes | None:
+        """Return Kafka's sticky user data V1."""
+        if join.last_generation == NO_GENERATION:
+            return None
+        return encode_sticky_user_data(numbers_by_topic(join.last_assignment), join.last_generation)
+
+
+class CooperativeStickyAssignor(Assignor):
+    """`cooperative-sticky`; its user data is the member's generation."""
+
+    name = "cooperative-sticky"
+    supported_protocols = (RebalanceProtocol.COOPERATIVE, RebalanceProtocol.EAGER)
+    claim_source = ClaimSource.FIELDS_AND_USER_DATA
+
+    def assign(self, problem: Problem) -> Plan:
+        """See `assign_cooperatively` of this module."""
+        return assign_cooperatively(problem)
+
+    def subscription_user_data(self, join: JoinContext) -> bytes | None:
+        """Return Kafka's cooperative user data."""
+        return encode_cooperative_user_data(join.generation)
+
+
+STICKY = StickyAssignor()
+COOPERATIVE_STICKY = CooperativeStickyAssignor()

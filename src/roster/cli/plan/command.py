@@ -8,18 +8,19 @@ from typing import TYPE_CHECKING, BinaryIO
 
 import click
 
-from roster.assignors import ASSIGNORS, COOPERATIVE_STICKY, evaluate
+from roster.assignors import ASSIGNORS, COOPERATIVE_STICKY
 from roster.assignors import tasks as task_assignor
 from roster.cli import strict_json
 from roster.cli.errors import USAGE, UserError
 from roster.cli.options import NAME, bootstrap_option
+from roster.cli.plan.assignor_name import AssignorName, evaluate_or_fail
 from roster.cli.plan.lag_options import assignors_with, lag_options
 from roster.cli.plan.output import as_json, explain, explain_tasks, tasks_as_json
 from roster.cli.plan.problem_json import RESETS, read_problem, read_tasks
 from roster.cli.strict_json import InputError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
 
     from roster.assignors import Assignor
 
@@ -34,8 +35,8 @@ Reads one problem a line from FILE or standard input and prints one plan a line,
   {"topics": {"t": 3}, "members": {"a": {"topics": ["t"]}}}
 
 A topic is a number of partitions, or an object with partitions and the racks of each partition's replicas. A member has
-topics and may have owned, generation, rack, instance, capacity, and user_data in hex. offsets and auto_offset_reset
-make lag known:
+topics and may have owned, generation, rack, instance, capacity, and user_data in hex; a generation beside members is
+the one being formed. offsets and auto_offset_reset make lag known:
 
 \b
   {"topics": {"t": {"partitions": 2, "racks": [["r1"], ["r2"]]}},
@@ -64,9 +65,10 @@ DEFAULT = COOPERATIVE_STICKY.name
     "--assignor",
     "-a",
     "names",
-    type=click.Choice([*ASSIGNORS, TASKS]),
+    type=AssignorName([*ASSIGNORS, TASKS]),
     multiple=True,
-    help=f"Default: {DEFAULT}; with --group all, and repeatable.",
+    help=f"A name, or MODULE:ATTRIBUTE of an assignor of your own. Default: {DEFAULT}; with --group all, and "
+    "repeatable.",
 )
 @click.option("--explain", "explained", is_flag=True, help="Print every move and its reason for people.")
 @click.option("--group", "-g", type=NAME, help="Plan for this group as it is now; nothing is changed.")
@@ -84,7 +86,7 @@ DEFAULT = COOPERATIVE_STICKY.name
 @bootstrap_option
 def plan(
     source: BinaryIO | None,
-    names: tuple[str, ...],
+    names: tuple[str | Assignor, ...],
     explained: bool,
     group: str | None,
     with_lag: bool,
@@ -99,9 +101,11 @@ def plan(
             raise UserError("--group plans for a live group; leave FILE out")
         if TASKS in names:
             raise UserError("--assignor: tasks places Streams tasks; a group of consumers has none")
-        chosen = names or [name for name, each in ASSIGNORS.items() if with_lag or not each.wants_lag]
+        chosen: Sequence[str | Assignor] = names or [
+            name for name, each in ASSIGNORS.items() if with_lag or not each.wants_lag
+        ]
         known = assignors_with(options, chosen)
-        assignors = [known[name] for name in dict.fromkeys(chosen)]
+        assignors = [known[each] if isinstance(each, str) else each for each in dict.fromkeys(chosen)]
         return _plan_group(
             group, bootstrap, assignors, with_lag=with_lag, reset=reset, explained=explained, as_document=as_document
         )
@@ -115,17 +119,20 @@ def plan(
     lines = sys.stdin.buffer if source is None else source
     if source is None and sys.stdin.isatty():
         click.echo("roster: reads problems from the terminal, one JSON object a line; Ctrl-D ends", err=True)
-    return _plan_lines(lines, names[0], assignors_with(options, names), explained=explained)
+    (chosen_one,) = names
+    known = assignors_with(options, names)
+    assignor = known.get(chosen_one) if isinstance(chosen_one, str) else chosen_one
+    return _plan_lines(lines, assignor, explained=explained)
 
 
-def _plan_lines(lines: Iterable[bytes], name: str, known: Mapping[str, Assignor], *, explained: bool) -> int:
-    """Answer line by line; the exit code."""
-    code = 0
+def _plan_lines(lines: Iterable[bytes], assignor: Assignor | None, *, explained: bool) -> int:
+    """Answer line by line, without an assignor by `tasks`; the exit code."""
+    code, name = 0, TASKS if assignor is None else assignor.name
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
         try:
-            _answer(line, known.get(name), f"line {number}: {name}" if explained else "")
+            _answer(line, assignor, f"line {number}: {name}" if explained else "")
         except InputError as error:
             message = f"roster: error: line {number}: {error}"
             click.echo(message.encode(errors="backslashreplace").decode(), err=True)
@@ -144,7 +151,7 @@ def _answer(line: bytes, assignor: Assignor | None, title: str) -> None:
         else:
             _print_line(tasks_as_json(tasks))
         return
-    evaluation = evaluate(assignor, read_problem(document, assignor.claim_source))
+    evaluation = evaluate_or_fail(assignor, read_problem(document, assignor.claim_source))
     if title:
         explain(title, evaluation)
     else:

@@ -52,7 +52,7 @@ def _check(_context: click.Context, parameter: click.Parameter, value: float | N
     return value
 
 
-def assignors_with(options: Mapping[str, Any], asked: Collection[str]) -> Mapping[str, Assignor]:
+def assignors_with(options: Mapping[str, Any], asked: Collection[str | Assignor]) -> Mapping[str, Assignor]:
     """Every assignor by name, those that have LagOptions with the ones that were given.
 
     Raises UserError when options were given and none of the assignors that are `asked` has any.

@@ -32,6 +32,8 @@ def as_json(evaluation: Evaluation) -> dict[str, Any]:
         "moved": evaluation.moved,
         "fewest_moves": evaluation.fewest_moves,
     }
+    if evaluation.plan.user_data:
+        document["user_data"] = {member: data.hex() for member, data in evaluation.plan.user_data.items()}
     return document if evaluation.lag is None else {**document, "lag": evaluation.lag}
 
 

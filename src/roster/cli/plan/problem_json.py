@@ -42,21 +42,27 @@ def read_problem(document: Any, source: ClaimSource) -> Problem:
 
     Without `user_data`, `owned` and `generation` are what a member claims, whichever the assignor.
     """
-    fields = read_object(document, "", {"topics", "members", "offsets", "auto_offset_reset"}, ("topics", "members"))
+    known = {"topics", "members", "generation", "offsets", "auto_offset_reset"}
+    fields = read_object(document, "", known, ("topics", "members"))
     topics, racks = _topics(read_object(fields["topics"], "topics"))
     members = {
         read_name(member, "members"): _Member.read(value, path_to("members", member))
         for member, value in read_object(fields["members"], "members").items()
     }
-    settling = _take_lag_header(members.values())
+    user_data = {member: each.user_data for member, each in members.items()}
+    own = source in (ClaimSource.NONE, ClaimSource.FIELDS)
+    settling = not own and _take_lag_header(members.values())
     if source is ClaimSource.STICKY_USER_DATA:
         _believe_sticky_user_data(members.values(), topics)
-    elif source is ClaimSource.FIELDS:
+    elif source is ClaimSource.FIELDS_AND_USER_DATA:
         for each in members.values():
             if each.user_data is not None and each.generation == NO_GENERATION:
                 each.generation = int(decode_cooperative_user_data([each.user_data])[0])
     problem = Problem.build(
-        {member: each.info() for member, each in members.items()}, topics, replica_racks=racks or None
+        {member: replace(each.info(), user_data=user_data[member]) for member, each in members.items()},
+        topics,
+        replica_racks=racks or None,
+        group_generation=read_number(fields.get("generation", NO_GENERATION), "generation", NO_GENERATION, _INT32),
     )
     problem = replace(problem, settling=settling)
     reset = fields.get("auto_offset_reset", AutoOffsetReset.LATEST)

@@ -16,6 +16,7 @@ from roster.model.arrays import Int32, Int64
 from roster.wire.consumer.topic_index import WORD, as_words
 
 _int32 = Struct(">i")
+_NULL = _int32.pack(-1)
 
 
 def encode_assignments(
@@ -25,12 +26,12 @@ def encode_assignments(
     first: Int64,
     *,
     version: int = 0,
-    user_data: bytes | None = None,
+    user_data: Sequence[bytes | None] | None = None,
 ) -> list[bytes]:
     """One assignment per member; `owner` is [partitions] member index or -1, `first` the flat start of each topic.
 
-    Every assignment lists its topics and their partitions ascending. Raises ValueError if a member's list outgrows
-    int32.
+    Every assignment lists its topics and their partitions ascending. user_data: [members], None where null. Raises
+    ValueError if a member's list outgrows int32.
     """
     order = np.argsort(owner.astype(np.uint16) if member_count < 0xFFFF else owner, kind="stable")
     owned = int(np.count_nonzero(owner >= 0))
@@ -48,7 +49,7 @@ def encode_assignments(
     words, name_length = as_words(topics)
     entry_size = 6 + name_length[entry_topic] + 4 * entry_count
 
-    tail = _int32.pack(-1) if user_data is None else _int32.pack(len(user_data)) + user_data
+    tail = _NULL
     head_size = 6
     body_size = np.bincount(entry_member, weights=entry_size, minlength=member_count).astype(np.int64)
     end = np.cumsum(body_size + head_size + len(tail))
@@ -78,4 +79,10 @@ def encode_assignments(
     tail_at = (end - len(tail))[:, np.newaxis] + np.arange(len(tail))
     bytes_out[tail_at] = np.frombuffer(tail, dtype=np.uint8)
     view = memoryview(out)
-    return [bytes(view[a:b]) for a, b in zip(begin.tolist(), end.tolist(), strict=True)]
+    encoded = [bytes(view[a:b]) for a, b in zip(begin.tolist(), end.tolist(), strict=True)]
+    if user_data is None:
+        return encoded
+    return [
+        assignment if data is None else b"".join((assignment[: -len(_NULL)], _int32.pack(len(data)), data))
+        for assignment, data in zip(encoded, user_data, strict=True)
+    ]

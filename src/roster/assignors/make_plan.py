@@ -1,0 +1,66 @@
+"""`make_plan`: one call of an assignor, with its answer checked."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from roster.assignors.base import Assignor, RebalanceProtocol
+from roster.assignors.claims import settle_claims, to_withhold
+from roster.assignors.subscribers import is_subscribed
+from roster.model import NO_OWNER, Plan, Problem
+
+
+def make_plan(assignor: Assignor, problem: Problem) -> Plan:
+    """Let the assignor decide, check the plan, and withhold what a cooperative one may not give yet.
+
+    Raises ValueError that names the field of the plan if it is not valid; errors of the assignor pass through.
+    """
+    answer: Any = assignor.assign(problem)
+    if not isinstance(answer, Plan):
+        raise ValueError(f"assign() must return a Plan, not {type(answer).__name__}; see Plan.from_assignment")
+    plan = answer
+    if plan.problem is not problem:
+        if plan.problem.members != problem.members or plan.problem.topics != problem.topics:
+            raise ValueError("problem: the plan is for other members or topics than the problem")
+        plan = replace(plan, problem=problem)
+    _check_owners(problem, plan)
+    plan.check_user_data()
+    if RebalanceProtocol.COOPERATIVE in assignor.supported_protocols:
+        plan = _withhold_claimed(problem, plan)
+    return plan
+
+
+def _check_owners(problem: Problem, plan: Plan) -> None:
+    owner = plan.owner
+    if owner.shape != (problem.partition_count,):
+        raise ValueError(f"owner: has {owner.size} entries for {problem.partition_count} partitions")
+    if not len(owner):
+        return
+    unknown = (owner < NO_OWNER) | (owner >= len(problem.members))
+    if unknown.any():
+        at = int(np.argmax(unknown))
+        raise ValueError(
+            f"owner[{at}] ({problem.topic_partition(at)}): {int(owner[at])} is no member's index;"
+            f" there are {len(problem.members)}"
+        )
+    if len(problem.subscriptions) <= 1:
+        return
+    owned = np.flatnonzero(owner != NO_OWNER)
+    fits = is_subscribed(problem, owner[owned], problem.topic_of()[owned])
+    if not fits.all():
+        at = int(owned[np.argmin(fits)])
+        tp, member = problem.topic_partition(at), problem.members[int(owner[at])]
+        raise ValueError(f"owner[{at}] ({tp}): {member} does not subscribe to {tp.topic}")
+
+
+def _withhold_claimed(problem: Problem, plan: Plan) -> Plan:
+    """Withhold what a member other than the new owner still claims, if the plan does not do so itself (KIP-429)."""
+    claims, given = problem.claims, plan.given
+    taken = given[claims.partition]
+    if not ((taken != NO_OWNER) & (taken != claims.member)).any():
+        return plan
+    withheld = to_withhold(problem, plan.owner, settle_claims(problem).owner_before)
+    return replace(plan, withheld=plan.withheld | withheld)

@@ -1,0 +1,45 @@
+"""An assignor on a command line: a name, or `module:attribute` of one's own."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from typing import Any
+
+import click
+
+from roster.assignors import Assignor, resolve_assignors
+
+
+class AssignorName(click.Choice[str]):
+    """One of the names, or `module:attribute`, which becomes the Assignor there; the current directory is searched."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the name or the Assignor."""
+        if isinstance(value, Assignor):
+            return value
+        if ":" not in value:
+            return super().convert(value, param, ctx)
+        try:
+            return load_assignor(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+def load_assignor(place: str) -> Assignor:
+    """Import the assignor at `module:attribute`. Raises ValueError that says what is missing."""
+    module_name, _, attribute = place.partition(":")
+    if not module_name or not attribute:
+        raise ValueError(f"{place!r} must be MODULE:ATTRIBUTE, for example my_assignors:RACK_AWARE")
+    if "" not in sys.path:
+        sys.path.insert(0, "")
+    try:
+        found: Any = importlib.import_module(module_name)
+    except Exception as error:
+        raise ValueError(f"module {module_name!r} cannot be imported: {type(error).__name__}: {error}") from error
+    for part in attribute.split("."):
+        if not hasattr(found, part):
+            raise ValueError(f"module {module_name!r} has no {attribute!r}")
+        found = getattr(found, part)
+    (assignor,) = resolve_assignors([found]).values()
+    return assignor
