@@ -369,7 +369,10 @@ BAD = [
     ([1], "must be an object, not [1]"),
     ({"members": {}}, "topics: is missing"),
     ({"topics": {}}, "members: is missing"),
-    ({**GOOD, "member": {}}, "member: unknown field; known are auto_offset_reset, members, offsets, topics"),
+    (
+        {**GOOD, "member": {}},
+        "member: unknown field; known are auto_offset_reset, generation, members, offsets, topics",
+    ),
     ({"topics": [], "members": {}}, "topics: must be an object, not []"),
     ({"topics": {"t": -1}, "members": {}}, "topics.t: must be from 0 to 10000000, not -1"),
     ({"topics": {"t": 10**7, "u": 1}, "members": {}}, "topics.u: must be from 0 to 0, not 1"),

@@ -125,6 +125,11 @@ def test_the_lag_report_knows_what_is_not_read(tmp_path, bootstrap):
 
 
 @pytest.mark.process
+def test_an_assignor_of_ones_own_assigns_by_racks_that_members_send(tmp_path, bootstrap):
+    expected = ["east [0, 2] of racks ['east', 'west']", "west [1] of racks ['east', 'west']"]
+    assert run(tmp_path, "custom_assignor", bootstrap) == expected
+
+
 def test_who_gets_what_moves_two_partitions_and_says_why(tmp_path):
     *moves, now, later = run(tmp_path, "who_gets_what")
     assert [move[:8] for move in moves] == [entry[:8] for entry in moves if " to c (" in entry]

@@ -46,7 +46,8 @@ class Evaluation:
 def evaluate(assignor: Assignor, problem: Problem) -> Evaluation:
     """Make the assignor's plan and check it against the certificate.
 
-    Only the sticky assignors promise to put racks before moves, so only their plans are held to that. Raises ValueError for a plan that is not valid; errors of the assignor pass through.
+    Only the sticky assignors promise to put racks before moves, so only their plans are held to that. Raises ValueError
+    for a plan that is not valid; errors of the assignor pass through.
     """
     plan = make_plan(assignor, problem)
     if (plan.owner_before == NO_OWNER).all():  # moves are counted from the claims all the same

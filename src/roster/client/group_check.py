@@ -106,7 +106,7 @@ def _claims(protocol: str, subscription: Subscription) -> _Claims:
     if source is ClaimSource.STICKY_USER_DATA:
         return _sticky_claims(user_data) if user_data else _Claims()
     generation = subscription.generation_id
-    if generation == NO_GENERATION and assignor is not None:
+    if generation == NO_GENERATION and source is ClaimSource.FIELDS_AND_USER_DATA:
         generation = int(decode_cooperative_user_data([user_data])[0])
     return _Claims(claims=bool(flat(subscription.owned_partitions)), generation=generation)
 

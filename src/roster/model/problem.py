@@ -139,6 +139,11 @@ class Problem:
         """[topics] number of partitions of each topic."""
         return np.diff(self.first)
 
+    def topics_of(self, member: str) -> frozenset[str]:
+        """Return the existing topics that a member subscribes to. Raises ValueError for an unknown member."""
+        subscription = self.subscriptions[int(self.subscription_of[self.members.index(member)])]
+        return frozenset(self.topics[topic] for topic in subscription.tolist())
+
     def topic_of(self) -> Int32:
         """[partitions] topic index of each flat partition."""
         return np.repeat(np.arange(len(self.topics), dtype=np.int32), self.counts)

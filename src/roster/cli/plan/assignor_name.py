@@ -8,7 +8,9 @@ from typing import Any
 
 import click
 
-from roster.assignors import Assignor, resolve_assignors
+from roster.assignors import Assignor, Evaluation, evaluate, resolve_assignors
+from roster.cli.errors import Failure
+from roster.model import Problem
 
 
 class AssignorName(click.Choice[str]):
@@ -43,3 +45,11 @@ def load_assignor(place: str) -> Assignor:
         found = getattr(found, part)
     (assignor,) = resolve_assignors([found]).values()
     return assignor
+
+
+def evaluate_or_fail(assignor: Assignor, problem: Problem) -> Evaluation:
+    """Evaluate; an exception of the assignor, or a plan that is not valid, is a Failure that names the assignor."""
+    try:
+        return evaluate(assignor, problem)
+    except Exception as error:
+        raise Failure(f"assignor {assignor.name}: {type(error).__name__}: {error}") from error

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from roster.assignors import evaluate, evaluate_claims
+from roster.assignors import evaluate_claims
 from roster.cli.output import print_json, print_table
+from roster.cli.plan.assignor_name import evaluate_or_fail
 from roster.cli.plan.output import as_json, explain
 
 if TYPE_CHECKING:
@@ -21,7 +23,11 @@ def compare(live: LiveGroup, assignors: Sequence[Assignor], *, as_document: bool
     """Print what each assignor would do with the group now."""
     problem = live.problem
     now = evaluate_claims(problem)
-    plans = {assignor.name: evaluate(assignor, problem) for assignor in assignors}
+    others = replace(problem, user_data=(None,) * len(problem.members))  # user data is of the group's own assignor
+    plans = {
+        assignor.name: evaluate_or_fail(assignor, problem if assignor.name == live.description.protocol else others)
+        for assignor in assignors
+    }
     if as_document:
         print_json(_document(live, now, plans))
         return
