@@ -97,7 +97,7 @@ def test_a_signal_ends_everything_and_removes_the_directory(start, tmp_path, num
     assert not list((tmp_path / "tmp").glob("roster-demo-*"))
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="the leash is the kernel's")
+@pytest.mark.skipif(sys.platform != "linux", reason="the parent_death is the kernel's")
 def test_a_demo_killed_with_9_takes_its_children_along(start, tmp_path):
     demo = start()
     read_until(demo, "application B starts")

@@ -1,4 +1,4 @@
-"""The demo's parts, each alone: plain computation, the applications' work, scene, view, leash."""
+"""The demo's parts, each alone: plain computation, the applications' work, state, view, parent_death."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from roster.cli.demo import oracle, view, work
+from roster.cli.demo import jobs, oracle, view
+from roster.cli.demo.environment import Environment, flights, users_file
 from roster.cli.demo.oracle import Figures
-from roster.cli.demo.processes import Child, Said, end_all
-from roster.cli.demo.scene import SESSION_TIMEOUT_S, Application, Scene
-from roster.cli.demo.stage import Stage, flights, users_file
+from roster.cli.demo.processes import Child, ChildMessage, end_all
+from roster.cli.demo.state import SESSION_TIMEOUT_S, Application, DemoState
 from roster.cli.errors import UserError
 from roster.cli.load.formats import open_source
 from roster.console import Away, MemberSeen, Position, Snapshot
@@ -62,34 +62,34 @@ def test_equal_counts_with_another_sum_do_not_hold():
 
 @pytest.fixture(scope="module")
 def flights_source():
-    material = flights()
-    source = open_source(material.path, material.key, nulls=("NA",))
+    workload = flights()
+    source = open_source(workload.path, workload.key, nulls=("NA",))
     checked = source.check()
-    return material, source, checked
+    return workload, source, checked
 
 
 def test_the_flights_are_all_there_and_keyed_by_carrier_and_tail_number(flights_source):
-    material, source, checked = flights_source
+    workload, source, checked = flights_source
     assert checked.rows == 336_776
-    assert oracle.total_of(material.expected()) == 336_776
+    assert oracle.total_of(workload.expected()) == 336_776
     records = next(source.batches())
     assert records.keys[0] == b'["UA", "N14228"]'
     assert json.loads(records.values[0])["dep_delay"] == 2
 
 
 def test_partial_aggregates_of_any_slicing_add_up_to_the_plain_computation(flights_source, tmp_path):
-    material, source, _ = flights_source
+    workload, source, _ = flights_source
     for number, records in enumerate(source.batches()):
         for part, (start, stop) in enumerate([(0, 7), (7, 4000), (4000, None)]):
             values = records.values[start:stop]
             if values:
-                result = work.flights_by_carrier_and_hour(pa.record_batch({"value": pa.array(values, pa.binary())}))
+                result = jobs.flights_by_carrier_and_hour(pa.record_batch({"value": pa.array(values, pa.binary())}))
                 pq.write_table(pa.Table.from_batches([result]), tmp_path / f"{number}-{part}.parquet")
-    verdict = oracle.compare(material.expected(), material.output(tmp_path))
+    verdict = oracle.compare(workload.expected(), workload.output(tmp_path))
     assert verdict.holds
     assert verdict.expected == 336_776
     (tmp_path / "0-1.parquet").unlink()
-    assert oracle.compare(material.expected(), material.output(tmp_path)).lost == 3993
+    assert oracle.compare(workload.expected(), workload.output(tmp_path)).lost == 3993
 
 
 def test_a_cancelled_flight_counts_but_adds_no_delay():
@@ -99,7 +99,7 @@ def test_a_cancelled_flight_counts_but_adds_no_delay():
         {"carrier": "AA", "time_hour": "2013-01-01T11:00:00Z", "dep_delay": None, "tailnum": "N2"},
     ]
     values = pa.array([json.dumps(line).encode() for line in lines], pa.binary())
-    rows = work.flights_by_carrier_and_hour(pa.record_batch({"value": values})).to_pylist()
+    rows = jobs.flights_by_carrier_and_hour(pa.record_batch({"value": values})).to_pylist()
     at = datetime.datetime(2013, 1, 1, 10, tzinfo=datetime.UTC)
     assert sorted(rows, key=lambda row: row["carrier"], reverse=True) == [
         {"carrier": "UA", "hour": at, "flights": 2, "departed": 1, "delay_minutes": -3},
@@ -113,7 +113,7 @@ def test_a_users_file_is_counted_by_key_and_null_is_a_key(tmp_path):
     assert expected == {("a",): Figures(2), ("b",): Figures(1), (None,): Figures(1)}
     batch = pa.record_batch({"key": pa.array([b"a", None, b"b", b"a"], pa.binary())})
     (tmp_path / "out").mkdir()
-    pq.write_table(pa.Table.from_batches([work.records_by_key(batch)]), tmp_path / "out" / "0.parquet")
+    pq.write_table(pa.Table.from_batches([jobs.records_by_key(batch)]), tmp_path / "out" / "0.parquet")
     assert oracle.keys_in_output(tmp_path / "out") == expected
 
 
@@ -122,9 +122,9 @@ def test_no_output_at_all_is_everything_lost(tmp_path):
     assert oracle.compare(expected, oracle.keys_in_output(tmp_path / "none")).lost == 2
 
 
-@pytest.mark.parametrize("name", sorted(work.WORK))
+@pytest.mark.parametrize("name", sorted(jobs.JOBS))
 def test_the_declared_schema_names_the_columns_the_function_returns(name):
-    function, schema = work.WORK[name]
+    function, schema = jobs.JOBS[name]
     value = b'{"carrier": "UA", "time_hour": "2013-01-01T10:00:00Z", "dep_delay": 1}'
     batch = pa.record_batch({"key": pa.array([b"k"], pa.binary()), "value": pa.array([value], pa.binary())})
     assert [column.split()[0] for column in schema.split(", ")] == function(batch).schema.names
@@ -144,8 +144,8 @@ def seen(state: str, owned: dict[str, tuple[int, ...]], committed=(), end: int =
 BOTH = {"demo-A": (0, 1), "demo-B": (2, 3)}
 
 
-def scene() -> Scene:
-    made = Scene(4, total=100)
+def state() -> DemoState:
+    made = DemoState(4, total=100)
     made.applications = {name: Application(name) for name in "AB"}
     made.hear_group(Snapshot(0.0))
     made.hear_group(seen("Stable", BOTH))
@@ -153,7 +153,7 @@ def scene() -> Scene:
 
 
 def test_a_scene_knows_who_owns_what_and_the_lag():
-    made = scene()
+    made = state()
     assert made.shared_by({"A", "B"})
     assert not made.shared_by({"A"})
     assert made.applications["B"].owned == (2, 3)
@@ -178,7 +178,7 @@ def test_a_scene_knows_who_owns_what_and_the_lag():
 
 
 def test_sharing_is_timed_and_a_rebalance_begins_it_anew():
-    made = scene()
+    made = state()
     made.now = 9.0
     made.hear_group(seen("Stable", BOTH))
     assert made.shared_for({"A", "B"}) == 9.0
@@ -192,7 +192,7 @@ def test_sharing_is_timed_and_a_rebalance_begins_it_anew():
 
 
 def test_a_scene_notices_that_the_broker_is_away_and_back_once_each():
-    made = scene()
+    made = state()
     for _ in range(3):
         made.hear_group(Away(0.0, "refused"))
     for _ in range(2):
@@ -203,13 +203,13 @@ def test_a_scene_notices_that_the_broker_is_away_and_back_once_each():
 
 
 def test_a_group_that_is_rebalancing_is_not_shared():
-    made = scene()
+    made = state()
     made.hear_group(seen("PreparingRebalance", BOTH))
     assert not made.shared_by({"A", "B"})
 
 
 def test_applications_and_the_loader_report():
-    made = Scene(4, total=100, applications={"A": Application("A")})
+    made = DemoState(4, total=100, applications={"A": Application("A")})
     made.hear_application("A", {"spark": "up"})
     assert made.applications["A"].status == "ready"
     made.hear_application("A", {"rows": 7, "generation": 3})
@@ -220,7 +220,7 @@ def test_applications_and_the_loader_report():
 
 
 def test_it_says_what_it_waits_for():
-    made = Scene(4, total=100)
+    made = DemoState(4, total=100)
     assert made.hint() == "the broker is starting"
     made.applications = {name: Application(name) for name in "ABC"}
     made.hear_group(Snapshot(0.0))
@@ -248,7 +248,7 @@ def test_it_says_what_it_waits_for():
 def test_the_picture_fits_and_shows_members_partitions_and_the_newest_event(width, height, events):
     out = io.StringIO()
     console = Console(file=out, width=width, height=height, force_terminal=True, color_system=None)
-    made = scene()
+    made = state()
     made.events += [replace(made.events[-1], text=f"happened {number}") for number in range(events)]
     made.happened("the newest one")
     lines = [line.plain for line in view.lines_of(made, view._size(console, height))]
@@ -267,7 +267,7 @@ OWNERS = [(0, "A"), (1, "A"), (2, "B"), (3, "B")]
 def test_the_last_picture_has_all_events():
     out = io.StringIO()
     live = view.LiveView(Console(file=out, width=80, height=24, force_terminal=True, color_system=None))
-    made = scene()
+    made = state()
     for number in range(60):
         made.happened(f"event number {number}.")
     live.show(made)
@@ -278,7 +278,7 @@ def test_the_last_picture_has_all_events():
 
 def test_plain_lines_show_each_event_once(capsys):
     plain = view.PlainView()
-    made = scene()
+    made = state()
     plain.show(made)
     plain.show(made)
     made.now = 9.0
@@ -344,7 +344,7 @@ def test_a_child_is_heard_and_killed_with_all_it_started(tmp_path):
     child = Child("c", [sys.executable, "-c", HAS_A_CHILD], tmp_path / "c.log", inbox)
     try:
         said = inbox.get(timeout=30)
-        assert isinstance(said, Said)
+        assert isinstance(said, ChildMessage)
         assert said.child == "c"
         assert alive(said.message["pid"])
     finally:
@@ -390,7 +390,7 @@ def test_a_paused_child_stands_still_until_it_is_resumed_and_can_be_killed(tmp_p
 
 
 @pytest.mark.process
-@pytest.mark.skipif(sys.platform != "linux", reason="the leash is the kernel's")
+@pytest.mark.skipif(sys.platform != "linux", reason="the parent_death is the kernel's")
 def test_a_child_does_not_outlive_a_parent_killed_with_9(tmp_path):
     parent = (
         "import queue, sys, time\nfrom pathlib import Path\nfrom roster.cli.demo.processes import Child\n"
@@ -409,14 +409,14 @@ def test_a_child_does_not_outlive_a_parent_killed_with_9(tmp_path):
 
 @pytest.mark.process
 def test_temporary_files_of_the_demos_processes_are_in_its_own_directory(tmp_path):
-    stage = Stage(tmp_path, flights(), 3)
+    environment = Environment(tmp_path, flights(), 3)
     tell = """
 import json, os, tempfile
 print(json.dumps({"python": tempfile.gettempdir(), "java": os.environ["JDK_JAVA_OPTIONS"]}))
 """
-    child = stage._start("c", [sys.executable, "-c", tell])
+    child = environment._start("c", [sys.executable, "-c", tell])
     assert child.process.wait(30) == 0
-    said = stage.inbox.get(timeout=10).message
+    said = environment.inbox.get(timeout=10).message
     scratch = str(tmp_path / "tmp")
     assert said["python"] == scratch
     assert f'"-Djava.io.tmpdir={scratch}"' in said["java"]

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.text import Text
 
-from roster.cli import group_picture
-from roster.cli.group_picture import Size, picture, status
+from roster.cli.groups import picture as group_picture
+from roster.cli.groups.picture import Size, picture, status
 from roster.console import Away, Event, EventKind, GroupHistory, MemberSeen, Position, Snapshot, rows_of
 from roster.console.text import BARS
 from roster.model import TopicPartition

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from roster.cli.groups_describe import member_labels
+from roster.cli.groups.describe import member_labels
 from roster.cli.output import print_table
 from roster.client import MemberDescription
 

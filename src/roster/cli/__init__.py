@@ -1,4 +1,4 @@
-"""The `roster` command: every other room, from the shell. Modules load when their command runs: `--help` is fast."""
+"""The `roster` command. Modules are imported when their command runs, so that `--help` is fast."""
 
 import sys
 

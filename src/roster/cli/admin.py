@@ -1,4 +1,4 @@
-"""The shell's connection to a cluster: roster.client.Admin with its errors said as the shell says them."""
+"""The connection of a command to a cluster: `roster.client.Admin` with its errors as exit codes."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _CALLERS_MISTAKES = (
 
 @contextlib.contextmanager
 def admin(bootstrap: str) -> Iterator[Admin]:
-    """An Admin for the length of a command.
+    """Open an Admin for the length of a command.
 
     Raises:
         UserError: what the command asked for cannot be (no such topic or group, it is there already, it has members).

@@ -1,4 +1,4 @@
-"""What the shell is told when something goes wrong: one line on stderr and an exit code.
+"""Errors of commands: one line on standard error and an exit code.
 
 0 done, 1 it failed, 2 the caller's mistake (the line names the field and the fix), 130 interrupted.
 """
@@ -13,18 +13,18 @@ INTERRUPTED = 130
 
 
 class UserError(click.ClickException):
-    """The caller's mistake; the message names the field and how to fix it."""
+    """A mistake in the command line or the input; the message names the field and the fix."""
 
     exit_code = USAGE
 
 
 class Failure(click.ClickException):
-    """The command was right, the world was not: an unreachable broker, a record refused."""
+    """A failure that is not in the command line: an unreachable broker, a record refused."""
 
     exit_code = FAILED
 
 
 def one_line(error: BaseException) -> str:
-    """The error's own words on one line, or its class when it has none."""
+    """Return the error's message on one line, or the name of its class if it has none."""
     text = error.format_message() if isinstance(error, click.ClickException) else str(error)
     return " ".join(text.split()) or type(error).__name__

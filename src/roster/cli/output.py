@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import sys
 import textwrap
@@ -26,14 +27,14 @@ _PROSE = 24
 
 
 def print_json(document: Any) -> None:
-    """One JSON document, indented, keys in the order given."""
+    """Print a JSON document, indented, keys in the order given."""
     click.echo(json.dumps(document, indent=2, ensure_ascii=False))
 
 
 def print_table(
     columns: Sequence[str], rows: Iterable[Sequence[object]], empty: str, *, shorten: Collection[str] = ()
 ) -> None:
-    """Rows under their columns, one line each, numbers to the right; `empty` when there are none.
+    """Print rows under their columns, one line each, numbers to the right; `empty` if there are none.
 
     None is shown as a dash. A terminal that is too narrow gets the columns in `shorten` cut with an ellipsis, and text
     in the last column folded; numbers are never cut. Piped output is neither, so that other tools can read it.
@@ -56,8 +57,15 @@ def print_table(
         click.echo("\n".join(line for row in chunk for line in layout.lines(row)))
 
 
+def drop_stdout() -> None:
+    """Discard further output: the reader of the pipe has gone."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)
+
+
 def counted(number: int, noun: str) -> str:
-    """A number and its noun, in the singular for one."""
+    """Return a number and its noun, in the singular for one."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
@@ -83,7 +91,7 @@ def _chunks(rows: Iterable[list[str]]) -> Iterator[list[list[str]]]:
 
 
 class _Layout:
-    """How a row is laid out; `room` is the terminal's width, None for a pipe."""
+    """Layout of a row; `room` is the terminal's width, None for a pipe."""
 
     def __init__(self, widths: list[int], numeric: list[bool], cut: Collection[int], room: int | None) -> None:
         self._widths, self._numeric, self._cut = widths, numeric, cut

@@ -1,4 +1,4 @@
-"""The top of the command tree: names and one-line descriptions here, everything else imported on use."""
+"""The command tree: names and one-line descriptions; everything else is imported on use."""
 
 from __future__ import annotations
 
@@ -23,8 +23,12 @@ if TYPE_CHECKING:
 # name -> (module, attribute, what `roster --help` says)
 COMMANDS = {
     "broker": ("roster.cli.broker", "broker", "Run the embedded broker: one process, durable."),
-    "topics": ("roster.cli.topics", "topics", "List, create, describe, read, grow and delete topics."),
-    "groups": ("roster.cli.groups", "groups", "List and describe consumer groups, their members, offsets and lag."),
+    "topics": ("roster.cli.topics.command", "topics", "List, create, describe, read, grow and delete topics."),
+    "groups": (
+        "roster.cli.groups.command",
+        "groups",
+        "List, describe, watch and reset consumer groups.",
+    ),
     "plan": (
         "roster.cli.plan.command",
         "plan",
@@ -39,7 +43,7 @@ class LazyGroup(click.Group):
     """A group whose commands are imported when they run, not when the list of them is shown."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """The names, in the order a newcomer needs them."""
+        """Return the names, in the order in which a newcomer needs them."""
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
@@ -54,7 +58,7 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the command; one that does not exist is answered with the nearest name."""
+        """Find the command; for one that does not exist the error has the nearest name."""
         name = args[0]
         if name not in COMMANDS and not name.startswith("-") and not ctx.resilient_parsing:
             nearest = get_close_matches(name, COMMANDS)
@@ -104,7 +108,7 @@ def roster() -> None:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run one command line; the exit code, with every foreseen error said in one line on stderr."""
+    """Run a command line and return its exit code; an expected error is one line on standard error."""
     # An ignored SIGINT is inherited by jobs that a shell started in the background; Ctrl-C must still end us cleanly.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     try:

@@ -23,7 +23,7 @@ from roster.wire.messages import (
 
 
 def choose_version(message: Message, spoken: Mapping[int, Versions], broker: str) -> int:
-    """The highest version of the request that both sides speak."""
+    """Choose the highest version of the request that both sides support; UnsupportedError if there is none."""
     key = message.__table__.key
     assert key is not None  # noqa: S101 - only requests come here
     name = ApiKey(key).name
@@ -39,7 +39,7 @@ def choose_version(message: Message, spoken: Mapping[int, Versions], broker: str
 
 
 def to_version(message: Message, version: int) -> Message:
-    """The request in the shape `version` has."""
+    """Fold a request into the shape that `version` has."""
     match message:
         case FindCoordinatorRequest() if version < 4:
             return FindCoordinatorRequest(key=message.coordinator_keys[0], key_type=message.key_type)
@@ -59,7 +59,7 @@ def to_version(message: Message, version: int) -> Message:
 
 
 def from_version(request: Message, response: Message, version: int) -> Message:
-    """The answer in its newest shape."""
+    """Unfold a response into its newest shape."""
     match request, response:
         case FindCoordinatorRequest(), FindCoordinatorResponse() if version < 4:
             found = FindCoordinatorResponse.Coordinator(

@@ -50,7 +50,7 @@ class Topic:
 
 
 class Cluster:
-    """Connections are made when needed, one an address and channel, and made anew when they broke.
+    """Connections to brokers, opened on demand, one per address and channel, and reopened after they broke.
 
     Everything runs on one event loop. Times are seconds.
     """
@@ -160,12 +160,12 @@ class Cluster:
             self._topics[topic.name] = known
 
     def forget(self, topics: Collection[str]) -> None:
-        """What is known of these topics is out of date."""
+        """Drop cached metadata of these topics."""
         for topic in topics:
             self._topics.pop(topic, None)
 
     async def topics(self, names: Collection[str], timeout: float = PROPAGATION_TIME) -> dict[str, Topic]:
-        """The topics by name, from memory where it has them.
+        """Return topics by name, from cached metadata where it has them.
 
         Metadata of an unknown topic is retried for `timeout` seconds, since new topics take time to propagate; then
         UnknownTopicError.
@@ -188,12 +188,12 @@ class Cluster:
         return {name: self._topics[name] for name in names}
 
     def address(self, broker: int) -> tuple[str, int] | None:
-        """Where a broker listens, if metadata named it."""
+        """Return the address of a broker; None if the metadata does not list it."""
         return self._brokers.get(broker)
 
     @property
     def brokers(self) -> dict[int, tuple[str, int]]:
-        """Every broker by id."""
+        """{broker id: address} of every broker in the metadata."""
         return dict(self._brokers)
 
 

@@ -22,13 +22,13 @@ from roster.wire.frames import decode_response, encode_request
 from roster.wire.messages import ApiVersionsRequest, ApiVersionsResponse
 
 MAX_FRAME = 1 << 30
-"""Larger answers are taken for something that is no Kafka broker."""
+"""A larger response is not one of a Kafka broker."""
 
 SOFTWARE = ("roster", __version__)
 
 
 class Connection:
-    """An open connection. Not for use from several event loops.
+    """An open connection, for one event loop.
 
     A request that times out closes the connection: nothing behind it would be answered before it. Every request in
     flight when the connection ends raises UnreachableError.
@@ -72,7 +72,7 @@ class Connection:
         return self._end is not None
 
     async def request(self, message: Message, timeout: float) -> Message:
-        """Send and await the answer, both in the newest shape of their message."""
+        """Send a request and await its response, both in the newest shape of their message."""
         version = choose_version(message, self._spoken, self.address)
         return await self._request(message, version, timeout)
 

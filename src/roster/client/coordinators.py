@@ -39,7 +39,7 @@ class Coordinators:
         self._coordinators: dict[str, Node] = {}
 
     async def coordinator(self, group: str) -> Node:
-        """The group's coordinator; waits while there is none yet, within the request timeout."""
+        """Find the group's coordinator with FindCoordinator, retried within the request timeout while there is none."""
         if group in self._coordinators:
             return self._coordinators[group]
         retry = Retry(self._cluster.timeout)
@@ -68,13 +68,13 @@ class Coordinators:
         raise AssertionError("unreachable")
 
     def forget(self, group: str) -> None:
-        """The coordinator is to be found anew."""
+        """Drop the cached coordinator of a group."""
         self._coordinators.pop(group, None)
 
     async def committed(
         self, group: str, partitions: Collection[TopicPartition] | None
     ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """The group's committed offsets, all or of `partitions`; what has none is left out."""
+        """Return the committed offsets of a group, all or of `partitions`; partitions without one are left out."""
         topics = None
         if partitions is not None:
             wanted: dict[str, list[int]] = defaultdict(list)

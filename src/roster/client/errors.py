@@ -1,4 +1,4 @@
-"""What can go wrong between a client and a cluster; every message names what was wrong and what to do about it."""
+"""Errors of the client; each message names the cause and the fix."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from roster.wire import ErrorCode
 
 
 class ClientError(RosterError):
-    """Anything the client room raises; `code` is the broker's error code when a broker said so, else None.
+    """Base of all errors of the client; `code` is the broker's error code when a broker said so, else None.
 
     `retriable` is true when the same call may succeed later without a change of configuration.
     """
@@ -24,7 +24,7 @@ class ClientError(RosterError):
 
 
 class OptionError(ClientError, ValueError):
-    """An option has a value that cannot work; `option` is its name."""
+    """An option has an invalid value; `option` is its name."""
 
     def __init__(self, option: str, message: str) -> None:
         super().__init__(f"option {option}: {message}")
@@ -60,19 +60,19 @@ class UnknownTopicError(ClientError):
 
 
 class TopicExistsError(ClientError):
-    """The topic to create exists already."""
+    """The topic to create already exists."""
 
 
 class InvalidTopicError(BrokerError):
-    """The name, the numbers or a setting of a topic is not what the cluster allows."""
+    """The cluster does not allow this name, number of partitions or replicas, or setting of a topic."""
 
 
 class InvalidRequestError(ClientError, ValueError):
-    """A value is not one that a request can carry; the message names the field."""
+    """A value does not fit into a request; the message names the field."""
 
 
 class GroupError(ClientError):
-    """The group refused this member, or the member's group failed; the member is finished after it."""
+    """The group refused this member or failed; the member is closed."""
 
 
 class SessionTimeoutError(GroupError):
@@ -108,7 +108,7 @@ class GroupTypeError(GroupError):
 
 
 class GroupNotEmptyError(GroupError):
-    """The group still has members, so it cannot be deleted, nor its offsets in use."""
+    """The group still has members; neither it nor offsets in use can be deleted."""
 
 
 class GroupEmptyError(GroupError):
@@ -134,11 +134,11 @@ class CommitError(ClientError):
 
 
 class CommitFenced(CommitError):  # noqa: N818 - the name states the fact the caller must act on
-    """The partitions are not this member's any more: the results of that work must not be published."""
+    """The partitions were lost to another member: results of that work must not be published."""
 
 
 class CommitRetriable(CommitError):  # noqa: N818 - as above
-    """The commit did not go through, its outcome may be unknown; it may be tried again while the partition is owned."""
+    """The commit failed or its outcome is unknown; it may be repeated while the partitions are owned."""
 
     retriable = True
 

@@ -80,7 +80,7 @@ class GroupAdmin:
         raise group_error(ErrorCode.GROUP_ID_NOT_FOUND, group, "it cannot be described")
 
     async def _describe_classic(self, group: str) -> GroupDescription | None:
-        """The group, None when it is no classic one or does not exist."""
+        """Describe a classic group; None if it is of another type or does not exist."""
 
         def code_of(response: DescribeGroupsResponse) -> int:
             return response.groups[0].error_code
@@ -110,7 +110,7 @@ class GroupAdmin:
         )
 
     async def _describe_consumer(self, group: str) -> GroupDescription | None:
-        """The same for the groups of KIP-848."""
+        """Describe a consumer group of KIP-848; None as above."""
 
         def code_of(response: ConsumerGroupDescribeResponse) -> int:
             return response.groups[0].error_code
@@ -208,7 +208,7 @@ class GroupAdmin:
 
 
 def _assignment(data: bytes) -> list[TopicPartition]:
-    """The partitions in a member's assignment; none when it is not a consumer's."""
+    """Decode the partitions of an assignment; none if it is not that of a consumer."""
     try:
         return sorted(flat(decode_assignment(data).assigned_partitions)) if data else []
     except WireError:

@@ -32,7 +32,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class _Claims:
-    """Whether a member claims partitions, the generation it names for them, or why that cannot be read."""
+    """Claims of a member: whether there are any, their generation, or why they cannot be read."""
 
     claims: bool = False
     generation: int = NO_GENERATION

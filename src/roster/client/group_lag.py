@@ -1,4 +1,4 @@
-"""Where a group stands in the logs it reads: committed offsets, ends of the logs, lag."""
+"""Lag of a group: committed offsets beside the ends of the logs."""
 
 from __future__ import annotations
 

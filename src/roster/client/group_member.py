@@ -173,7 +173,13 @@ class GroupMember:
                 return
 
     def close(self, leave: bool = True, timeout: float = 10.0) -> None:
-        """Stop; with `leave` a dynamic member says goodbye so that the others take over at once. May be repeated."""
+        """Stop; may be repeated.
+
+        Args:
+            leave: send LeaveGroup, so that the other members take over at once; a static member never does.
+            timeout: seconds to wait for that.
+
+        """
         with self._changed:
             if self._closed:
                 return
@@ -209,7 +215,7 @@ class GroupMember:
     # Ownership.
 
     def ownership(self) -> Ownership:
-        """What this member owns now."""
+        """Return what this member owns now."""
         with self._changed:
             return self._ownership
 
@@ -229,7 +235,7 @@ class GroupMember:
         return self._runner.member.protocol_name if self._runner is not None else None
 
     def release(self, partitions: Collection[TopicPartition]) -> None:
-        """Say that work on these `revoking` partitions has stopped and is committed; needless once closed."""
+        """Hand over `revoking` partitions whose work has stopped and is committed; a no-op once closed."""
         if not self._closed:
             self._post(Released(frozenset(partitions)))
 
@@ -263,7 +269,7 @@ class GroupMember:
             self._commits.pop(token, None)
 
     def committed(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """The group's committed offsets; None where there is none."""
+        """Return the committed offsets of the group; None where there is none."""
         wanted = list(partitions)
         found = self._running().call(self._coordinators.committed(self._config.group, wanted)) if wanted else {}
         return {partition: found.get(partition) for partition in wanted}
@@ -285,7 +291,7 @@ class GroupMember:
         return self._running().call(list_offsets(self._cluster, dict(times)))
 
     def partitions_for(self, topics: Collection[str]) -> dict[str, int]:
-        """How many partitions each topic has; UnknownTopicError when one does not exist."""
+        """Return the number of partitions of each topic; UnknownTopicError if one does not exist."""
         found = self._running().call(self._count(topics))
         return {topic: found[topic] for topic in topics}
 
@@ -309,7 +315,7 @@ class GroupMember:
         runner.feed(event)
 
     def _take(self, effect: Publish | CommitDone | Report | Stopped) -> None:
-        """What the member tells the application; on the loop's thread."""
+        """Handle an effect for the application; on the loop's thread."""
         match effect:
             case Publish():
                 self._publish(effect)
@@ -326,7 +332,7 @@ class GroupMember:
                 self._stopped.set()
 
     def _stepped(self, member: Member) -> None:
-        """The first assignment may be empty, and then there is nothing to publish."""
+        """Note the first assignment, which is not published if it is empty."""
         if not self._joined and member.state is MemberState.STABLE:
             with self._changed:
                 self._joined = True

@@ -1,4 +1,4 @@
-"""Carries out what a member's state machine asks for: requests, timers, the leader's computation."""
+"""Effects of a member's state machine carried out: requests, timers, the leader's assignment."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class MemberRunner:
         self._assigning = ThreadPoolExecutor(max_workers=1, thread_name_prefix="roster-assign")
 
     def feed(self, event: Event) -> None:
-        """Let the member take a step, then do what it asks for."""
+        """Step the member with an event and carry out its effects."""
         for effect in self.member.step(event, self._now()):
             self._carry_out(effect)
         self._after_step(self.member)

@@ -1,4 +1,4 @@
-"""The values the client room hands out."""
+"""Values that the client returns."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Ownership:
 
 @dataclass(frozen=True, slots=True)
 class MemberEvent:
-    """Something a member did or met, for logs and views.
+    """Event of a member, for logs and views.
 
     `kind` is one of coordinator, joining, joined, leading, assigned, revoking, lost, rejoin, retry, left, failed.
     """
@@ -54,7 +54,7 @@ class TopicDescription:
 
 @dataclass(frozen=True, slots=True)
 class PartitionDescription:
-    """One partition: the broker id of its leader (-1: none), its replicas and the in-sync ones."""
+    """A partition: the broker id of its leader (-1: none), its replicas and the in-sync ones."""
 
     partition: int
     leader: int
@@ -64,7 +64,7 @@ class PartitionDescription:
 
 @dataclass(frozen=True, slots=True)
 class GroupListing:
-    """A line of the list of groups.
+    """A group as ListGroups has it.
 
     `group_type` is classic, consumer (KIP-848), share or streams; "" from brokers before Kafka 3.8, which have classic
     groups only. `state` is "" from brokers before Kafka 2.6.

@@ -1,4 +1,4 @@
-"""What happened to a group between two looks."""
+"""Events of a group between two looks."""
 
 from __future__ import annotations
 

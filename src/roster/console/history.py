@@ -186,7 +186,7 @@ class GroupHistory:
         return f"{seen.client_id or 'member'}-{seen.member_id[:_SHORT_ID]}"
 
     def _see_owners(self, look: Snapshot) -> dict[TopicPartition, tuple[str, str]]:
-        """Who had and who has each partition that changed hands; "" for no member."""
+        """Find the old and the new owner of each partition that moved; "" for no member."""
         if look.state in REBALANCING and self.state != ABSENT and self.looks > 1 and not _epochs(look.state):
             return {}
         before = self.owners
@@ -370,7 +370,7 @@ def _next_free(slots: Iterator[int], size: int, used: Collection[int]) -> int:
 
 
 def _sum(values: Iterable[float | None]) -> float | None:
-    """Of what is known; None when nothing is."""
+    """Sum what is known; None if nothing is."""
     known = [value for value in values if value is not None]
     return sum(known) if known else None
 

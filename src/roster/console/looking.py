@@ -1,4 +1,4 @@
-"""Looks at a group through `roster.client`, one by one or again and again on a thread. Nothing is ever written."""
+"""Looks at a group through `roster.client`, single ones or regular ones on a thread; read-only."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ AWAY = (UnreachableError, RequestTimeoutError)
 
 
 def look(admin: Admin, group: str, also: Collection[TopicPartition] = ()) -> Snapshot:
-    """The group now: who is in it, who owns what, and the positions of every partition owned, committed or in `also`.
+    """Look at a group: its members, what each owns, and the positions of every partition owned, committed or in `also`.
 
     Offsets are read before the ends of the logs: records that come in between make the lag look larger, never zero
     too early. `at` is time.monotonic().
@@ -85,7 +85,7 @@ def _positions(
 
 
 class Looker:
-    """Looks again and again while it is entered, on a thread of its own.
+    """Looks at a group at regular intervals while it is entered, on its own thread.
 
     Args:
         bootstrap: where to connect.

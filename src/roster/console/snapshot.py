@@ -1,4 +1,4 @@
-"""What one look at a group found."""
+"""Snapshot of a group: the result of one look."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ class MemberSeen:
 
     @property
     def key(self) -> str:
-        """By which the member is known again: a static member keeps its instance id when it restarts."""
+        """Identity of the member: a static member keeps its instance id when it restarts."""
         return self.member_id if self.instance_id is None else f"instance {self.instance_id}"
 
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Where the group stands in a partition; None is what is not known, or not committed."""
+    """Position of the group in a partition; None for what is unknown or not committed."""
 
     committed: int | None
     end: int | None

@@ -85,17 +85,17 @@ class BrokerProcess:
         self._arguments = arguments
         self._process: subprocess.Popen[str] | None = None
         self.log = data_dir.with_name(data_dir.name + ".stderr")
-        """What the broker said on stderr, all its lives together."""
+        """Standard error of every run of the broker."""
 
     @property
     def pid(self) -> int:
-        """The process's id, for signals other than those below."""
+        """Process id, for other signals."""
         if self._process is None:
             raise RuntimeError("the broker is not running")
         return self._process.pid
 
     def start(self) -> Self:
-        """Start it and wait until it serves; RuntimeError with its output if it does not."""
+        """Start the broker and wait until it serves; RuntimeError with the last line of its log if it does not."""
         program = [sys.executable, "-c", "from roster.cli import main; main()"]
         command = [*program, "broker", "--data", str(self.data_dir), "--listen", self.bootstrap]
         self.log.parent.mkdir(parents=True, exist_ok=True)
@@ -117,11 +117,11 @@ class BrokerProcess:
         return self
 
     def kill(self) -> None:
-        """Kill -9."""
+        """Send SIGKILL."""
         self._signal(signal.SIGKILL)
 
     def stop(self) -> int:
-        """SIGTERM; return the exit code."""
+        """Send SIGTERM; return the exit code."""
         return self._signal(signal.SIGTERM)
 
     def _signal(self, number: signal.Signals) -> int:

@@ -16,8 +16,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from roster.cli.demo.scene import SESSION_TIMEOUT_S, client_id
-from roster.cli.demo.work import WORK
+from roster.cli.demo.jobs import JOBS
+from roster.cli.demo.state import SESSION_TIMEOUT_S, client_id
 from roster.client import ClientError
 from roster.spark import ParquetSink, Pipeline, PipelineError, session
 
@@ -30,10 +30,10 @@ def main() -> int:
     parser = argparse.ArgumentParser()
     for name in ("--name", "--bootstrap", "--group", "--topic", "--output"):
         parser.add_argument(name, required=True)
-    parser.add_argument("--work", choices=sorted(WORK), required=True)
+    parser.add_argument("--job", choices=sorted(JOBS), required=True)
     parser.add_argument("--join-when", type=Path, help="With Spark up, wait for this file before joining the group.")
     options = parser.parse_args()
-    function, schema = WORK[options.work]
+    function, schema = JOBS[options.job]
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     logging.getLogger("py4j").setLevel(logging.WARNING)
     try:

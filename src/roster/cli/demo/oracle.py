@@ -24,7 +24,7 @@ Group: TypeAlias = tuple[Any, ...]
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Of one group: its records, and what else was added up (must be equal, () when nothing was)."""
+    """Figures of one group: its records, and further sums that must be equal; () if there are none."""
 
     records: int
     sums: tuple[int, ...] = ()
@@ -35,7 +35,7 @@ Groups: TypeAlias = Mapping[Group, Figures]
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What became of every record of the file."""
+    """Result of the comparison, record by record."""
 
     expected: int
     once: int

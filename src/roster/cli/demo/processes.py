@@ -1,4 +1,4 @@
-"""The demo's child processes: each in a session of its own, on a leash, its lines read into one queue."""
+"""Child processes of the demo: each in its own session, killed with the parent, its lines read into one queue."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class ChildMessage:
     """A JSON line that a child wrote."""
 
     child: str
@@ -41,10 +41,10 @@ class Child:
     ) -> None:
         self.name, self.log, self._inbox = name, log, inbox
         self.expected_to_end = False
-        leash = [sys.executable, "-m", "roster.cli.demo.leash", str(os.getpid())]
+        parent_death = [sys.executable, "-m", "roster.cli.demo.parent_death", str(os.getpid())]
         with log.open("ab") as out:
             self.process = subprocess.Popen(  # noqa: S603  our own command lines
-                [*leash, *command],
+                [*parent_death, *command],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=out,
@@ -56,7 +56,7 @@ class Child:
 
     @property
     def pid(self) -> int:
-        """Of the command, and of its session."""
+        """Process id of the command, and id of its session."""
         return self.process.pid
 
     @property
@@ -109,7 +109,7 @@ class Child:
                 with contextlib.suppress(ValueError):
                     message = json.loads(line)
                     if isinstance(message, dict):
-                        self._inbox.put(Said(self.name, message))
+                        self._inbox.put(ChildMessage(self.name, message))
 
 
 def end_all(children: Sequence[Child]) -> None:

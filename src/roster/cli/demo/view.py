@@ -1,4 +1,4 @@
-"""The demo on the screen: the picture of `roster groups watch` with the story around it, plain lines elsewhere."""
+"""The demo on the screen: the picture of `roster groups watch` with the steps around it; plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from roster.cli.group_picture import Lines, Size, fitted, in_a_row, picture, spinner, status, style_of
-from roster.cli.groups_watch import is_a_screen
+from roster.cli.groups.picture import Lines, Size, fitted, in_a_row, picture, spinner, status, style_of
+from roster.cli.groups.watch import is_a_screen
 
 if TYPE_CHECKING:
     from rich.console import ConsoleOptions, RenderResult
 
-    from roster.cli.demo.scene import Application, Scene
+    from roster.cli.demo.state import Application, DemoState
 
 _PLAIN_EVERY_S = 5.0
 _BAR = 30
@@ -25,12 +25,12 @@ _GAP = "  "
 
 
 class View(Protocol):
-    """Shows a scene each time it is asked to."""
+    """Shows a state each time it is asked to."""
 
-    def show(self, scene: Scene) -> None:
+    def show(self, state: DemoState) -> None:
         """Called some times a second."""
 
-    def close(self, scene: Scene) -> None:
+    def close(self, state: DemoState) -> None:
         """Called once at the end, whatever the end is."""
 
 
@@ -47,41 +47,41 @@ class PlainView:
         self._shown = 0
         self._next = _PLAIN_EVERY_S
 
-    def show(self, scene: Scene) -> None:
+    def show(self, state: DemoState) -> None:
         """See View."""
-        for event in scene.events[self._shown :]:
+        for event in state.events[self._shown :]:
             click.echo(f"{stamp(event.at)}  {event.text}")
-        self._shown = len(scene.events)
-        if scene.now >= self._next:
-            self._next = scene.now + _PLAIN_EVERY_S
-            click.echo(f"{stamp(scene.now)}  {in_a_line(scene)}")
+        self._shown = len(state.events)
+        if state.now >= self._next:
+            self._next = state.now + _PLAIN_EVERY_S
+            click.echo(f"{stamp(state.now)}  {in_a_line(state)}")
         sys.stdout.flush()
 
-    def close(self, scene: Scene) -> None:
+    def close(self, state: DemoState) -> None:
         """See View."""
-        self._next = scene.now + _PLAIN_EVERY_S
-        self.show(scene)
+        self._next = state.now + _PLAIN_EVERY_S
+        self.show(state)
 
 
 class LiveView:
     """One picture that fills the screen; the last one stays, with all events."""
 
     def __init__(self, console: Console) -> None:
-        self._scene: Scene | None = None
+        self._scene: DemoState | None = None
         self._live = Live(self, console=console, screen=True, auto_refresh=False)
         self._live.start()
 
-    def show(self, scene: Scene) -> None:
+    def show(self, state: DemoState) -> None:
         """See View."""
-        self._scene = scene
+        self._scene = state
         self._live.refresh()
 
-    def close(self, scene: Scene) -> None:
+    def close(self, state: DemoState) -> None:
         """See View."""
         console = self._live.console
         with contextlib.suppress(OSError):  # the terminal may be gone
             self._live.stop()
-            console.print(Text("\n").join(lines_of(scene, _size(console, None))), soft_wrap=True)
+            console.print(Text("\n").join(lines_of(state, _size(console, None))), soft_wrap=True)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         if self._scene is not None:
@@ -98,36 +98,36 @@ def stamp(at: float) -> str:
     return f"{at:6.1f} s"
 
 
-def in_a_line(scene: Scene) -> str:
-    """The scene's numbers in a line."""
-    members = " ".join(f"{app.name}:{len(app.owned)}" for app in scene.applications.values())
-    hint = f"; {scene.hint()}" if scene.hint() else ""
+def in_a_line(state: DemoState) -> str:
+    """The state's numbers in a line."""
+    members = " ".join(f"{app.name}:{len(app.owned)}" for app in state.applications.values())
+    hint = f"; {state.hint()}" if state.hint() else ""
     return (
-        f"loaded {scene.loaded}, counted {scene.counted} of {scene.total}, lag {scene.lag}, "
-        f"{scene.history.rate or 0:,.0f} rows/s, group {scene.history.state or '-'} "
-        f"generation {_generation(scene) or '-'} [{members}]{hint}"
+        f"loaded {state.loaded}, counted {state.counted} of {state.total}, lag {state.lag}, "
+        f"{state.history.rate or 0:,.0f} rows/s, group {state.history.state or '-'} "
+        f"generation {_generation(state) or '-'} [{members}]{hint}"
     )
 
 
-def lines_of(scene: Scene, size: Size) -> Lines:
-    """The scene: progress, the group, the applications, partitions, events."""
-    head = [_title(scene, size.width), *_progress(scene, size.width), *_group(scene, size.width)]
-    return picture(head, scene.rows, scene.events, size, stamp, people=_applications(scene, size.width))
+def lines_of(state: DemoState, size: Size) -> Lines:
+    """The state: progress, the group, the applications, partitions, events."""
+    head = [_title(state, size.width), *_progress(state, size.width), *_group(state, size.width)]
+    return picture(head, state.rows, state.events, size, stamp, people=_applications(state, size.width))
 
 
-def _title(scene: Scene, width: int) -> Text:
-    broker = Text(f"broker {scene.broker}", style="green" if scene.broker == "up" else "bold red")
-    seconds = Text(f"{scene.now:.0f} s", style="dim")
+def _title(state: DemoState, width: int) -> Text:
+    broker = Text(f"broker {state.broker}", style="green" if state.broker == "up" else "bold red")
+    seconds = Text(f"{state.now:.0f} s", style="dim")
     wide = "Roster: PySpark applications in one Kafka consumer group"
     name = Text(wide if width >= 76 else "Roster demo", style="bold")
     return in_a_row([name, broker, seconds], width)
 
 
-def _progress(scene: Scene, width: int) -> Lines:
+def _progress(state: DemoState, width: int) -> Lines:
     length = max(8, min(_BAR, width - 44))
     return [
-        in_a_row([f"{name:7}", _bar(done / (scene.total or 1), length), f"{done:,} of {scene.total:,}"], width)
-        for name, done in (("loaded", scene.loaded), ("counted", scene.counted))
+        in_a_row([f"{name:7}", _bar(done / (state.total or 1), length), f"{done:,} of {state.total:,}"], width)
+        for name, done in (("loaded", state.loaded), ("counted", state.counted))
     ]
 
 
@@ -136,35 +136,35 @@ def _bar(share: float, length: int) -> Text:
     return Text.assemble(("━" * done, "cyan"), ("┄" * (length - done), "dim"))
 
 
-def _group(scene: Scene, width: int) -> Lines:
-    first, course, _ = status("group demo", scene.history, width, scene.now, _generation(scene))
-    hint = scene.hint()
-    text = f"{spinner(scene.now)} {hint}" if hint else ""
+def _group(state: DemoState, width: int) -> Lines:
+    first, course, _ = status("group demo", state.history, width, state.now, _generation(state))
+    hint = state.hint()
+    text = f"{spinner(state.now)} {hint}" if hint else ""
     return [first, course, fitted(Text(text, style="yellow"), width)]
 
 
-def _generation(scene: Scene) -> str:
-    """As the applications' batches say it."""
-    return f"generation {scene.generation}" if scene.generation >= 0 else ""
+def _generation(state: DemoState) -> str:
+    """Return the generation of the applications' latest batches."""
+    return f"generation {state.generation}" if state.generation >= 0 else ""
 
 
-def _applications(scene: Scene, width: int) -> Lines:
-    if not scene.applications:
+def _applications(state: DemoState, width: int) -> Lines:
+    if not state.applications:
         return []
     heading = _line("application", "state", "partitions", "lag", "records", "batches")
     return [
         fitted(Text(heading, style="bold"), width),
-        *(_row(scene, app, width) for app in scene.applications.values()),
+        *(_row(state, app, width) for app in state.applications.values()),
     ]
 
 
-def _row(scene: Scene, app: Application, width: int) -> Text:
-    rows = [row for row in scene.rows.partitions if row.partition.partition in app.owned]
-    member = next((m for m in scene.history.members.values() if m.seen.client_id == app.client_id), None)
+def _row(state: DemoState, app: Application, width: int) -> Text:
+    rows = [row for row in state.rows.partitions if row.partition.partition in app.owned]
+    member = next((m for m in state.history.members.values() if m.seen.client_id == app.client_id), None)
     gone = app.status in ("killed", "stopped")
     text = _line(
         f"{app.name} PySpark",
-        _state(scene, app),
+        _state(state, app),
         str(len(app.owned)),
         f"{sum(row.lag or 0 for row in rows):,}",
         f"{app.rows:,}",
@@ -173,15 +173,15 @@ def _row(scene: Scene, app: Application, width: int) -> Text:
     return fitted(Text(text, style="dim" if gone else style_of(member)), width)
 
 
-def _state(scene: Scene, app: Application) -> str:
+def _state(state: DemoState, app: Application) -> str:
     if app.status == "starting":
         return "Spark is starting"
     if app.status == "ready":
         return "ready to join"
     if app.status == "killed" and app.owned:
-        return f"killed {scene.now - (app.killed_at or 0):.0f} s ago"
+        return f"killed {state.now - (app.killed_at or 0):.0f} s ago"
     if app.status == "running" and not app.batches:
-        return "first batch" if scene.loaded else "joined"
+        return "first batch" if state.loaded else "joined"
     return app.status
 
 

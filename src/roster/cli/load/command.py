@@ -15,11 +15,11 @@ from rich.console import Console
 
 from roster.cli.admin import admin
 from roster.cli.errors import Failure, UserError
-from roster.cli.interrupt import deferred_interrupt
 from roster.cli.load.formats import open_source
 from roster.cli.load.producer import DEFAULT_MAX_MESSAGE_BYTES, RECORD_OVERHEAD, Tally, open_producer, send
 from roster.cli.load.spool import readable_twice
 from roster.cli.options import INT32, NAME, POSITIVE, bootstrap_option, columns_of
+from roster.cli.signals import deferred_interrupt
 from roster.client import AuthorizationError, TopicExistsError, UnsupportedError
 
 if TYPE_CHECKING:

@@ -77,7 +77,7 @@ class CsvSource:
         return arrow_records(batch, self.key, frozenset()).beyond(self.most)
 
     def _line_of(self, row: int) -> int:
-        """The line on which a good row starts, the first row being 0."""
+        """Find the line on which a good row starts; rows count from 0."""
         with self._text("replace") as text:
             reader = csv.reader(text)
             columns, start = len(next(reader)), reader.line_num + 1
@@ -163,7 +163,7 @@ class CsvSource:
         raise UserError(f"FILE: {self.name} line {last}: a quote is opened and never closed; correct the line")
 
     def _describe(self, row: pacsv.InvalidRow) -> str:
-        """The first bad row by its line in the file, which pyarrow does not count when values span lines."""
+        """Describe the first bad row with its line, which pyarrow does not count where values span lines."""
         with self._text("replace") as text:
             reader = csv.reader(text)
             start = 1
@@ -203,7 +203,7 @@ def _narrow(patterns: dict[str, str | None], name: str, column: pa.Array) -> Non
 
 
 def _most_bytes(batch: pa.RecordBatch) -> int:
-    """A bound on key and value of any row of a batch of text: each byte escaped as six, in the value and in the key."""
+    """Bound the size of key and value of any row: each byte may be escaped as six, in the value and in the key."""
     if not batch.num_rows:
         return 0
     sizes = pa.array([0] * batch.num_rows, pa.int64())

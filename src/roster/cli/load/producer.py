@@ -1,4 +1,4 @@
-"""Records to a topic at a rate: an idempotent producer, every delivery report counted, failures by reason."""
+"""An idempotent producer that sends at a rate and counts every delivery report, failures by reason."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _LEAST_BUFFER_KB = 64 * 1024
 
 @dataclass(slots=True)
 class Tally:
-    """How far a load is: records handed over, acknowledged by the broker, and failed by reason.
+    """Progress of a load: records sent, acknowledged by the broker, and failed by reason.
 
     `trouble` is the last error since a record was acknowledged, while the producer goes on trying; "" if there is none.
     """
@@ -52,12 +52,12 @@ class Tally:
 
     @property
     def seconds(self) -> float:
-        """Since the start."""
+        """Seconds since the start."""
         return time.monotonic() - self.started
 
 
 class _Trouble(logging.Handler):
-    """Takes the errors that librdkafka retries from its log: no callback has them."""
+    """Reads the errors that librdkafka retries from its log; no callback has them."""
 
     def __init__(self, tally: Tally) -> None:
         super().__init__()
@@ -72,11 +72,11 @@ class _Trouble(logging.Handler):
 def open_producer(
     bootstrap: str, tally: Tally | None = None, max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES
 ) -> Producer:
-    """A producer that makes no doubles when it must send again, and waits for a broker that is away.
+    """Open an idempotent producer that keeps trying while the broker is away.
 
     Args:
         bootstrap: brokers to ask first.
-        tally: told of errors while the producer goes on trying.
+        tally: gets errors while the producer keeps trying.
         max_message_bytes: the topic's `max.message.bytes`.
 
     """

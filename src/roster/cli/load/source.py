@@ -33,7 +33,7 @@ class Records:
         return [(index, size) for index, size in enumerate(sizes) if size > most]
 
     def without(self, left_out: Collection[int]) -> Records:
-        """The records but for those with these indexes."""
+        """Return the records without those at these indexes."""
         if not left_out:
             return self
         kept = [index for index in range(len(self.values)) if index not in left_out]
@@ -42,7 +42,7 @@ class Records:
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """What a look at every row found: how many are good, how many bad ones are left out."""
+    """Result of checking every row: how many are good, how many bad ones are left out."""
 
     rows: int
     bad: int
@@ -52,13 +52,13 @@ class Source(Protocol):
     """A file of records. `check` must come before `batches`."""
 
     def check(self, most: int | None = None) -> Checked:
-        """Look at every row; a bad one is a UserError that names its line, unless bad rows are skipped.
+        """Check every row; a bad one is a UserError that names its line, unless bad rows are skipped.
 
         A row whose key and value have more than `most` bytes together is a bad one too.
         """
 
     def batches(self) -> Iterator[Records]:
-        """The records in file order."""
+        """Yield the records in file order."""
 
 
 def require_columns(key: tuple[str, ...], names: list[str], file: str) -> None:

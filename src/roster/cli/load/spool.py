@@ -20,7 +20,7 @@ STDIN = Path("-")
 
 @contextlib.contextmanager
 def readable_twice(path: Path, form: str | None) -> Iterator[tuple[Path, str]]:
-    """The file, or a copy of what comes through a pipe, and what to call it.
+    """Open the file, or a copy of what comes through a pipe; with its name for errors.
 
     The copy lies in the directory for temporary files (TMPDIR) as long as the context is open.
 

@@ -1,4 +1,4 @@
-"""What each assignor would do with a live group, printed side by side."""
+"""Plans of several assignors for a live group, side by side."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def compare(live: LiveGroup, assignors: Sequence[Assignor], *, as_document: bool, explained: bool) -> None:
-    """Print what each assignor would do with the group now."""
+    """Print the plan of each assignor for the group as it is now."""
     problem = live.problem
     now = evaluate_claims(problem)
     others = replace(problem, user_data=(None,) * len(problem.members))  # user data is of the group's own assignor
@@ -56,7 +56,7 @@ def _row(name: str, found: Evaluation, moved: int | None) -> tuple[object, ...]:
 
 
 def _print_members(live: LiveGroup, plans: dict[str, Evaluation]) -> None:
-    """A line for each member: how many partitions it would have, and its lag in brackets."""
+    """Print a line for each member: its number of partitions under each plan, and its lag in brackets."""
     columns = []
     for found in plans.values():
         lag, loads = found.lag, found.plan.loads().tolist()

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 def read_object(
     value: Any, path: str, known: Collection[str] | None = None, needed: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """An object; `known` are the fields it may have, `needed` those it must."""
+    """Read an object; `known` are the fields it may have, `needed` those it must."""
     if not isinstance(value, dict):
         raise InputError(path, f"must be an object, not {shown(value)}")
     for name in needed:
@@ -28,21 +28,21 @@ def read_object(
 
 
 def read_list(value: Any, path: str) -> list[Any]:
-    """A list."""
+    """Read a list."""
     if not isinstance(value, list):
         raise InputError(path, f"must be a list, not {shown(value)}")
     return value
 
 
 def read_whole(value: Any, path: str) -> int:
-    """A whole number."""
+    """Read a whole number."""
     if isinstance(value, bool) or not isinstance(value, int):
         raise InputError(path, f"must be a whole number, not {shown(value)}")
     return value
 
 
 def read_number(value: Any, path: str, least: int, most: int) -> int:
-    """A whole number within bounds, both included."""
+    """Read a whole number within bounds, both included."""
     number = read_whole(value, path)
     if not least <= number <= most:
         raise InputError(path, f"must be from {least} to {most}, not {number}")
@@ -50,7 +50,7 @@ def read_number(value: Any, path: str, least: int, most: int) -> int:
 
 
 def read_name(value: Any, path: str) -> str:
-    """A string that can be written as UTF-8."""
+    """Read a string that can be written as UTF-8."""
     if not isinstance(value, str):
         raise InputError(path, f"must be a string, not {shown(value)}")
     try:
@@ -61,12 +61,12 @@ def read_name(value: Any, path: str) -> str:
 
 
 def read_optional_name(value: Any, path: str) -> str | None:
-    """The same, or null."""
+    """Read a string, or null."""
     return None if value is None else read_name(value, path)
 
 
 def read_hex(value: Any, path: str) -> bytes | None:
-    """Bytes as hex digits, or null."""
+    """Read bytes in hex digits, or null."""
     if value is None:
         return None
     try:
@@ -76,11 +76,11 @@ def read_hex(value: Any, path: str) -> bytes | None:
 
 
 def path_to(path: str, name: str) -> str:
-    """The path of a field of the object at `path`."""
+    """Return the path of a field of the object at `path`."""
     return f"{path}.{name}" if path else name
 
 
 def shown(value: Any) -> str:
-    """A value as the line has it, shortened."""
+    """Return a value as JSON, shortened."""
     text = json.dumps(value)
     return text if len(text) <= 40 else f"{text[:37]}..."

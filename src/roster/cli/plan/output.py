@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def as_json(evaluation: Evaluation) -> dict[str, Any]:
-    """The plan in the shape that `roster plan` prints."""
+    """Return the plan in the shape that `roster plan` prints."""
     transferring: dict[str, dict[str, str]] = {}
     for (topic, number), member in evaluation.plan.transferring().items():
         transferring.setdefault(topic, {})[str(number)] = member
@@ -38,7 +38,7 @@ def as_json(evaluation: Evaluation) -> dict[str, Any]:
 
 
 def tasks_as_json(plan: TaskPlan) -> dict[str, Any]:
-    """The same for `tasks`."""
+    """Return the plan of the assignor `tasks` as JSON."""
     return {
         "clients": {
             name: {
@@ -61,7 +61,7 @@ def explain(name: str, evaluation: Evaluation) -> None:
     if evaluation.fewest_moves is not None and evaluation.fewest_moves != evaluation.moved:
         text += f" (an even plan can do with {evaluation.fewest_moves})"
     placed = len(moves) - evaluation.moved
-    text += f", {placed} placed that nobody had" if placed else ""
+    text += f", {placed} placed that had no owner" if placed else ""
     waiting = int(plan.withheld.sum())
     text += f", {waiting} of them a round later, once let go" if waiting else ""
     even = "as even as can be" if evaluation.optimal else "not as even as can be"
@@ -78,7 +78,7 @@ def explain(name: str, evaluation: Evaluation) -> None:
 
 
 def explain_tasks(plan: TaskPlan) -> None:
-    """Print who runs, replicates and warms up what."""
+    """Print the active, standby and warm-up tasks of each client."""
     rows = [
         (name, *(" ".join(map(str, listed)) or None for listed in (tasks.active, tasks.standby, tasks.warmup)))
         for name, tasks in plan.clients.items()

@@ -1,4 +1,4 @@
-"""One line of JSON as a problem for an assignor; what is wrong with it is said by its field."""
+"""One line of JSON as a problem for an assignor; an InputError names the field."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _INT64 = 2**63 - 1
 
 
 def read_problem(document: Any, source: ClaimSource) -> Problem:
-    """The problem as an assignor with this source of claims sees it. Raises InputError.
+    """Read a problem as an assignor with this source of claims sees it; InputError if it is wrong.
 
     Without `user_data`, `owned` and `generation` are what a member claims, whichever the assignor.
     """
@@ -74,7 +74,7 @@ def read_problem(document: Any, source: ClaimSource) -> Problem:
 
 
 def read_tasks(document: Any) -> TaskProblem:
-    """The same for `tasks`."""
+    """Read a problem for the assignor `tasks`; InputError if it is wrong."""
     known = {"tasks", "clients", "standbys", "acceptable_lag", "max_warmups"}
     fields = read_object(document, "", known, ("tasks", "clients"))
     by_kind: dict[bool, list[TaskId]] = {True: [], False: []}
@@ -148,7 +148,7 @@ def _take_lag_header(members: Iterable[_Member]) -> bool:
 
 
 def _believe_sticky_user_data(members: Iterable[_Member], topics: Mapping[str, int]) -> None:
-    """The sticky assignor believes user data and nothing else of a member that has some."""
+    """Replace claims by those in user data, as the sticky assignor does where there is any."""
     names = list(topics)
     telling = [member for member in members if member.user_data is not None]
     claims, generation = decode_sticky_user_data([member.user_data for member in telling], TopicIndex(names))

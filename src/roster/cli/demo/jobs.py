@@ -1,4 +1,4 @@
-"""What the demo's applications compute, as Arrow functions that run inside the reading task.
+"""Jobs of the demo's applications, as Arrow functions that run inside the reading task.
 
 Each gets a batch of records (columns key, value, topic, partition, offset, …) and returns partial aggregates; adding up
 the partial rows of all batches gives the result, so no shuffle and no state is needed.
@@ -45,7 +45,7 @@ def flights_by_carrier_and_hour(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def records_by_key(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """How many records each key has; the key null counts as one."""
+    """Count the records of each key; null is a key too."""
     keys = pa.table({"key": batch.column("key").cast(pa.string())})
     groups = keys.group_by("key", use_threads=False).aggregate([([], "count_all")])
     return _one_batch({"key": groups["key"], "records": groups["count_all"]})
@@ -55,7 +55,7 @@ def _one_batch(columns: dict[str, pa.ChunkedArray]) -> pa.RecordBatch:
     return pa.RecordBatch.from_pydict({name: column.combine_chunks() for name, column in columns.items()})
 
 
-WORK: dict[str, tuple[Callable[[pa.RecordBatch], pa.RecordBatch], str]] = {
+JOBS: dict[str, tuple[Callable[[pa.RecordBatch], pa.RecordBatch], str]] = {
     "flights": (flights_by_carrier_and_hour, FLIGHTS_SCHEMA),
     "keys": (records_by_key, KEYS_SCHEMA),
 }

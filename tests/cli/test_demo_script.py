@@ -1,4 +1,4 @@
-"""The demo's plot on a stage where nothing is real: its order, its verdict, and that it fails clearly, never hangs."""
+"""The demo's steps in a fake environment: their order, the verdict, and that it fails clearly and never hangs."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from roster.cli.demo import story as story_module
+from roster.cli.demo import script as script_module
+from roster.cli.demo.environment import Environment, Workload
 from roster.cli.demo.oracle import Figures
-from roster.cli.demo.processes import Said
-from roster.cli.demo.stage import Material, Stage
-from roster.cli.demo.story import Story
+from roster.cli.demo.processes import ChildMessage
+from roster.cli.demo.script import Script
 from roster.cli.errors import Failure
 from roster.client import AuthorizationError
 from roster.console import Away, MemberSeen, Position, Snapshot
@@ -48,7 +48,7 @@ class FakeChild:
 
 
 @dataclass
-class World(Stage):
+class World(Environment):
     """Each look at the group is a step of time: the loader loads a little, the applications count what was loaded."""
 
     partitions: int = 12
@@ -64,12 +64,12 @@ class World(Stage):
     held: set[str] = field(default_factory=set)
     refused: bool = False
     looked: bool = False
-    material: Material = field(init=False)
+    workload: Workload = field(init=False)
 
     def __post_init__(self):
         everything = {("k",): Figures(TOTAL)}
         output = lambda _: {("k",): Figures(self.counted)}  # noqa: E731
-        self.material = Material(Path("file.csv"), "t", ("k",), "keys", (), lambda: everything, output)
+        self.workload = Workload(Path("file.csv"), "t", ("k",), "keys", (), lambda: everything, output)
         self.inbox = self
 
     def start_broker(self):
@@ -77,7 +77,7 @@ class World(Stage):
         return self._start("broker", [])
 
     def start_application(self, name, *, held=False):
-        self.said.append(Said(name, {"spark": "up"}))
+        self.said.append(ChildMessage(name, {"spark": "up"}))
         if held:
             self.held.add(name)
         return self._start(name, [])
@@ -86,7 +86,7 @@ class World(Stage):
         self.held.discard(name)
 
     def start_loader(self, rate):
-        assert rate == TOTAL / story_module.STREAM_S
+        assert rate == TOTAL / script_module.STREAM_S
         return self._start("loader", [])
 
     def settle_output(self):
@@ -116,13 +116,13 @@ class World(Stage):
             self.loaded = min(TOTAL, self.loaded + 10)
             loader.exit_code = 0 if self.loaded == TOTAL else None
             if self.loaded % 20:
-                return Said("loader", {"acknowledged": self.loaded})
+                return ChildMessage("loader", {"acknowledged": self.loaded})
         alive = [name for name in "ABC" if name in self.children and self.children[name].exit_code is None]
         members = [name for name in alive if name not in self.held]
         if alive:
             self.counted = min(self.loaded, self.counted + self.counts_per_step)
         if len(members) == 3 and self.counted == self.loaded:
-            self.said.append(Said("C", {"rows": 1, "generation": 2}))
+            self.said.append(ChildMessage("C", {"rows": 1, "generation": 2}))
         return self.look({f"demo-{name}": range(at, 12, len(members)) for at, name in enumerate(members)})
 
     def look(self, owned):
@@ -139,10 +139,10 @@ class Lines:
     def __init__(self):
         self.closed = False
 
-    def show(self, scene):
-        self.scene = scene
+    def show(self, state):
+        self.state = state
 
-    def close(self, scene):
+    def close(self, state):
         self.closed = True
 
 
@@ -163,16 +163,16 @@ def tell(monkeypatch):
 
         def create_topic(self, name, partitions): ...
 
-    monkeypatch.setattr(story_module, "Looker", NoWatch)
-    monkeypatch.setattr(story_module, "SHARED_S", 0.05)
-    monkeypatch.setattr(story_module, "Admin", NoAdmin)
-    monkeypatch.setattr(story_module, "_TICK_S", 0.001)
-    monkeypatch.setattr(story_module, "BROKER_AWAY_S", 0.01)
+    monkeypatch.setattr(script_module, "Looker", NoWatch)
+    monkeypatch.setattr(script_module, "SHARED_S", 0.05)
+    monkeypatch.setattr(script_module, "Admin", NoAdmin)
+    monkeypatch.setattr(script_module, "_TICK_S", 0.001)
+    monkeypatch.setattr(script_module, "BROKER_AWAY_S", 0.01)
 
     def run(world: World, deadline_s: float = 60.0):
         view = world.view = Lines()
         try:
-            return Story(world, view, None, deadline_s).tell(), [event.text for event in view.scene.events]
+            return Script(world, view, None, deadline_s).run(), [event.text for event in view.state.events]
         finally:
             assert view.closed
 
@@ -221,8 +221,8 @@ def test_the_plot_in_order_and_everything_counted_once(tell):
 
 def test_a_record_counted_twice_is_a_verdict_that_does_not_hold(tell):
     world = World()
-    world.material = Material(
-        world.material.path, "t", ("k",), "keys", (), world.material.expected, lambda _: {("k",): Figures(TOTAL + 1)}
+    world.workload = Workload(
+        world.workload.path, "t", ("k",), "keys", (), world.workload.expected, lambda _: {("k",): Figures(TOTAL + 1)}
     )
     verdict, _ = tell(world)
     assert not verdict.holds
@@ -256,7 +256,7 @@ def test_records_that_are_never_counted_end_at_the_deadline(tell):
 
 def test_an_empty_file_is_said_at_once(tell):
     world = World()
-    world.material = Material(Path("empty.csv"), "t", ("k",), "keys", (), dict, lambda _: {})
+    world.workload = Workload(Path("empty.csv"), "t", ("k",), "keys", (), dict, lambda _: {})
     with pytest.raises(Failure, match=r"empty\.csv holds no records"):
         tell(world)
 
@@ -267,7 +267,7 @@ def test_a_cluster_that_refuses_to_tell_of_the_group_is_a_failure(tell):
 
 
 def test_three_share_for_a_while_before_one_is_killed(tell, monkeypatch):
-    monkeypatch.setattr(story_module, "SHARED_S", 0.3)
+    monkeypatch.setattr(script_module, "SHARED_S", 0.3)
     world = World()
     kills = []
     begun = FakeChild.kill
@@ -277,7 +277,7 @@ def test_three_share_for_a_while_before_one_is_killed(tell, monkeypatch):
         begun(child)
 
     monkeypatch.setattr(FakeChild, "kill", kill)
-    world.shared_for = lambda: world.view.scene.shared_for({"A", "B", "C"})
+    world.shared_for = lambda: world.view.state.shared_for({"A", "B", "C"})
     tell(world)
     assert kills[0][0] == "B"
     assert kills[0][1] >= 0.3

@@ -15,7 +15,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message
 from confluent_kafka import TopicPartition as Assigned
 
 from roster.cli.errors import Failure, one_line
-from roster.cli.interrupt import deferred_interrupt
+from roster.cli.signals import deferred_interrupt
 from roster.model import TopicPartition
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class Reader:
         self._trouble = error.str()
 
     def read(self, ranges: Mapping[TopicPartition, Range]) -> Iterator[list[Message]]:
-        """The records as they come: in order within a partition, partitions mixed.
+        """Yield records as they come: in order within a partition, partitions mixed.
 
         Raises:
             Failure: the cluster refused to be read, or could not be reached while records were still to come.
@@ -105,7 +105,7 @@ class Reader:
     def last(
         self, number: int, begins: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]
     ) -> list[Message]:
-        """The newest records before `ends`, at most `number` of all partitions together, the newest last.
+        """Return the newest records before `ends`, at most `number` of all partitions together, the newest last.
 
         Offsets are not records where a topic is compacted or written in transactions, so a partition that yields too
         few is read again from further back.
@@ -129,7 +129,7 @@ def _place(event: Message) -> TopicPartition:
 
 
 def _take(event: Message, ranges: dict[TopicPartition, Range], consumer: Consumer) -> bool:
-    """Whether the event is a record of a range; a range that is read to its end is removed."""
+    """Return whether the event is a record of a range; remove a range that is read to its end."""
     place, offset = _place(event), cast("int", event.offset())
     wanted = ranges.get(place)
     if wanted is None:

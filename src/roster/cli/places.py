@@ -54,7 +54,7 @@ def locate(
     begins: dict[TopicPartition, int],
     ends: dict[TopicPartition, int],
 ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, str]]:
-    """The offset of a place in each partition, and a note where it is another than the one asked for.
+    """Find the offset of a place in each partition, with a note where it is not the one asked for.
 
     An offset outside of the log becomes its begin or end, a time after the last record its end.
     """

@@ -6,12 +6,12 @@ import click
 
 from roster.cli.admin import admin
 from roster.cli.errors import UserError
-from roster.cli.groups_check import check
-from roster.cli.groups_describe import describe, offsets
-from roster.cli.groups_watch import watch
-from roster.cli.offsets import PLACES, locate, parse_place
+from roster.cli.groups.check import check
+from roster.cli.groups.describe import describe, offsets
+from roster.cli.groups.watch import watch
 from roster.cli.options import NAME, bootstrap_option, confirm, json_option, require_yes, yes_option
 from roster.cli.output import print_json, print_table
+from roster.cli.places import PLACES, locate, parse_place
 from roster.client import OffsetAndMetadata
 from roster.model import TopicPartition
 

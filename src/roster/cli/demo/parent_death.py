@@ -1,4 +1,4 @@
-"""Start a command that cannot outlive its parent: `python -m roster.cli.demo.leash PARENT_PID COMMAND…`.
+"""Start a command that cannot outlive its parent: `python -m roster.cli.demo.parent_death PARENT_PID COMMAND…`.
 
 Linux only (prctl); elsewhere the command simply runs, and only an orderly end of the parent ends it.
 """

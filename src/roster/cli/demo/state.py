@@ -1,6 +1,7 @@
-"""What the demo knows at one moment, and how it changes with what it hears; no I/O, no clock of its own.
+"""The demo's state, changed by messages of its processes and snapshots of the group; no I/O, no clock.
 
-The group is a `roster.console.GroupHistory`, as in `roster groups watch`; the story and the applications are beside it.
+The group is a `roster.console.GroupHistory`, as in `roster groups watch`; the applications and the step under
+way come on top.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from roster.model import TopicPartition
 
 SESSION_TIMEOUT_S = 8.0
 """Seconds after which the broker takes a silent application for dead; 6 s is the least that Kafka allows by default."""
-_TOLD_BY_THE_STORY = frozenset(
+_TOLD_BY_THE_SCRIPT = frozenset(
     {EventKind.COORDINATOR_AWAY, EventKind.COORDINATOR_BACK, EventKind.GONE, EventKind.FOUND, EventKind.EMPTY}
 )
 
@@ -33,7 +34,7 @@ class Application:
 
     @property
     def client_id(self) -> str:
-        """By which the broker knows it."""
+        """Its client id at the broker."""
         return client_id(self.name)
 
     def session_left(self, now: float) -> float:
@@ -42,7 +43,7 @@ class Application:
 
 
 def client_id(name: str) -> str:
-    """An application's client id."""
+    """Return the client id of an application."""
     return f"demo-{name}"
 
 
@@ -55,7 +56,7 @@ class Event:
 
 
 @dataclass(slots=True)
-class Scene:
+class DemoState:
     """The whole demo; `now` is seconds since its start."""
 
     partitions: int
@@ -69,7 +70,7 @@ class Scene:
     rows: GroupRows = field(default_factory=lambda: GroupRows((), ()))
     events: list[Event] = field(default_factory=list)
     waiting: str = ""
-    """What the story waits for."""
+    """What the current step waits for."""
     counted: int = 0
     """Records whose results are committed."""
     in_topic: int = 0
@@ -113,7 +114,7 @@ class Scene:
         if isinstance(look, Snapshot):
             look = replace(look, positions={tp: Position(at.committed or 0, at.end) for tp, at in _known(look).items()})
         for event in self.history.see(look):
-            if event.kind not in _TOLD_BY_THE_STORY:
+            if event.kind not in _TOLD_BY_THE_SCRIPT:
                 self.happened(event.text)
         self.rows = rows_of(self.history)
         if isinstance(look, Snapshot):
@@ -152,7 +153,7 @@ class Scene:
         self.loaded = message.get("acknowledged", self.loaded)
 
     def hint(self) -> str:
-        """What is being waited for, in the order in which it holds up the story."""
+        """What is being waited for, most urgent first."""
         apps = self.applications.values()
         dead = [app for app in apps if app.killed_at is not None and self._has_partitions(app)]
         if self.broker == "starting":
@@ -170,14 +171,14 @@ class Scene:
         return "; ".join(busy) or (f"waiting until {self.waiting}" if self.waiting else "")
 
     def _has_partitions(self, app: Application) -> bool:
-        """Whether a dead application's partitions have not been given to others yet."""
+        """Whether a dead application still owns partitions."""
         keys = set(self.history.owners.values())
         members = (self.history.member_of(key) for key in keys)
         return any(member is not None and member.seen.client_id == app.client_id for member in members)
 
 
 def _names(names: list[str]) -> str:
-    """A; A and B; A, B and C."""
+    """Join names: "A", "A and B", "A, B and C"."""
     return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
 
 

@@ -10,10 +10,10 @@ import click
 from roster._extras import missing_error
 from roster.cli.admin import admin
 from roster.cli.errors import Failure, UserError
-from roster.cli.offsets import PLACES, locate, parse_place
 from roster.cli.options import INT32, NAME, bootstrap_option
-from roster.cli.record_output import as_json as to_json
-from roster.cli.record_output import as_line
+from roster.cli.places import PLACES, locate, parse_place
+from roster.cli.topics.record_output import as_json as to_json
+from roster.cli.topics.record_output import as_line
 from roster.model import TopicPartition
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from confluent_kafka import Message
 
-    from roster.cli.reading import Reader
+    from roster.cli.topics.reader import Reader
 
 LEVELS = ("read_uncommitted", "read_committed")
 _MOST_LAST = 1_000_000
@@ -92,7 +92,7 @@ def _refuse_contradictions(start: str | None, stop: str | None, last: int | None
 
 def _load_reader() -> type[Reader]:
     try:
-        from roster.cli.reading import Reader  # noqa: PLC0415  the other commands do without librdkafka
+        from roster.cli.topics.reader import Reader  # noqa: PLC0415  the other commands do without librdkafka
     except ModuleNotFoundError as error:
         raise Failure(str(missing_error("roster topics read", "cli", [error.name or "confluent_kafka"]))) from error
     return Reader
@@ -112,7 +112,7 @@ def _read_ranges(
     stops: dict[TopicPartition, int],
     follow: bool,
 ) -> None:
-    from roster.cli.reading import Range  # noqa: PLC0415  as above
+    from roster.cli.topics.reader import Range  # noqa: PLC0415  as above
 
     for records in reader.read({tp: Range(starts[tp], None if follow else stops[tp]) for tp in starts}):
         printer.print(records)

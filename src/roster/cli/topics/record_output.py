@@ -32,7 +32,7 @@ def as_line(record: Message, partition_width: int, offset_width: int) -> str:
 
 
 def as_json(record: Message) -> str:
-    """The record as one line of JSON; what is not UTF-8 is in `key_base64` and `value_base64`."""
+    """Return the record as one line of JSON; what is not UTF-8 is in `key_base64` and `value_base64`."""
     kind, moment = record.timestamp()
     named = _TIMESTAMP_TYPES.get(kind)
     document = {

@@ -16,11 +16,12 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from roster.cli import group_picture
 from roster.cli.admin import REQUEST_TIMEOUT_MS, admin
-from roster.cli.ending import drop_stdout, end_like_ctrl_c
 from roster.cli.errors import Failure, UserError, one_line
+from roster.cli.groups import picture as group_picture
 from roster.cli.options import NAME, POSITIVE, bootstrap_option
+from roster.cli.output import drop_stdout
+from roster.cli.signals import end_like_ctrl_c
 from roster.client import ClientError
 from roster.console import Away, GroupHistory, Snapshot, rows_of
 from roster.console.looking import Looker, look
@@ -43,13 +44,13 @@ class View(Protocol):
     """Shows a group each time it was looked at, and now and then in between."""
 
     def seen(self, history: GroupHistory, events: Sequence[Event]) -> None:
-        """After each look, with the events it brought."""
+        """Called after each look, with the events it brought."""
 
     def tick(self) -> None:
-        """Some times a second."""
+        """Called a few times a second."""
 
     def close(self) -> None:
-        """Once, whatever the end is."""
+        """Called once, however the watch ends."""
 
 
 @click.command()

@@ -1,4 +1,4 @@
-"""Ctrl-C kept out of librdkafka's callbacks: an exception raised in the one for its log is lost in C."""
+"""Signals: Ctrl-C deferred around callbacks of C code, other signals handled as Ctrl-C is."""
 
 from __future__ import annotations
 
@@ -9,13 +9,25 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from types import FrameType
+
+
+def end_like_ctrl_c(*signals: signal.Signals) -> None:
+    """Unwind on these signals too, so that no child, no directory and no half-drawn screen is left behind."""
+
+    def unwind(_signal: int, _frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    for each in signals:
+        signal.signal(each, unwind)
 
 
 @contextlib.contextmanager
 def deferred_interrupt() -> Iterator[Callable[[], None]]:
-    """Let a SIGINT wait until the function that is yielded is called, or the block ends.
+    """Defer SIGINT until the function that is yielded is called, or the block ends; both raise KeyboardInterrupt then.
 
-    Both raise KeyboardInterrupt then. Outside of the main thread, where no signal arrives, nothing changes.
+    An exception raised in librdkafka's callback for its log would be lost in C. Outside of the main thread, where no
+    signal arrives, nothing changes.
     """
     arrived = False
 

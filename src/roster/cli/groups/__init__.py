@@ -1,0 +1,1 @@
+"""`roster groups`: the consumer groups of a cluster, their members, offsets and lag."""

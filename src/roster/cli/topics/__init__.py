@@ -1,0 +1,1 @@
+"""`roster topics`: the topics of a cluster."""
