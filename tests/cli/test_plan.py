@@ -513,7 +513,7 @@ def test_explain_says_each_move_and_a_summary(feed):
     problem = {"topics": {"t": 4}, "members": {"a": member("t", "t-0 t-1 t-2"), "b": member("t")}}
     code, out, err = feed("sticky", problem, options=("--explain",))
     assert (code, err) == (0, [])
-    assert "line 1: sticky: 2 unchanged, 1 moved, 1 placed that nobody had; 2 to 2 partitions each, as even" in out
+    assert "line 1: sticky: 2 unchanged, 1 moved, 1 placed that had no owner; 2 to 2 partitions each, as even" in out
     assert "balance: a had 3 and keeps 2, b goes from 0 to 2" in out
     code, out, _ = feed("tasks", {"tasks": stateful("0_0"), "clients": {"A": client()}}, options=("--explain",))
     assert code == 0
