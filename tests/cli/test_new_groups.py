@@ -108,7 +108,7 @@ def test_a_share_group_is_named_as_what_it_is(apache_kafka, monkeypatch):
         async def listed() -> list[GroupListing]:
             return [GroupListing("shared", "share", "Stable", "share")]
 
-        monkeypatch.setattr(admin, "_list_groups", listed)
+        monkeypatch.setattr(admin._groups, "list_groups", listed)
         with pytest.raises(GroupTypeError, match="group 'shared' is a share group, which this client cannot describe"):
             admin.describe_group("shared")
 
