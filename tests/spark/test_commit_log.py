@@ -238,7 +238,7 @@ def CommitLogOf(root: Path) -> CommitLog:
 def test_a_writer_without_a_claim_or_at_the_wrong_offset_is_fenced_and_its_files_are_gone(tmp_path: Path) -> None:
     writer = Writer(tmp_path, A)
     writer.log.open()
-    for claim, span, why in [(False, Range(0, 5), "taken over by nobody"), (True, Range(5, 9), "stands at 0")]:
+    for claim, span, why in [(False, Range(0, 5), "claimed by no member"), (True, Range(5, 9), "stands at 0")]:
         if claim:
             writer.log.claim((T0,), A)
             writer.log.commit(A, {T0: Range(0, 0)}, *writer.stage({}), 0)

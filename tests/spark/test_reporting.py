@@ -120,6 +120,7 @@ def test_a_switch_that_is_none_is_named(monkeypatch: pytest.MonkeyPatch) -> None
         level_of(None)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("configured", "lines"),
     [
@@ -133,8 +134,8 @@ def test_lines_go_to_stderr_unless_logging_is_configured_and_never_twice(configu
     """In a process of its own: pytest configures logging."""
     program = (
         f"import logging\n{configured}\n"
-        "from roster.spark.reporting import Reporter, let_speak\n"
-        "let_speak(logging.INFO); let_speak(logging.INFO)\n"
+        "from roster.spark.reporting import Reporter, enable_logging\n"
+        "enable_logging(logging.INFO); enable_logging(logging.INFO)\n"
         "Reporter('g').ended('now')\n"
     )
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

@@ -145,7 +145,7 @@ def test_after_a_stall_the_group_is_left_a_slot_awaited_and_the_work_taken_up_as
     stage = Stage()
 
     def stall(batch: Batch) -> None:
-        watch = stage.run._loop._watch  # type: ignore[union-attr]
+        watch = stage.run._loop._guard  # type: ignore[union-attr]
         for now in (0.0, 284.0, 300.0):
             watch.look(stage.members[0].ownership(), now)
         assert stage.members[0].of("close"), "left at once, before the batch has come back"

@@ -1,4 +1,4 @@
-"""What a `map_arrow` function gives back, held against the schema it was declared with."""
+"""The function given to `map_arrow`, its results checked against the declared schema."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from pyspark.sql.types import StructType
 
 from roster.spark.errors import FunctionError, PipelineError
 
-_NARROWING = 5.0  # seconds for finding the record that a function fails at
+_NARROWING = 5.0  # seconds spent on finding the record that a function fails at
 
 _UTC: dict[str, Any] = {"timezone": "UTC"} if "timezone" in signature(to_arrow_schema).parameters else {}
 """PySpark before 4.2 takes no time zone here and means UTC."""
 
 
 class ArrowFunction:
-    """The function with a check behind it: Spark takes Arrow columns by position and reads their bytes as declared."""
+    """Calls the function and checks its results: Spark takes columns by position and reads their bytes as declared."""
 
     def __init__(
         self, function: Callable[[pa.RecordBatch], pa.RecordBatch | Iterator[pa.RecordBatch]], schema: pa.Schema
@@ -31,7 +31,7 @@ class ArrowFunction:
         self._wanted = _shape(pa.struct(list(schema)))
 
     def __call__(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """The function's record batches with the declared columns; FunctionError if it raises or gives others."""
+        """Yield the function's record batches. Raise FunctionError if it raises, or for other columns than declared."""
         try:
             yield from self._results(batch)
         except _UnfitError as error:
@@ -64,7 +64,7 @@ class ArrowFunction:
             yield ordered
 
     def _ordered(self, result: pa.RecordBatch) -> pa.RecordBatch:
-        """The columns in the schema's order where the names are those of the schema."""
+        """Put columns into the schema's order if they have its names."""
         given, wanted = result.schema.names, self._schema.names
         if given == wanted or len(set(wanted)) < len(wanted) or sorted(given) != sorted(wanted):
             return result
@@ -77,7 +77,7 @@ class ArrowFunction:
             )
 
     def _narrow(self, batch: pa.RecordBatch, kind: type[Exception]) -> pa.RecordBatch:
-        """The smallest part found by halving on which the function raises the same kind of error."""
+        """Return the smallest part, found by halving, on which the function raises the same kind of error."""
         until = time.monotonic() + _NARROWING
         while batch.num_rows > 1 and time.monotonic() < until:
             half = batch.num_rows // 2
@@ -97,11 +97,11 @@ class ArrowFunction:
 
 
 class _UnfitError(Exception):
-    """The function gave something else than was declared."""
+    """The function returned something else than was declared."""
 
 
 def _records(batch: pa.RecordBatch) -> str:
-    """The partitions and offsets of read rows, as `orders-1 offsets 0 to 3`."""
+    """Format partitions and offsets of rows as `orders-1 offsets 0 to 3`."""
     spans: dict[str, tuple[int, int]] = {}
     columns = (batch.column(name).to_pylist() for name in ("topic", "partition", "offset"))
     for topic, partition, offset in zip(*columns, strict=True):
@@ -116,7 +116,7 @@ def _records(batch: pa.RecordBatch) -> str:
 
 
 def _place(error: Exception) -> str:
-    """Where an error was raised, in the function rather than in a library it called where that can be told."""
+    """Return where an error was raised: the line in the function, if possible, rather than in a library it called."""
     frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename != __file__]
     own = [f for f in frames if "site-packages" not in f.filename and "/lib/python" not in f.filename] or frames
     if not own:
@@ -125,7 +125,10 @@ def _place(error: Exception) -> str:
 
 
 def arrow_schema(schema: str | StructType) -> pa.Schema:
-    """The Arrow columns that Spark expects for a schema; PipelineError if it is none. Needs a Spark session."""
+    """Return the Arrow columns that Spark expects for a schema; needs a Spark session.
+
+    Raises PipelineError if it is not a schema.
+    """
     try:
         struct = schema if isinstance(schema, StructType) else StructType.fromDDL(schema)
         if not isinstance(struct, StructType):
@@ -139,7 +142,7 @@ def arrow_schema(schema: str | StructType) -> pa.Schema:
 
 
 def _shape(kind: pa.DataType) -> Any:
-    """A type with what Spark does not look at taken out: the width of offsets, a time's zone, names inside lists."""
+    """Reduce a type to what Spark looks at: not the width of offsets, a time's zone, names inside lists."""
     if pa.types.is_struct(kind):
         return ("struct", tuple((kind.field(n).name, _shape(kind.field(n).type)) for n in range(kind.num_fields)))
     if pa.types.is_list(kind):
@@ -156,7 +159,7 @@ def _shape(kind: pa.DataType) -> Any:
 
 
 def _fits(given: Any, wanted: Any) -> bool:
-    """Equal, or a column of nothing but nulls where anything may be."""
+    """Return True for equal types, and for a column of nulls in place of any type."""
     if given == pa.null():
         return True
     if isinstance(given, tuple) and isinstance(wanted, tuple) and len(given) == len(wanted):

@@ -1,4 +1,4 @@
-"""What one micro-batch is: the ranges it reads, who reads them, and what became of it."""
+"""A micro-batch: its offset ranges, its owner, and its progress."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ class Range(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Offsets in the range, an upper bound of its records."""
+        """Number of offsets in the range, an upper bound of its records."""
         return self.end - self.start
 
 
 class Split(NamedTuple):
-    """The part of one partition's range that one task reads."""
+    """Part of a partition's range that one task reads."""
 
     topic: str
     partition: int
@@ -37,7 +37,7 @@ class Split(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """Who works: one member of a group at one generation."""
+    """Member of a group at a generation: who runs a batch."""
 
     group: str
     generation: int
@@ -46,7 +46,7 @@ class Owner:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """One micro-batch, as `foreach_batch` and sinks see it.
+    """A micro-batch, as passed to `foreach_batch` and sinks.
 
     `number` counts from 0 in each run and says nothing about the records: it is no token for idempotent writes (Delta's
     `txnVersion`, for one). What only grows, over restarts and take-overs, is each partition's next offset: group, topic
@@ -60,18 +60,18 @@ class Batch:
 
     @property
     def generation(self) -> int:
-        """The group's generation in which the batch was planned."""
+        """Generation of the group in which the batch was planned."""
         return self.owner.generation
 
     @property
     def next_offsets(self) -> dict[TopicPartition, int]:
-        """Where each partition stands once the batch counts."""
+        """Next offset of each partition once the batch is committed."""
         return {partition: span.end for partition, span in self.ranges.items()}
 
     def after(
         self, df: DataFrame, positions: Mapping[TopicPartition, int]
     ) -> tuple[DataFrame, dict[TopicPartition, int]]:
-        """The rows that do not count yet, and the positions to store in the transaction that makes them count.
+        """Return the rows that are not stored yet, and the positions to store with them in one transaction.
 
         `positions` is what was stored last, by any member of the group: the next offset of each partition. `df` must
         still have the columns `topic`, `partition` and `offset`. Stored together, rows and positions are exactly once:
@@ -82,7 +82,7 @@ class Batch:
         ...         transaction.add(rows.toLocalIterator())
         ...         transaction.set_positions(positions)
 
-        Raises PipelineError when a column is missing.
+        Raises PipelineError if a column is missing.
         """
         missing = [name for name in ("topic", "partition", "offset") if name not in df.columns]
         if missing:
@@ -100,7 +100,7 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """What one batch did. Times are milliseconds; `started_at` is wall-clock time since the epoch."""
+    """Result of one batch. Times are milliseconds; `started_at` is wall-clock time since the epoch."""
 
     group: str
     member_id: str
@@ -109,22 +109,22 @@ class Progress:
     started_at: int
     duration_ms: int
     rows: int
-    """Records read (not offsets: gaps are not counted)."""
+    """Records read; fewer than offsets where there are gaps."""
     ranges: Mapping[TopicPartition, Range]
     lag: Mapping[TopicPartition, int]
-    """Offsets still to read after this batch, for every partition owned."""
+    """Offsets left to read after this batch, by owned partition."""
     tasks: int
     phases: Mapping[str, int] = field(default_factory=dict)
     """Milliseconds by phase: plan, work (read, transform and write), sink (its commit), group (the offsets' commit)."""
 
     @property
     def rows_per_second(self) -> float:
-        """Records over the batch's whole duration."""
+        """Records read per second of the batch's whole duration."""
         return self.rows * 1000 / max(self.duration_ms, 1)
 
     @property
     def total_lag(self) -> int:
-        """Offsets still to read over all partitions owned."""
+        """Offsets left to read in all owned partitions."""
         return sum(self.lag.values())
 
     def __str__(self) -> str:
@@ -135,7 +135,7 @@ class Progress:
         )
 
     def to_json(self) -> str:
-        """One line of JSON; partitions are written `topic-partition`."""
+        """Return one line of JSON, with partitions as `topic-partition`."""
         document: dict[str, Any] = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
         document["ranges"] = {str(partition): list(span) for partition, span in self.ranges.items()}
         document["lag"] = {str(partition): lag for partition, lag in self.lag.items()}

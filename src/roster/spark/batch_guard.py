@@ -1,4 +1,4 @@
-"""Watches group and Spark while a batch runs: cancels it when its partitions are lost, it is late, or it stalls."""
+"""Cancels the running batch when its partitions are lost, the revoke deadline comes, or Spark makes no progress."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from roster.spark.member_protocol import Membership
 
 log = logging.getLogger(__name__)
 
-_TICK = 0.5  # seconds between looks when nothing changes
-_LOOKS = 20  # at a batch's progress within its patience
+_TICK = 0.5  # seconds between two checks while ownership does not change
+_LOOKS = 20  # checks of a batch's progress within its patience
 
 
 def cancel_reason(batch: Batch, ownership: Ownership, now: float, margin: float) -> str | None:
-    """Why the batch must not go on, None if it may. `now` and `margin` are monotonic seconds.
+    """Return why the batch must be cancelled, None if it may go on. `now` is monotonic seconds.
 
-    A batch must be over `margin` before the deadline: the time it takes to cancel it and say so.
+    `margin` is the seconds before the revoke deadline that cancelling and releasing take.
     """
     if ownership.error is not None:
         return f"the member failed: {ownership.error}"
@@ -36,7 +36,7 @@ def cancel_reason(batch: Batch, ownership: Ownership, now: float, margin: float)
 
 
 class BatchGuard:
-    """A thread that holds each batch against the member's ownership."""
+    """A thread that checks the running batch against the member's ownership and Spark's progress."""
 
     def __init__(
         self,
@@ -47,10 +47,10 @@ class BatchGuard:
         activity: Callable[[], object] = lambda: None,
         patience: float = float("inf"),
     ) -> None:
-        """`cancel` ends the running batch's jobs, is thread-safe and may be called again.
+        """`cancel` cancels the running batch's jobs; it is thread-safe and may be called again.
 
-        A batch whose `activity` stays the same for `patience` seconds is cancelled and the group is left at once, so
-        that others can do the work even if the cancel takes its time; `stalled` then says so.
+        If `activity` returns the same for `patience` seconds, the batch is cancelled and the group is left at once, so
+        that other members can do the work even if cancelling takes long; `stalled` is then the reason.
         """
         self._member, self._cancel, self._margin = member, cancel, margin
         self._activity, self._patience = activity, patience
@@ -61,26 +61,26 @@ class BatchGuard:
         self._batch: Batch | None = None
         self._reason: str | None = None
         self._closed = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="roster-watch", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="roster-batch-guard", daemon=True)
 
     def start(self) -> None:
-        """Begin to watch."""
+        """Start the thread."""
         self._thread.start()
 
     def begin(self, batch: Batch) -> None:
-        """A batch is starting."""
+        """Guard a batch from now on."""
         with self._lock:
             self._batch, self._reason = batch, None
             self._seen, self._looked = None, float("-inf")
 
     def end(self) -> str | None:
-        """The batch is over; returns why it was cancelled, None if it was not."""
+        """End guarding the batch; return why it was cancelled, None if it was not."""
         with self._lock:
             self._batch = None
             return self._reason
 
     def cancel(self, reason: str) -> None:
-        """Cancel the running batch, if there is one."""
+        """Cancel the batch, if one is running."""
         with self._lock:
             if self._batch is not None and self._reason is None:
                 log.warning("batch %d is cancelled: %s", self._batch.number, reason)
@@ -89,7 +89,7 @@ class BatchGuard:
                 self._cancel()
 
     def look(self, ownership: Ownership, now: float) -> None:
-        """Hold the running batch against an ownership; cancels again while it lasts (it may start further jobs)."""
+        """Check the running batch; cancel again while it runs on, as it may start further jobs."""
         with self._lock:
             batch, reason = self._batch, self._reason
         if batch is not None:
@@ -102,7 +102,7 @@ class BatchGuard:
                 self._member.close()
 
     def _stall(self, now: float) -> str | None:
-        """Why the batch is taken to stand still, None if it gets on."""
+        """Return why the batch counts as stalled, None if it makes progress."""
         if now - self._looked < self._patience / _LOOKS:
             return None
         self._looked = now
@@ -121,7 +121,7 @@ class BatchGuard:
             return self._batch is not None and self._reason is not None
 
     def close(self) -> None:
-        """Stop watching; the thread ends within a tick."""
+        """Stop the thread; it ends within 0.5 s."""
         self._closed.set()
 
     def _run(self) -> None:

@@ -1,7 +1,7 @@
-"""The driver's loop: what is owned becomes batches, batches become commits, and what is revoked is handed over.
+"""The loop on the driver: micro-batches over the partitions assigned to the member.
 
-One pass: look at the ownership → positions of what is new → the logs' ends → ranges and tasks → run the batch → the
-sink's commit → the group's commit. Between two passes nothing is in flight: there revoked partitions are released.
+One pass: ownership → positions of newly assigned partitions → log end offsets → ranges and tasks → run the batch →
+commit in the sink → commit in the group. Revoked partitions are released between two passes, when no batch is running.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from roster.spark.starting_offsets import StartingPositions
 
 log = logging.getLogger(__name__)
 
-_SLICE = 0.2  # seconds: how late `stop` may be noticed while nothing happens
-_RETRY = 0.2  # seconds before a call that failed for a passing reason is made again
-_GIVE_UP = 10.0  # seconds a stopping pipeline tries to commit its last batch
+_SLICE = 0.2  # seconds between two looks at `stop` while waiting
+_RETRY = 0.2  # seconds before a retry
+_GIVE_UP = 10.0  # seconds for which a stopping pipeline retries the commit of its last batch
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What running a batch gave: the sink's handle of the uncommitted results, and the records read."""
+    """Result of a batch that is not committed: what `Sink.write` returned, and the number of records read."""
 
     staged: Any
     rows: int
@@ -44,20 +44,41 @@ class Runner(Protocol):
 
     @property
     def cores(self) -> int:
-        """About how many tasks run at once."""
+        """Number of tasks that run at once, as far as Spark knows."""
 
     def run(self, batch: Batch, tasks: Sequence[Sequence[Split]], sink: Sink) -> Outcome:
-        """Read, transform and write; raises whatever went wrong, also when cancelled."""
+        """Read, transform and write. Raises what failed, and Spark's error if cancelled."""
 
     def cancel(self) -> None:
-        """End the jobs of the running batch; thread-safe."""
+        """Cancel the jobs of the running batch; thread-safe."""
 
     def activity(self) -> object:
-        """Something that differs whenever the running batch has got on; thread-safe."""
+        """Return a value that changes with each job, stage and task of the batch that ends; thread-safe."""
+
+
+class _Timer:
+    """Times of one batch: when it began, and how long each phase took."""
+
+    def __init__(self) -> None:
+        self.started_at = time.time_ns() // 1_000_000
+        """Wall-clock milliseconds."""
+        self.begun = self._lapped = time.monotonic()
+        self.phases: dict[str, int] = {}
+
+    def lap(self, phase: str) -> None:
+        """Record the milliseconds since the last lap."""
+        now = time.monotonic()
+        self.phases[phase] = round((now - self._lapped) * 1000)
+        self._lapped = now
+
+    @property
+    def duration_ms(self) -> int:
+        """Milliseconds from the start to the last lap."""
+        return round((self._lapped - self.begun) * 1000)
 
 
 class DriverLoop:
-    """One run of a pipeline, on the caller's thread."""
+    """Micro-batches of one group member, on the caller's thread."""
 
     def __init__(
         self,
@@ -66,21 +87,21 @@ class DriverLoop:
         sink: Sink,
         options: Options,
         on_progress: Callable[[Progress], object] | None = None,
-        watch: BatchGuard | None = None,
+        guard: BatchGuard | None = None,
         reporter: Reporter | None = None,
         first_batch: int = 0,
     ) -> None:
         self._member, self._runner, self._sink, self._options = member, runner, sink, options
         self._on_progress = on_progress
         self._reporter = reporter or Reporter(options.group)
-        self._starting_points = StartingPositions(member, sink, options, self._reporter)
+        self._starting_positions = StartingPositions(member, sink, options, self._reporter)
         margin = min(5.0, options.rebalance_timeout_ms / 10_000)
         patience = options.max_batch_ms / 1000
-        self._watch = watch or BatchGuard(member, runner.cancel, margin, activity=runner.activity, patience=patience)
+        self._guard = guard or BatchGuard(member, runner.cancel, margin, activity=runner.activity, patience=patience)
         self._margin = margin
         self._positions: dict[TopicPartition, int] = {}
         self._targets: dict[TopicPartition, int] = {}
-        """With `available_now`: where each partition's log ended when it was taken over."""
+        """With `available_now`: the log end offset of each partition when it was assigned."""
         self._adopted: Ownership | None = None
         self._stopping = False
         self.batches = first_batch
@@ -89,29 +110,30 @@ class DriverLoop:
         self.last_progress: Progress | None = None
 
     def stop(self, *, now: bool = False) -> None:
-        """End after the batch in flight, or (`now`) cancel that and leave it uncommitted. Thread- and signal-safe."""
+        """End after the running batch, or with `now` cancel it uncommitted. Thread- and signal-safe."""
         self._stopping = True
         if now:
-            self._watch.cancel("the pipeline was told to stop at once")
+            self._guard.cancel("the pipeline was told to stop at once")
 
     @property
     def stalled(self) -> str | None:
-        """Why a batch was taken to stand still and the group was left; None otherwise."""
-        return self._watch.stalled
+        """Why a batch counted as stalled and the group was left; None otherwise."""
+        return self._guard.stalled
 
     def run(self, *, available_now: bool) -> None:
-        """Work until stopped or stalled or, with `available_now`, until what was there at the take-over is done.
+        """Run batches until stopped or stalled or, with `available_now`, up to the log end offsets at the assignment.
 
-        The member must have been started; it is closed here only when a batch stalls.
+        The member must have been started; it is closed here only if a batch stalls. Raises PipelineError and
+        ClientError if the run cannot go on, and what a function, a task or the sink raised.
         """
-        self._starting_points.note_topics()
+        self._starting_positions.note_topics()
         if self._options.trigger_interval_ms is None and self._sink.default_trigger_interval_ms and not available_now:
             self._reporter.line(
                 "small batches start apart, the sink's default; trigger_interval_ms changes it",
                 seconds=self._sink.default_trigger_interval_ms / 1000,
                 sink=type(self._sink).__name__,
             )
-        self._watch.start()
+        self._guard.start()
         try:
             while not self._stopping and self.stalled is None:
                 self._reporter.tick()
@@ -132,10 +154,10 @@ class DriverLoop:
                     return
                 self._idle(self._options.poll_interval_ms / 1000, ownership)
         finally:
-            self._watch.close()
+            self._guard.close()
 
     def _pass(self, *, available_now: bool) -> tuple[Ownership, bool]:
-        """One pass; returns what was owned at its begin, and whether there was a batch."""
+        """Do one pass; return the ownership it began with, and False if there was nothing to read."""
         ownership = self._member.ownership()
         if ownership.error is not None:
             raise ownership.error
@@ -144,56 +166,67 @@ class DriverLoop:
         self._adopt(ownership)
         if not self._positions:
             return ownership, False
-        started, begun = time.time_ns() // 1_000_000, time.monotonic()
+        timer = _Timer()
         ends = self._member.end_offsets(self._positions.keys())
-        if available_now:
-            for partition, end in ends.items():
-                self._targets.setdefault(partition, end)
-            wanted = {partition: min(end, self._targets[partition]) for partition, end in ends.items()}
-        else:
-            wanted = ends
-        available = {p: Range(start, wanted[p]) for p, start in self._positions.items() if wanted[p] > start}
+        available = self._available(ends, available_now=available_now)
         if not available:
             return ownership, False
-        pause = self._pause(available, begun, available_now=available_now)
+        pause = self._pause(available, timer.begun, available_now=available_now)
         if pause > 0:
             self._idle(pause, ownership)
-            return ownership, True
-        self._batch_started = begun
+        else:
+            self._run_batch(ownership, available, ends, timer)
+        return ownership, True
+
+    def _run_batch(
+        self,
+        ownership: Ownership,
+        available: Mapping[TopicPartition, Range],
+        ends: Mapping[TopicPartition, int],
+        timer: _Timer,
+    ) -> None:
+        """Plan a batch, run it, and commit it in the sink and then in the group."""
+        self._batch_started = timer.begun
         ranges = planner.limit(available, self._options.max_offsets_per_batch)
         tasks = planner.tasks(ranges, self._options.tasks or self._runner.cores, self._options.min_offsets_per_task)
         batch = Batch(self.batches, self._owner(ownership), ranges)
-        planned = time.monotonic()
+        timer.lap("plan")
         outcome = self._work(batch, tasks)
-        worked = time.monotonic()
+        timer.lap("work")
         if outcome is None or not self._sink_commit(batch, outcome):
             self._forget(batch)
-            return ownership, True
-        sunk = time.monotonic()
+            return
+        timer.lap("sink")
         self.batches += 1
         self._positions.update(batch.next_offsets)
         self._group_commit(batch, ownership)
-        done = time.monotonic()
-        moments = {"plan": (begun, planned), "work": (planned, worked), "sink": (worked, sunk), "group": (sunk, done)}
+        timer.lap("group")
         self._report(
             Progress(
                 group=batch.owner.group,
                 member_id=batch.owner.member_id,
                 generation=batch.generation,
                 batch=batch.number,
-                started_at=started,
-                duration_ms=round((done - begun) * 1000),
+                started_at=timer.started_at,
+                duration_ms=timer.duration_ms,
                 rows=outcome.rows,
                 ranges=ranges,
                 lag={p: max(ends[p] - position, 0) for p, position in self._positions.items() if p in ends},
                 tasks=len(tasks),
-                phases={name: round((to - since) * 1000) for name, (since, to) in moments.items()},
+                phases=timer.phases,
             )
         )
-        return ownership, True
+
+    def _available(self, ends: Mapping[TopicPartition, int], *, available_now: bool) -> dict[TopicPartition, Range]:
+        """Return what there is to read; with `available_now` up to the log end offset seen first."""
+        if available_now:
+            for partition, end in ends.items():
+                self._targets.setdefault(partition, end)
+            ends = {partition: min(end, self._targets[partition]) for partition, end in ends.items()}
+        return {p: Range(start, ends[p]) for p, start in self._positions.items() if ends[p] > start}
 
     def _pause(self, available: Mapping[TopicPartition, Range], now: float, *, available_now: bool) -> float:
-        """Seconds to wait before these offsets are looked at again; not above 0: the batch may start."""
+        """Return the seconds to wait before the next look; 0 or less if the batch may start."""
         configured, most = self._options.trigger_interval_ms, self._options.max_offsets_per_batch
         if configured is not None:
             return self._batch_started + configured / 1000 - now
@@ -203,11 +236,11 @@ class DriverLoop:
         return min(left, self._options.poll_interval_ms / 1000)
 
     def _adopt(self, ownership: Ownership) -> None:
-        """Forget the positions of what is not owned any more and find those of what is new."""
+        """Drop the positions of partitions no longer owned and find those of newly assigned ones."""
         before = self._adopted
         if before is not None and before.epoch == ownership.epoch and ownership.partitions <= self._positions.keys():
             return
-        # Two changes since the last look, or a new member id, may hide that a partition was gone in between.
+        # Between two changes, or two member ids, another member may have owned a partition.
         continuous = (
             before is not None
             and ownership.epoch - before.epoch <= 1
@@ -217,31 +250,31 @@ class DriverLoop:
         kept = {p: at for p, at in self._positions.items() if continuous and p in ownership.partitions}
         new = ownership.partitions - kept.keys()
         self._reporter.owns(ownership, self._member.assignor)
-        found, untold = self._starting_points.find(sorted(new), self._owner(ownership))
+        found, uncommitted = self._starting_positions.find(sorted(new), self._owner(ownership))
         self._positions = {**kept, **found}
         self._targets = {p: end for p, end in self._targets.items() if p in ownership.partitions}
         self._adopted = ownership
-        if untold:
-            self._tell_group({p: found[p] for p in untold}, ownership)
+        if uncommitted:
+            self._commit_starts({p: found[p] for p in uncommitted}, ownership)
 
-    def _tell_group(self, starts: dict[TopicPartition, int], ownership: Ownership) -> None:
-        """Commit where partitions start, so that `latest` stays what it was and lag is right; no harm if it fails."""
+    def _commit_starts(self, starts: dict[TopicPartition, int], ownership: Ownership) -> None:
+        """Commit where partitions start, so that `latest` keeps its meaning and lag is known; log a failure."""
         try:
             self._member.commit({p: OffsetAndMetadata(at) for p, at in starts.items()}, ownership)
         except ClientError as error:
             log.info("starting offsets not committed: %s", error)
 
     def _work(self, batch: Batch, tasks: Sequence[Sequence[Split]]) -> Outcome | None:
-        """Run the batch; None if it was cancelled or its partitions went away while it ran."""
-        self._watch.begin(batch)
+        """Run the batch; return None if it was cancelled or its partitions were lost meanwhile."""
+        self._guard.begin(batch)
         try:
             outcome = self._runner.run(batch, tasks, self._sink)
         except Exception:
-            if self._watch.end() is None:
+            if self._guard.end() is None:
                 raise
             self._sink.abort(None, batch)
             return None
-        reason = self._watch.end()
+        reason = self._guard.end()
         if reason is None:
             reason = cancel_reason(batch, self._member.ownership(), float("-inf"), self._margin)
             if reason is not None:
@@ -260,7 +293,7 @@ class DriverLoop:
         return True
 
     def _group_commit(self, batch: Batch, ownership: Ownership) -> None:
-        """Commit the batch's offsets under the ownership it was planned with, as long as its partitions are held."""
+        """Commit the batch's offsets under the ownership it was planned with; retry while its partitions are owned."""
         offsets = {p: OffsetAndMetadata(at) for p, at in batch.next_offsets.items()}
         give_up = None
         while offsets:
@@ -291,11 +324,11 @@ class DriverLoop:
         self._drop(batch.ranges.keys())
 
     def _drop(self, partitions: Any) -> None:
-        """The positions of these partitions are in doubt: they are found anew if they are still owned."""
+        """Forget positions that are in doubt: those of partitions still owned are looked up again."""
         self._positions = {p: at for p, at in self._positions.items() if p not in partitions}
 
     def _is_done(self, ownership: Ownership) -> bool:
-        """Nothing left of what was there; an empty share is believed after a heartbeat without change."""
+        """Return True if all that was available is read; an empty assignment must last for one heartbeat interval."""
         if ownership.generation < 0 or ownership.revoking:
             return False
         if not ownership.partitions:
@@ -311,7 +344,7 @@ class DriverLoop:
             self._reporter.line("no topic matches", logging.WARNING, pattern=self._options.topics.pattern)
 
     def _idle(self, seconds: float, ownership: Ownership) -> None:
-        """Wait for a change of ownership, `stop`, or the time to pass."""
+        """Wait for `seconds`, a change of ownership, or `stop`."""
         until = time.monotonic() + seconds
         while not self._stopping and (left := until - time.monotonic()) > 0:
             if self._member.wait(ownership.epoch, min(left, _SLICE)).epoch != ownership.epoch:

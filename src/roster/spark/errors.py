@@ -1,4 +1,4 @@
-"""What goes wrong in a pipeline, said once and clearly."""
+"""Exceptions of a pipeline."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from roster._errors import RosterError
 
 
 class PipelineError(RosterError):
-    """A pipeline cannot start or go on: names the option or part at fault and what to do about it."""
+    """A pipeline cannot start or go on; the text names the option or part at fault and the fix."""
 
     def __init__(self, problem: str, *, field: str | None = None, fix: str | None = None) -> None:
         """`field` is the option's name as the caller wrote it; `fix` is one imperative sentence."""
@@ -18,20 +18,20 @@ class PipelineError(RosterError):
 
 
 class FunctionError(PipelineError):
-    """The function given to `map_arrow` raised, or gave something else than was declared; the batch is not committed.
+    """The function given to `map_arrow` raised, or returned other columns than declared; the batch is not committed.
 
-    The text names the records that the function was given; `details` is the function's own traceback where it is known,
-    which the log of `roster.spark.execution` has at debug level.
+    The text names the records that the function was called with. `details` is the function's traceback if known; the
+    logger `roster.spark.execution` writes it at debug level.
     """
 
     def __init__(self, problem: str, *, passing: bool = False, details: str = "") -> None:
-        """`passing` is set for errors that trying again may mend (OSError, MemoryError)."""
+        """`passing` is True for errors that a retry may clear (OSError, MemoryError)."""
         super().__init__(problem, field="map_arrow")
         self.passing, self.details = passing, details
 
 
 class SinkFencedError(PipelineError):
-    """Another writer has moved on from where this one stands: its results were dropped, nothing was written."""
+    """Another writer has moved a partition's position: the results of this one were dropped, nothing was written."""
 
 
 _TELLING = (
@@ -42,7 +42,7 @@ _TELLING = (
 
 
 def reason_of(error: BaseException) -> str:
-    """The line of a Spark error that names its cause, out of the hundreds that it may have."""
+    """Return the line of a Spark error that names its cause."""
     text = str(error)
     for pattern in _TELLING:
         found = [line.strip() for line in pattern.findall(text)]

@@ -1,4 +1,4 @@
-"""Batches as Spark jobs: a DataFrame whose tasks read their own offset ranges."""
+"""Batches as Spark jobs: DataFrames whose tasks read offset ranges of their own."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _JOB_PROPERTIES = ("spark.jobGroup.id", "spark.job.description", "spark.job.inte
 
 
 class _ByTask(AccumulatorParam[dict[int, Any]]):
-    """What each task has to say: a task that runs twice counts once."""
+    """Accumulates a value per task: a task that runs twice counts once."""
 
     def zero(self, value: dict[int, Any]) -> dict[int, Any]:
         return {}
@@ -41,7 +41,7 @@ class _ByTask(AccumulatorParam[dict[int, Any]]):
 
 
 class SparkRunner:
-    """Runs one pipeline's batches in a Spark session; each batch is a job group of its own."""
+    """Runs one pipeline's batches in a Spark session, each in a job group of its own."""
 
     def __init__(
         self,
@@ -63,11 +63,15 @@ class SparkRunner:
 
     @property
     def cores(self) -> int:
-        """How many tasks Spark says it runs at once."""
+        """Number of tasks that run at once: Spark's default parallelism."""
         return self._context.defaultParallelism
 
     def run(self, batch: Batch, tasks: Sequence[Sequence[Split]], sink: Sink) -> Outcome:
-        """Read, transform and write in the calling thread."""
+        """Read, transform and write in the calling thread.
+
+        Raises FunctionError for the `map_arrow` function, ReadError for a range that could not be read, PipelineError
+        for a frame or rows that do not fit, and what Spark, the transform or the sink raised.
+        """
         context = self._context
         before = {name: context.getLocalProperty(name) for name in _JOB_PROPERTIES}
         job_group = f"{self._prefix}-{batch.number}"
@@ -106,18 +110,18 @@ class SparkRunner:
         return FunctionError(problem, details=details)
 
     def cancel(self) -> None:
-        """Cancel the jobs of the running batch; its Python workers are ended with them."""
+        """Cancel the jobs of the running batch, and with them its Python workers."""
         job_group = self._job_group
         if job_group is not None:
             self._context.cancelJobGroup(job_group)
 
     def activity(self) -> object:
-        """Something that differs whenever the running batch has got on: a job, stage or task more is done."""
+        """Return the number of jobs, stages and tasks of the running batch that ended; None between two batches."""
         job_group = self._job_group
         return None if job_group is None else task_counts(self._context, job_group)[0]
 
     def ask_for_slot(self) -> SlotProbe:
-        """A probe that has been started."""
+        """Start a probe for a task slot."""
         probe = SlotProbe(self._context, self._config.group)
         probe.start()
         return probe
@@ -137,7 +141,7 @@ class SparkRunner:
         return result
 
     def _transformed(self, transform: Callable[[DataFrame], DataFrame], frame: DataFrame) -> DataFrame:
-        """The user's frame; the first batch's plan is looked at for what belongs into a stream."""
+        """Apply the transform; on the first batch check the plan for operators that need a stream."""
         if self._is_checked:
             return transform(frame)
         result, warnings = checked(transform, frame)
@@ -148,7 +152,7 @@ class SparkRunner:
 
 
 def _task_error(error: Exception) -> FunctionError | ReadError | None:
-    """What Spark wraps in some hundred lines: the reading task's own error."""
+    """Find the reading task's own error in Spark's, which wraps it in some hundred lines."""
     found = re.search(r"roster\.spark\.(?:errors\.(FunctionError)|reader\.ReadError): (.*)", str(error))
     if found is None:
         return None
@@ -162,7 +166,7 @@ def _ranges(batch: Batch) -> str:
 
 
 def check_session(spark: SparkSession) -> None:
-    """PipelineError unless the session is a running classic one."""
+    """Raise PipelineError unless the session is a running classic one."""
     context: Any = getattr(spark, "_sc", None)
     if context is None:
         raise PipelineError(

@@ -1,4 +1,4 @@
-"""Check, with a tiny job, that an executor has a free slot and that its Python can do a batch's work."""
+"""Probe for a task slot: a small job that ends when an executor has run it, and reports that executor's Python."""
 
 from __future__ import annotations
 
@@ -14,7 +14,13 @@ from pyspark import InheritableThread, SparkContext
 from roster import __version__
 from roster.spark.errors import PipelineError, reason_of
 
-_PARTS = {"roster": "Roster", "confluent_kafka": "confluent-kafka", "pyarrow": "pyarrow", "pandas": "pandas"}
+_PARTS = {
+    "roster": "Roster",
+    "confluent_kafka": "confluent-kafka",
+    "pyarrow": "pyarrow",
+    "pandas": "pandas",
+    "typing_extensions": "typing-extensions",
+}
 _FIX = (
     "Give executors and driver one environment: set PYSPARK_PYTHON before the session is made "
     f"(the driver runs {sys.executable}), or ship it with spark.archives"
@@ -22,7 +28,7 @@ _FIX = (
 
 
 class SlotProbe:
-    """One tiny job in a thread of its own; it ends when an executor has run its only task."""
+    """A job of one small task, in a thread of its own."""
 
     def __init__(self, context: SparkContext, group: str) -> None:
         self._context = context
@@ -37,21 +43,21 @@ class SlotProbe:
         self._thread.start()
 
     def wait(self, seconds: float) -> bool:
-        """Wait for the job to end; False if it has not."""
+        """Wait up to `seconds` for the job to end; return False if it has not."""
         self._thread.join(seconds)
         return not self._thread.is_alive()
 
     def cancel(self) -> None:
-        """Withdraw the job."""
+        """Cancel the job."""
         self._context.cancelJobGroup(self._job_group)
 
     @property
     def running(self) -> bool:
-        """Whether an executor is at work on it."""
+        """True while an executor runs the task."""
         return task_counts(self._context, self._job_group)[1] > 0
 
     def check(self) -> None:
-        """PipelineError when the job showed that executors cannot do a pipeline's work."""
+        """Raise PipelineError if the executors' Python cannot run a pipeline's tasks."""
         if self._error is not None:
             raise PipelineError(f"executors cannot run Python: {reason_of(self._error)}", field="spark", fix=_FIX)
         check_worker(self._found)
@@ -67,7 +73,7 @@ class SlotProbe:
 def _worker_report(parts: Mapping[str, str]) -> Callable[[Iterable[int]], Iterable[dict[str, Any]]]:
     names = list(parts)
 
-    # A nested function is pickled by value, so a worker without Roster can load it: it uses nothing of this module.
+    # A nested function is pickled by value: a worker without Roster can load it if it uses nothing of this module.
     def look(_: Iterable[int]) -> Iterable[dict[str, Any]]:
         missing = {}
         for name in names:
@@ -88,7 +94,7 @@ def _worker_report(parts: Mapping[str, str]) -> Callable[[Iterable[int]], Iterab
 
 
 def check_worker(found: Mapping[str, Any]) -> None:
-    """PipelineError if what a worker reported of itself lacks something or is another Roster than the driver's."""
+    """Raise PipelineError if a worker lacks a package or has another version of Roster than the driver."""
     missing: Mapping[str, str] = found["missing"]
     where = f"executors run {found['python']} (Python {found['python_version']}, host {found['host']})"
     if missing:
@@ -105,7 +111,7 @@ def check_worker(found: Mapping[str, Any]) -> None:
 
 
 def task_counts(context: SparkContext, job_group: str) -> tuple[int, int]:
-    """Of a job group: tasks finished (with jobs and stages, so that each step counts), and tasks running."""
+    """Return a job group's finished tasks, with its jobs and stages so that each step counts, and its running tasks."""
     tracker = context.statusTracker()
     finished = running = 0
     for job_id in tracker.getJobIdsForGroup(job_group):

@@ -1,4 +1,4 @@
-"""What the loop needs from a group member; `roster.client.GroupMember` is one, tests script another."""
+"""Group member as the driver's loop needs it; `roster.client.GroupMember` is one, tests script another."""
 
 from __future__ import annotations
 
@@ -14,51 +14,51 @@ from roster.spark.options import Options
 
 
 class Membership(Protocol):
-    """A member of a group, as `roster.client.GroupMember` describes each method."""
+    """A group member; `roster.client.GroupMember` describes each method and what it raises."""
 
     def start(self, timeout: float = 60.0) -> None:
-        """Join; returns with the first assignment or after `timeout` seconds."""
+        """Join; return with the first assignment or after `timeout` seconds."""
 
     def ownership(self) -> Ownership:
-        """What is owned now."""
+        """Return the ownership now."""
 
     def wait(self, epoch: int, timeout: float) -> Ownership:
-        """The newest ownership once its epoch differs from `epoch`, or after `timeout` seconds."""
+        """Return the ownership once its epoch differs from `epoch`, or after `timeout` seconds."""
 
     def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], ownership: Ownership) -> None:
-        """Commit for work done under `ownership`."""
+        """Commit offsets of work done under `ownership`."""
 
     def release(self, partitions: Collection[TopicPartition]) -> None:
-        """Work on these revoking partitions has stopped."""
+        """Give up partitions that are being revoked, once no work on them runs."""
 
     def committed(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """The group's offsets."""
+        """Return the group's committed offsets."""
 
     def beginning_offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """The first offsets the logs hold."""
+        """Return the log start offsets."""
 
     def end_offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """The logs' ends."""
+        """Return the log end offsets."""
 
     def offsets_for_times(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
-        """The first offsets at or after wall-clock ms."""
+        """Return the first offsets at or after times in milliseconds since the epoch; None if there is none."""
 
     def partitions_for(self, topics: Collection[str]) -> dict[str, int]:
-        """Partition counts."""
+        """Return partition counts by topic."""
 
     def topics(self) -> frozenset[str]:
-        """The topics followed now."""
+        """Return the topics that the subscription matches now."""
 
     @property
     def assignor(self) -> str | None:
-        """The assignor that the group chose."""
+        """Name of the assignor that the group chose."""
 
     def close(self, leave: bool = True, timeout: float = 10.0) -> None:
-        """Stop, and leave the group; from any thread, also while `start` waits."""
+        """Leave the group and stop; from any thread, also while `start` waits."""
 
 
 def group_member(options: Options) -> Membership:
-    """The member a pipeline's options ask for."""
+    """Make the member for a pipeline's options. Raises OptionError for a value that cannot work."""
     kind = StableEndsMember if options.isolation_level == "read_committed" else GroupMember
     return kind(
         options.bootstrap,
@@ -79,7 +79,7 @@ def group_member(options: Options) -> Membership:
 
 
 class StableEndsMember(GroupMember):
-    """For `read_committed`: a log ends where its first open transaction begins, so that no range waits for that."""
+    """Member for `read_committed`: a log ends at its last stable offset, so that no range waits for a transaction."""
 
     _admin: AdminClient | None = None
 
@@ -88,7 +88,7 @@ class StableEndsMember(GroupMember):
         self._addresses, self._patience = bootstrap, request_timeout_ms / 1000
 
     def end_offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """The last stable offset of each partition."""
+        """Return the last stable offset of each partition. Raises ClientError if a broker does not answer."""
         if self._admin is None:
             self._admin = AdminClient({"bootstrap.servers": self._addresses, "log_level": 2})
         wanted = {confluent_kafka.TopicPartition(*partition): partition for partition in partitions}

@@ -30,7 +30,7 @@ from roster.spark.options import (
     refuse_foreign_names,
 )
 from roster.spark.reader import ReaderConfig
-from roster.spark.reporting import Reporter, let_speak, level_of
+from roster.spark.reporting import Reporter, enable_logging, level_of
 from roster.spark.run import Run, client_id_of
 from roster.spark.signals import stopping
 from roster.spark.sinks.base import Sink
@@ -304,7 +304,7 @@ class Pipeline:
 
     def _guarded(self, *, available_now: bool) -> None:
         """One run with its last line, whatever becomes of it."""
-        let_speak(self._log_level)
+        enable_logging(self._log_level)
         reporter = Reporter(self._options.group, enabled=self._log_level is not None)
         try:
             with stopping(self._stop):

@@ -1,4 +1,4 @@
-"""Which offsets the next batch reads, and which task reads what: pure functions over lag."""
+"""Offsets of the next batch and their split over tasks: pure functions of lag."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from roster.spark.batch import Range, Split
 
 
 def limit(available: Mapping[TopicPartition, Range], most: int | None) -> dict[TopicPartition, Range]:
-    """The part of `available` that one batch of at most `most` offsets takes: a share in proportion to each lag.
+    """Return the part of `available` that a batch of at most `most` offsets reads, in proportion to each lag.
 
     Every partition with lag gets at least one offset, so none starves; with more such partitions than `most`, the batch
     has one offset of each. Largest remainders get what rounding leaves. Empty ranges are left out.
@@ -33,7 +33,7 @@ def limit(available: Mapping[TopicPartition, Range], most: int | None) -> dict[T
 
 
 def tasks(ranges: Mapping[TopicPartition, Range], cores: int, least: int = 1) -> list[tuple[Split, ...]]:
-    """Ranges dealt to at most `cores` tasks of equal size, none (but a lone one) smaller than about `least` offsets.
+    """Deal ranges to at most `cores` tasks of equal size, none (but a lone one) smaller than about `least` offsets.
 
     The ranges are laid end to end in order and cut into equal lengths: small ones end up together in one task, large
     ones are split over several, and no task reads one partition twice.

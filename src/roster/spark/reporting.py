@@ -1,4 +1,4 @@
-"""What a pipeline says of itself by default: one line each for joining, handing over, progress and the end."""
+"""Log lines of a pipeline: one each for joining, handing over, progress and the end."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from roster.spark.errors import PipelineError, reason_of
 log = logging.getLogger("roster.pipeline")
 
 INTERVAL = 10.0
-"""Seconds between two progress lines, at least."""
+"""Least seconds between two progress lines."""
 _MOST_NAMED = 8  # runs of partitions in one line
 _LEVELS = {"0": None, "off": None, "1": logging.INFO, "on": logging.INFO, "info": logging.INFO} | {
     "debug": logging.DEBUG,
@@ -27,8 +27,8 @@ _LEVELS = {"0": None, "off": None, "1": logging.INFO, "on": logging.INFO, "info"
 }
 
 
-class _Fallback(logging.StreamHandler[Any]):
-    """Writes Roster's records to stderr as long as the application has configured no logging of its own."""
+class _FallbackHandler(logging.StreamHandler[Any]):
+    """Writes Roster's records to stderr while the application has configured no logging of its own."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -41,17 +41,20 @@ class _Fallback(logging.StreamHandler[Any]):
         return bool(super().handle(record))
 
 
-_fallback = _Fallback()
+_fallback = _FallbackHandler()
 
 
 def _is_configured() -> bool:
-    """Whether anybody but Roster handles its records."""
+    """Return True if the application has a handler for Roster's records."""
     mine = logging.getLogger("roster").handlers
     return bool(logging.getLogger().handlers or log.handlers or [h for h in mine if h is not _fallback])
 
 
 def level_of(switch: bool | str | None) -> int | None:
-    """The level to log at, None for not at all: `switch`, or the environment's ROSTER_LOG when that is None."""
+    """Return the level for `switch`, or for the variable ROSTER_LOG if that is None; None: warnings and errors only.
+
+    Raises PipelineError for an unknown level.
+    """
     field = "log"
     if switch is None:
         field, switch = "ROSTER_LOG", os.environ.get("ROSTER_LOG") or True
@@ -62,8 +65,8 @@ def level_of(switch: bool | str | None) -> int | None:
     return _LEVELS[switch.lower()]
 
 
-def let_speak(level: int | None) -> None:
-    """Make records of `level` visible where the application has configured no logging; else its configuration holds."""
+def enable_logging(level: int | None) -> None:
+    """Show records from `level` up on stderr if the application has configured no logging."""
     root = logging.getLogger("roster")
     if _fallback not in root.handlers:
         root.addHandler(_fallback)
@@ -75,18 +78,18 @@ def let_speak(level: int | None) -> None:
 
 
 class Reporter:
-    """The lines of one run. `now` is monotonic seconds; every line is `GROUP: event key=value …`."""
+    """Lines of one run, each `GROUP: event key=value …`. `now` returns monotonic seconds."""
 
     def __init__(self, group: str, *, enabled: bool = True, now: Callable[[], float] = time.monotonic) -> None:
         self._group, self._enabled, self._now = group, enabled, now
         self._owned: frozenset[TopicPartition] = frozenset()
         self._joined = False
-        self._said = float("-inf")
-        self._unsaid: list[Progress] = []
+        self._reported_at = float("-inf")
+        self._pending: list[Progress] = []
         self._batches = self._rows = 0
 
     def line(self, event: str, level: int = logging.INFO, **fields: object) -> None:
-        """One line; fields that are None or empty are left out."""
+        """Write a line, without the fields that are None or empty."""
         if not self._enabled and level < logging.WARNING:
             return
         known = {name: value for name, value in fields.items() if value is not None and value != ""}
@@ -94,7 +97,7 @@ class Reporter:
         log.log(level, "%s: %s%s", self._group, event, pairs, extra={"roster": {"group": self._group, **known}})
 
     def owns(self, ownership: Ownership, assignor: str | None) -> None:
-        """What is owned now: the first time it has joined with that, later it took over or handed over."""
+        """Report the ownership: joined the first time, later what was taken over, handed over or lost."""
         before, after = self._owned, ownership.partitions
         self._owned = after
         if not self._joined and ownership.generation >= 0:
@@ -121,29 +124,29 @@ class Reporter:
             self.line("took over", partitions=brief(taken), **where)
 
     def left(self, reason: str) -> None:
-        """The group was left for a while; everything went back."""
+        """Report that the group was left for a while with all partitions."""
         self.line("handed back", logging.WARNING, partitions=brief(self._owned), reason=reason)
         self._owned, self._joined = frozenset(), False
 
     def progress(self, progress: Progress) -> None:
-        """A batch is done; said at once if the last such line is old enough, else added to the next."""
+        """Add a batch to the next progress line, and write that if the interval is over."""
         self._batches += 1
         self._rows += progress.rows
-        self._unsaid.append(progress)
+        self._pending.append(progress)
         self.tick()
 
     def tick(self) -> None:
-        """Say what is not said yet, if it is time."""
+        """Write a progress line if there is something to report and the interval is over."""
         now = self._now()
-        if not self._unsaid or now - self._said < INTERVAL:
+        if not self._pending or now - self._reported_at < INTERVAL:
             return
-        self._said = now
-        unsaid, self._unsaid = self._unsaid, []
-        rows, spent = sum(p.rows for p in unsaid), sum(p.duration_ms for p in unsaid)
-        last = unsaid[-1]
+        self._reported_at = now
+        pending, self._pending = self._pending, []
+        rows, spent = sum(p.rows for p in pending), sum(p.duration_ms for p in pending)
+        last = pending[-1]
         self.line(
             "progress",
-            batches=len(unsaid),
+            batches=len(pending),
             rows=rows,
             rows_per_second=round(rows * 1000 / max(spent, 1)),
             lag=last.total_lag,
@@ -153,7 +156,7 @@ class Reporter:
         )
 
     def ended(self, reason: str, error: BaseException | None = None) -> None:
-        """The last line: why the run ended, and what it did."""
+        """Write the last line: why the run ended, and its totals."""
         if error is None:
             self.line("stopped", reason=reason, batches=self._batches, rows=self._rows)
         else:
@@ -161,7 +164,7 @@ class Reporter:
 
 
 def brief(partitions: Collection[TopicPartition]) -> str:
-    """`orders 0-3,7; clicks 1`, cut after some."""
+    """Format partitions as `orders 0-3,7; clicks 1`, up to eight runs of them."""
     texts, named = [], 0
     for topic, group in groupby(sorted(partitions), key=lambda p: p.topic):
         runs = list(_runs(p.partition for p in group))
@@ -174,7 +177,7 @@ def brief(partitions: Collection[TopicPartition]) -> str:
 
 
 def _runs(numbers: Iterable[int]) -> Iterable[str]:
-    """Sorted numbers as `1-3`, `7`."""
+    """Format sorted numbers as runs: `1-3`, `7`."""
     for _, group in groupby(enumerate(numbers), key=lambda pair: pair[1] - pair[0]):
         run = [number for _, number in group]
         yield str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}"

@@ -1,4 +1,4 @@
-"""One run of a pipeline: wait for a slot on an executor, join the group, work, leave; and once more after a stall."""
+"""One run of a pipeline: wait for a task slot, join the group, run batches, leave; and again after a stall."""
 
 from __future__ import annotations
 
@@ -19,39 +19,39 @@ from roster.spark.options import Options
 from roster.spark.reporting import Reporter
 from roster.spark.sinks.base import Sink
 
-_SLICE = 0.2  # seconds: how late `stop` may be noticed while waiting
-_FIRST_WORD = 5.0  # seconds of waiting for executors before a line says so
-_NEXT_WORD = 30.0  # seconds between two such lines
+_SLICE = 0.2  # seconds between two looks at `stop` while waiting
+_FIRST_NOTICE = 5.0  # seconds of waiting for executors before a line in the log
+_NOTICE_INTERVAL = 30.0  # seconds between two such lines
 
 WAITING, JOINING, RUNNING = "waiting for executors", "joining", "running"
 
 
 class Probe(Protocol):
-    """A tiny job that shows whether Spark has a slot."""
+    """A job of one small task: it ends when Spark has had a slot for it."""
 
     @property
     def running(self) -> bool:
-        """Whether an executor is at work on it."""
+        """True while an executor runs its task."""
 
     def wait(self, seconds: float) -> bool:
-        """Wait for its end; False if it has not ended."""
+        """Wait up to `seconds` for its end; return False if it has not ended."""
 
     def check(self) -> None:
-        """PipelineError if executors cannot do a pipeline's work."""
+        """Raise PipelineError if the executors' Python cannot run a pipeline's tasks."""
 
     def cancel(self) -> None:
-        """Withdraw it."""
+        """Cancel it."""
 
 
 class SlotRunner(Runner, Protocol):
-    """A runner that can ask for a slot."""
+    """A runner that can probe for a task slot."""
 
     def ask_for_slot(self) -> Probe:
-        """A probe under way."""
+        """Start a probe."""
 
 
 class Run:
-    """One run; `work` is called once, on the pipeline's thread, `stop` on any."""
+    """One run. Call `work` once, on the pipeline's thread, and `stop` on any."""
 
     def __init__(
         self,
@@ -72,11 +72,11 @@ class Run:
 
     @property
     def last_progress(self) -> Progress | None:
-        """The latest finished batch."""
+        """Progress of the latest finished batch."""
         return (self._loop.last_progress if self._loop is not None else None) or self._last_progress
 
     def stop(self, *, now: bool = False) -> None:
-        """End after the batch in flight, or (`now`) cancel that; waiting and joining end at once."""
+        """End after the running batch, or with `now` cancel it; waiting and joining end at once."""
         self._stopping.set()
         if self._loop is not None:
             self._loop.stop(now=now)
@@ -84,7 +84,10 @@ class Run:
             self._joining.close()
 
     def work(self, *, available_now: bool) -> None:
-        """Until stopped or, with `available_now`, until what was there is done."""
+        """Run until stopped or, with `available_now`, until all that was available is read.
+
+        Raises PipelineError, ClientError, and what a function, a task or the sink raised.
+        """
         batches = 0
         while self._has_slot():
             member = self._membership(
@@ -112,17 +115,17 @@ class Run:
             batches, self._last_progress = loop.batches, self.last_progress
 
     def _has_slot(self) -> bool:
-        """Wait until Spark has run a task for this application; False if the run is to stop."""
+        """Wait until Spark has run a task of this application; return False if the run was stopped."""
         self.phase = WAITING
         probe, began = self._runner.ask_for_slot(), time.monotonic()
-        word = _FIRST_WORD
+        notice = _FIRST_NOTICE
         while not probe.wait(_SLICE):
             if self._stopping.is_set():
                 probe.cancel()
                 return False
             waited = time.monotonic() - began
-            if waited >= word:
-                word = waited + _NEXT_WORD
+            if waited >= notice:
+                notice = waited + _NOTICE_INTERVAL
                 if not probe.running:
                     self._reporter.line(
                         "waits for executors", logging.WARNING, seconds=round(waited), partitions="none meanwhile"
@@ -133,7 +136,7 @@ class Run:
         return True
 
     def _join(self, member: Membership) -> bool:
-        """Join the group; False if the run was stopped meanwhile."""
+        """Join the group; return False if the run was stopped meanwhile."""
         self.phase, self._joining = JOINING, member
         try:
             if not self._stopping.is_set():
@@ -147,5 +150,5 @@ class Run:
 
 
 def client_id_of(application: str) -> str:
-    """A client id for an application's name: what brokers use in metrics and file names, at most 100 characters."""
+    """Make a client id of an application's name: characters fit for metrics and file names, at most 100 of them."""
     return re.sub(r"[^A-Za-z0-9._-]+", "-", application).strip("-")[:100] or "roster"

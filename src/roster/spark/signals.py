@@ -1,4 +1,4 @@
-"""SIGINT and SIGTERM while a session or a pipeline is at work in the main thread."""
+"""SIGINT and SIGTERM while a session or a pipeline runs in the main thread."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from types import FrameType
 log = logging.getLogger("roster.pipeline")
 
 _ECHO = 1.0
-"""Seconds in which a second signal is the first one's echo: `timeout` sends to a process and to its group."""
+"""Seconds in which a second signal repeats the first: `timeout` sends to a process and to its group."""
 
 
 @contextlib.contextmanager
 def stopping(stop: Callable[[str, bool], object]) -> Iterator[None]:
-    """SIGINT and SIGTERM call `stop(reason, now)`, a second one a second later or more with `now` set.
+    """Let SIGINT and SIGTERM call `stop(reason, now)`; `now` is True for a second one after a second or more.
 
-    Only in the main thread; the handlers of before are put back.
+    Does nothing outside the main thread. Restores the previous handlers.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -33,7 +33,7 @@ def stopping(stop: Callable[[str, bool], object]) -> Iterator[None]:
         moment = time.monotonic()
         now = first is not None and moment - first >= _ECHO
         first = moment if first is None else first
-        # A handler may interrupt any lock's holder, so the work is done by a thread.
+        # A handler may interrupt the holder of any lock, so a thread does the work.
         threading.Thread(target=stop, args=(signal.Signals(number).name, now), daemon=True).start()
 
     before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
@@ -45,7 +45,7 @@ def stopping(stop: Callable[[str, bool], object]) -> Iterator[None]:
 
 
 def exit_on_sigterm() -> None:
-    """From now on SIGTERM ends the process as `sys.exit(0)` does: `finally` and exit handlers run, Spark is stopped.
+    """Let SIGTERM end the process as `sys.exit(0)` does: `finally` and exit handlers run, Spark is stopped.
 
     Only in the main thread, and only where the application has set no handler of its own.
     """

@@ -1,4 +1,4 @@
-"""A Spark session set up the way a pipeline wants it."""
+"""Spark session with settings that suit a pipeline."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from roster.spark.errors import PipelineError, reason_of
-from roster.spark.reporting import let_speak, level_of
+from roster.spark.reporting import enable_logging, level_of
 from roster.spark.signals import exit_on_sigterm
 
 log = logging.getLogger("roster.pipeline")
@@ -33,7 +33,7 @@ OLDEST_JAVA = 17
 
 
 def session(app_name: str, master: str | None = None, **conf: object) -> SparkSession:
-    """The driver's Spark session, with the settings a pipeline is fastest with where nothing else sets them.
+    """Return the driver's Spark session, started with settings that make a pipeline fast where nothing else sets them.
 
     master: where Spark runs; by default what spark-defaults.conf says, else `local[*]`. Names in `conf` are Spark's
     with `_` for dots (`spark_ui_enabled=True`); pass `**{"spark.x.y_z": ...}` for a name with underscores of its own.
@@ -45,7 +45,7 @@ def session(app_name: str, master: str | None = None, **conf: object) -> SparkSe
 
     Raises `PipelineError` when Java is missing or too old, or Spark does not start.
     """
-    let_speak(level_of(None))
+    enable_logging(level_of(None))
     exit_on_sigterm()
     check_java()
     wanted = {_conf_name(name): _text(value) for name, value in conf.items()}
@@ -66,13 +66,13 @@ def session(app_name: str, master: str | None = None, **conf: object) -> SparkSe
 
 
 def _settings(wanted: dict[str, str]) -> dict[str, str]:
-    """What to give the builder: `wanted` and what is advised, without what is set already."""
+    """Return the settings for the builder: `wanted` and the advised ones, without those that are set already."""
     submitted = "PYSPARK_GATEWAY_PORT" in os.environ
     if not submitted:
         # Spark's own default is `python3`, which without an activated environment is another one.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
-    # What starts the JVM (memory, class path) must be known before it runs; what it was started with is known after.
+    # Memory and class path must be set before the JVM runs; what spark-submit set is known after.
     SparkContext._ensure_initialized(conf=SparkConf(loadDefaults=False).setAll(list(wanted.items())))
     present = dict(SparkConf().getAll())
     if present.get("spark.app.name") == Path(sys.argv[0]).name:
@@ -93,12 +93,12 @@ def _settings(wanted: dict[str, str]) -> dict[str, str]:
 
 
 def _with_retries(master: str) -> str:
-    """One attempt per task is local mode's default: a single failed read would end the pipeline."""
+    """Allow four attempts per task: with one, local mode's default, a single failed read would end the pipeline."""
     return re.sub(r"^local(?:\[(\d+|\*)\])?$", lambda m: f"local[{m[1] or 1},4]", master)
 
 
 def check_java() -> str:
-    """The `java` that Spark will start; raises `PipelineError` if there is none or it is older than 17."""
+    """Return the `java` that Spark will start. Raise PipelineError if there is none or it is older than 17."""
     home = os.environ.get("JAVA_HOME")
     install = f"Install Java {OLDEST_JAVA} or newer (for example Debian's openjdk-{OLDEST_JAVA}-jre-headless)"
     if home:

@@ -1,4 +1,4 @@
-"""Where each partition is read next: the sink's word, else the group's, else `starting_offsets`."""
+"""Starting offset of each newly assigned partition: the sink's position, else the group's, else `starting_offsets`."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ log = logging.getLogger(__name__)
 
 
 class StartingPositions:
-    """Answers where partitions that were just taken over start."""
+    """Finds where newly assigned partitions start."""
 
     def __init__(self, member: Membership, sink: Sink, options: Options, reporter: Reporter) -> None:
         self._member, self._sink, self._options, self._reporter = member, sink, options, reporter
         self._known: dict[str, int] = {}
 
     def note_topics(self) -> None:
-        """Remember the topics' partition counts: `latest` is meant for these, later ones start at earliest.
+        """Remember the topics' partition counts: `latest` applies to these, partitions added later start at earliest.
 
-        Raises PipelineError when `starting_offsets` names a partition that is none of them.
+        Raises PipelineError if `starting_offsets` names another partition.
         """
         if not isinstance(self._options.topics, tuple):
             return
@@ -42,9 +42,9 @@ class StartingPositions:
     def find(
         self, partitions: Collection[TopicPartition], owner: Owner
     ) -> tuple[dict[TopicPartition, int], set[TopicPartition]]:
-        """The next offset of each partition, and the partitions for which the group should be told so.
+        """Return the next offset of each partition, and the partitions whose start must be committed to the group.
 
-        Raises PipelineError when records that should be read are gone and `fail_on_data_loss` is set.
+        Raises PipelineError if records that should be read are gone and `fail_on_data_loss` is set.
         """
         if not partitions:
             return {}, set()
@@ -68,13 +68,13 @@ class StartingPositions:
                     fix="Set it to False to go on with what is there, or use another group and output",
                 )
             log.warning("%s; going on with what is there", problem)
-            # A sink with a position must see its range begin there; the reader skips what is gone.
+            # The range must begin at the sink's position; the reader skips the records that are gone.
             if partition not in in_sink:
                 starts[partition] = begin
         return starts, {p for p, start in starts.items() if group.get(p) != start}
 
     def _note_difference(self, group: Mapping[TopicPartition, int], in_sink: Mapping[TopicPartition, int]) -> None:
-        """A group that was set back does not make the pipeline read again what the sink holds: that needs a word."""
+        """Log that resetting the group's offsets does not make the pipeline read again what the sink holds."""
         ahead = {p: at for p, at in in_sink.items() if at > group.get(p, at)}
         for topic in sorted({p.topic for p in ahead}):
             numbers = {p.partition: at for p, at in sorted(ahead.items()) if p.topic == topic}
@@ -101,7 +101,7 @@ class StartingPositions:
         else:
             wanted = dict.fromkeys(partitions, int(OffsetSpec[rule.upper()]))
             if rule == "latest":
-                # A partition added since the start has been seen from its first record on.
+                # All records of a partition added since the start are new.
                 wanted.update(
                     {p: OffsetSpec.EARLIEST for p in partitions if p.partition >= self._known.get(p.topic, 1 << 31)}
                 )
@@ -112,6 +112,6 @@ class StartingPositions:
 
 
 def _offsets(by_partition: Mapping[int, int]) -> str:
-    """`5` where all are the same, else `3 to 9`."""
+    """Format offsets as `5` if all are the same, else as `3 to 9`."""
     least, most = min(by_partition.values()), max(by_partition.values())
     return str(least) if least == most else f"{least} to {most}"

@@ -1,7 +1,7 @@
-"""What a function written for a streaming query would quietly do wrong on batches: refused, or named in a warning.
+"""Operators that need a stream, in a function that sees batches: refused, or named in a warning.
 
-A watermark leaves no trace in a batch's plan (Spark takes it out), so the call itself is noted; the rest is read off
-the analyzed plan, between the records and the result.
+Spark removes a watermark from a batch's plan, so the call itself is recorded; the others are found in the analyzed
+plan, above the records.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _calls = threading.local()
 
 
 def checked(transform: Callable[[DataFrame], DataFrame], df: DataFrame) -> tuple[DataFrame, list[str]]:
-    """`transform(df)`, and warnings about what in it only sees one batch.
+    """Return `transform(df)`, and warnings about operators that see one batch only.
 
     Raises PipelineError for what needs a stream. Costs some calls into the JVM: meant for a run's first batch.
     """
@@ -51,14 +51,14 @@ def checked(transform: Callable[[DataFrame], DataFrame], df: DataFrame) -> tuple
 
 
 def notes(df: DataFrame) -> list[str]:
-    """What in a frame's plan gives one batch's result only."""
+    """Return the operators in a frame's plan whose result is that of one batch only."""
     found: list[str] = []
     _above_source(df._jdf.queryExecution().analyzed(), found)
     return list(dict.fromkeys(found))
 
 
 def _above_source(plan: Any, found: list[str]) -> bool:
-    """Whether the records come from below this node; if so, note what it does to them."""
+    """Return True if the records come from below this node; if so, add what it does to them to `found`."""
     children = plan.children()
     name = plan.nodeName()
     if name in _SOURCE:
@@ -82,7 +82,7 @@ def _aggregate_notes(plan: Any) -> Iterator[str]:
 
 @contextlib.contextmanager
 def _noting_watermarks() -> Iterator[list[str]]:
-    """Collects the columns that this thread gives to `withWatermark` meanwhile."""
+    """Collect the columns that this thread passes to `withWatermark`."""
     _install()
     _calls.watermarks = []
     try:

@@ -1,26 +1,26 @@
-"""The ordered commit log that makes files exactly once: who wrote which offsets, as one file per commit.
+"""Ordered commit log that makes files exactly once: one entry per commit, with offset ranges and files.
 
 Layout below a sink's root:
 
     _roster/log/00000000000000000007.json          one entry: ranges and files of a batch, or a claim of partitions
     _roster/checkpoints/00000000000000000032.json  state at a version, so that opening reads only the entries after it
-    _roster/checkpoint.json                        a mark that keeps versions of Roster from before checkpoints/ away
-    part-….parquet                                 files that count
+    _roster/checkpoint.json                        marker that makes versions of Roster before checkpoints/ refuse
+    part-….parquet                                 published files
 
-and beside it, where readers of the whole tree do not look (in `_roster/staging`, where nothing can be made beside):
+and beside it, where readers of the whole tree do not look (or in `_roster/staging`, if nothing can be created beside):
 
-    .<name>.staging/<stage>.json            what a stage will commit, written before the stage's folder
-    .<name>.staging/<stage>/…               files that do not count yet
+    .<name>.staging/<stage>.json            ranges that a stage will commit, written before the stage's folder
+    .<name>.staging/<stage>/…               files that are not committed
 
-A commit is one entry, created only if its version is free; it names all partitions of the batch, so the batch counts
-whole or not at all. Its files are renamed out of the staging folder afterwards, and whoever opens the log completes the
-renames a dead writer left undone. A writer is fenced if its partitions no longer stand where it began or another has
-claimed them.
+A commit is one entry, created only if its version is free; it names all partitions of the batch, so that the batch
+counts whole or not at all. Its files are renamed out of the staging folder afterwards; opening the log completes the
+renames of a writer that died. A writer is fenced if a partition's position is not where its range begins, or another
+member has claimed the partition.
 
 Entries up to the second newest checkpoint may be removed. The two newest checkpoints stay, none is ever overwritten,
-and files of an entry are published before a checkpoint covers it. So a writer that was asleep and creates an entry
+and files of an entry are published before a checkpoint covers it. So a writer that was paused and creates an entry
 whose version is free only because it was removed finds a second newest checkpoint at or past that version, and reads
-anew.
+the log again.
 """
 
 from __future__ import annotations
@@ -64,10 +64,10 @@ class Entry:
     """Pairs of staged and published name, relative to the root."""
     rows: int = 0
     time: int = 0
-    """Wall-clock milliseconds, for people."""
+    """Wall-clock milliseconds since the epoch, for information."""
 
     def encode(self) -> bytes:
-        """As JSON, one entry a file."""
+        """Return the entry as JSON."""
         document = {
             "format": FORMAT,
             "version": self.version,
@@ -85,7 +85,7 @@ class Entry:
 
     @classmethod
     def decode(cls, data: bytes, name: str) -> Entry:
-        """Reads what `encode` wrote; PipelineError for anything else."""
+        """Parse what `encode` wrote. Raise PipelineError for anything else."""
         try:
             document = json.loads(data)
             if document["format"] != FORMAT:
@@ -105,29 +105,29 @@ class Entry:
 
 
 class CommitLog:
-    """One writer's view of the log; safe against any number of other writers, not for several threads of one."""
+    """One writer's view of the log; safe beside other writers, not for several threads.
+
+    Methods raise OSError, or Py4JError on Hadoop, if the storage fails, and PipelineError if the log is damaged.
+    """
 
     def __init__(self, storage: Storage, *, checkpoint_every: int = 32) -> None:
         self._storage = storage
         self._checkpoint_every = checkpoint_every
         self.version = 0
-        """The last entry seen; versions count from 1."""
+        """Version of the last entry read; versions count from 1."""
         self.positions: dict[TopicPartition, int] = {}
         self.claimants: dict[TopicPartition, str] = {}
         self.group: str | None = None
         self.rows = 0
         self.files = 0
-        """Files that count; at least 1 for outputs of versions that did not count them."""
+        """Number of committed files; at least 1 for outputs of versions that did not count them."""
         self._checkpointed = 0
         self._unpublished: list[Entry] = []
         self._touched: set[str] = set()
         self._staging = STAGING
 
     def prepare(self) -> None:
-        """Make the folders a writer needs, the one for staged files beside the root if files can be renamed from there.
-
-        Raises OSError where nothing can be written.
-        """
+        """Create a writer's folders, the one for staging beside the root if files can be renamed from there."""
         self._storage.prepare(FOLDER)
         self._storage.prepare(LOG)
         if self._storage.beside and self._storage.can_publish_from(self._storage.beside):
@@ -137,25 +137,25 @@ class CommitLog:
             self._storage.prepare(STAGING)
 
     def open(self) -> None:
-        """Read the log, complete what dead writers left unpublished, and sweep stages that can never count."""
+        """Read the log, publish what writers that died had committed, and remove stages that can never be committed."""
         self._restore()
         self.refresh()
         self.complete()
         self._sweep()
 
     def refresh(self) -> None:
-        """Read the entries other writers have added."""
+        """Read the entries that other writers have added."""
         while True:
             base = self.version
             while (data := self._storage.read(_name(self.version + 1))) is not None:
                 self._apply(Entry.decode(data, _name(self.version + 1)))
-            # Entries that may have been removed cannot be trusted: one there may be by a writer that was asleep.
+            # An entry at a version that was removed may be by a writer that was paused.
             if self._removable(self._checkpoints()) <= base:
                 return
             self._restore()
 
     def complete(self) -> None:
-        """Publish the files of every entry seen that may not be published yet."""
+        """Publish the files of the entries read that may not be published yet."""
         for entry in self._unpublished:
             self._publish(entry)
         self._unpublished.clear()
@@ -166,10 +166,10 @@ class CommitLog:
         owner: Owner,
         committed: Mapping[TopicPartition, int] | None = None,
     ) -> dict[TopicPartition, int]:
-        """Take partitions over, so that writers of before are fenced; returns the positions of those that have one.
+        """Claim partitions, so that their previous writers are fenced; return the positions of those that have one.
 
-        A position behind the group's committed offset moves on to it: writers of this log commit here first, so another
-        kind of member has done what lies between.
+        A position behind the group's committed offset moves up to it: writers of this log commit here first, so a
+        member with another sink has done the work in between.
         """
         self.refresh()
         self.check_group(owner.group)
@@ -182,20 +182,20 @@ class CommitLog:
             if not claims and not elsewhere:
                 break
             self._append(Entry(self.version + 1, owner, claims=claims, ranges=elsewhere, time=_now()))
-        # What the owner of before committed but did not live to publish becomes visible with the take-over.
+        # Publishes what the previous owner committed if it died before that.
         self.complete()
         self._sweep()
         return {p: self.positions[p] for p in partitions if p in self.positions}
 
     def stage(self, ranges: Mapping[TopicPartition, Range]) -> str:
-        """The name of a new stage; its files belong below `folder(stage)`."""
+        """Create a stage and return its name; its files belong below `folder(stage)`."""
         stage = f"{self._staging}/{uuid.uuid4().hex}"
         intent = _nest({partition: list(span) for partition, span in ranges.items()})
         self._storage.create(f"{folder(stage)}.json", json.dumps(intent).encode())
         return stage
 
     def discard(self, stage: str) -> None:
-        """Remove a stage that is not wanted any more."""
+        """Remove a stage and its files."""
         self._storage.remove(folder(stage))
         self._storage.remove(f"{folder(stage)}.json")
 
@@ -207,7 +207,7 @@ class CommitLog:
         files: Sequence[str],
         rows: int,
     ) -> Entry:
-        """Make a stage count and publish it; SinkFencedError, and the stage is gone, if another writer came first.
+        """Commit a stage and publish it. Raise SinkFencedError, with the stage removed, if another writer came first.
 
         `files` are the stage's files that hold rows, relative to `folder(stage)`; they are made durable first.
         """
@@ -237,12 +237,12 @@ class CommitLog:
             why = (
                 f"stands at {position}, not at {span.start}"
                 if position != span.start
-                else f"was taken over by {claimant or 'nobody'}"
+                else f"was claimed by {claimant or 'no member'}"
             )
             raise SinkFencedError(f"{partition} {why}; the batch's files were dropped", field=self._storage.uri)
 
     def _append(self, entry: Entry) -> bool:
-        """Create the entry; False if its version was taken, and then the log has been read up to its new end."""
+        """Create the entry; if its version is taken, read the log to its end and return False."""
         name = _name(entry.version)
         if self._storage.create(name, entry.encode()):
             if self._removable(self._checkpoints()) < entry.version:
@@ -264,7 +264,7 @@ class CommitLog:
             self._unpublished.append(entry)
 
     def _publish(self, entry: Entry) -> None:
-        # A file that is in neither place was published before and removed by its reader's owner.
+        # A file in neither place was published before and removed by the user.
         for staged, published in entry.files:
             self._storage.publish(staged, published)
             self._touched.update(_parents(published))
@@ -273,7 +273,7 @@ class CommitLog:
         self.discard(entry.stage)
 
     def _check_published(self, entry: Entry) -> None:
-        """The folder of an entry's staged files is not there: all of them must be published."""
+        """Raise PipelineError unless all files of an entry, whose staging folder is missing, are published."""
         for _, published in entry.files:
             parent, _, name = published.rpartition("/")
             if name not in self._storage.children(parent or "."):
@@ -285,7 +285,7 @@ class CommitLog:
                 )
 
     def check_group(self, group: str) -> None:
-        """PipelineError if the log is another group's."""
+        """Raise PipelineError if the log is another group's."""
         if self.group is not None and self.group != group:
             raise PipelineError(
                 f"{self._storage.uri} holds the results of group {self.group!r}, not of {group!r}",
@@ -294,7 +294,7 @@ class CommitLog:
             )
 
     def _checkpoint(self) -> None:
-        """Every entry up to here is published: the renames are made durable before the checkpoint may say so."""
+        """Write a checkpoint of the entries so far, all published, once their renames are durable."""
         for parent in sorted(self._touched | {"."}):
             with contextlib.suppress(FileNotFoundError):
                 self._storage.sync(parent)
@@ -314,7 +314,7 @@ class CommitLog:
         self._trim()
 
     def _trim(self) -> None:
-        """Remove the entries that the second newest checkpoint covers, and the checkpoints before that one."""
+        """Remove the entries that the second newest checkpoint covers, and the checkpoints before it."""
         versions = self._checkpoints()
         for version in versions[:-2]:
             self._storage.remove(f"{CHECKPOINTS}/{_numbered(version)}")
@@ -328,16 +328,16 @@ class CommitLog:
 
     @staticmethod
     def _removable(checkpoints: Sequence[int]) -> int:
-        """The last version whose entry may have been removed."""
+        """Return the last version whose entry may have been removed."""
         return checkpoints[-2] if len(checkpoints) > 1 else 0
 
     def _restore(self) -> None:
-        """The state of the newest checkpoint, if there is one; what it covers is published."""
+        """Load the newest checkpoint, if there is one; what it covers is published."""
         while True:
             versions = self._checkpoints()
             name = f"{CHECKPOINTS}/{_numbered(versions[-1])}" if versions else OLD_CHECKPOINT
             data = self._storage.read(name)
-            # Newer ones may have been made since the look, and this one removed.
+            # Another writer may have written newer ones meanwhile, and removed this one.
             if self._checkpoints()[-1:] == versions[-1:]:
                 break
         if data is None:
@@ -354,12 +354,12 @@ class CommitLog:
         self._unpublished.clear()
 
     def _sweep(self) -> None:
-        """Remove stages that can never count: some partition has moved past the stage's start."""
+        """Remove stages that can never be committed: the position of a partition is past the stage's start."""
         for place in {self._staging, self._storage.beside, STAGING} - {""}:
             names = self._storage.children(place)
             for name in {name.removesuffix(".json") for name in names if name[0] not in "._"}:
                 data = self._storage.read(f"{place}/{name}.json")
-                # A folder is made after its intent: without one it was discarded while a task was still writing.
+                # The intent is written first: a folder without one was discarded while a task was writing.
                 if data is None or self._is_dead(data):
                     self.discard(f"{place}/{name}")
 
@@ -372,7 +372,7 @@ class CommitLog:
 
 
 def folder(stage: str) -> str:
-    """Where a stage's files are, relative to the root; entries of old versions name the stage without its folder."""
+    """Return a stage's folder, relative to the root; entries of older versions name stages without folder."""
     return stage if "/" in stage else f"{STAGING}/{stage}"
 
 
@@ -385,7 +385,7 @@ def _numbered(version: int) -> str:
 
 
 def _version(name: str) -> int:
-    """The version in a file's name; -1 for other files, as one that is being written."""
+    """Return the version in a file's name; -1 for other files, such as one being written."""
     number = name.removesuffix(".json")
     return int(number) if number != name and number.isdecimal() else -1
 
@@ -400,7 +400,7 @@ def _compact(document: Mapping[str, Any]) -> bytes:
 
 
 def _published(name: str, version: int, index: int) -> str:
-    """`<partition folders>/part-<version>-<index><suffixes>`: unique, and in commit order when sorted."""
+    """Return `<partition folders>/part-<version>-<index><suffixes>`: unique, and sorted in commit order."""
     parent, slash, last = name.rpartition("/")
     suffix = last[last.index(".") :] if "." in last else ""
     return f"{parent}{slash}part-{version:010}-{index:05}{suffix}"

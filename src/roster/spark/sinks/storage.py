@@ -1,4 +1,4 @@
-"""The few file operations the commit log needs, on the local file system and on HDFS-like ones through the JVM."""
+"""File operations of the commit log, on the local file system and through the JVM on HDFS and its kin."""
 
 from __future__ import annotations
 
@@ -22,43 +22,43 @@ class Storage(Protocol):
     """Files below one root; names are relative, with `/`."""
 
     uri: str
-    """The root as Spark takes it."""
+    """URI of the root, as passed to Spark."""
     beside: str
-    """The name, relative to the root, of a folder of the root's own in its parent; "" if the root has no parent."""
+    """Staging folder in the root's parent, relative to the root; "" if the root has no parent."""
 
     def can_publish_from(self, folder: str) -> bool:
-        """Make a folder if it is not there; True if files can be renamed out of it to below the root."""
+        """Create a folder if it is missing; return True if files can be renamed from there to below the root."""
 
     def prepare(self, folder: str) -> None:
-        """Make a folder if it is not there; fails where nothing can be written."""
+        """Create a folder if it is missing. Raise OSError, or Py4JError on Hadoop, if nothing can be written there."""
 
     def create(self, name: str, data: bytes) -> bool:
-        """Write a file whole and durably if there is none of that name; False if there is. Readers never see half."""
+        """Create a file atomically and durably; return False if the name is taken."""
 
     def replace(self, name: str, data: bytes) -> None:
-        """Write a file whole, in place of one that may be there."""
+        """Write a file atomically, in place of an existing one."""
 
     def read(self, name: str) -> bytes | None:
-        """The file's bytes, None if there is none."""
+        """Return the file's bytes, None if it is missing."""
 
     def files(self, folder: str) -> list[str]:
-        """The files anywhere below a folder, sorted, relative to it; [] if there is no folder."""
+        """Return the files anywhere below a folder, relative to it and sorted; [] if it is missing."""
 
     def children(self, folder: str) -> list[str]:
-        """Names of a folder's entries, sorted; [] if there is no folder."""
+        """Return the names in a folder, sorted; [] if it is missing."""
 
     def publish(self, source: str, target: str) -> None:
-        """Rename a file; nothing happens if the source is gone."""
+        """Rename a file; do nothing if the source is missing."""
 
     def sync(self, name: str) -> None:
         """Make a file's content durable."""
 
     def remove(self, name: str) -> None:
-        """Remove a file or a whole folder, if it is there."""
+        """Remove a file or a folder with its content; do nothing if it is missing."""
 
 
 class LocalStorage(Storage):
-    """POSIX files: `link` creates a complete file only if absent, `fsync` makes file and name durable."""
+    """POSIX files: `link` creates a file only if the name is free, `fsync` makes file and name durable."""
 
     def __init__(self, root: str) -> None:
         # Resolved: `..` of a link is its target's parent.
@@ -284,11 +284,11 @@ class HadoopStorage(Storage):
 
 
 ATOMIC_RENAME = {"hdfs", "viewfs", "abfs", "abfss"}
-"""Schemes whose rename is atomic and refuses an existing target; object stores' is a copy."""
+"""Schemes whose rename is atomic and refuses an existing target; in object stores it copies."""
 
 
 def storage(path: str, spark: SparkSession | None = None) -> Storage:
-    """The storage for a path or URI; PipelineError for one that cannot create a file only if it is absent."""
+    """Return the storage for a path or URI. Raise PipelineError for one that cannot create a file only if absent."""
     parts = urlsplit(path)
     if parts.scheme in {"", "file"}:
         return LocalStorage(unquote(parts.path) if parts.scheme else path)
@@ -304,7 +304,7 @@ def storage(path: str, spark: SparkSession | None = None) -> Storage:
 
 
 def java_problem(error: Py4JError) -> str:
-    """A Java exception as one line: the innermost cause, or what py4j says."""
+    """Format a Java exception as one line: its innermost cause, or py4j's text."""
     cause: Any = getattr(error, "java_exception", None)
     if cause is None:
         return " ".join(str(error).split())
