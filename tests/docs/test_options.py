@@ -34,6 +34,11 @@ def test_a_signature_is_as_declared(public, options):
     assert list(given.items()) == [(name, option.default) for name, option in options.items()]
 
 
+def test_the_docstring_of_a_member_explains_every_option():
+    explained = re.findall(r"^    (\w+): ", inspect.getdoc(GroupMember).partition("Args:")[2], re.MULTILINE)
+    assert explained == [*GROUP_MEMBER_OPTIONS, "OptionError"]
+
+
 @pytest.mark.parametrize(("checked", "options"), [(MemberConfig, GROUP_OPTIONS), (Options, PIPELINE_OPTIONS)])
 def test_what_is_checked_has_the_declared_defaults(checked, options):
     found = {each.name: each.default for each in dataclasses.fields(checked)}

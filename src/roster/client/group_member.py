@@ -21,7 +21,7 @@ from roster.client.offsets import list_offsets
 from roster.client.retry import Retry
 from roster.client.runner import MemberRunner
 from roster.client.types import MemberEvent, Ownership
-from roster.member.config import ConfigError, MemberConfig
+from roster.member.config import ConfigError, MemberConfig, check_selection
 from roster.member.events import (
     Closed,
     CommitDone,
@@ -47,16 +47,34 @@ _SAY_UNREACHABLE = 3.0
 
 
 class GroupMember:
-    """A member of a consumer group on an event-loop thread of its own; every method is thread-safe and blocking.
+    """A member of a consumer group on its own event-loop thread; every method is thread-safe and blocking.
 
-    topics: names, or a compiled pattern that must match whole names. assignors: most wanted first, by name or, with
-    options, as an Assignor: lag_cooperative_sticky(LagOptions(max_skew=0.5)) of roster.assignors. With the default a
-    group of such members uses cooperative-sticky; once a member joins that knows only range (the default of librdkafka,
-    kafka-python and aiokafka), the group goes over to that, and back when it has left. rebalance_timeout_ms
-    is how long the group waits for this member to finish revoked work. capacity (how many plain members this one counts
-    for) and auto_offset_reset matter to assignors that look at lag; the member itself resets nothing. on_event is
-    called on the loop's thread and must not block. seed: of the jitter in retry pauses. Raises OptionError naming an
-    option that cannot work.
+    With the default assignors a group of such members uses cooperative-sticky; while it has a member that knows only
+    range (the default of librdkafka, kafka-python and aiokafka), the group uses that.
+
+    Args:
+        bootstrap: brokers to ask first, "host:port", several with commas or as a list; the default port is 9092.
+        group: the consumer group's name.
+        topics: names, or a compiled pattern that must match whole names.
+        assignors: assignors that the group may use, most wanted first, by name or, with options, as an Assignor:
+            lag_cooperative_sticky(LagOptions(max_skew=0.5)) of roster.assignors.
+        session_timeout_ms: ms without a heartbeat after which the coordinator removes the member.
+        heartbeat_interval_ms: ms between heartbeats, less than the session timeout.
+        rebalance_timeout_ms: ms that the group waits for this member to finish revoked work.
+        request_timeout_ms: ms to wait for a response of a broker.
+        metadata_max_age_ms: ms between looks for new topics and partitions.
+        client_id: name in the brokers' logs.
+        group_instance_id: makes the member a static one; unique in the group.
+        rack_id: the rack it stands in, for assignors that place by racks.
+        capacity: plain members that it counts for where the assignor looks at lag.
+        auto_offset_reset: "earliest", "latest" or "none": what lag means where nothing is committed; the member itself
+            resets nothing.
+        on_event: called with a MemberEvent on the loop's thread; must not block.
+        seed: of the jitter in retry pauses, for tests.
+
+    Raises:
+        OptionError: an option has an invalid value; `option` is its name.
+
     """
 
     def __init__(
@@ -243,7 +261,7 @@ class GroupMember:
         """Follow other topics from now on; OptionError for what cannot be a topic."""
         try:
             selection = _selection(topics)
-            MemberConfig(group=self._config.group, selection=selection)
+            check_selection(selection)
         except ConfigError as error:
             raise OptionError(error.option, str(error)) from None
         self._post(SelectionChanged(selection))
