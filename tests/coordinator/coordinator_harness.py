@@ -26,7 +26,9 @@ from roster.coordinator import (
     Write,
     WriteCompleted,
 )
-from roster.coordinator.group import LEGAL_TRANSITIONS, Group, GroupState
+from roster.coordinator.group import Group
+from roster.coordinator.states import TRANSITIONS, GroupState
+from roster.coordinator.timers import join_timer, session_timer, sync_timer
 from roster.wire import ErrorCode, Message, decode, encode
 from roster.wire.consumer.messages import Subscription, encode_subscription
 from roster.wire.messages import (
@@ -48,6 +50,7 @@ from roster.wire.messages import (
 from roster.wire.offsets_topic import GroupMetadataKey, OffsetCommitKey, decode_key, decode_value, partition_of
 
 CONFIG = CoordinatorConfig(min_session_timeout_ms=1, max_session_timeout_ms=600_000)
+SUCCESSORS = {state: {after for (before, _), after in TRANSITIONS.items() if before is state} for state in GroupState}
 WALL_OFFSET = 1_700_000_000_000
 GROUP = "group-id"
 LOG_PARTITION = 13
@@ -197,7 +200,11 @@ class Shell:
 
     def advance_to(self, end: int) -> None:
         while True:
-            due = min(((deadline, name) for name, deadline in self.timers.items() if deadline <= end), default=None)
+            due = min(
+                ((deadline, name) for name, deadline in self.timers.items() if deadline <= end),
+                key=lambda timer: (timer[0], timer[1].kind.value, timer[1][1:]),
+                default=None,
+            )
             if due is None:
                 break
             self.now, name = max(due[0], self.now), due[1]
@@ -245,11 +252,10 @@ class Shell:
             assert group is not None
             _, before = self.states.get(id(group), (group, group.state))
             if before is not group.state:
-                undone = before is GroupState.DEAD and group.state is GroupState.EMPTY
                 both = any(
-                    group.state in LEGAL_TRANSITIONS[between] for between in LEGAL_TRANSITIONS[before]
+                    group.state in SUCCESSORS[between] for between in SUCCESSORS[before]
                 )  # one step may pass through a state
-                assert undone or group.state in LEGAL_TRANSITIONS[before] or both, (before, group.state)
+                assert group.state in SUCCESSORS[before] or both, (before, group.state)
                 self.transitions[before, group.state] += 1
             self.states[id(group)] = (group, group.state)
             check_group(group, self.config)
@@ -266,30 +272,31 @@ class Shell:
 
     def _check_timers(self, group: Group) -> None:
         """S12: every deadline is backed by a timer that rings by then, and no timer watches what is gone."""
-        expected = {("session", group.group_id, member_id): deadline for member_id, deadline in group.pending.items()}
+        expected = {
+            session_timer(group.group_id, member_id): deadline for member_id, deadline in group.pending_members.items()
+        }
         for member in group.members.values():
-            if member.alarm is not None:
-                expected["session", group.group_id, member.member_id] = member.alarm
+            if member.timer_deadline is not None:
+                expected[session_timer(group.group_id, member.member_id)] = member.timer_deadline
         if group.join_deadline is not None:
-            expected["join", group.group_id] = group.join_deadline
+            expected[join_timer(group.group_id)] = group.join_deadline
         if group.sync_deadline is not None:
-            expected["sync", group.group_id] = group.sync_deadline
-        found = {name: deadline for name, deadline in self.timers.items() if name[1] == group.group_id}
-        found.pop(("expiry", group.group_id), None)
+            expected[sync_timer(group.group_id)] = group.sync_deadline
+        found = {name: deadline for name, deadline in self.timers.items() if name.group_id == group.group_id}
         assert found == expected
 
 
 def check_group(group: Group, config: CoordinatorConfig) -> None:
     """S10, S11, S13, S14: what holds for a group between any two events."""
     members = group.members
-    assert group.joined == sum(member.parked_join is not None for member in members.values())
-    assert len(group.pending) <= config.max_pending_members
-    assert not group.pending.keys() & members.keys()
-    assert group.pending_sync <= members.keys()
+    assert group.awaiting_join == sum(member.parked_join is not None for member in members.values())
+    assert len(group.pending_members) <= config.max_pending_members
+    assert not group.pending_members.keys() & members.keys()
+    assert group.pending_sync_members <= members.keys()
     assert group.instances == {m.instance_id: m.member_id for m in members.values() if m.instance_id is not None}
     assert all(member_id == member.member_id for member_id, member in members.items())
     support = Counter(name for member in members.values() for name, _ in member.protocols)
-    assert group.supporters == support
+    assert group.supported_protocols == support
     assert group.metadata_bytes == sum(len(data) for member in members.values() for _, data in member.protocols)
     assert group.leader_id in members if members else group.leader_id is None
     assert (group.join_deadline is not None) == (group.state is GroupState.PREPARING)
@@ -303,15 +310,15 @@ def check_group(group: Group, config: CoordinatorConfig) -> None:
             assert group.sync_deadline is None
         case GroupState.COMPLETING:
             assert members
-            assert not group.joined
-            assert not group.pending_sync & {member.member_id for member in parked_syncs}
+            assert not group.awaiting_join
+            assert not group.pending_sync_members & {member.member_id for member in parked_syncs}
         case GroupState.STABLE:
             assert members
             assert not parked_syncs
             assert all(support[group.protocol or ""] == len(members) for _ in members)
     for member in members.values():
-        assert member.alarm is not None or member.counts_as_alive(), f"{member.member_id} is watched by nobody"
-        assert member.alarm is None or member.alarm <= member.deadline
+        assert member.timer_deadline is not None or member.counts_as_alive(), f"{member.member_id} is watched by nobody"
+        assert member.timer_deadline is None or member.timer_deadline <= member.deadline
 
 
 # -- clients -----------------------------------------------------------------------------------------------------------

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from roster.coordinator import CoordinatorConfig
-from roster.coordinator.group import Group, IllegalTransition
+from roster.coordinator import CoordinatorConfig, TimerKind
+from roster.coordinator.group import Group, IllegalTransitionError
+from roster.coordinator.states import Trigger
 from roster.wire import ErrorCode
 from roster.wire.messages import DescribeGroupsRequest, ListGroupsRequest
 from tests.coordinator.coordinator_harness import GROUP, Client, GroupState, subscription
@@ -141,15 +142,15 @@ def test_deleting_a_group_voids_its_pending_ids() -> None:
     pending = c.join().reply.member_id
     c.delete_group()
     assert c.join(pending).error is ErrorCode.UNKNOWN_MEMBER_ID
-    assert not [name for name in c.timers if name[0] == "session"]
+    assert not [name for name in c.timers if name.kind is TimerKind.SESSION]
 
 
 # -- the machine's own rules -------------------------------------------------------------------------------------------
 
 
 def test_s11_an_illegal_transition_is_an_error() -> None:
-    with pytest.raises(IllegalTransition, match="Empty to Stable"):
-        Group("g", 0).move_to(GroupState.STABLE, 0)
+    with pytest.raises(IllegalTransitionError, match="assignment stored in state Empty"):
+        Group("g", 0).transition(Trigger.ASSIGNMENT_STORED, 0)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from roster.coordinator import CoordinatorConfig
+from roster.coordinator import CoordinatorConfig, TimerKind
 from roster.coordinator.group import Group
 from roster.coordinator.records import UNSTORED_GENERATIONS
 from roster.wire import ErrorCode
@@ -254,7 +254,7 @@ class Histories(RuleBasedStateMachine):
         waiting = [call for call in self.c.calls.values() if call.answered_at is None]
         self.c.unload()
         assert all(call.answered_at is not None for call in waiting)
-        assert not [name for name in self.c.timers if name[0] in {"join", "sync", "session"}]
+        assert not [name for name in self.c.timers if name.kind in {TimerKind.JOIN, TimerKind.SYNC, TimerKind.SESSION}]
         self.c.fail_over()
         self.forget_life()
 

@@ -220,9 +220,9 @@ def test_s9_a_lost_member_id_leaves_nothing_behind_after_its_session_timeout() -
     c = Client()
     for _ in range(5):
         c.join()
-    assert len(c.group().pending) == 5
+    assert len(c.group().pending_members) == 5
     c.advance(5_000)
-    assert not c.group().pending
+    assert not c.group().pending_members
     assert c.state is GroupState.EMPTY
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from roster.coordinator import PartitionLoaded, PartitionLoading, PartitionUnloaded
+from roster.coordinator import PartitionLoaded, PartitionLoading, PartitionUnloaded, TimerKind
 from roster.coordinator.records import UNSTORED_GENERATIONS, Replay
 from roster.wire import ErrorCode
 from roster.wire.messages import DescribeGroupsRequest, OffsetFetchRequest
@@ -197,7 +197,9 @@ def test_giving_up_a_partition_answers_all_that_waits(event: PartitionUnloaded |
     assert join.error is ErrorCode.NOT_COORDINATOR
     assert commit.reply.topics[0].partitions[0].error_code == ErrorCode.NOT_COORDINATOR
     assert c.coordinator.group_ids() == ["g"]
-    assert {name[1] for name in c.timers if name[0] in {"join", "sync", "session"}} == {"g"}
+    assert {name.group_id for name in c.timers if name.kind in {TimerKind.JOIN, TimerKind.SYNC, TimerKind.SESSION}} == {
+        "g"
+    }
     c.ack()
     assert c.coordinator.group_ids() == ["g"]
 
@@ -244,7 +246,7 @@ def test_a_new_group_that_cannot_be_written_is_dissolved() -> None:
     c.ack(ErrorCode.KAFKA_STORAGE_ERROR)
     assert parked.error is ErrorCode.NOT_COORDINATOR
     assert not c.coordinator.group_ids()
-    assert not [name for name in c.timers if name[0] != "expiry"]
+    assert not [name for name in c.timers if name.kind is not TimerKind.OFFSET_EXPIRATION]
     assert c.join(pending.reply.member_id).error is ErrorCode.UNKNOWN_MEMBER_ID
 
 

@@ -147,7 +147,7 @@ def test_df5_a_member_replaced_before_its_sync_leaves_nothing_pending() -> None:
     restart = c.join(instance="f", session=60_000).reply
     assert (restart.generation_id, restart.skip_assignment) == (2, False)
     assert c.sync(restart.member_id, 2, instance="f").reply.assignment == b"F"
-    assert not c.group().pending_sync
+    assert not c.group().pending_sync_members
     c.advance(20_000)
     assert c.state is GroupState.STABLE
     assert c.group().generation == 2

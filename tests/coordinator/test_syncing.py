@@ -289,7 +289,7 @@ def test_gc24_a_batch_leaves_with_an_error_for_each_entry() -> None:
     ]
     assert set(c.group().instances) == {"i3"}
     assert c.state is GroupState.PREPARING
-    assert not c.group().pending
+    assert not c.group().pending_members
 
 
 def test_gc24_leaving_an_unknown_group() -> None:

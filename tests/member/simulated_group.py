@@ -18,15 +18,14 @@ from random import Random
 
 from roster.assignors import Assignor
 from roster.coordinator import Coordinator, CoordinatorConfig, PartitionLoaded, PartitionLoading, RequestReceived
-from roster.coordinator import SetTimer as CoordinatorSetTimer
 from roster.coordinator import TimerExpired as CoordinatorTimerExpired
+from roster.coordinator import TimerName as CoordinatorTimerName
 from roster.coordinator.events import Effects, WriteCompleted
 from roster.member import Member, MemberConfig, MemberState
 from roster.member.assign_group import assign_group
 from roster.member.events import (
     Assign,
     Assigned,
-    CancelTimer,
     CommitDone,
     CommitRequested,
     Disconnect,
@@ -38,7 +37,6 @@ from roster.member.events import (
     RequestFailed,
     Responded,
     Send,
-    SetTimer,
     Started,
     Stopped,
     TimerExpired,
@@ -46,7 +44,7 @@ from roster.member.events import (
 from roster.member.subscription import decode_assignment, topics_of
 from roster.member.timers import TimerName
 from roster.member.types import FailureKind, Node
-from roster.model import OffsetAndMetadata, TopicPartition
+from roster.model import CancelTimer, OffsetAndMetadata, SetTimer, TopicPartition
 from roster.wire import API_VERSIONS, ErrorCode, Message
 from roster.wire.messages import (
     FindCoordinatorRequest,
@@ -441,7 +439,7 @@ class World:
     def _coordinate(self, effects: Effects) -> None:
         life = self._life
         for timer in effects.timers:
-            if isinstance(timer, CoordinatorSetTimer):
+            if isinstance(timer, SetTimer):
                 self._coordinator_timers[timer.name] = timer.deadline
                 self.at(timer.deadline, lambda t=timer: self._coordinator_timer(t, life))  # type: ignore[misc]
             else:
@@ -453,12 +451,12 @@ class World:
             self._reply(reply.token, reply.message)
 
     @property
-    def _coordinator_timers(self) -> dict[tuple[str, ...], int]:
+    def _coordinator_timers(self) -> dict[CoordinatorTimerName, int]:
         if not hasattr(self, "_timers_of"):
-            self._timers_of: dict[int, dict[tuple[str, ...], int]] = defaultdict(dict)
+            self._timers_of: dict[int, dict[CoordinatorTimerName, int]] = defaultdict(dict)
         return self._timers_of[self._life]
 
-    def _coordinator_timer(self, timer: CoordinatorSetTimer, life: int) -> None:
+    def _coordinator_timer(self, timer: SetTimer, life: int) -> None:
         if life == self._life and self._coordinator_timers.get(timer.name) == timer.deadline:
             del self._coordinator_timers[timer.name]
             self._coordinate(self.coordinator.step(CoordinatorTimerExpired(timer.name, self.now), self.now))

@@ -9,7 +9,6 @@ from roster.member import Member, MemberConfig
 from roster.member.events import (
     Assign,
     Assigned,
-    CancelTimer,
     CommitDone,
     CommitRequested,
     Disconnect,
@@ -19,13 +18,12 @@ from roster.member.events import (
     Report,
     Responded,
     Send,
-    SetTimer,
     Started,
     Stopped,
     TimerExpired,
 )
 from roster.member.timers import TimerName
-from roster.model import OffsetAndMetadata, TopicPartition
+from roster.model import CancelTimer, OffsetAndMetadata, SetTimer, TopicPartition
 from roster.wire import ErrorCode, Message
 from roster.wire.consumer.messages import Assignment, Subscription, by_topic, decode_subscription, encode_assignment
 from roster.wire.messages import (

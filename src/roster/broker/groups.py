@@ -21,12 +21,12 @@ from roster.coordinator.events import (
     PartitionLoaded,
     PartitionLoading,
     RequestReceived,
-    SetTimer,
     TimerExpired,
     TopicsDeleted,
     Write,
     WriteCompleted,
 )
+from roster.model import SetTimer
 from roster.wire import ErrorCode, WireError
 from roster.wire.messages import (
     DescribeGroupsRequest,
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from roster.broker.partition_log import PartitionLog
     from roster.broker.topics import Topic, TopicCatalogue
     from roster.coordinator import CoordinatorConfig
-    from roster.coordinator.events import TimerName
+    from roster.coordinator.timers import TimerName
     from roster.wire import Message
 
 OFFSETS_SETTINGS = {"cleanup.policy": "compact"}

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import heapq
+import itertools
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from roster.coordinator.events import TimerName
+    from roster.coordinator.timers import TimerName
 
 
 class Timers:
@@ -22,7 +23,8 @@ class Timers:
         self._expired = expired
         self._deadlines: dict[TimerName, int] = {}
         self._queued: dict[TimerName, int] = {}
-        self._heap: list[tuple[int, TimerName]] = []
+        self._heap: list[tuple[int, int, TimerName]] = []
+        self._entries = itertools.count()
         self._handle: asyncio.TimerHandle | None = None
 
     def now(self) -> int:
@@ -50,7 +52,7 @@ class Timers:
         queued = self._queued.get(name)
         if queued is None or deadline < queued:
             self._queued[name] = deadline
-            heapq.heappush(self._heap, (deadline, name))
+            heapq.heappush(self._heap, (deadline, next(self._entries), name))  # names have no order
 
     def _arm(self) -> None:
         if not self._heap:
@@ -67,7 +69,7 @@ class Timers:
         now = self.now()
         due = []
         while self._heap and self._heap[0][0] <= now:
-            queued, name = heapq.heappop(self._heap)
+            queued, _, name = heapq.heappop(self._heap)
             if self._queued.get(name) != queued:  # a nearer deadline was queued after this one
                 continue
             del self._queued[name]

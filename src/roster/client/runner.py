@@ -18,7 +18,6 @@ from roster.member.events import (
     Assign,
     Assigned,
     AssignFailed,
-    CancelTimer,
     CommitDone,
     Disconnect,
     Effect,
@@ -30,12 +29,12 @@ from roster.member.events import (
     RequestFailed,
     Responded,
     Send,
-    SetTimer,
     Stopped,
     TimerExpired,
 )
 from roster.member.member import Member
 from roster.member.timers import TimerName
+from roster.model import CancelTimer, SetTimer
 from roster.wire.messages import MetadataResponse
 
 

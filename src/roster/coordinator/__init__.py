@@ -1,9 +1,8 @@
-"""The broker's half of the group protocol as a pure state machine."""
+"""The broker's half of Kafka's classic group protocol as a state machine without I/O and clock."""
 
 from roster.coordinator.config import CoordinatorConfig
 from roster.coordinator.coordinator import REQUEST_HANDLERS, Coordinator
 from roster.coordinator.events import (
-    CancelTimer,
     Effects,
     Event,
     PartitionLoaded,
@@ -11,13 +10,13 @@ from roster.coordinator.events import (
     PartitionUnloaded,
     Reply,
     RequestReceived,
-    SetTimer,
     TimerExpired,
-    TimerName,
     TopicsDeleted,
     Write,
     WriteCompleted,
 )
+from roster.coordinator.timers import TimerKind, TimerName
+from roster.model import CancelTimer, SetTimer
 
 __all__ = [
     "REQUEST_HANDLERS",
@@ -33,6 +32,7 @@ __all__ = [
     "RequestReceived",
     "SetTimer",
     "TimerExpired",
+    "TimerKind",
     "TimerName",
     "TopicsDeleted",
     "Write",

@@ -1,12 +1,13 @@
-"""The coordinator: one `step` per event, dispatched to the module that knows the answer."""
+"""The group coordinator: one `step` per event, dispatched to the module of the request or timer."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
-from roster.coordinator import describe, offsets, session
 from roster.coordinator.config import CoordinatorConfig
+from roster.coordinator.delete_groups import delete_groups
+from roster.coordinator.describe_groups import describe_groups, list_groups
 from roster.coordinator.events import (
     Effects,
     Event,
@@ -18,22 +19,28 @@ from roster.coordinator.events import (
     TopicsDeleted,
     WriteCompleted,
 )
-from roster.coordinator.group import Group, GroupState
-from roster.coordinator.join import join
-from roster.coordinator.membership import heartbeat, leave
+from roster.coordinator.group import Group
+from roster.coordinator.group_context import GroupContext
+from roster.coordinator.heartbeat import heartbeat
+from roster.coordinator.join_group import join_group
+from roster.coordinator.leave_group import leave_group
+from roster.coordinator.offset_commit import commit_offsets
+from roster.coordinator.offset_delete import delete_offsets, topics_deleted
+from roster.coordinator.offset_expiration import expire_offsets
+from roster.coordinator.offset_fetch import fetch_offsets
 from roster.coordinator.rebalance import (
-    answer_sync,
-    join_phase_expired,
-    prepare,
-    refuse_join,
-    session_expired,
-    stop_waiting_for_joins,
-    stop_waiting_for_syncs,
-    sync_phase_expired,
+    cancel_join_phase,
+    cancel_sync_phase,
+    expire_join_phase,
+    expire_pending_sync,
+    expire_session,
+    prepare_rebalance,
 )
 from roster.coordinator.records import Replay
 from roster.coordinator.runtime import PartitionStatus, Runtime
-from roster.coordinator.sync import sync
+from roster.coordinator.states import Trigger
+from roster.coordinator.sync_group import sync_group
+from roster.coordinator.timers import TimerKind, TimerName, offset_expiration_timer
 from roster.wire import ErrorCode
 from roster.wire.messages import (
     DeleteGroupsRequest,
@@ -49,31 +56,38 @@ from roster.wire.messages import (
 )
 
 REQUEST_HANDLERS: dict[type, Callable[[Runtime, RequestReceived, Any], None]] = {
-    JoinGroupRequest: join,
-    SyncGroupRequest: sync,
+    JoinGroupRequest: join_group,
+    SyncGroupRequest: sync_group,
     HeartbeatRequest: heartbeat,
-    LeaveGroupRequest: leave,
-    OffsetCommitRequest: offsets.commit,
-    OffsetFetchRequest: offsets.fetch,
-    OffsetDeleteRequest: offsets.delete,
-    ListGroupsRequest: describe.list_groups,
-    DescribeGroupsRequest: describe.describe_groups,
-    DeleteGroupsRequest: describe.delete_groups,
+    LeaveGroupRequest: leave_group,
+    OffsetCommitRequest: commit_offsets,
+    OffsetFetchRequest: fetch_offsets,
+    OffsetDeleteRequest: delete_offsets,
+    ListGroupsRequest: list_groups,
+    DescribeGroupsRequest: describe_groups,
+    DeleteGroupsRequest: delete_groups,
 }
-"""The requests that may be put into RequestReceived."""
+"""Handler of each request that RequestReceived may carry."""
+
+TIMER_HANDLERS: dict[TimerKind, Callable[[GroupContext, TimerName], None]] = {
+    TimerKind.SESSION: lambda ctx, name: expire_session(ctx, name.member_id),
+    TimerKind.JOIN: lambda ctx, _: expire_join_phase(ctx),
+    TimerKind.SYNC: lambda ctx, _: expire_pending_sync(ctx),
+}
+"""Handler of each timer of a group."""
 
 
 class Coordinator:
     """Kafka's classic group protocol as a state machine; deterministic, no I/O, no clock.
 
-    `new_id` returns a fresh unguessable text each time, the tail of the member ids made here (a UUID, say). Writes to
-    one partition must be reported complete in the order in which they were asked for.
+    `new_id` returns a fresh unguessable string for a member id (a UUID, for example). Writes to one partition must be
+    reported complete in the order of the effects.
     """
 
     def __init__(self, config: CoordinatorConfig, new_id: Callable[[], str]) -> None:
         self._rt = Runtime(config, new_id)
         self.unreadable_records = 0
-        """Records left out while loading because they could not be decoded."""
+        """Number of records skipped while loading because they could not be decoded."""
         self._event_handlers: dict[type, Callable[[Any], None]] = {
             RequestReceived: self._request_received,
             TimerExpired: self._timer_expired,
@@ -85,7 +99,7 @@ class Coordinator:
         }
 
     def step(self, event: Event, now: int) -> Effects:
-        """Take in one event at monotonic time `now` (ms, never decreasing); returns what the shell is to do."""
+        """Handle one event at monotonic time `now` (ms, never decreasing); return the effects for the shell."""
         self._rt.now = now
         self._event_handlers[type(event)](event)
         return self._rt.take_effects()
@@ -93,19 +107,19 @@ class Coordinator:
     # -- queries -------------------------------------------------------------------------------------------------
 
     def partition_of(self, group_id: str) -> int:
-        """The partition of `__consumer_offsets` that the group lives in."""
+        """Return the partition of `__consumer_offsets` that has the group."""
         return self._rt.partition_of(group_id)
 
     def owns(self, group_id: str) -> bool:
-        """Whether this process is coordinator for the group, be it loading still."""
+        """Return True if this process is coordinator for the group, even while it is loading."""
         return self.partition_of(group_id) in self._rt.partitions
 
     def group(self, group_id: str) -> Group | None:
-        """The group's state, for looking at only."""
+        """Return the group for inspection; None if there is none."""
         return self._rt.groups.get(group_id)
 
     def group_ids(self) -> list[str]:
-        """The groups this process knows."""
+        """Return the ids of all groups."""
         return list(self._rt.groups)
 
     # -- events --------------------------------------------------------------------------------------------------
@@ -117,81 +131,75 @@ class Coordinator:
     def _timer_expired(self, event: TimerExpired) -> None:
         rt = self._rt
         rt.wall_ms = event.wall_ms
-        kind, subject, *rest = event.name
-        if kind == "expiry":
-            partition = int(subject)
-            if rt.partitions.get(partition) is PartitionStatus.ACTIVE:
-                offsets.expire(rt, partition)
-                self._schedule_expiry(partition)
+        if event.name.kind is TimerKind.OFFSET_EXPIRATION:
+            self._expire_offsets(event.name.partition)
             return
-        group = rt.groups.get(subject)
-        if group is None:
-            return
-        if kind == "session":
-            session_expired(rt, group, rest[0])
-        elif kind == "join":
-            join_phase_expired(rt, group)
-        else:
-            sync_phase_expired(rt, group)
+        group = rt.groups.get(event.name.group_id)
+        if group is not None:
+            TIMER_HANDLERS[event.name.kind](GroupContext(rt, group), event.name)
+
+    def _expire_offsets(self, partition: int) -> None:
+        if self._rt.partitions.get(partition) is PartitionStatus.ACTIVE:
+            expire_offsets(self._rt, partition)
+            self._schedule_expiration(partition)
 
     def _write_completed(self, event: WriteCompleted) -> None:
         self._rt.write_completed(event.id, event.error)
 
     def _topics_deleted(self, event: TopicsDeleted) -> None:
         self._rt.wall_ms = event.wall_ms
-        offsets.topics_deleted(self._rt, event.topics)
+        topics_deleted(self._rt, event.topics)
 
-    # -- partitions coming and going -----------------------------------------------------------------------------
+    # -- loading and unloading -----------------------------------------------------------------------------------
 
     def _partition_loading(self, event: PartitionLoading) -> None:
-        self._give_up(event.partition)
+        self._unload(event.partition)
         self._rt.partitions[event.partition] = PartitionStatus.LOADING
 
     def _partition_loaded(self, event: PartitionLoaded) -> None:
         rt = self._rt
         rt.wall_ms = event.wall_ms
-        self._give_up(event.partition)
+        self._unload(event.partition)
         replay = Replay(event.partition)
         replay.apply_all(event.records)
         self.unreadable_records += replay.unreadable
         rt.partitions[event.partition] = PartitionStatus.ACTIVE
         rt.groups.update(replay.groups)
         for group in replay.groups.values():
+            ctx = GroupContext(rt, group)
             for member in group.members.values():
-                session.renew(rt, group, member)
+                ctx.renew_session(member)
             if len(group.members) > rt.config.max_group_size:
-                prepare(rt, group)
-        self._schedule_expiry(event.partition)
+                prepare_rebalance(ctx)
+        self._schedule_expiration(event.partition)
 
     def _partition_unloaded(self, event: PartitionUnloaded) -> None:
-        self._give_up(event.partition)
+        self._unload(event.partition)
         self._rt.partitions.pop(event.partition, None)
 
-    def _give_up(self, partition: int) -> None:
-        """Whoever waits for a group of this partition has to look for its new coordinator."""
+    def _unload(self, partition: int) -> None:
+        """Answer every parked request of the partition NOT_COORDINATOR and drop its groups."""
         rt = self._rt
         if partition not in rt.partitions:
             return
-        rt.cancel_timer(("expiry", str(partition)))
+        rt.cancel_timer(offset_expiration_timer(partition))
         for group in rt.groups_in(partition):
-            self._close(group)
-        rt.abandon_writes(partition)
+            self._unload_group(group)
+        rt.fail_writes(partition)
 
-    def _close(self, group: Group) -> None:
-        rt = self._rt
+    def _unload_group(self, group: Group) -> None:
+        ctx = GroupContext(self._rt, group)
         for member in group.members.values():
-            parked = group.unpark_join(member)
-            if parked is not None:
-                refuse_join(rt, parked, ErrorCode.NOT_COORDINATOR, member.member_id)
-            answer_sync(rt, group, member, ErrorCode.NOT_COORDINATOR)
-            session.end(rt, group, member)
-        for member_id in list(group.pending):
-            session.forget_pending(rt, group, member_id)
-        stop_waiting_for_joins(rt, group)
-        stop_waiting_for_syncs(rt, group)
-        group.state = GroupState.DEAD
-        rt.drop_group(group)
+            ctx.fail_join(member, ErrorCode.NOT_COORDINATOR, member.member_id)
+            ctx.answer_sync(member, ErrorCode.NOT_COORDINATOR)
+            ctx.end_session(member)
+        for member_id in list(group.pending_members):
+            ctx.remove_pending_member(member_id)
+        cancel_join_phase(ctx)
+        cancel_sync_phase(ctx)
+        ctx.transition(Trigger.UNLOADED)
+        self._rt.drop_group(group)
 
-    def _schedule_expiry(self, partition: int) -> None:
+    def _schedule_expiration(self, partition: int) -> None:
         interval = self._rt.config.offsets_retention_check_interval_ms
-        self._rt.set_timer(("expiry", str(partition)), self._rt.now + interval)
+        self._rt.set_timer(offset_expiration_timer(partition), self._rt.now + interval)

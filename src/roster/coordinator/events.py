@@ -1,4 +1,4 @@
-"""What goes into the coordinator and what comes out: the whole seam between the state machine and its shell.
+"""Events and effects: the whole interface between the coordinator and the shell that runs it.
 
 Times are integer milliseconds. `now` given to `Coordinator.step` is monotonic and drives every timer; wall-clock time
 for record timestamps comes with the event that needs it.
@@ -9,10 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from roster.coordinator.timers import TimerName
+from roster.model import CancelTimer, SetTimer
 from roster.wire import ErrorCode, Message
-
-TimerName: TypeAlias = tuple[str, ...]
-"""A timer's identity, e.g. ("session", group_id, member_id); setting a name again replaces its deadline."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +39,7 @@ class TimerExpired:
 
 @dataclass(frozen=True, slots=True)
 class WriteCompleted:
-    """The records of effect `Write` number `id` are durable, or failed to become so with `error`."""
+    """The records of `Write` number `id` are durable, or could not be stored because of `error`."""
 
     id: int
     error: ErrorCode = ErrorCode.NONE
@@ -48,7 +47,7 @@ class WriteCompleted:
 
 @dataclass(frozen=True, slots=True)
 class PartitionLoading:
-    """The process became coordinator for a partition of `__consumer_offsets`; its groups are not known yet."""
+    """Begin to load a partition of `__consumer_offsets`, which this process is coordinator for now."""
 
     partition: int
 
@@ -64,14 +63,14 @@ class PartitionLoaded:
 
 @dataclass(frozen=True, slots=True)
 class PartitionUnloaded:
-    """The process is no longer coordinator for the partition."""
+    """Another process is coordinator for the partition now."""
 
     partition: int
 
 
 @dataclass(frozen=True, slots=True)
 class TopicsDeleted:
-    """Topics vanished from the cluster: their committed offsets go too."""
+    """Topics were deleted; their committed offsets are deleted too."""
 
     topics: tuple[str, ...]
     wall_ms: int
@@ -100,7 +99,7 @@ class Reply:
 class Write:
     """Records to append atomically, in order, to one partition of `__consumer_offsets`.
 
-    The shell answers each with one WriteCompleted, those of one partition in the order they were asked for.
+    The shell answers each with one WriteCompleted, those of one partition in order.
     """
 
     id: int
@@ -108,25 +107,13 @@ class Write:
     records: tuple[tuple[bytes, bytes | None], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class SetTimer:
-    """Fire TimerExpired(name) once `now` reaches `deadline` (ms)."""
-
-    name: TimerName
-    deadline: int
-
-
-@dataclass(frozen=True, slots=True)
-class CancelTimer:
-    """Forget the timer; cancelling an unknown name is no error."""
-
-    name: TimerName
+TimerEffect: TypeAlias = SetTimer[TimerName] | CancelTimer[TimerName]
 
 
 @dataclass(frozen=True, slots=True)
 class Effects:
-    """What one step asks of the shell: carry out timers, start the writes in order, send the replies."""
+    """Effects of one step; the shell carries out the timers, starts the writes in order and sends the replies."""
 
     replies: tuple[Reply, ...] = ()
     writes: tuple[Write, ...] = ()
-    timers: tuple[SetTimer | CancelTimer, ...] = ()
+    timers: tuple[TimerEffect, ...] = ()

@@ -1,10 +1,11 @@
-"""What the log of `__consumer_offsets` says about groups, in both directions: state to records, records to state."""
+"""Records of `__consumer_offsets`: written from the state of a group, and replayed into it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from roster.coordinator.group import CommittedOffset, Group, GroupState, Member
+from roster.coordinator.group import CommittedOffset, Group, Member
+from roster.coordinator.states import GroupState
 from roster.wire import WireError
 from roster.wire.offsets_topic import (
     GroupMetadataKey,
@@ -18,10 +19,10 @@ from roster.wire.offsets_topic import (
 )
 
 UNSTORED_GENERATIONS = 16
-"""How many generations a coordinator is taken to have handed out after the last one it stored.
+"""Number of generations that a coordinator may have announced after the last one it stored.
 
-A generation is stored only with its assignment, so an earlier coordinator may have given out numbers the log does not
-know. The first generation after loading skips as many, and members that name a still higher one are believed.
+A generation is stored only with its assignment, so the log may lack generations that an earlier coordinator announced.
+The first generation after loading skips this many; a member that claims a still higher one is believed.
 """
 
 
@@ -29,7 +30,7 @@ know. The first generation after loading skips as many, and members that name a 
 
 
 def group_record(group: Group, assignments: Mapping[str, bytes] | None = None) -> tuple[bytes, bytes]:
-    """The group as it is, with the assignments given or else those its members have."""
+    """Encode the group, with `assignments` by member id or else the current ones."""
     members = [
         GroupMetadataValue.Member(
             member_id=member.member_id,
@@ -56,14 +57,14 @@ def group_record(group: Group, assignments: Mapping[str, bytes] | None = None) -
 
 
 def group_tombstone(group_id: str) -> tuple[bytes, None]:
-    """The group is no more."""
+    """Encode the deletion of a group."""
     return encode_key(GroupMetadataKey(group=group_id)), None
 
 
 def offset_record(
     group_id: str, topic: str, partition: int, committed: CommittedOffset | None
 ) -> tuple[bytes, bytes | None]:
-    """A committed offset, or its tombstone (None)."""
+    """Encode a committed offset, or its tombstone (None)."""
     key = encode_key(OffsetCommitKey(group=group_id, topic=topic, partition=partition))
     if committed is None:
         return key, None
@@ -83,9 +84,8 @@ def offset_record(
 class Replay:
     """Rebuilds the groups of one partition from its records in log order.
 
-    Any part of the log will do, compacted or cut off in front: the last value of a key wins, a tombstone for something
-    unknown means nothing (worked case GC-29). Records of other kinds are left out, and so are those that cannot be
-    read; `unreadable` counts the latter.
+    The log may be compacted or begin late: the last value of a key wins, a tombstone for an unknown key is ignored
+    (worked case GC-29). Records of other kinds are skipped, and so are unreadable ones, which `unreadable` counts.
     """
 
     def __init__(self, partition: int) -> None:
@@ -102,7 +102,7 @@ class Replay:
                 self.unreadable += 1
 
     def apply(self, key: bytes, value: bytes | None) -> None:
-        """Apply one record; WireError if it cannot be read."""
+        """Apply one record; raises WireError if it cannot be read."""
         about = decode_key(key)
         if about is None:
             return
@@ -111,46 +111,46 @@ class Replay:
             case OffsetCommitKey(), OffsetCommitValue():
                 self._group(about.group).store_offset(about.topic, about.partition, loaded_offset(content))
             case OffsetCommitKey(), None:
-                self._forget_offset(about)
+                self._delete_offset(about)
             case GroupMetadataKey(), GroupMetadataValue():
                 group = loaded_group(about.group, self.partition, content)
                 group.offsets = self._group(about.group).offsets
                 self.groups[about.group] = group
             case _:
-                self._forget_group(about.group)
+                self._delete_group(about.group)
 
     def _group(self, group_id: str) -> Group:
-        """The group; one that the log knows by its offsets only may have handed out generations all the same."""
+        """Return or create the group; one with offsets only may have announced generations all the same."""
         if group_id not in self.groups:
             self.groups[group_id] = Group(group_id, self.partition, generation_floor=UNSTORED_GENERATIONS)
         return self.groups[group_id]
 
-    def _forget_offset(self, about: OffsetCommitKey) -> None:
+    def _delete_offset(self, about: OffsetCommitKey) -> None:
         group = self.groups.get(about.group)
         if group is not None:
             group.store_offset(about.topic, about.partition, None)
             if not group.recorded and not group.offsets:
                 del self.groups[about.group]
 
-    def _forget_group(self, group_id: str) -> None:
+    def _delete_group(self, group_id: str) -> None:
         group = self.groups.pop(group_id, None)
         if group is not None and group.offsets:  # acknowledged offsets have tombstones of their own
             self._group(group_id).offsets = group.offsets
 
 
 def loaded_offset(value: OffsetCommitValue) -> CommittedOffset:
-    """A committed offset as the log has it."""
+    """Build a committed offset from its record."""
     expires_at = None if value.expire_timestamp == -1 else value.expire_timestamp
     return CommittedOffset(value.offset, value.leader_epoch, value.metadata, value.commit_timestamp, expires_at)
 
 
 def loaded_rebalance_timeout_ms(member: GroupMetadataValue.Member) -> int:
-    """The member's rebalance timeout; its session timeout where the record has none (before v1)."""
+    """Return the member's rebalance timeout; its session timeout where the record has none (before v1)."""
     return member.rebalance_timeout if member.rebalance_timeout > 0 else member.session_timeout
 
 
 def loaded_group(group_id: str, partition: int, value: GroupMetadataValue) -> Group:
-    """A group as the log has it: Stable if it has members, else Empty."""
+    """Build a group from its record: Stable if it has members, else Empty."""
     group = Group(
         group_id,
         partition,

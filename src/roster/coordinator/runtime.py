@@ -1,7 +1,7 @@
-"""What every handler works with: the groups, the step's clock, and the effects collected so far.
+"""Groups, the clock of the current step, and the effects it has collected so far.
 
-Group state changes at once, in memory; a reply that promises durability is sent by the continuation of its write.
-Offsets are different: they only become visible when their write is acknowledged.
+The state of a group changes at once, in memory; a reply that promises durability is sent by the continuation of its
+write. Committed offsets become visible only when their write is durable.
 """
 
 from __future__ import annotations
@@ -11,14 +11,16 @@ from enum import Enum
 from typing import TypeAlias
 
 from roster.coordinator.config import CoordinatorConfig
-from roster.coordinator.events import CancelTimer, Effects, Reply, SetTimer, TimerName, Write
+from roster.coordinator.events import Effects, Reply, TimerEffect, Write
 from roster.coordinator.group import Group
+from roster.coordinator.timers import TimerName
+from roster.model import CancelTimer, SetTimer
 from roster.wire import ErrorCode, Message
 from roster.wire.offsets_topic import partition_of
 
 LogRecord: TypeAlias = tuple[bytes, bytes | None]
 Continuation: TypeAlias = Callable[[ErrorCode], None]
-"""What to do when a write is acknowledged; gets the error as clients may see it."""
+"""Called when a write is complete, with the error that clients may see."""
 
 CLIENT_ERRORS: dict[ErrorCode, ErrorCode] = {
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.COORDINATOR_NOT_AVAILABLE,
@@ -31,18 +33,18 @@ CLIENT_ERRORS: dict[ErrorCode, ErrorCode] = {
     ErrorCode.RECORD_LIST_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
     ErrorCode.INVALID_FETCH_SIZE: ErrorCode.UNKNOWN_SERVER_ERROR,
 }
-"""How a failed append to the log looks to a group's clients; errors not listed pass unchanged."""
+"""Error of a failed append to the log: the error for clients of the group; errors not listed pass unchanged."""
 
 
 class PartitionStatus(Enum):
-    """Whether this process may answer for the groups of a partition of `__consumer_offsets`."""
+    """State of a partition of `__consumer_offsets` in this process."""
 
     LOADING = "loading"
     ACTIVE = "active"
 
 
 class Runtime:
-    """Groups and effects; `now` (monotonic) and `wall_ms` are those of the step under way."""
+    """Groups and effects; `now` (monotonic, ms) and `wall_ms` belong to the current step."""
 
     def __init__(self, config: CoordinatorConfig, new_id: Callable[[], str]) -> None:
         self.config = config
@@ -56,16 +58,16 @@ class Runtime:
         self._last_write = 0
         self._replies: list[Reply] = []
         self._writes: list[Write] = []
-        self._timers: list[SetTimer | CancelTimer] = []
+        self._timers: list[TimerEffect] = []
 
-    # -- whose group is it ---------------------------------------------------------------------------------------
+    # -- groups -------------------------------------------------------------------------------------------------
 
     def partition_of(self, group_id: str) -> int:
-        """The partition of `__consumer_offsets` that the group lives in."""
+        """Return the partition of `__consumer_offsets` that has the group."""
         return partition_of(group_id, self.config.partitions)
 
-    def unavailable(self, group_id: str) -> ErrorCode:
-        """Why this process cannot answer for the group now; NONE if it can."""
+    def availability_error(self, group_id: str) -> ErrorCode:
+        """Return the error for a group whose partition is not loaded here (NOT_COORDINATOR, …), or NONE."""
         if group_id in self.groups:
             return ErrorCode.NONE
         status = self.partitions.get(self.partition_of(group_id))
@@ -74,18 +76,18 @@ class Runtime:
         return ErrorCode.NOT_COORDINATOR if status is None else ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 
     def create_group(self, group_id: str) -> Group:
-        """Start an empty group that the log does not know yet."""
+        """Create an empty group; its record is not written yet."""
         group = Group(group_id, self.partition_of(group_id), state_since_ms=self.wall_ms)
         self.groups[group_id] = group
         return group
 
     def drop_group(self, group: Group) -> None:
-        """Forget a group, unless its id has been taken by another one since."""
+        """Drop a group, unless another one has its id by now."""
         if self.groups.get(group.group_id) is group:
             del self.groups[group.group_id]
 
     def groups_in(self, partition: int) -> list[Group]:
-        """The groups of one partition."""
+        """Return the groups of one partition."""
         return [group for group in self.groups.values() if group.partition == partition]
 
     # -- effects -------------------------------------------------------------------------------------------------
@@ -95,7 +97,7 @@ class Runtime:
         self._replies.append(Reply(token, message))
 
     def reply_when_durable(self, token: int, message: Message, failed: Callable[[ErrorCode], Message]) -> None:
-        """Answer a request once the last write that this step started, if any, is acknowledged."""
+        """Answer a request once the last write that this step started, if any, is complete."""
         if not self._writes:
             self.reply(token, message)
             return
@@ -103,32 +105,32 @@ class Runtime:
         continuations.append(lambda error: self.reply(token, failed(error) if error else message))
 
     def write(self, partition: int, records: Iterable[LogRecord], then: Continuation) -> None:
-        """Append records to the log; `then` runs in the step in which the shell reports the outcome."""
+        """Append records to the log; `then` runs in the step that reports the result."""
         self._last_write += 1
         self._writes_under_way[self._last_write] = (partition, [then])
         self._writes.append(Write(self._last_write, partition, tuple(records)))
 
     def set_timer(self, name: TimerName, deadline: int) -> None:
-        """Have TimerExpired(name) delivered at `deadline`."""
+        """Request TimerExpired(name) at `deadline` (ms); replaces the timer's earlier deadline."""
         self._timers.append(SetTimer(name, deadline))
 
     def cancel_timer(self, name: TimerName) -> None:
-        """Call a timer off."""
+        """Cancel a timer."""
         self._timers.append(CancelTimer(name))
 
     def write_completed(self, write_id: int, error: ErrorCode) -> None:
-        """Resume what waited for a write; an id of before an unload is no longer known and means nothing."""
+        """Run the continuations of a write; an id from before an unload is ignored."""
         _, continuations = self._writes_under_way.pop(write_id, (0, []))
         for resume in continuations:
             resume(CLIENT_ERRORS.get(error, error))
 
-    def abandon_writes(self, partition: int) -> None:
-        """Fail the writes under way in a partition that is given up: whether they land is for the next owner to see."""
+    def fail_writes(self, partition: int) -> None:
+        """Fail the writes under way in an unloaded partition; its next coordinator sees which are durable."""
         for write_id in [number for number, (owner, _) in self._writes_under_way.items() if owner == partition]:
             self.write_completed(write_id, ErrorCode.NOT_COORDINATOR)
 
     def take_effects(self) -> Effects:
-        """Hand out what was collected since the last call."""
+        """Return the effects collected since the last call."""
         effects = Effects(tuple(self._replies), tuple(self._writes), tuple(self._timers))
         if self._replies:
             self._replies = []

@@ -15,7 +15,7 @@ from roster.assignors import Assignor
 from roster.member.group_snapshot import GroupSnapshot
 from roster.member.timers import TimerName
 from roster.member.types import Channel, Failure, Node, ReportKind, Selection
-from roster.model import OffsetAndMetadata, PartitionOffsets, TopicPartition
+from roster.model import CancelTimer, OffsetAndMetadata, PartitionOffsets, SetTimer, TopicPartition
 from roster.wire import Message
 
 # Events: shell to member.
@@ -169,21 +169,6 @@ class FetchOffsets:
 
 
 @dataclass(frozen=True, slots=True)
-class SetTimer:
-    """Emit `TimerExpired(name)` once the clock reaches `deadline` (ms)."""
-
-    name: TimerName
-    deadline: int
-
-
-@dataclass(frozen=True, slots=True)
-class CancelTimer:
-    """Cancel the timer; an unknown name is no error."""
-
-    name: TimerName
-
-
-@dataclass(frozen=True, slots=True)
 class Publish:
     """Ownership changed.
 
@@ -226,5 +211,14 @@ class Stopped:
 
 
 Effect: TypeAlias = (
-    Send | Disconnect | Assign | FetchOffsets | SetTimer | CancelTimer | Publish | CommitDone | Report | Stopped
+    Send
+    | Disconnect
+    | Assign
+    | FetchOffsets
+    | SetTimer[TimerName]
+    | CancelTimer[TimerName]
+    | Publish
+    | CommitDone
+    | Report
+    | Stopped
 )

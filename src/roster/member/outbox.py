@@ -7,9 +7,10 @@ from typing import TypeAlias
 
 from roster.member.backoff import RandomSource, backoff_ms
 from roster.member.config import MemberConfig
-from roster.member.events import CancelTimer, Effect, Send, SetTimer
+from roster.member.events import Effect, Send
 from roster.member.timers import TimerName
 from roster.member.types import Channel, Node
+from roster.model import CancelTimer, SetTimer
 from roster.wire import ApiKey, Message
 
 Identity: TypeAlias = tuple[int, str]

@@ -4,6 +4,7 @@ from roster.model.address import Address, AddressError, parse_address, parse_add
 from roster.model.offsets import AutoOffsetReset, OffsetAndMetadata, OffsetSpec, PartitionOffsets
 from roster.model.plan import LagBalance, Move, Plan
 from roster.model.problem import NO_GENERATION, NO_OWNER, Claims, MemberInfo, Problem, Racks
+from roster.model.timers import CancelTimer, SetTimer
 from roster.model.topics import TopicPartition
 
 __all__ = [
@@ -12,6 +13,7 @@ __all__ = [
     "Address",
     "AddressError",
     "AutoOffsetReset",
+    "CancelTimer",
     "Claims",
     "LagBalance",
     "MemberInfo",
@@ -22,6 +24,7 @@ __all__ = [
     "Plan",
     "Problem",
     "Racks",
+    "SetTimer",
     "TopicPartition",
     "parse_address",
     "parse_addresses",

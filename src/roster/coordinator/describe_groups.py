@@ -1,15 +1,12 @@
-"""ListGroups, DescribeGroups, DeleteGroups: the administrator's view."""
+"""ListGroups and DescribeGroups."""
 
 from __future__ import annotations
 
 from roster.coordinator.events import RequestReceived
-from roster.coordinator.group import Group, GroupState
-from roster.coordinator.offsets import bury
 from roster.coordinator.runtime import PartitionStatus, Runtime
+from roster.coordinator.states import GroupState
 from roster.wire import ErrorCode
 from roster.wire.messages import (
-    DeleteGroupsRequest,
-    DeleteGroupsResponse,
     DescribeGroupsRequest,
     DescribeGroupsResponse,
     ListGroupsRequest,
@@ -22,7 +19,7 @@ NOT_FOUND_FROM = 6
 
 
 def list_groups(rt: Runtime, event: RequestReceived, request: ListGroupsRequest) -> None:
-    """List the groups of the partitions this process has, by state and type; names in filters ignore case."""
+    """List the groups of this process, filtered by state and type without regard to case."""
     if PartitionStatus.LOADING in rt.partitions.values():
         rt.reply(event.token, ListGroupsResponse(error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS))
         return
@@ -42,14 +39,14 @@ def list_groups(rt: Runtime, event: RequestReceived, request: ListGroupsRequest)
 
 
 def describe_groups(rt: Runtime, event: RequestReceived, request: DescribeGroupsRequest) -> None:
-    """Describe groups with their members; metadata only while it goes with an assignment, that is when Stable."""
+    """Describe groups with their members; metadata is shown only while the group is Stable."""
     described = [describe(rt, group_id, event.api_version) for group_id in request.groups]
     rt.reply(event.token, DescribeGroupsResponse(groups=described))
 
 
 def describe(rt: Runtime, group_id: str, api_version: int) -> DescribeGroupsResponse.Group:
-    """One group's description; one that does not exist is Dead."""
-    if error := rt.unavailable(group_id):
+    """Build one group's description; a missing group is Dead."""
+    if error := rt.availability_error(group_id):
         return DescribeGroupsResponse.Group(group_id=group_id, error_code=error)
     group = rt.groups.get(group_id)
     if group is None or group.state is GroupState.DEAD:
@@ -76,39 +73,3 @@ def describe(rt: Runtime, group_id: str, api_version: int) -> DescribeGroupsResp
             for member in group.members.values()
         ],
     )
-
-
-def delete_groups(rt: Runtime, event: RequestReceived, request: DeleteGroupsRequest) -> None:
-    """Delete empty groups with their offsets; answered once every deletion is durable or has failed."""
-    results = [
-        DeleteGroupsResponse.Result(group_id=group_id, error_code=delete_refusal(rt, group_id))
-        for group_id in dict.fromkeys(request.groups_names)
-    ]
-    open_deletions = {result.group_id for result in results if not result.error_code}
-
-    def reply_if_done() -> None:
-        if not open_deletions:
-            rt.reply(event.token, DeleteGroupsResponse(results=results))
-
-    def delete(group: Group, result: DeleteGroupsResponse.Result) -> None:
-        def deleted(error: ErrorCode) -> None:
-            result.error_code = error
-            open_deletions.remove(result.group_id)
-            reply_if_done()
-
-        bury(rt, group, deleted)
-
-    for result in results:
-        if not result.error_code:
-            delete(rt.groups[result.group_id], result)
-    reply_if_done()
-
-
-def delete_refusal(rt: Runtime, group_id: str) -> ErrorCode:
-    """Why the group cannot be deleted; NONE if it can."""
-    if error := rt.unavailable(group_id):
-        return error
-    group = rt.groups.get(group_id)
-    if group is None or group.state is GroupState.DEAD:
-        return ErrorCode.GROUP_ID_NOT_FOUND
-    return ErrorCode.NONE if group.state is GroupState.EMPTY else ErrorCode.NON_EMPTY_GROUP

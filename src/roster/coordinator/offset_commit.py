@@ -1,0 +1,96 @@
+"""OffsetCommit: store offsets; the response waits until they are durable."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from roster.coordinator.events import RequestReceived
+from roster.coordinator.group import CommittedOffset, Group
+from roster.coordinator.group_context import GroupContext
+from roster.coordinator.offset_store import drop_if_unused, write_offsets
+from roster.coordinator.runtime import Runtime
+from roster.coordinator.states import GroupState
+from roster.wire import ErrorCode
+from roster.wire.messages import OffsetCommitRequest, OffsetCommitResponse
+
+GROUP_ID_NOT_FOUND_FROM = 9
+"""OffsetCommit version from which a generation in an unknown group is answered GROUP_ID_NOT_FOUND."""
+
+
+def commit_offsets(rt: Runtime, event: RequestReceived, request: OffsetCommitRequest) -> None:
+    """Store offsets; answered when they are durable."""
+    group = rt.groups.get(request.group_id)
+    if error := validate(rt, group, request, event.api_version):
+        rt.reply(event.token, commit_response(request, error))
+        return
+    ctx = GroupContext(rt, rt.create_group(request.group_id) if group is None else group)
+    member = ctx.group.members.get(request.member_id)
+    if member is not None:
+        ctx.renew_session(member)
+    offsets = accepted_offsets(rt, request)
+    if offsets:
+        write_offsets(
+            ctx, offsets, lambda error: rt.reply(event.token, commit_response(request, error, offsets.keys()))
+        )
+    else:
+        rt.reply(event.token, commit_response(request, ErrorCode.NONE, offsets.keys()))
+        drop_if_unused(ctx)
+
+
+def validate(rt: Runtime, group: Group | None, request: OffsetCommitRequest, api_version: int) -> ErrorCode:
+    """Return the error that rejects every offset of the request, or NONE (worked case GC-25)."""
+    generation = request.generation_id_or_member_epoch
+    if group is None:
+        if error := rt.availability_error(request.group_id):
+            return error
+        if generation < 0:
+            return ErrorCode.NONE  # a client without group management creates a simple group
+        return ErrorCode.GROUP_ID_NOT_FOUND if api_version >= GROUP_ID_NOT_FOUND_FROM else ErrorCode.ILLEGAL_GENERATION
+    if group.state is GroupState.DEAD:
+        return ErrorCode.COORDINATOR_NOT_AVAILABLE
+    if generation < 0 and group.state is GroupState.EMPTY:
+        return ErrorCode.NONE  # an administrator, or a simple consumer
+    if generation < 0 and not request.member_id and request.group_instance_id is None:
+        return ErrorCode.UNKNOWN_MEMBER_ID
+    if error := group.validate_member(request.member_id, request.group_instance_id):
+        return error
+    if error := group.validate_generation(generation):
+        return error
+    return ErrorCode.REBALANCE_IN_PROGRESS if group.state is GroupState.COMPLETING else ErrorCode.NONE
+
+
+def accepted_offsets(rt: Runtime, request: OffsetCommitRequest) -> dict[tuple[str, int], CommittedOffset | None]:
+    """Return the offsets of the request whose metadata is not too large."""
+    expires_at = None if request.retention_time_ms == -1 else rt.wall_ms + request.retention_time_ms
+    offsets: dict[tuple[str, int], CommittedOffset | None] = {}
+    for topic in request.topics:
+        for partition in topic.partitions:
+            text = partition.committed_metadata or ""
+            if len(text) <= rt.config.offset_metadata_max_bytes:
+                offsets[topic.name, partition.partition_index] = CommittedOffset(
+                    partition.committed_offset, partition.committed_leader_epoch, text, rt.wall_ms, expires_at
+                )
+    return offsets
+
+
+def commit_response(
+    request: OffsetCommitRequest, error: ErrorCode, accepted: Collection[tuple[str, int]] | None = None
+) -> OffsetCommitResponse:
+    """Build the response: `error` for every partition, or OFFSET_METADATA_TOO_LARGE where it is not `accepted`."""
+    return OffsetCommitResponse(
+        topics=[
+            OffsetCommitResponse.Topic(
+                name=topic.name,
+                partitions=[
+                    OffsetCommitResponse.Partition(
+                        partition_index=partition.partition_index,
+                        error_code=error
+                        if accepted is None or (topic.name, partition.partition_index) in accepted
+                        else ErrorCode.OFFSET_METADATA_TOO_LARGE,
+                    )
+                    for partition in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ]
+    )

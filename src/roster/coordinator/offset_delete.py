@@ -1,0 +1,76 @@
+"""OffsetDelete (KIP-496), and the deletion of a topic's offsets with the topic."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from roster.coordinator.events import RequestReceived
+from roster.coordinator.group import CommittedOffset, Group
+from roster.coordinator.group_context import GroupContext
+from roster.coordinator.offset_store import write_offsets
+from roster.coordinator.runtime import Runtime
+from roster.coordinator.states import GroupState
+from roster.coordinator.subscriptions import is_subscribed_to, subscribed_topics
+from roster.wire import ErrorCode
+from roster.wire.messages import OffsetDeleteRequest, OffsetDeleteResponse
+
+
+def delete_offsets(rt: Runtime, event: RequestReceived, request: OffsetDeleteRequest) -> None:
+    """Delete offsets of topics that no member subscribes to; answered when that is durable (KIP-496)."""
+    group = rt.groups.get(request.group_id)
+    error = validate(rt, group, request)
+    if error or group is None:
+        rt.reply(event.token, OffsetDeleteResponse(error_code=error))
+        return
+    topics: list[OffsetDeleteResponse.Topic] = []
+    tombstones: dict[tuple[str, int], CommittedOffset | None] = {}
+    known = group.all_offsets()
+    subscribed = subscribed_topics(group)
+    for topic in request.topics:
+        in_use = is_subscribed_to(group, subscribed, topic.name)
+        outcome = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC if in_use else ErrorCode.NONE
+        topics.append(
+            OffsetDeleteResponse.Topic(
+                name=topic.name,
+                partitions=[
+                    OffsetDeleteResponse.Partition(partition_index=partition.partition_index, error_code=outcome)
+                    for partition in topic.partitions
+                ],
+            )
+        )
+        if not in_use:
+            keys = ((topic.name, partition.partition_index) for partition in topic.partitions)
+            tombstones.update({key: None for key in keys if key in known})
+    response = OffsetDeleteResponse(topics=topics)
+    if not tombstones:
+        rt.reply(event.token, response)
+        return
+    write_offsets(
+        GroupContext(rt, group),
+        tombstones,
+        lambda error: rt.reply(event.token, OffsetDeleteResponse(error_code=error) if error else response),
+    )
+
+
+def validate(rt: Runtime, group: Group | None, request: OffsetDeleteRequest) -> ErrorCode:
+    """Return the error that rejects the whole request, or NONE."""
+    if not request.group_id:
+        return ErrorCode.INVALID_GROUP_ID
+    if group is None:
+        return rt.availability_error(request.group_id) or ErrorCode.GROUP_ID_NOT_FOUND
+    if group.state is GroupState.DEAD:
+        return ErrorCode.GROUP_ID_NOT_FOUND
+    if group.state is not GroupState.EMPTY and not group.is_consumer_group():
+        return ErrorCode.NON_EMPTY_GROUP  # the topics that its members use are unknown
+    return ErrorCode.NONE
+
+
+def topics_deleted(rt: Runtime, topics: Iterable[str]) -> None:
+    """Delete the offsets of deleted topics, whether or not members subscribe to them."""
+    deleted = set(topics)
+    for group in list(rt.groups.values()):
+        tombstones: dict[tuple[str, int], CommittedOffset | None] = {
+            key: None for key in sorted(group.all_offsets()) if key[0] in deleted
+        }
+        if tombstones and group.state is not GroupState.DEAD:
+            write_offsets(GroupContext(rt, group), tombstones, lambda _: None)

@@ -1,0 +1,69 @@
+"""OffsetFetch: answer at once, from durable offsets only."""
+
+from __future__ import annotations
+
+from roster.coordinator.events import RequestReceived
+from roster.coordinator.group import CommittedOffset
+from roster.coordinator.runtime import Runtime
+from roster.wire.messages import OffsetFetchRequest, OffsetFetchResponse
+
+MANY_GROUPS_FROM = 8
+"""OffsetFetch version from which one request names several groups."""
+GROUP_ERROR_FROM = 2
+"""OffsetFetch version from which there is an error for the whole group."""
+NO_OFFSET = CommittedOffset(offset=-1, leader_epoch=-1, metadata="", committed_at_ms=-1)
+
+
+def fetch_offsets(rt: Runtime, event: RequestReceived, request: OffsetFetchRequest) -> None:
+    """Answer with the durable offsets; -1 for a partition without one."""
+    if event.api_version >= MANY_GROUPS_FROM:
+        groups = [fetch_group(rt, wanted.group_id, wanted.topics) for wanted in request.groups]
+        rt.reply(event.token, OffsetFetchResponse(groups=groups))
+        return
+    answer = fetch_group(rt, request.group_id, request.topics)
+    if answer.error_code and event.api_version < GROUP_ERROR_FROM:
+        topics = [
+            offset_topic(wanted.name, dict.fromkeys(wanted.partition_indexes, NO_OFFSET))
+            for wanted in request.topics or []
+        ]
+        for topic in topics:
+            for partition in topic.partitions:
+                partition.error_code = answer.error_code
+        rt.reply(event.token, OffsetFetchResponse(topics=topics))
+        return
+    rt.reply(event.token, OffsetFetchResponse(topics=answer.topics, error_code=answer.error_code))
+
+
+def fetch_group(
+    rt: Runtime, group_id: str, topics: list[OffsetFetchRequest.Group.Topic] | None
+) -> OffsetFetchResponse.Group:
+    """Build one group's part of the response, for `topics` or for all topics (None)."""
+    if error := rt.availability_error(group_id):
+        return OffsetFetchResponse.Group(group_id=group_id, error_code=error)
+    group = rt.groups.get(group_id)
+    offsets = {} if group is None else group.offsets
+    if topics is None:
+        found = [offset_topic(topic, partitions) for topic, partitions in offsets.items()]
+    else:
+        found = []
+        for wanted in topics:
+            known = offsets.get(wanted.name, {})
+            partitions = {partition: known.get(partition, NO_OFFSET) for partition in wanted.partition_indexes}
+            found.append(offset_topic(wanted.name, partitions))
+    return OffsetFetchResponse.Group(group_id=group_id, topics=found)
+
+
+def offset_topic(name: str, partitions: dict[int, CommittedOffset]) -> OffsetFetchResponse.Group.Topic:
+    """Build one topic's part of the response."""
+    return OffsetFetchResponse.Group.Topic(
+        name=name,
+        partitions=[
+            OffsetFetchResponse.Group.Topic.Partition(
+                partition_index=partition,
+                committed_offset=committed.offset,
+                committed_leader_epoch=committed.leader_epoch,
+                metadata=committed.metadata,
+            )
+            for partition, committed in partitions.items()
+        ],
+    )

@@ -1,0 +1,68 @@
+"""Committed offsets of a group: writing them, deleting them with or without their group.
+
+An offset becomes visible when its write is durable, never before; a deleted one stays visible until its tombstone is
+durable.
+"""
+
+from __future__ import annotations
+
+from roster.coordinator import records
+from roster.coordinator.group import CommittedOffset
+from roster.coordinator.group_context import GroupContext
+from roster.coordinator.runtime import Continuation, LogRecord
+from roster.coordinator.states import GroupState, Trigger
+from roster.wire import ErrorCode
+
+
+def write_offsets(
+    ctx: GroupContext,
+    offsets: dict[tuple[str, int], CommittedOffset | None],
+    then: Continuation,
+    *more: LogRecord,
+) -> None:
+    """Write offsets (None: tombstones) and `more` records; apply the offsets once durable, then call `then`."""
+    group = ctx.group
+    group.pending_offset_writes.update(offsets.keys())
+
+    def written(error: ErrorCode) -> None:
+        group.complete_offset_writes(offsets)
+        if not error:
+            for (topic, partition), committed in offsets.items():
+                group.store_offset(topic, partition, committed)
+        then(error)
+        drop_if_unused(ctx)
+
+    log = [
+        records.offset_record(group.group_id, topic, partition, committed)
+        for (topic, partition), committed in offsets.items()
+    ]
+    ctx.rt.write(group.partition, [*log, *more], written)
+
+
+def drop_if_unused(ctx: GroupContext) -> None:
+    """Drop a simple group without offsets; the log has no record of it either."""
+    group = ctx.group
+    never_joined = group.protocol_type is None and group.generation == 0 and not group.recorded
+    if never_joined and group.state is GroupState.EMPTY and not group.pending_members and not group.all_offsets():
+        ctx.transition(Trigger.DELETED)
+        ctx.rt.drop_group(group)
+
+
+def delete_group(ctx: GroupContext, then: Continuation) -> None:
+    """Delete an empty group with all its offsets; Dead until the tombstones are durable, Empty again if that fails."""
+    group = ctx.group
+    since_ms = group.state_since_ms
+    ctx.transition(Trigger.DELETED)
+    for member_id in list(group.pending_members):
+        ctx.remove_pending_member(member_id)
+
+    def written(error: ErrorCode) -> None:
+        if error:
+            ctx.transition(Trigger.DELETION_FAILED)
+            group.state_since_ms = since_ms
+        else:
+            ctx.rt.drop_group(group)
+        then(error)
+
+    tombstones: dict[tuple[str, int], CommittedOffset | None] = dict.fromkeys(sorted(group.all_offsets()))
+    write_offsets(ctx, tombstones, written, records.group_tombstone(group.group_id))

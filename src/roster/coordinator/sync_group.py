@@ -1,0 +1,81 @@
+"""SyncGroup: the leader's assignment is stored and then handed to every member."""
+
+from __future__ import annotations
+
+from roster.coordinator.events import RequestReceived
+from roster.coordinator.group import Group
+from roster.coordinator.group_context import GroupContext
+from roster.coordinator.rebalance import maybe_prepare_rebalance_or_complete_join, reset_assignments
+from roster.coordinator.responses import sync_response
+from roster.coordinator.runtime import Runtime
+from roster.coordinator.states import GroupState, Trigger
+from roster.wire import ErrorCode
+from roster.wire.messages import SyncGroupRequest, SyncGroupResponse
+
+PROTOCOL_REQUIRED_FROM = 5
+"""KIP-559: SyncGroup version from which the request names the protocol type and protocol."""
+
+
+def sync_group(rt: Runtime, event: RequestReceived, request: SyncGroupRequest) -> None:
+    """Answer or park a SyncGroup."""
+    group = rt.groups.get(request.group_id)
+    error = validate(rt, group, request, event.api_version)
+    if error or group is None:
+        rt.reply(event.token, SyncGroupResponse(error_code=error))
+        return
+    member = group.members[request.member_id]
+    group.pending_sync_members.discard(member.member_id)
+    if group.state is GroupState.STABLE:
+        rt.reply(event.token, sync_response(group, member))
+        return
+    ctx = GroupContext(rt, group)
+    ctx.answer_sync(member, ErrorCode.REBALANCE_IN_PROGRESS)  # an earlier one that this one displaces
+    member.parked_sync = event.token
+    if member.member_id == group.leader_id and group.sync_write_generation != group.generation:
+        store_assignment(ctx, request)
+
+
+def validate(rt: Runtime, group: Group | None, request: SyncGroupRequest, api_version: int) -> ErrorCode:
+    """Return the error that rejects the request, in the order of worked case GC-23, or NONE."""
+    if api_version >= PROTOCOL_REQUIRED_FROM and (request.protocol_type is None or request.protocol_name is None):
+        return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    if not request.group_id:
+        return ErrorCode.INVALID_GROUP_ID
+    if group is None:
+        return rt.availability_error(request.group_id) or ErrorCode.UNKNOWN_MEMBER_ID
+    if group.state is GroupState.DEAD:
+        return ErrorCode.COORDINATOR_NOT_AVAILABLE
+    if error := group.validate_member(request.member_id, request.group_instance_id):
+        return error
+    if sum(len(entry.assignment) for entry in request.assignments) > rt.config.max_group_metadata_bytes:
+        return ErrorCode.MESSAGE_TOO_LARGE
+    if error := group.validate_generation(request.generation_id):
+        return error
+    if request.protocol_type not in {None, group.protocol_type} or request.protocol_name not in {None, group.protocol}:
+        return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    return ErrorCode.REBALANCE_IN_PROGRESS if group.state is GroupState.PREPARING else ErrorCode.NONE
+
+
+def store_assignment(ctx: GroupContext, request: SyncGroupRequest) -> None:
+    """Store the generation with its assignments; Stable once that is durable. Omitted members get empty bytes."""
+    group = ctx.group
+    generation = group.generation
+    assigned = {entry.member_id: entry.assignment for entry in request.assignments}
+    assignments = {member_id: assigned.get(member_id, b"") for member_id in group.members}
+    group.sync_write_generation = generation
+
+    def written(error: ErrorCode) -> None:
+        if group.sync_write_generation == generation:
+            group.sync_write_generation = None
+        if group.state is not GroupState.COMPLETING or group.generation != generation:
+            return  # the group has moved on; the log has a past generation
+        if error:
+            reset_assignments(ctx, error)
+            maybe_prepare_rebalance_or_complete_join(ctx)
+            return
+        ctx.transition(Trigger.ASSIGNMENT_STORED)
+        for member in group.members.values():
+            member.assignment = assignments.get(member.member_id, b"")
+            ctx.propagate_assignment(member)
+
+    ctx.write_group(written, assignments)

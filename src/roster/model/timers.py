@@ -1,0 +1,23 @@
+"""Timer effects of a state machine without I/O: the coordinator's and a member's shell carry them out alike."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+NameT = TypeVar("NameT")
+
+
+@dataclass(frozen=True, slots=True)
+class SetTimer(Generic[NameT]):
+    """Emit the event `TimerExpired` for `name` once the clock reaches `deadline` (ms); replaces an earlier deadline."""
+
+    name: NameT
+    deadline: int
+
+
+@dataclass(frozen=True, slots=True)
+class CancelTimer(Generic[NameT]):
+    """Cancel the timer `name`; an unknown name is no error."""
+
+    name: NameT
