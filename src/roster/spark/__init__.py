@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from roster.spark.sinks.base import Sink
     from roster.spark.sinks.console import ConsoleSink
     from roster.spark.sinks.kafka import KafkaSink
+    from roster.spark.sinks.parquet import ParquetSink
     from roster.spark.spark_session import session
 
 __all__ = [

@@ -117,7 +117,7 @@ class DriverLoop:
 
     @property
     def stalled(self) -> str | None:
-        """Why a batch counted as stalled and the group was left; None otherwise."""
+        """Reason if a batch counted as stalled and the group was left, else None."""
         return self._guard.stalled
 
     def run(self, *, available_now: bool) -> None:

@@ -30,7 +30,7 @@ _NUMBER = re.compile(r"[0-9]{1,10}", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What `Pipeline` takes, checked. Times are milliseconds."""
+    """Checked options of a `Pipeline`. Times are milliseconds. Raises PipelineError that names the wrong option."""
 
     bootstrap: str
     group: str
@@ -60,7 +60,7 @@ class Options:
     group_instance_id: str | None = None
     rack_id: str | None = None
     capacity: int | None = None
-    """How many plain members the application counts for; None: as many as the tasks Spark runs at once."""
+    """Number of plain members that the application counts for; None: the tasks that Spark runs at once."""
     reader_options: Mapping[str, str | int | bool] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -125,7 +125,7 @@ _FALSE = {"false", "f", "0", "no", "off"}
 
 
 def check_reader_options(group: str, options: Mapping[str, str | int | bool]) -> None:
-    """PipelineError for a setting of the tasks' consumers that is unknown or contradicts what the pipeline does."""
+    """Raise PipelineError for a consumer setting that is unknown or contradicts the pipeline."""
     for name, value in options.items():
         if not isinstance(name, str):
             raise PipelineError(f"{name!r} is not the name of a librdkafka setting", field="reader_options")
@@ -194,7 +194,7 @@ _WITHOUT = {
 
 
 def refuse_foreign_names(given: Iterable[str], known: Collection[str]) -> None:
-    """PipelineError for an option that Spark or Kafka's consumer calls so, with Roster's name; also for a typo."""
+    """Raise PipelineError for an option of Spark's or Kafka's consumer, naming Roster's; also for a typo."""
     for name in given:
         if name in known:
             continue
@@ -211,7 +211,7 @@ def refuse_foreign_names(given: Iterable[str], known: Collection[str]) -> None:
 
 
 def shown(value: object) -> str:
-    """A value as an error repeats it: a number of hundreds of digits is cut."""
+    """Format a value for an error; long ones, such as a number of hundreds of digits, are cut."""
     try:
         text = repr(value)
     except ValueError:
@@ -220,7 +220,7 @@ def shown(value: object) -> str:
 
 
 def parse_bootstrap(bootstrap: str | Sequence[str]) -> str:
-    """`host:port[,host:port]`, or a list of them, as one string."""
+    """Return addresses as `host:port[,host:port]`. Raise PipelineError for one that is not valid."""
     try:
         return ",".join(map(str, parse_addresses(bootstrap)))
     except AddressError as error:
@@ -228,7 +228,10 @@ def parse_bootstrap(bootstrap: str | Sequence[str]) -> str:
 
 
 def parse_topics(topics: str | Sequence[str] | re.Pattern[str]) -> tuple[str, ...] | re.Pattern[str]:
-    """Topic names, or a pattern (`re.Pattern` or `"pattern:REGEX"`) that whole names must match."""
+    """Return topic names, or a pattern (`re.Pattern` or `"pattern:REGEX"`) that whole names must match.
+
+    Raises PipelineError for what is neither.
+    """
     if isinstance(topics, re.Pattern):
         return topics
     if isinstance(topics, str) and topics.startswith("pattern:"):
@@ -250,7 +253,7 @@ def parse_topics(topics: str | Sequence[str] | re.Pattern[str]) -> tuple[str, ..
 
 
 def parse_starting_offsets(value: StartingOffsets) -> str | int | dict[TopicPartition, int]:
-    """See `StartingOffsets`; a moment becomes milliseconds since the epoch."""
+    """Check starting offsets; return a moment as milliseconds since the epoch. Raise PipelineError for other values."""
     if isinstance(value, datetime):
         return _milliseconds(value)
     if isinstance(value, str) and value.lstrip().startswith("{"):
@@ -278,7 +281,7 @@ def _milliseconds(moment: datetime) -> int:
 
 
 def _explicit_offsets(given: Mapping[Any, Any]) -> dict[TopicPartition, int]:
-    """Offsets by partition, from `{TopicPartition: offset}`, `{topic: {number: offset}}` or a mixture."""
+    """Return offsets by partition, from `{TopicPartition: offset}`, `{topic: {number: offset}}` or a mixture."""
     explicit: dict[TopicPartition, int] = {}
     for key, entry in given.items():
         if isinstance(key, TopicPartition):

@@ -1,4 +1,4 @@
-"""The main door: a Spark application as an ordinary member of a Kafka consumer group."""
+"""Pipeline: a Spark application as an ordinary member of a Kafka consumer group."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from roster.spark.sinks.foreach import ForeachBatch
 
 
 class Pipeline:
-    """Reads a group's share of some topics in micro-batches and commits what was done to the group.
+    """Reads the partitions assigned to it in micro-batches, and commits each batch's offsets to the group.
 
     >>> (Pipeline(spark, "127.0.0.1:9092", "counts", ["flights"])
     ...     .transform(lambda df: df.groupBy("key").count())
@@ -50,7 +50,7 @@ class Pipeline:
     """
 
     def __new__(cls, *_: object, **options: object) -> Self:
-        """Refuses Spark's and Kafka's names for options with Roster's; the signature is that of `__init__`."""
+        """Refuse Spark's and Kafka's names for options, naming Roster's; the signature is that of `__init__`."""
         refuse_foreign_names(options, inspect.signature(cls.__init__).parameters)
         return super().__new__(cls)
 
@@ -88,7 +88,7 @@ class Pipeline:
         log: bool | str | None = None,
         membership: Callable[[Options], Membership] | None = None,
     ) -> None:
-        """Checks the options; nothing is connected yet. PipelineError names the one that is wrong.
+        """Check the options; nothing is connected yet. Raises PipelineError that names the wrong option.
 
         `starting_offsets` is for partitions without a committed offset and unknown to the sink. `max_offsets_per_batch`
         is shared over the partitions by lag. `tasks` is how many tasks share a batch (default: Spark's parallelism),
@@ -167,9 +167,12 @@ class Pipeline:
     ) -> Self:
         """Apply `function` to each record batch inside the reading task, before the rows reach the JVM.
 
-        It is the fastest place for work in Python: Arrow in, Arrow out, no crossing in between. `function` gives a
-        record batch of the columns `schema` (Spark DDL or a StructType) or an iterator of them. It is pickled to the
-        tasks with every batch, so it must not hold on to the session, open files or other state of the driver.
+        This is the fastest place for work in Python, as no row crosses between Python and the JVM. `function` returns a
+        record batch with the columns of `schema` (Spark DDL or a StructType), or an iterator of them. It is pickled to
+        the tasks with every batch, so it must not refer to the session, open files or other state of the driver.
+
+        Raises PipelineError if `function` is not callable or was given before. An error of the function ends the run
+        with FunctionError.
         """
         if self._function is not None:
             raise PipelineError("given twice", field="map_arrow", fix="Compose the two functions")
@@ -178,14 +181,18 @@ class Pipeline:
         return self
 
     def transform(self, function: Callable[[DataFrame], DataFrame]) -> Self:
-        """Apply `function` to each batch's DataFrame; several are applied in the order given."""
+        """Apply `function` to each batch's DataFrame; several are applied in the order given.
+
+        Raises PipelineError if `function` is not callable. The run ends with PipelineError if it does not return a
+        DataFrame or uses what needs a stream, such as `withWatermark`.
+        """
         _check_callable(function, "transform")
         before = self._transform
         self._transform = function if before is None else lambda df: function(before(df))
         return self
 
     def write(self, sink: Sink) -> Self:
-        """Send batches to `sink`."""
+        """Send batches to `sink`. Raises PipelineError if it is not a Sink, or there is one already."""
         if self._sink is not None:
             raise PipelineError("the pipeline has a sink already", field="write", fix="Use one sink per pipeline")
         if not isinstance(sink, Sink):
@@ -196,19 +203,20 @@ class Pipeline:
     def foreach_batch(self, function: Callable[[DataFrame, Batch], object]) -> Self:
         """Call `function(df, batch)` with each batch; its offsets are committed when the function has returned.
 
-        At least once: after a failure a batch may come again, with other neighbours. A function that stores
-        `batch.ranges` in the same transaction as its results is exactly once if it skips what it has; a `Sink` of your
-        own that answers `claim` does not even read it again. `batch.after(df, positions)` helps with the former.
+        At least once: after a failure records may come again, in a batch with other ranges. A function that stores
+        `batch.ranges` in the same transaction as its results is exactly once if it skips what is stored;
+        `batch.after(df, positions)` helps with that. A `Sink` of your own that implements `claim` does not read stored
+        records again.
 
-        Each action on `df` reads the batch's records from Kafka anew: `df.persist()` if there are several, and
-        `df.unpersist()` at the end.
+        Each action on `df` reads the batch's records from Kafka again: with several, call `df.persist()` first and
+        `df.unpersist()` at the end. Raises PipelineError if `function` is not callable, or there is a sink already.
         """
         _check_callable(function, "foreach_batch")
         return self.write(ForeachBatch(function))
 
     @property
     def last_progress(self) -> Progress | None:
-        """The latest finished batch of the latest run."""
+        """Progress of the latest finished batch of the latest run."""
         return self._run_now.last_progress if self._run_now is not None else self._last_progress
 
     @property
@@ -220,12 +228,12 @@ class Pipeline:
 
     @property
     def is_active(self) -> bool:
-        """Whether the pipeline is at work: started, and not ended yet."""
+        """True from the start of a run to its end."""
         return self._active
 
     @property
     def exception(self) -> BaseException | None:
-        """What ended the latest run; None if it runs or ended well."""
+        """Exception that ended the latest run; None if it is running or ended without one."""
         return self._failure
 
     def __repr__(self) -> str:
@@ -241,32 +249,39 @@ class Pipeline:
         return f"<Pipeline {' '.join(parts)} [{self.status}]>"
 
     def run(self, *, available_now: bool = False) -> None:
-        """Join the group and work until `stop()`, or with `available_now` until what was there is done; then leave.
+        """Join the group and run batches until `stop()`, or with `available_now` up to the log ends; then leave.
 
-        In the main thread SIGINT and SIGTERM mean: finish the batch, commit, leave (another one, a second later or
-        more, cancels the batch); the handlers of before are put back. Raises PipelineError or
-        roster.client.ClientError when the pipeline cannot start or go on, and whatever a function, a task or the sink
-        raised.
+        In the main thread SIGINT and SIGTERM finish the batch, commit and leave; a second one, a second later or more,
+        cancels the batch. Afterwards the previous handlers are restored.
+
+        Raises PipelineError or `roster.client.ClientError` if the pipeline cannot start or go on, FunctionError for a
+        `map_arrow` function, and what the transform, a task or the sink raised.
         """
         self._activate("run")
         self._guarded(available_now=available_now)
 
     def start(self, *, available_now: bool = False) -> Self:
-        """`run` in a thread of its own, so that one driver can have several pipelines; see `wait` and `exception`."""
+        """Do `run` in a thread of its own, so that one driver can have several pipelines; see `wait` and `exception`.
+
+        Raises PipelineError if the pipeline is running.
+        """
         self._activate("start")
 
         def work() -> None:
-            # What it raises is logged and kept in `exception`, and `wait` raises it.
+            # The exception is logged and kept in `exception`; `wait` raises it.
             with contextlib.suppress(BaseException):
                 self._guarded(available_now=available_now)
 
-        # InheritableThread: the jobs' properties belong to the thread in the JVM as well.
+        # InheritableThread: properties of jobs belong to the JVM's thread too.
         self._thread = InheritableThread(target=work, name=f"roster-{self._options.group}", daemon=True)
         self._thread.start()
         return self
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait for a pipeline started with `start`; True once it has ended. Raises what `run` would have raised."""
+        """Wait up to `timeout` seconds for a pipeline started with `start`; return True once it has ended.
+
+        Raises what `run` would have raised.
+        """
         if self._thread is None:
             return True
         self._thread.join(timeout)
@@ -277,9 +292,9 @@ class Pipeline:
         return True
 
     def stop(self, *, now: bool = False) -> None:
-        """End after the batch in flight, or (`now`) cancel it; returns at once, from any thread; see `wait`.
+        """End after the running batch, or with `now` cancel it. Returns at once, from any thread; see `wait`.
 
-        Without effect on a pipeline that is not at work.
+        Does nothing if the pipeline is not running.
         """
         self._stop("stop()", now)
 
@@ -303,7 +318,7 @@ class Pipeline:
             self._status, self._failure = "starting", None
 
     def _guarded(self, *, available_now: bool) -> None:
-        """One run with its last line, whatever becomes of it."""
+        """Do one run, and log how it ended."""
         enable_logging(self._log_level)
         reporter = Reporter(self._options.group, enabled=self._log_level is not None)
         try:
@@ -313,7 +328,7 @@ class Pipeline:
             self._status, self._failure = "failed", error
             reporter.ended("", error)
             if isinstance(error, PipelineError):
-                # The frames between here and there say nothing about the user's mistake.
+                # A user's mistake needs no traceback through Roster.
                 raise error.with_traceback(None) from error.__cause__
             raise
         else:

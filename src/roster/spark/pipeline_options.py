@@ -140,4 +140,4 @@ PIPELINE_OPTIONS = by_name(
         Option("membership", "callable", "makes the group member; for tests", None),
     ]
 )
-"""What `Pipeline` takes, in the order of its signature."""
+"""Options of `Pipeline`, in the order of its signature."""
