@@ -1,6 +1,6 @@
 """An event loop on a thread of its own, for blocking callers.
 
-anyio's blocking portal does the same; sixty lines are cheaper than a dependency of everyone who has only the client.
+anyio's blocking portal does the same; sixty lines are cheaper than a dependency for those who need only the client.
 """
 
 from __future__ import annotations
