@@ -62,5 +62,7 @@ def _withhold_claimed(problem: Problem, plan: Plan) -> Plan:
     taken = given[claims.partition]
     if not ((taken != NO_OWNER) & (taken != claims.member)).any():
         return plan
-    withheld = to_withhold(problem, plan.owner, settle_claims(problem).owner_before)
+    settled = bool((plan.owner_before != NO_OWNER).any())
+    owner_before = plan.owner_before if settled else settle_claims(problem).owner_before
+    withheld = to_withhold(problem, plan.owner, owner_before)
     return replace(plan, withheld=plan.withheld | withheld)
