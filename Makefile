@@ -31,7 +31,7 @@ test: setup  ## all tests
 
 test-spark-oldest: $(OLDEST)/.installed  ## tests of roster.spark on PySpark 4.0
 	$(OLDEST)/bin/pytest $(PYTEST_ARGS) tests/spark/test_pipeline.py tests/spark/test_options.py \
-		tests/spark/test_mapped.py tests/spark/test_hadoop_storage.py
+		tests/spark/test_arrow_function.py tests/spark/test_hadoop_storage.py
 
 $(OLDEST)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(OLDEST)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
+import os
 import random
 import resource
 import shutil
@@ -339,6 +340,8 @@ def test_a_log_has_more_segments_than_the_process_may_open(tmp_path: Path, monke
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     OPEN_FILES.release(0)
     highest = max(int(name) for name in names_in(Path("/proc/self/fd")))
+    unused = set(range(highest)) - {int(name) for name in names_in(Path("/proc/self/fd"))}
+    fillers = [os.open(os.devnull, os.O_RDONLY) for _ in unused]  # so that the limit counts the same everywhere
     resource.setrlimit(resource.RLIMIT_NOFILE, (highest + 12, hard))
     try:
         raws = fill(tmp_path / "log", 150, LogConfig(segment_bytes=200, index_interval_bytes=100))
@@ -350,6 +353,8 @@ def test_a_log_has_more_segments_than_the_process_may_open(tmp_path: Path, monke
                 log.close()
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        for filler in fillers:
+            os.close(filler)
     monkeypatch.setattr(OPEN_FILES, "limit", 5)
     log = opened(tmp_path / "log", CONFIG)
     assert check_reads(log, raws)[1] == set()

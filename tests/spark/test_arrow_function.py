@@ -111,7 +111,8 @@ def test_the_record_a_function_fails_at_is_named(streaming: bool) -> None:
     with pytest.raises(FunctionError) as caught:
         list(run(rows(1000)))
     assert re.fullmatch(
-        r"map_arrow: ValueError: a bad record \(test_mapped\.py, line \d+, in fail\), given orders-1 offset 137",
+        r"map_arrow: ValueError: a bad record \(test_arrow_function\.py, line \d+, in fail\), "
+        r"given orders-1 offset 137",
         str(caught.value),
     )
     assert not caught.value.passing
@@ -149,7 +150,7 @@ def test_a_read_task_keeps_a_lasting_error_for_the_driver_and_raises_one_that_ma
     assert task(ValueError("x"), kept) == []
     ((number, (problem, details)),) = kept.items()
     assert number == 0
-    assert problem.startswith("ValueError: x (test_mapped.py, line ")
+    assert problem.startswith("ValueError: x (test_arrow_function.py, line ")
     assert "raise error" in details
     for error, failed in [(TimeoutError("x"), kept), (ValueError("x"), None)]:
         with pytest.raises(FunctionError, match=": x "):

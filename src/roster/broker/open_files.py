@@ -6,13 +6,16 @@ import errno
 import os
 import threading
 from collections import OrderedDict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
-from roster.broker.files import sync_file
+from roster.broker.files import sync_directory, sync_file
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
     from types import TracebackType
+
+T = TypeVar("T")
 
 DEFAULT_LIMIT = 512
 _OUT_OF_FILES = (errno.EMFILE, errno.ENFILE)
@@ -44,13 +47,20 @@ class OpenFiles:
 
     def open(self, path: Path, flags: int) -> int:
         """`os.open`, closing files that nothing uses where the process has no descriptor left."""
+        return self._with_descriptors(lambda: os.open(path, flags | os.O_CLOEXEC, 0o644))
+
+    def sync_directory(self, path: Path) -> None:
+        """`files.sync_directory`, closing files as `open` does."""
+        self._with_descriptors(lambda: sync_directory(path))
+
+    def _with_descriptors(self, act: Callable[[], T]) -> T:
         try:
-            return os.open(path, flags | os.O_CLOEXEC, 0o644)
+            return act()
         except OSError as error:
             if error.errno not in _OUT_OF_FILES:
                 raise
         self.release(len(self._open) // 2)
-        return os.open(path, flags | os.O_CLOEXEC, 0o644)
+        return act()
 
     def release(self, keep: int) -> None:
         """Close files that nothing uses until only so many are open, so that others get descriptors."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from roster.broker.batch_check import LEADER_EPOCH
-from roster.broker.files import sync_directory
+from roster.broker.open_files import OPEN_FILES
 from roster.broker.producers import NO_PRODUCER, ProducerTable
 from roster.broker.recovery import Recovery
 from roster.broker.segment import BEFORE_ALL_TIME, Segment
@@ -48,7 +48,7 @@ class FlushPoint:
     def sync(self) -> None:
         """Do it, waiting for the disk, in a thread of its own. Older segments first: a torn one is always the last."""
         for directory in self.new_names_in:
-            sync_directory(directory)
+            OPEN_FILES.sync_directory(directory)
         for segment, producers in self.to_seal:
             segment.seal(producers)
         self.segment.sync()
