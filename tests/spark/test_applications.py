@@ -221,10 +221,13 @@ def test_a_paused_application_that_wakes_up_after_its_partitions_moved_writes_no
     assert counted(out) == topics.everything(topic)
 
 
+@pytest.mark.timeout(420)
 def test_executors_in_processes_of_their_own(topics: Topics, group: str, tmp_path: Path) -> None:
     topic, out = topics.create(3, 3000), tmp_path / "out"
     common = [topics.bootstrap, group, topic, str(out), "--most", "2000", "--available-now"]
     with Application(*common, "--master", "local-cluster[2,1,512]", log=tmp_path / "a.log") as application:
+        # Three JVMs start one after the other before the first batch.
+        application.hears("batch", 200)
         application.hears("end")
         assert application.ends() == 0
     assert counted(out) == topics.everything(topic)
