@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from roster.broker import LogConfig
-from roster.broker.compaction import Compactor, rewrite
-from roster.broker.group_commit import GroupCommit
-from roster.broker.partition_log import PartitionLog
+from roster.broker.log.compaction import Compactor, rewrite
+from roster.broker.log.flusher import Flusher
+from roster.broker.log.partition_log import PartitionLog
 from roster.wire.records import Record, read_batch
 from tests.broker.batches import batch
 from tests.broker.test_partition_log import NOW, append, flush, scratch
@@ -108,8 +108,8 @@ def test_a_crash_at_any_step_of_a_rewriting_changes_nothing_a_reader_ends_up_wit
             raise Crash
         left -= 1
 
-    import roster.broker.compaction as module
-    from roster.broker import segment as segment_module
+    import roster.broker.log.compaction as module
+    from roster.broker.log import segment as segment_module
 
     with scratch() as directory:
         log = opened(directory)
@@ -142,7 +142,7 @@ def test_a_crash_at_any_step_of_a_rewriting_changes_nothing_a_reader_ends_up_wit
 async def test_a_log_is_compacted_once_it_is_dirty_enough_and_goes_on_meanwhile(tmp_path: Path) -> None:
     failures: list[BaseException] = []
     compactor: Compactor
-    commit = GroupCommit(2, failures.append, lambda log: compactor.consider(log))  # noqa: PLW0108 (made below)
+    commit = Flusher(2, failures.append, lambda log: compactor.consider(log))  # noqa: PLW0108 (made below)
     compactor = Compactor(commit)
     log = opened(tmp_path / "log")
     for n in range(200):

@@ -17,13 +17,13 @@ import confluent_kafka
 import pytest
 
 from roster.broker import BrokerError, LogConfig
-from roster.broker.batch_check import CorruptSegmentError
 from roster.broker.checked_json import read_checked
-from roster.broker.compaction import rewrite
-from roster.broker.files import names_in
-from roster.broker.identity import Identity
-from roster.broker.open_files import OPEN_FILES
-from roster.broker.partition_log import PartitionLog
+from roster.broker.log.batch_check import CorruptSegmentError
+from roster.broker.log.compaction import rewrite
+from roster.broker.log.files import names_in
+from roster.broker.log.open_files import OPEN_FILES
+from roster.broker.log.partition_log import PartitionLog
+from roster.broker.meta import Identity
 from roster.broker.topics import TopicCatalogue
 from roster.broker.verification import Verifier
 from roster.testing.broker import BrokerProcess, running_broker
@@ -305,7 +305,7 @@ def test_a_full_disk_keeps_damaged_data_where_it_is(tmp_path: Path, monkeypatch:
     flip(path, sum(map(len, raws[:5])))
     before = path.read_bytes()
     with monkeypatch.context() as patch:
-        patch.setattr("roster.broker.recovery.sync_file", full)
+        patch.setattr("roster.broker.log.recovery.sync_file", full)
         with pytest.raises(CorruptSegmentError, match=r"cannot set aside what follows: .*No space"):
             opened(directory, ONE_SEGMENT)
         assert path.read_bytes() == before
@@ -450,7 +450,7 @@ def test_a_log_that_cannot_be_sealed_is_named_and_nothing_is_lost(
         create(client, "t")
         produce(client, "t", batch([b"x"]))
         monkeypatch.setattr(
-            "roster.broker.files.os.fsync", lambda _: (_ for _ in ()).throw(OSError(28, "No space left on device"))
+            "roster.broker.log.files.os.fsync", lambda _: (_ for _ in ()).throw(OSError(28, "No space left on device"))
         )
         lines = said()
         kept = lines.__enter__()

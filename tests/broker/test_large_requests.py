@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from roster.broker import request_limits, topic_admin
+from roster.broker import request_limits
 from roster.broker.group_parts import AT_ONCE, offset_fetch_parts, topic_parts
+from roster.broker.handlers import topic_admin
 from roster.broker.request_limits import DEFAULT_MAX_BYTES, MAX_BYTES, MAX_ITEMS, SLICE, count_items, in_slices
 from roster.wire import ApiKey, ErrorCode
 from roster.wire.messages import (

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from roster.broker import topics
-from roster.broker.files import sync_directory, write_atomically
+from roster.broker.log.files import sync_directory, write_atomically
 from roster.testing.broker import running_broker
 from roster.wire import ErrorCode
 from roster.wire.messages import (

@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from roster.broker import LogConfig
-from roster.broker.batch_check import CorruptSegmentError
-from roster.broker.partition_log import PartitionLog
+from roster.broker.log.batch_check import CorruptSegmentError
+from roster.broker.log.partition_log import PartitionLog
 from roster.wire.records import read_header
 from tests.broker.batches import base_offsets, batch, placed
 from tests.examples_tried import examples
@@ -270,7 +270,7 @@ def test_a_refused_write_leaves_the_log_as_it_was(tmp_path: Path, monkeypatch: p
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr("roster.broker.segment.write_at", full)
+        patch.setattr("roster.broker.log.segment.write_at", full)
         with pytest.raises(OSError, match="No space"):
             append(log, batch([b"two"], producer=(1, 0, 0)))
     assert first.stat().st_size == size

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from roster.broker.producers import ProducerTable, SequenceError
+from roster.broker.log.producer_state import ProducerTable, SequenceError
 from roster.wire import ErrorCode
 from roster.wire.records import BatchHeader, read_header
 from tests.broker.batches import batch

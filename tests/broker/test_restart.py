@@ -261,7 +261,7 @@ def test_a_failed_sync_stops_the_broker_with_the_reason(tmp_path: Path, monkeypa
             def talk() -> None:
                 with RawClient(broker.address) as client:
                     create(client, "t")
-                    monkeypatch.setattr("roster.broker.open_files.sync_file", broken)
+                    monkeypatch.setattr("roster.broker.log.open_files.sync_file", broken)
                     assert produce(client, "t", batch([b"x"])).error_code == ErrorCode.KAFKA_STORAGE_ERROR
                     assert produce(client, "t", batch([b"x"])).error_code == ErrorCode.KAFKA_STORAGE_ERROR
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from roster.broker import connection
-from roster.broker.record_range import PIECE_BYTES
+from roster.broker.log.record_range import PIECE_BYTES
 from roster.testing.broker import running_broker
 from roster.wire import ErrorCode
 from roster.wire.messages import FetchRequest, MetadataRequest

@@ -7,7 +7,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from roster.broker.config import BrokerError
-from roster.broker.files import write_atomically
+from roster.broker.log.files import write_atomically
 from roster.wire.records import crc32c
 
 if TYPE_CHECKING:

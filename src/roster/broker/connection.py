@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, cast
 from roster.broker import request_limits
 from roster.broker.call import Call, CloseConnection
 from roster.broker.dispatch import HANDLERS
-from roster.broker.produce import produce
-from roster.broker.record_range import PIECE_BYTES, RecordRange
+from roster.broker.handlers.produce import produce
+from roster.broker.log.record_range import PIECE_BYTES, RecordRange
 from roster.wire import ApiKey, UnsupportedVersion, WireError
 from roster.wire.frames import encode_response, encode_response_parts, unsupported_api_versions
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from roster.broker import fetch, list_offsets, metadata, produce, topic_admin
+from roster.broker.handlers import fetch, list_offsets, metadata, produce, topic_admin
 from roster.wire import ApiKey, ErrorCode
 from roster.wire.messages import ConsumerGroupDescribeResponse
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from roster.wire.messages import DescribeGroupsRequest, OffsetFetchRequest
 
 AT_ONCE = 250
-"""Groups or partitions the coordinator is asked for between two turns of other clients."""
+"""CoordinatorShell or partitions the coordinator is asked for between two turns of other clients."""
 COMMITS_AT_ONCE = 2_000
 """The same for commits, each part of which is a write of its own."""
 

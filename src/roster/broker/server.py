@@ -13,15 +13,15 @@ from types import TracebackType
 from typing import Self
 
 from roster.broker.call import wall_ms
-from roster.broker.compaction import Compactor
 from roster.broker.config import BrokerConfig, BrokerError
 from roster.broker.connection import ClientProtocol, Connection, ReceiveBudget
-from roster.broker.files import DirectoryLock
-from roster.broker.group_commit import GroupCommit
-from roster.broker.groups import Groups
-from roster.broker.identity import Identity
-from roster.broker.open_files import OPEN_FILES
-from roster.broker.partition_log import PartitionLog
+from roster.broker.coordinator_shell import CoordinatorShell
+from roster.broker.log.compaction import Compactor
+from roster.broker.log.files import DirectoryLock
+from roster.broker.log.flusher import Flusher
+from roster.broker.log.open_files import OPEN_FILES
+from roster.broker.log.partition_log import PartitionLog
+from roster.broker.meta import Identity
 from roster.broker.services import Services
 from roster.broker.topics import TopicCatalogue
 from roster.broker.verification import Verifier
@@ -100,9 +100,9 @@ class Broker:
         await asyncio.to_thread(identity.load, has_topics=topics.holds_topics())
         await asyncio.to_thread(topics.load, wall_ms())
         identity.skip_producer_ids(topics.highest_producer_id)
-        commit = GroupCommit(config.sync_threads, self._fail, self._flushed)
+        commit = Flusher(config.sync_threads, self._fail, self._flushed)
         self._compactor = Compactor(commit)
-        groups = Groups(topics, commit, self._fail)
+        groups = CoordinatorShell(topics, commit, self._fail)
         bound = server.sockets[0].getsockname()
         self._services = Services(
             config,

@@ -9,9 +9,9 @@ from roster.broker.refusals import Refusals
 
 if TYPE_CHECKING:
     from roster.broker.config import BrokerConfig
-    from roster.broker.group_commit import GroupCommit
-    from roster.broker.groups import Groups
-    from roster.broker.identity import Identity
+    from roster.broker.coordinator_shell import CoordinatorShell
+    from roster.broker.log.flusher import Flusher
+    from roster.broker.meta import Identity
     from roster.broker.topics import TopicCatalogue
 
 
@@ -22,8 +22,8 @@ class Services:
     config: BrokerConfig
     identity: Identity
     topics: TopicCatalogue
-    commit: GroupCommit
-    groups: Groups
+    commit: Flusher
+    groups: CoordinatorShell
     host: str = ""
     """Where clients are told to connect."""
     port: int = 0

@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from roster._errors import RosterError
-from roster.broker.batch_check import CorruptSegmentError
 from roster.broker.checked_json import add_checksums, encode_checked, read_checked
 from roster.broker.config import MAX_PARTITIONS_PER_TOPIC, BrokerError
-from roster.broker.files import names_in, sync_directory, write_atomically
-from roster.broker.partition_log import PartitionLog
+from roster.broker.log.batch_check import CorruptSegmentError
+from roster.broker.log.files import names_in, sync_directory, write_atomically
+from roster.broker.log.partition_log import PartitionLog
 from roster.broker.topic_config import log_config
 from roster.model.topics import NAME_RULE, is_legal_name
 

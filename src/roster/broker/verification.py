@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from roster.broker.partition_log import PartitionLog
-    from roster.broker.segment import Segment
+    from roster.broker.log.partition_log import PartitionLog
+    from roster.broker.log.segment import Segment
     from roster.broker.topics import Topic
 
 BYTES_PER_SECOND = 8 << 20

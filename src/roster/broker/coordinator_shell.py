@@ -44,8 +44,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from roster.broker.call import Call
-    from roster.broker.group_commit import GroupCommit
-    from roster.broker.partition_log import PartitionLog
+    from roster.broker.log.flusher import Flusher
+    from roster.broker.log.partition_log import PartitionLog
     from roster.broker.topics import Topic, TopicCatalogue
     from roster.coordinator import CoordinatorConfig
     from roster.coordinator.timers import TimerName
@@ -56,12 +56,10 @@ OFFSETS_SETTINGS = {"cleanup.policy": "compact"}
 logger = logging.getLogger(__name__)
 
 
-class Groups:
+class CoordinatorShell:
     """Runs one coordinator for all partitions of `__consumer_offsets`."""
 
-    def __init__(
-        self, topics: TopicCatalogue, commit: GroupCommit, on_failure: Callable[[BaseException], None]
-    ) -> None:
+    def __init__(self, topics: TopicCatalogue, commit: Flusher, on_failure: Callable[[BaseException], None]) -> None:
         self._topics = topics
         self._commit = commit
         self._on_failure = on_failure

@@ -7,7 +7,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from roster.broker.call import CloseConnection, wall_ms
-from roster.broker.producers import SequenceError
+from roster.broker.log.producer_state import SequenceError
 from roster.broker.request_limits import in_slices
 from roster.wire import ErrorCode, WireError
 from roster.wire.messages import InitProducerIdRequest, InitProducerIdResponse, ProduceRequest, ProduceResponse
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Coroutine
 
     from roster.broker.call import Call
-    from roster.broker.partition_log import PartitionLog
+    from roster.broker.log.partition_log import PartitionLog
     from roster.broker.services import Services
     from roster.broker.topics import Topic
     from roster.wire import Message

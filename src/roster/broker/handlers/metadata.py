@@ -6,7 +6,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from roster.broker import permissions
-from roster.broker.batch_check import LEADER_EPOCH
+from roster.broker.log.batch_check import LEADER_EPOCH
 from roster.broker.request_limits import in_slices
 from roster.broker.topics import InvalidTopicError, TopicExistsError, check_name
 from roster.wire import ZERO_UUID, ErrorCode

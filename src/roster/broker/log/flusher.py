@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from roster.broker.partition_log import FlushPoint, PartitionLog
+    from roster.broker.log.partition_log import FlushPoint, PartitionLog
 
 logger = logging.getLogger(__name__)
 
 
-class GroupCommit:
+class Flusher:
     """Makes appended batches durable, round after round, while the event loop goes on.
 
     Whatever is appended during one round becomes durable by the next. After a failed sync nobody knows what the disk

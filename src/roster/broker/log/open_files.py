@@ -8,7 +8,7 @@ import threading
 from collections import OrderedDict
 from typing import TYPE_CHECKING, TypeVar
 
-from roster.broker.files import sync_directory, sync_file
+from roster.broker.log.files import sync_directory, sync_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable

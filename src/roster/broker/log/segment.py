@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING
 
 import google_crc32c
 
-from roster.broker.batch_check import NO_END, CorruptSegmentError, Damage, check_batch, find_rest
-from roster.broker.files import read_cached, sync_directory, write_at, write_atomically
-from roster.broker.open_files import LogFile
-from roster.broker.producers import ProducerTable
+from roster.broker.log.batch_check import NO_END, CorruptSegmentError, Damage, check_batch, find_rest
+from roster.broker.log.files import read_cached, sync_directory, write_at, write_atomically
+from roster.broker.log.open_files import LogFile
+from roster.broker.log.producer_state import ProducerTable
 from roster.wire import WireError
 from roster.wire.records import HEADER_SIZE, read_header
 

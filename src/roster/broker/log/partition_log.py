@@ -6,11 +6,11 @@ from bisect import bisect_right
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from roster.broker.batch_check import LEADER_EPOCH
-from roster.broker.open_files import OPEN_FILES
-from roster.broker.producers import NO_PRODUCER, ProducerTable
-from roster.broker.recovery import Recovery
-from roster.broker.segment import BEFORE_ALL_TIME, Segment
+from roster.broker.log.batch_check import LEADER_EPOCH
+from roster.broker.log.open_files import OPEN_FILES
+from roster.broker.log.producer_state import NO_PRODUCER, ProducerTable
+from roster.broker.log.recovery import Recovery
+from roster.broker.log.segment import BEFORE_ALL_TIME, Segment
 from roster.wire.records import read_batch
 
 if TYPE_CHECKING:

@@ -6,9 +6,9 @@ from collections import Counter
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
-from roster.broker.batch_check import LEADER_EPOCH
-from roster.broker.fetch import leader_epoch_error
-from roster.broker.partition_log import TimedOffset
+from roster.broker.handlers.leader_epoch import leader_epoch_error
+from roster.broker.log.batch_check import LEADER_EPOCH
+from roster.broker.log.partition_log import TimedOffset
 from roster.broker.request_limits import in_slices
 from roster.wire import ErrorCode, WireError
 from roster.wire.messages import (
@@ -20,7 +20,7 @@ from roster.wire.messages import (
 
 if TYPE_CHECKING:
     from roster.broker.call import Call
-    from roster.broker.partition_log import PartitionLog
+    from roster.broker.log.partition_log import PartitionLog
     from roster.broker.services import Services
     from roster.wire import Message
 

@@ -8,16 +8,17 @@ import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from roster.broker.batch_check import LEADER_EPOCH, CorruptSegmentError
-from roster.broker.record_range import PIECE_BYTES, RecordRange
+from roster.broker.handlers.leader_epoch import leader_epoch_error
+from roster.broker.log.batch_check import CorruptSegmentError
+from roster.broker.log.record_range import PIECE_BYTES, RecordRange
 from roster.broker.request_limits import in_slices
 from roster.wire import ErrorCode
 from roster.wire.messages import FetchRequest, FetchResponse
 
 if TYPE_CHECKING:
     from roster.broker.call import Call
-    from roster.broker.partition_log import PartitionLog
-    from roster.broker.segment import Segment
+    from roster.broker.log.partition_log import PartitionLog
+    from roster.broker.log.segment import Segment
     from roster.broker.services import Services
     from roster.wire import Message
 
@@ -37,15 +38,6 @@ class _Wanted:
     offset: int
     max_bytes: int
     place: tuple[Segment, int, int] | None = None
-
-
-def leader_epoch_error(current_leader_epoch: int) -> ErrorCode:
-    """Whether a client's idea of the leader epoch is ours (KIP-320); -1 means it has none."""
-    if current_leader_epoch > LEADER_EPOCH:
-        return ErrorCode.UNKNOWN_LEADER_EPOCH
-    if 0 <= current_leader_epoch < LEADER_EPOCH:
-        return ErrorCode.FENCED_LEADER_EPOCH
-    return ErrorCode.NONE
 
 
 async def fetch(services: Services, call: Call[FetchRequest]) -> Message:

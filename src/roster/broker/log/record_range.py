@@ -10,7 +10,7 @@ from roster.broker.call import CloseConnection
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from roster.broker.segment import Segment
+    from roster.broker.log.segment import Segment
 
 PIECE_BYTES = 256 * 1024
 

@@ -6,18 +6,18 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
-from roster.broker.batch_check import LEADER_EPOCH
 from roster.broker.call import wall_ms
-from roster.broker.files import sync_directory
-from roster.broker.segment import LOG_SUFFIX, Segment
+from roster.broker.log.batch_check import LEADER_EPOCH
+from roster.broker.log.files import sync_directory
+from roster.broker.log.segment import LOG_SUFFIX, Segment
 from roster.wire import WireError
 from roster.wire.records import build_batch, read_batch, read_header
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from roster.broker.group_commit import GroupCommit
-    from roster.broker.partition_log import PartitionLog
+    from roster.broker.log.flusher import Flusher
+    from roster.broker.log.partition_log import PartitionLog
     from roster.wire.records import BatchHeader, Record
 
 logger = logging.getLogger(__name__)
@@ -90,7 +90,7 @@ def _rebuild(header: BatchHeader, kept: list[Record]) -> bytes:
 class Compactor:
     """Rewrites logs that have become dirty, one at a time, in the background."""
 
-    def __init__(self, commit: GroupCommit) -> None:
+    def __init__(self, commit: Flusher) -> None:
         self._commit = commit
         self._queue: dict[PartitionLog, None] = {}
         self._task: asyncio.Task[None] | None = None

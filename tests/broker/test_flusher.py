@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from roster.broker import LogConfig
-from roster.broker.group_commit import GroupCommit
-from roster.broker.partition_log import PartitionLog
+from roster.broker.log.flusher import Flusher
+from roster.broker.log.partition_log import PartitionLog
 from tests.broker.batches import batch
 from tests.broker.test_partition_log import append
 
@@ -33,8 +33,8 @@ async def test_what_is_appended_during_a_sync_shares_the_next_one(
         begun.release()
         go_on.acquire()
 
-    monkeypatch.setattr("roster.broker.open_files.sync_file", sync)
-    commit = GroupCommit(2, never)
+    monkeypatch.setattr("roster.broker.log.open_files.sync_file", sync)
+    commit = Flusher(2, never)
     log = PartitionLog(tmp_path / "log", LogConfig())
     append(log, batch([b"first"]))
     first = commit.durable(log)
@@ -65,11 +65,11 @@ async def test_after_a_failed_sync_nothing_is_acknowledged_any_more(
         raise OSError(5, "Input/output error")
 
     told: list[BaseException] = []
-    commit = GroupCommit(1, told.append)
+    commit = Flusher(1, told.append)
     log, other = PartitionLog(tmp_path / "a", LogConfig()), PartitionLog(tmp_path / "b", LogConfig())
     append(log, batch([b"a"]))
     with monkeypatch.context() as patch:
-        patch.setattr("roster.broker.open_files.sync_file", broken)
+        patch.setattr("roster.broker.log.open_files.sync_file", broken)
         with pytest.raises(OSError, match="Input/output"):
             await commit.durable(log)
     append(other, batch([b"b"]))
@@ -82,7 +82,7 @@ async def test_after_a_failed_sync_nothing_is_acknowledged_any_more(
 
 
 async def test_a_deleted_topic_does_not_disturb_the_others(tmp_path: Path) -> None:
-    commit = GroupCommit(1, never)
+    commit = Flusher(1, never)
     gone, other = PartitionLog(tmp_path / "gone", LogConfig()), PartitionLog(tmp_path / "other", LogConfig())
     append(gone, batch([b"a"]))
     append(other, batch([b"b"]))
