@@ -52,7 +52,7 @@ async def _consumer_group_describe(_services: Services, call: Call[ConsumerGroup
             error_code=ErrorCode.GROUP_ID_NOT_FOUND,
             error_message=f"Group {group} is not a consumer group.",
         )
-        for group in dict.fromkeys(call.message.group_ids)
+        for group in call.message.group_ids
     ]
     return ConsumerGroupDescribeResponse(groups=described)
 

@@ -13,14 +13,20 @@ if TYPE_CHECKING:
     from roster.wire.messages import DescribeGroupsRequest, OffsetFetchRequest
 
 AT_ONCE = 250
-"""CoordinatorShell or partitions the coordinator is asked for between two turns of other clients."""
+"""Groups or partitions the coordinator is asked for between two turns of other clients."""
 COMMITS_AT_ONCE = 2_000
 """The same for commits, each part of which is a write of its own."""
 
 
 def describe_parts(request: DescribeGroupsRequest) -> Iterator[DescribeGroupsRequest]:
-    """The request, each group once, AT_ONCE groups at a time."""
-    groups = list(dict.fromkeys(request.groups))
+    """The request, AT_ONCE groups at a time.
+
+    A larger request gets each group described once. Apache Kafka repeats a description as often as the group is named,
+    which multiplies the group's metadata by the repetitions.
+    """
+    groups = request.groups
+    if len(groups) > AT_ONCE:
+        groups = list(dict.fromkeys(groups))
     for start in range(0, max(len(groups), 1), AT_ONCE):
         yield replace(request, groups=groups[start : start + AT_ONCE])
 

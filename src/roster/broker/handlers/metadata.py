@@ -136,7 +136,7 @@ async def find_coordinator(services: Services, call: Call[FindCoordinatorRequest
     request = call.message
     batched = call.version >= _BATCHED_COORDINATORS_SINCE
     keys = request.coordinator_keys if batched else [request.key]
-    found = [_coordinator(services, request.key_type, key) async for key in in_slices(dict.fromkeys(keys))]
+    found = [_coordinator(services, request.key_type, key) async for key in in_slices(keys)]
     if batched:
         return FindCoordinatorResponse(coordinators=found)
     only = found[0]
