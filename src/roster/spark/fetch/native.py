@@ -1,0 +1,138 @@
+"""Machine code of the loops in `roster.wire.columns.kernel`: compiled once by numba, kept on disk, loaded by llvmlite.
+
+Why so: importing numba takes 0.4–0.7 s of CPU and loading a function from numba's own cache 0.4 s, in each worker
+process that Spark starts. The loops take plain pointers and call nothing, so llvmlite alone can link their object file,
+in a tenth of the time. numba is imported only where no object file fits: at the first run of a version of Roster, numba
+or llvmlite on a kind of processor, which costs 5 s of CPU once.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import logging
+import os
+import tempfile
+from contextlib import suppress
+from functools import cache
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import llvmlite.binding as llvm
+
+from roster.wire.columns import layout
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+log = logging.getLogger(__name__)
+
+_DIGEST = hashlib.sha256().digest_size
+_PREFIX = "roster_"
+
+
+class NativeKernel:
+    """`scan` and `fill`, called with arrays and numbers as in `roster.wire.columns.kernel`."""
+
+    def __init__(self, object_code: bytes) -> None:
+        llvm.initialize_native_target()
+        llvm.initialize_native_asmprinter()
+        machine = llvm.Target.from_triple(llvm.get_process_triple()).create_target_machine()
+        self._engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine)
+        self._engine.add_object_file(llvm.ObjectFileRef.from_data(object_code))
+        self._engine.finalize_object()
+        self.scan = self._function("scan")
+        self.fill = self._function("fill")
+
+    def _function(self, name: str) -> Callable[..., int]:
+        """A callable for numba's calling convention: result and error come back through pointers."""
+        arrays = [kind is not None for kind in layout.SIGNATURES[name].values()]
+        types = [ctypes.c_void_p if is_array else ctypes.c_int64 for is_array in arrays]
+        prototype = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p, *types)
+        function = prototype(self._engine.get_function_address(_PREFIX + name))
+
+        def call(*arguments: Any) -> int:
+            result, error = ctypes.c_int64(), ctypes.c_void_p()
+            flat = [
+                argument.__array_interface__["data"][0] if is_array else argument
+                for is_array, argument in zip(arrays, arguments, strict=True)
+            ]
+            status = function(ctypes.addressof(result), ctypes.addressof(error), *flat)
+            if status != 0:
+                raise RuntimeError(f"{name}: status {status}")
+            return result.value
+
+        return call
+
+
+@cache
+def kernel() -> NativeKernel:
+    """The compiled functions, from the cache or compiled now (some seconds)."""
+    path = _cache_path()
+    object_code = _read(path)
+    if object_code is None:
+        log.info("compiling the reader's loops, kept in %s", path)
+        object_code = build()
+        _write(path, object_code)
+    return NativeKernel(object_code)
+
+
+def build() -> bytes:
+    """Compile to an object file for this kind of processor."""
+    from numba import njit, types  # noqa: PLC0415 - see the module's docstring
+
+    from roster.wire.columns import kernel as loops  # noqa: PLC0415
+
+    pointer: Any = types.CPointer
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    module = llvm.parse_assembly("")
+    for name, parameters in layout.SIGNATURES.items():
+        kinds = [types.int64 if kind is None else pointer(getattr(types, kind)) for kind in parameters.values()]
+        compiled = njit(types.int64(*kinds), **loops.OPTIONS)(getattr(loops, name).py_func)
+        (text,) = compiled.inspect_llvm().values()
+        (symbol,) = [key for key in _defined(text) if f"{len(name)}{name}B" in key]
+        module.link_in(llvm.parse_assembly(text.replace(symbol, _PREFIX + name)))
+    machine = llvm.Target.from_triple(llvm.get_process_triple()).create_target_machine(
+        cpu=llvm.get_host_cpu_name(), features=_features(), opt=3, reloc="pic", codemodel="default"
+    )
+    return bytes(machine.emit_object(module))
+
+
+def _defined(text: str) -> list[str]:
+    """Names of the functions a module in LLVM's language defines."""
+    return [function.name for function in llvm.parse_assembly(text).functions if not function.is_declaration]
+
+
+def _features() -> str:
+    return str(llvm.get_host_cpu_features().flatten())
+
+
+def _cache_path() -> Path:
+    """A file whose name says what the code was made from and for."""
+    folder = Path(layout.__file__).parent
+    made_from = [(folder / f"{name}.py").read_bytes() for name in ("kernel", "layout")] + [Path(__file__).read_bytes()]
+    made_for = [version("numba"), version("llvmlite"), llvm.get_process_triple(), llvm.get_host_cpu_name(), _features()]
+    digest = hashlib.sha256(b"\0".join([*made_from, *(text.encode() for text in made_for)])).hexdigest()
+    caches = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(caches) / "roster" / f"kernel-{digest[:32]}.o"
+
+
+def _read(path: Path) -> bytes | None:
+    """The object code in `path`; None when there is none or it is damaged."""
+    try:
+        content = path.read_bytes()
+    except OSError:
+        return None
+    digest, object_code = content[:_DIGEST], content[_DIGEST:]
+    return object_code if hashlib.sha256(object_code).digest() == digest else None
+
+
+def _write(path: Path, object_code: bytes) -> None:
+    """Replace `path` in one step; a folder that cannot be written costs each process the compilation."""
+    with suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
+            file.write(hashlib.sha256(object_code).digest() + object_code)
+        Path(file.name).replace(path)

@@ -1,0 +1,107 @@
+"""What the compiled loops and their callers share: places in arrays, codes of errors, signatures.
+
+Kept apart from `kernel`, whose import brings numba with it (0.4 s): a process with cached machine code needs none.
+"""
+
+from __future__ import annotations
+
+HEADER = 61
+CHECKED_HERE = 400
+"""Bytes up to which the loop over batches checks a CRC itself; above, a call of google-crc32c is cheaper."""
+
+# A row of the table of batches. POS and END are where the records lie, in the response or behind decompression.
+POS, END, COUNT, BASE_OFFSET, LAST_DELTA, BASE_TIMESTAMP, MAX_TIMESTAMP, ATTRIBUTES, ROWS, UNCHECKED = range(10)
+BATCH_FIELDS = 10
+
+# The state of `scan`, kept between calls; SCAN_DETAIL says more of an error.
+SCAN_POS, SCAN_NEXT, SCAN_ABORTED, SCAN_DETAIL = range(4)
+SCAN_STATE = 4
+
+# The state of `fill`: the record it stands at, then rows and bytes written, then nulls.
+AT_BATCH, AT_RECORD, AT_POS, AT_ROW, AT_KEY, AT_VALUE, AT_HEADER, AT_NAME, AT_DATA, FILL_DETAIL = range(10)
+KEY_NULLS, VALUE_NULLS, HEADERS_NULLS, DATA_NULLS = range(10, 14)
+FILL_STATE = 14
+
+DONE, FULL = 0, 1
+
+ERRORS = {
+    -1: "record batch: magic {}, only 2 is spoken; the format is older than Kafka 0.11",
+    -2: "record batch: batch_length {}",
+    -3: "record batch: last_offset_delta {}",
+    -4: "record batch: records_count {}",
+    -5: "record batch: base_offset {} is behind the batch before it",
+    -6: "record batch: the CRC does not match its bytes (batch at byte {})",
+    -7: "record batch: attributes: compression {}",
+    -8: "record: a varint that does not end (record {} of its batch)",
+    -9: "record: length beyond the bytes left (record {} of its batch)",
+    -10: "record: offset_delta beyond the batch's last (record {} of its batch)",
+    -11: "record: key or value longer than the record (record {} of its batch)",
+    -12: "record: headers that do not fit (record {} of its batch)",
+    -13: "record: bytes behind its headers (record {} of its batch)",
+    -14: "record batch: bytes behind its last record (after {} records)",
+    -15: "record batch: a control record without a type (batch at byte {})",
+}
+(
+    BAD_MAGIC,
+    BAD_LENGTH,
+    BAD_LAST_DELTA,
+    BAD_COUNT,
+    BAD_ORDER,
+    BAD_CRC,
+    BAD_CODEC,
+    BAD_VARINT,
+    BAD_RECORD_LENGTH,
+    BAD_OFFSET_DELTA,
+    BAD_FIELD,
+    BAD_HEADERS,
+    BAD_RECORD_END,
+    BAD_BATCH_END,
+    BAD_CONTROL,
+) = ERRORS
+
+MOST_ROWS, MOST_KEYS, MOST_VALUES, MOST_HEADERS, MOST_NAMES, MOST_DATAS = range(6)
+LIMITS = 6
+"""What fits into the outputs of `fill`: rows, bytes of keys and values, headers, bytes of their names and values."""
+
+SIGNATURES = {
+    "scan": {
+        "data": "uint8",
+        "end": None,
+        "start": None,
+        "stop": None,
+        "committed": None,
+        "producers": "int64",
+        "firsts": "int64",
+        "aborted": None,
+        "active": "uint8",
+        "state": "int64",
+        "table": "int64",
+        "room": None,
+    },
+    "fill": {
+        "data": "uint8",
+        "table": "int64",
+        "batches": None,
+        "start": None,
+        "stop": None,
+        "with_headers": None,
+        "limits": "int64",
+        "state": "int64",
+        "offsets": "int64",
+        "timestamps": "int64",
+        "key_ends": "int32",
+        "keys": "uint8",
+        "key_bits": "uint8",
+        "value_ends": "int32",
+        "values": "uint8",
+        "value_bits": "uint8",
+        "header_ends": "int32",
+        "header_bits": "uint8",
+        "name_ends": "int32",
+        "names": "uint8",
+        "data_ends": "int32",
+        "datas": "uint8",
+        "data_bits": "uint8",
+    },
+}
+"""Parameters of the compiled functions: arrays by the type of their elements, and numbers (None)."""

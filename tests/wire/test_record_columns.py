@@ -1,0 +1,412 @@
+"""Records to Arrow columns: the compiled loops against `read_batch` and against themselves as checked Python."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+from pathlib import Path
+from types import FunctionType
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from roster.spark.fetch import native
+from roster.wire import WireError
+from roster.wire.columns import layout, reader
+from roster.wire.columns.reader import Aborted, RecordColumns, scan
+from roster.wire.compression import Compression
+from roster.wire.records import HEADER_SIZE, Record, build_batch, crc32c, read_batch, read_header, split_batches
+
+FIRST, LAST = 0, 2**62
+
+
+class Checked:
+    """An array that refuses an index below 0, where numpy would count from the end."""
+
+    def __init__(self, array: Any) -> None:
+        self.array = array
+
+    def __getitem__(self, index: int) -> Any:
+        assert 0 <= index < len(self.array)
+        return self.array[index]
+
+    def __setitem__(self, index: int, value: Any) -> None:
+        assert 0 <= index < len(self.array)
+        self.array[index] = value
+
+
+class PlainKernel:
+    """The loops as Python functions, every index checked."""
+
+    def __init__(self) -> None:
+        from roster.wire.columns import kernel
+
+        space = dict(vars(kernel))
+        for name, value in vars(kernel).items():
+            if hasattr(value, "py_func"):
+                space[name] = FunctionType(value.py_func.__code__, space)
+        self._space = space
+
+    def scan(self, *arguments: Any) -> int:
+        return self._call("scan", arguments)
+
+    def fill(self, *arguments: Any) -> int:
+        return self._call("fill", arguments)
+
+    def _call(self, name: str, arguments: tuple[Any, ...]) -> int:
+        with np.errstate(over="ignore"):
+            return int(self._space[name](*(Checked(a) if isinstance(a, np.ndarray) else a for a in arguments)))
+
+
+NATIVE = native.kernel()
+PLAIN = PlainKernel()
+KERNELS = [pytest.param(NATIVE, id="native"), pytest.param(PLAIN, id="plain")]
+
+
+def rows(
+    kernel: Any,
+    data: bytes,
+    start: int = FIRST,
+    stop: int = LAST,
+    aborted: list[Aborted] | None = None,
+    *,
+    headers: bool = True,
+    max_rows: int = 1 << 16,
+) -> list[tuple[Any, ...]]:
+    scanned = scan(kernel, "t", 3, data, start, stop, aborted)
+    found: list[tuple[Any, ...]] = []
+    for batch in RecordColumns(kernel, headers=headers, max_rows=max_rows).batches(scanned):
+        batch.validate(full=True)
+        assert 0 < batch.num_rows <= max_rows
+        assert set(batch.column("topic").to_pylist()) == {"t"}
+        assert set(batch.column("partition").to_pylist()) == {3}
+        table = batch.set_column(5, "timestamp", batch.column("timestamp").view("int64"))
+        names = ["offset", "timestamp", "timestampType", "key", "value"] + ["headers"] * headers
+        found += zip(*(table.column(name).to_pylist() for name in names), strict=True)
+    return found
+
+
+def expected(records: list[Record], append_time: bool = False, *, headers: bool = True) -> list[tuple[Any, ...]]:
+    """The rows that `read_batch` stands for; microseconds wrap like the columns do."""
+    found = []
+    for record in records:
+        stamp = (record.timestamp * 1000 + 2**63) % 2**64 - 2**63
+        entries = [{"key": name, "value": value} for name, value in record.headers] or None
+        found.append((record.offset, stamp, int(append_time), record.key, record.value) + (entries,) * headers)
+    return found
+
+
+def recheck(batch: bytearray) -> bytes:
+    """The batch with a CRC that fits its bytes."""
+    batch[17:21] = crc32c(bytes(batch[21:])).to_bytes(4, "big")
+    return bytes(batch)
+
+
+some_bytes = st.none() | st.binary(max_size=40) | st.integers(100, 3000).map(bytes)
+names = st.text(st.characters(codec="utf-8"), max_size=5)
+some_records = st.lists(
+    st.builds(
+        Record,
+        timestamp=st.integers(-(2**40), 2**42) | st.integers(-(2**62), 2**62),
+        key=some_bytes,
+        value=some_bytes,
+        headers=st.lists(st.tuples(names, st.none() | st.binary(max_size=9)), max_size=3).map(tuple),
+    ),
+    min_size=1,
+    max_size=9,
+)
+
+
+@st.composite
+def logs(draw: st.DrawFn) -> tuple[bytes, list[tuple[Any, ...]]]:
+    """Batches with gaps in and between them, and the rows in them."""
+    offset = draw(st.integers(0, 2**40))
+    data, found = b"", []
+    for records in draw(st.lists(some_records, max_size=5)):
+        at, placed = offset, []
+        for record in records:
+            at += draw(st.sampled_from([0, 0, 0, 1, 200]))
+            placed.append(record._replace(offset=at))
+            at += 1
+        last = at - 1 + draw(st.sampled_from([0, 0, 3]))
+        batch = bytearray(
+            build_batch(placed, base_offset=offset, last_offset=last, compression=draw(st.sampled_from(Compression)))
+        )
+        append_time = draw(st.booleans())
+        if append_time:
+            batch[22] |= 8
+        whole = recheck(batch)
+        data += whole
+        found += expected(read_batch(whole), append_time)
+        offset = last + 1 + draw(st.sampled_from([0, 0, 7]))
+    return data, found
+
+
+@given(logs(), st.data())
+@settings(max_examples=150)
+def test_rows_are_those_of_read_batch_in_any_range_and_however_they_are_cut(
+    log: tuple[bytes, list[tuple[Any, ...]]], data: st.DataObject
+) -> None:
+    records, found = log
+    assert rows(NATIVE, records) == found
+    offsets = [row[0] for row in found] or [0]
+    start, stop = (data.draw(st.integers(offsets[0] - 1, offsets[-1] + 2)) for _ in range(2))
+    inside = [row for row in found if start <= row[0] < stop]
+    assert rows(NATIVE, records, start, stop, max_rows=data.draw(st.integers(1, 4))) == inside
+    assert rows(NATIVE, records, start, stop, headers=False) == [row[:5] for row in inside]
+
+
+@given(logs(), st.data())
+def test_a_response_cut_off_anywhere_gives_the_batches_that_are_whole(
+    log: tuple[bytes, list[tuple[Any, ...]]], data: st.DataObject
+) -> None:
+    cut = log[0][: data.draw(st.integers(0, len(log[0])))]
+    whole = split_batches(cut, allow_partial=True)
+    scanned = scan(NATIVE, "t", 3, cut, FIRST, LAST)
+    assert scanned.next_offset == (whole[-1][0].last_offset + 1 if whole else -1)
+    assert rows(NATIVE, cut) == log[1][: sum(header.records_count for header, _ in whole)]
+
+
+def random_batch(rng: random.Random, compression: Compression) -> bytearray:
+    records = [
+        Record(
+            timestamp=rng.choice([0, 1_700_000_000_000, rng.getrandbits(50)]),
+            key=rng.choice([None, b"", rng.randbytes(3)]),
+            value=rng.choice([None, b"", rng.randbytes(9), rng.randbytes(70)]),
+            headers=tuple(("h", rng.choice([None, b"x"])) for _ in range(rng.choice([0, 0, 1, 2]))),
+        )
+        for _ in range(rng.randint(1, 5))
+    ]
+    return bytearray(build_batch(records, base_offset=5, compression=compression))
+
+
+def damage(rng: random.Random, batch: bytearray) -> None:
+    """Flip bits, or overwrite with numbers at the ends of their ranges, behind the CRC."""
+    for _ in range(rng.choice([1, 1, 2, 5])):
+        place = rng.randrange(21, len(batch))
+        match rng.randrange(3):
+            case 0:
+                batch[place] ^= 1 << rng.randrange(8)
+            case 1:
+                batch[place : place + 5] = rng.choice([b"\xff\xff\xff\xff\x0f", b"\xfe\xff\xff\xff\x0f"])[
+                    : len(batch) - place
+                ]
+            case _:
+                batch[place] = rng.choice([0, 1, 0x7F, 0x80, 0xFF])
+
+
+def verdict(read: Any) -> Any:
+    try:
+        return read()
+    except WireError:
+        return "refused"
+
+
+def compare_damaged(kernel: Any, seed: int) -> bool:
+    """One damaged batch whose CRC fits, read by `kernel` and by `read_batch`; whether both refused it."""
+    rng = random.Random(seed)
+    batch = random_batch(rng, Compression.NONE if rng.random() < 0.8 else rng.choice(list(Compression)))
+    damage(rng, batch)
+    # What is hidden is not read: control batches, and attributes that only the header knows.
+    batch[22] &= 0b1111
+    whole = recheck(batch)
+
+    def reference() -> Any:
+        if read_header(whole).records_count == 0:
+            return []
+        return expected(read_batch(whole), read_header(whole).is_log_append_time)
+
+    wanted = verdict(reference)
+    got = verdict(lambda: rows(kernel, whole))
+    assert got == wanted, seed
+    return bool(wanted == "refused")
+
+
+def test_damage_behind_a_fitting_crc_is_refused_where_read_batch_refuses_it() -> None:
+    refused = sum(compare_damaged(NATIVE, seed) for seed in range(1500))
+    assert 500 < refused < 1450
+
+
+def test_no_index_leaves_its_array() -> None:
+    """The same loops as plain Python, where every index is compared with its array's length."""
+    assert 50 < sum(compare_damaged(PLAIN, seed) for seed in range(150)) < 145
+
+
+GUARDED = """
+import ctypes, mmap, random, sys
+sys.path.insert(0, sys.argv[1])
+import numpy as np
+import test_record_columns as cases
+from roster.wire import WireError
+
+PAGE = mmap.PAGESIZE
+area = mmap.mmap(-1, 3 * PAGE)
+base = np.frombuffer(area, np.uint8)
+address = base.__array_interface__["data"][0]
+libc = ctypes.CDLL(None, use_errno=True)
+for page in (0, 2):
+    assert libc.mprotect(ctypes.c_void_p(address + page * PAGE), PAGE, 0) == 0
+
+class Guarded:
+    def __getattr__(self, name):
+        def call(data, *rest):
+            if 0 < data.size <= PAGE:
+                for begin in (PAGE, 2 * PAGE - data.size):
+                    base[begin : begin + data.size] = data
+                    kept = [a.copy() if isinstance(a, np.ndarray) else a for a in rest]
+                    first = getattr(cases.NATIVE, name)(base[begin : begin + data.size], *kept)
+                assert first == getattr(cases.NATIVE, name)(data, *rest)
+                return first
+            return getattr(cases.NATIVE, name)(data, *rest)
+        return call
+
+begin, count = int(sys.argv[2]), int(sys.argv[3])
+print(sum(cases.compare_damaged(Guarded(), seed) for seed in range(begin, begin + count)))
+"""
+
+
+@pytest.mark.process
+@pytest.mark.skipif(sys.platform == "win32", reason="mprotect")
+def test_no_byte_outside_the_response_is_touched() -> None:
+    """Machine code with the response between two pages that end the process when they are read."""
+    command = [sys.executable, "-c", GUARDED, str(Path(__file__).parent), "10000", "500"]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr
+    assert int(ran.stdout) > 100
+
+
+@pytest.mark.parametrize("compression", Compression)
+def test_a_flipped_bit_is_an_error_or_without_effect_on_rows(compression: Compression) -> None:
+    rng = random.Random(1)
+    for seed in range(150):
+        batch = random_batch(rng, compression)
+        sound = rows(NATIVE, bytes(batch))
+        place = rng.randrange(8, len(batch))
+        batch[place] ^= 1 << rng.randrange(8)
+        got = verdict(lambda batch=batch: rows(NATIVE, bytes(batch)))
+        if place < 12:
+            assert got in ("refused", []), (seed, place)  # a longer batch is one that is cut off
+        elif place < 16:
+            assert got == sound, "a broker places a batch without a new CRC"
+        else:
+            assert got == "refused", (seed, place)
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_older_message_formats_are_refused_by_name(kernel: Any) -> None:
+    batch = bytearray(build_batch([Record(value=b"v")]))
+    batch[16] = 1
+    with pytest.raises(WireError, match="magic 1, only 2 is spoken"):
+        rows(kernel, bytes(batch))
+
+
+def test_batches_that_go_back_are_refused() -> None:
+    one, two = (build_batch([Record(value=b"v")] * 3, base_offset=offset) for offset in (10, 12))
+    with pytest.raises(WireError, match="base_offset 12"):
+        rows(NATIVE, one + two)
+
+
+def test_header_names_must_be_text() -> None:
+    batch = bytearray(build_batch([Record(value=b"v", headers=(("name", b""),))]))
+    batch[batch.index(b"name")] = 0xFF
+    with pytest.raises(WireError, match="header name: not UTF-8"):
+        rows(NATIVE, recheck(batch))
+
+
+def marker(offset: int, producer: int, kind: int) -> bytes:
+    record = Record(key=b"\0\0" + kind.to_bytes(2, "big"), value=bytes(6))
+    return build_batch([record], base_offset=offset, producer_id=producer, transactional=True, control=True)
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 5)), max_size=30), st.sampled_from([NATIVE, PLAIN]))
+def test_committed_records_are_those_of_transactions_that_end_with_a_commit(
+    steps: list[tuple[int, int]], kernel: Any
+) -> None:
+    """Interleaved producers: 0 writes without transactions, 1-3 with; the last steps of each may stay open."""
+    log, offset = b"", 0
+    opened: dict[int, int] = {}
+    owners: list[tuple[int, int, int]] = []  # offset, producer, first offset of its transaction
+    aborted, committed = [], set()
+    for producer, step in steps:
+        if producer and step >= 4 and producer in opened:
+            first = opened.pop(producer)
+            log += marker(offset, producer, step - 4)
+            if step == 4:
+                aborted.append(Aborted(producer, first))
+            else:
+                committed.add((producer, first))
+            offset += 1
+            continue
+        count = step % 3 + 1
+        if producer:
+            opened.setdefault(producer, offset)
+        owners += [(offset + n, producer, opened.get(producer, -1)) for n in range(count)]
+        records = [Record(value=b"%d" % (offset + n)) for n in range(count)]
+        log += build_batch(
+            records, base_offset=offset, producer_id=producer or -1, transactional=bool(producer), producer_epoch=0
+        )
+        offset += count
+    stable = min(opened.values(), default=offset)
+    visible = [o for o, producer, first in owners if o < stable and (not producer or (producer, first) in committed)]
+    got = rows(kernel, log, 0, stable, aborted)
+    assert [row[0] for row in got] == visible
+    assert [row[4] for row in got] == [b"%d" % o for o in visible]
+    assert [row[0] for row in rows(kernel, log)] == [o for o, _, _ in owners]
+
+
+def test_an_abort_marker_without_a_type_is_refused() -> None:
+    record = Record(key=b"\0", value=b"")
+    batch = build_batch([record], producer_id=1, transactional=True, control=True)
+    with pytest.raises(WireError, match="control record without a type"):
+        rows(NATIVE, batch, aborted=[])
+
+
+def test_columns_beyond_the_reach_of_their_offsets_are_split(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reader, "_INT32_MAX", 400)
+    records = [Record(key=bytes(n), value=bytes(100 - n), headers=(("h" * n, bytes(n)),)) for n in range(50)]
+    batch = build_batch(records)
+    assert rows(NATIVE, batch) == expected(read_batch(batch))
+    sizes = [b.num_rows for b in RecordColumns(NATIVE, headers=True).batches(scan(NATIVE, "t", 0, batch, 0, 50))]
+    assert len(sizes) > 10
+    monkeypatch.setattr(reader, "_INT32_MAX", 90)
+    with pytest.raises(WireError, match="too large for a column"):
+        rows(NATIVE, batch)
+
+
+def test_compressed_batches_expand_within_a_limit() -> None:
+    batch = build_batch([Record(value=bytes(5000))], compression=Compression.GZIP)
+    scanned = scan(NATIVE, "t", 0, batch, 0, 1)
+    with pytest.raises(WireError, match="expand to more than 1000 bytes"):
+        list(RecordColumns(NATIVE).batches(scanned, 1000))
+
+
+def test_a_table_of_batches_grows_with_the_response() -> None:
+    data = b"".join(build_batch([Record(value=b"%d" % n)], base_offset=n) for n in range(5000))
+    assert [row[4] for row in rows(NATIVE, data)] == [b"%d" % n for n in range(5000)]
+
+
+def test_object_code_is_kept_and_damage_to_it_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    path = native._cache_path()
+    assert tmp_path in path.parents
+    assert native._read(path) is None
+    native._write(path, b"code")
+    assert native._read(path) == b"code"
+    path.write_bytes(path.read_bytes()[:-1])
+    assert native._read(path) is None
+    assert [file.name for file in path.parent.iterdir()] == [path.name]
+
+
+@pytest.mark.process
+def test_a_process_with_cached_code_imports_no_numba() -> None:
+    check = "import sys; from roster.spark.fetch.native import kernel; kernel(); print('numba' in sys.modules)"
+    ran = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True)
+    assert ran.stdout.strip() == "False"
+
+
+def test_header_size_is_one_constant() -> None:
+    assert layout.HEADER == HEADER_SIZE
