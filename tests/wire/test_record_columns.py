@@ -77,9 +77,11 @@ def rows(
     headers: bool = True,
     max_rows: int = 1 << 16,
 ) -> list[tuple[Any, ...]]:
-    scanned = scan(kernel, "t", 3, data, start, stop, aborted)
+    pages, tables, begin = np.frombuffer(b"front" + data + b"behind", np.uint8), [], 5
+    tables.append(scan(kernel, pages, begin, begin + len(data), (start, stop), 1, aborted).table)
     found: list[tuple[Any, ...]] = []
-    for batch in RecordColumns(kernel, headers=headers, max_rows=max_rows).batches(scanned):
+    columns = RecordColumns(kernel, [("s", 8), ("t", 3)], headers=headers, max_rows=max_rows)
+    for batch in columns.batches(pages, tables):
         batch.validate(full=True)
         assert 0 < batch.num_rows <= max_rows
         assert set(batch.column("topic").to_pylist()) == {"t"}
@@ -166,7 +168,7 @@ def test_a_response_cut_off_anywhere_gives_the_batches_that_are_whole(
 ) -> None:
     cut = log[0][: data.draw(st.integers(0, len(log[0])))]
     whole = split_batches(cut, allow_partial=True)
-    scanned = scan(NATIVE, "t", 3, cut, FIRST, LAST)
+    scanned = scan(NATIVE, np.frombuffer(cut, np.uint8), 0, len(cut), (FIRST, LAST))
     assert scanned.next_offset == (whole[-1][0].last_offset + 1 if whole else -1)
     assert rows(NATIVE, cut) == log[1][: sum(header.records_count for header, _ in whole)]
 
@@ -370,8 +372,9 @@ def test_columns_beyond_the_reach_of_their_offsets_are_split(monkeypatch: pytest
     records = [Record(key=bytes(n), value=bytes(100 - n), headers=(("h" * n, bytes(n)),)) for n in range(50)]
     batch = build_batch(records)
     assert rows(NATIVE, batch) == expected(read_batch(batch))
-    sizes = [b.num_rows for b in RecordColumns(NATIVE, headers=True).batches(scan(NATIVE, "t", 0, batch, 0, 50))]
-    assert len(sizes) > 10
+    pages = np.frombuffer(batch, np.uint8)
+    scanned = scan(NATIVE, pages, 0, len(batch), (0, 50))
+    assert len([*RecordColumns(NATIVE, [("t", 0)], headers=True).batches(pages, [scanned.table])]) > 10
     monkeypatch.setattr(reader, "_INT32_MAX", 90)
     with pytest.raises(WireError, match="too large for a column"):
         rows(NATIVE, batch)
@@ -379,9 +382,10 @@ def test_columns_beyond_the_reach_of_their_offsets_are_split(monkeypatch: pytest
 
 def test_compressed_batches_expand_within_a_limit() -> None:
     batch = build_batch([Record(value=bytes(5000))], compression=Compression.GZIP)
-    scanned = scan(NATIVE, "t", 0, batch, 0, 1)
+    pages = np.frombuffer(batch, np.uint8)
+    scanned = scan(NATIVE, pages, 0, len(batch), (0, 1))
     with pytest.raises(WireError, match="expand to more than 1000 bytes"):
-        list(RecordColumns(NATIVE).batches(scanned, 1000))
+        list(RecordColumns(NATIVE, [("t", 0)]).batches(pages, [scanned.table], 1000))
 
 
 def test_a_table_of_batches_grows_with_the_response() -> None:
@@ -410,3 +414,17 @@ def test_a_process_with_cached_code_imports_no_numba() -> None:
 
 def test_header_size_is_one_constant() -> None:
     assert layout.HEADER == HEADER_SIZE
+
+
+def test_partitions_of_a_response_share_record_batches() -> None:
+    parts = [build_batch([Record(value=b"%d" % n)] * 3, base_offset=10 * n) for n in range(4)]
+    pages = np.frombuffer(b"".join(parts), np.uint8)
+    ends = np.cumsum([len(part) for part in parts]).tolist()
+    tables = [
+        scan(NATIVE, pages, begin, end, (10 * n + 1, 10 * n + 3), n).table
+        for n, (begin, end) in enumerate(zip([0, *ends], ends, strict=False))
+    ]
+    partitions = [("b", 7), ("a", 7), ("b", 0), ("a", 1)]
+    (batch,) = RecordColumns(NATIVE, partitions).batches(pages, tables)
+    found = zip(*(batch.column(name).to_pylist() for name in ("topic", "partition", "offset", "value")), strict=True)
+    assert [*found] == [(*partitions[n], 10 * n + k, b"%d" % n) for n in range(4) for k in (1, 2)]

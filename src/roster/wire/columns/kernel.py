@@ -68,11 +68,14 @@ from roster.wire.columns.layout import (
     SCAN_DETAIL,
     SCAN_NEXT,
     SCAN_POS,
+    SOURCE,
+    START,
+    STOP,
     UNCHECKED,
     VALUE_NULLS,
 )
 
-# ruff: noqa: C901 - a call costs nothing here, but what is returned through one has to be taken apart again
+# ruff: noqa: C901, PLR0912, PLR0915 - results of a function that is called cost a test each for numba's error status
 
 
 def _crc_table() -> Any:
@@ -199,7 +202,7 @@ def is_aborted(data, pos, size, last_offset, producers, firsts, aborted, active,
 
 
 @_function
-def scan(data, end, start, stop, committed, producers, firsts, aborted, active, state, table, room):  # type: ignore[no-untyped-def]
+def scan(data, end, start, stop, source, committed, producers, firsts, aborted, active, state, table, room):  # type: ignore[no-untyped-def]
     """Walk batches, write those with visible records of offsets in [start, stop) to `table`; how many, or an error.
 
     SCAN_NEXT becomes the offset behind the last batch seen. A last batch that is cut off ends the walk, as does one
@@ -272,6 +275,9 @@ def scan(data, end, start, stop, committed, producers, firsts, aborted, active, 
             table[kept * BATCH_FIELDS + MAX_TIMESTAMP] = number(data, pos + 35, 8)
             table[kept * BATCH_FIELDS + ATTRIBUTES] = attributes
             table[kept * BATCH_FIELDS + ROWS] = 0
+            table[kept * BATCH_FIELDS + START] = start
+            table[kept * BATCH_FIELDS + STOP] = stop
+            table[kept * BATCH_FIELDS + SOURCE] = source
             table[kept * BATCH_FIELDS + UNCHECKED] = int64(-1) if is_small else pos
             kept += 1
         pos += size
@@ -344,8 +350,6 @@ def fill(  # type: ignore[no-untyped-def]
     data,
     table,
     batches,
-    start,
-    stop,
     with_headers,
     limits,
     state,
@@ -365,7 +369,7 @@ def fill(  # type: ignore[no-untyped-def]
     datas,
     data_bits,
 ):
-    """Append the records of offsets in [start, stop) to the outputs: DONE, FULL (call again with new ones), an error.
+    """Append the records of the offsets wanted to the outputs: DONE, FULL (call again with new ones), an error.
 
     Timestamps are written in microseconds. Bits of nulls must be zero before. `*_ends[0]` is the caller's.
     """
@@ -382,6 +386,8 @@ def fill(  # type: ignore[no-untyped-def]
         base_timestamp = table[batch * BATCH_FIELDS + BASE_TIMESTAMP]
         max_timestamp = table[batch * BATCH_FIELDS + MAX_TIMESTAMP]
         is_append_time = table[batch * BATCH_FIELDS + ATTRIBUTES] & 8
+        start = table[batch * BATCH_FIELDS + START]
+        stop = table[batch * BATCH_FIELDS + STOP]
         record = state[AT_RECORD]
         pos = state[AT_POS] if record > 0 else table[batch * BATCH_FIELDS + POS]
         first_row = row

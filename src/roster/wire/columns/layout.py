@@ -9,9 +9,11 @@ HEADER = 61
 CHECKED_HERE = 400
 """Bytes up to which the loop over batches checks a CRC itself; above, a call of google-crc32c is cheaper."""
 
-# A row of the table of batches. POS and END are where the records lie, in the response or behind decompression.
+# A row of the table of batches. POS and END are where the records lie, in the response or behind decompression; records
+# of offsets in [START, STOP) are wanted; SOURCE is the caller's number of the partition.
 POS, END, COUNT, BASE_OFFSET, LAST_DELTA, BASE_TIMESTAMP, MAX_TIMESTAMP, ATTRIBUTES, ROWS, UNCHECKED = range(10)
-BATCH_FIELDS = 10
+START, STOP, SOURCE = range(10, 13)
+BATCH_FIELDS = 13
 
 # The state of `scan`, kept between calls; SCAN_DETAIL says more of an error.
 SCAN_POS, SCAN_NEXT, SCAN_ABORTED, SCAN_DETAIL = range(4)
@@ -69,6 +71,7 @@ SIGNATURES = {
         "end": None,
         "start": None,
         "stop": None,
+        "source": None,
         "committed": None,
         "producers": "int64",
         "firsts": "int64",
@@ -82,8 +85,6 @@ SIGNATURES = {
         "data": "uint8",
         "table": "int64",
         "batches": None,
-        "start": None,
-        "stop": None,
         "with_headers": None,
         "limits": "int64",
         "state": "int64",

@@ -1,14 +1,14 @@
 """From the bytes of a partition in a Fetch response to Arrow columns.
 
-Two steps, so that a fetcher can ask for more between them: `scan` walks the batch headers, checks every CRC, leaves out
-control batches, aborted transactions and what lies outside the range, and says where to go on; `RecordColumns` fills
-columns from any number of scanned partitions. Both spend Python per response and per compressed or large batch only.
+Two steps, so that a fetcher can ask for more between them: `scan` walks the batch headers of a partition, checks every
+CRC, leaves out control batches, aborted transactions and what lies outside the range, and says where to go on;
+`RecordColumns` fills columns from all partitions of a response. Both spend Python per partition, and per batch where
+one is compressed or large.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 import google_crc32c
@@ -24,6 +24,7 @@ MAX_BYTES = 16 << 20
 """A record batch ends at so many rows, or bytes of batches unless one alone has more."""
 
 _INT32_MAX = 2**31 - 1
+_LEAST_RECORD = 7
 _HEADER = pa.struct([("key", pa.string()), ("value", pa.binary())])
 _TIMESTAMP = pa.timestamp("us", tz="UTC")
 
@@ -47,55 +48,44 @@ class Aborted(NamedTuple):
     first_offset: int
 
 
-@dataclass(frozen=True, slots=True)
-class Scanned:
-    """Batches of one partition with visible records in [start, stop).
+class Scanned(NamedTuple):
+    """Batches of one partition with wanted records, and how far the walk came.
 
-    `next_offset` is the offset behind the last batch seen, -1 when not one whole batch was there. `table` has a row of
-    `layout.BATCH_FIELDS` numbers for each batch.
+    `table` has a row of `layout.BATCH_FIELDS` numbers for each batch. `next_offset` is the offset behind the last batch
+    seen (at most one past `stop` is looked at), -1 when not one whole batch was there.
     """
 
-    topic: str
-    partition: int
-    start: int
-    stop: int
-    data: Any
     table: Any
     next_offset: int
-
-    @property
-    def size(self) -> int:
-        """Bytes of the batches, as they came."""
-        return int((self.table[:, at.END] - self.table[:, at.POS]).sum())
 
 
 def scan(
     kernel: Kernel,
-    topic: str,
-    partition: int,
-    records: bytes | memoryview,
-    start: int,
-    stop: int,
+    data: Any,
+    begin: int,
+    end: int,
+    wanted: tuple[int, int],
+    source: int = 0,
     aborted: Sequence[Aborted] | None = None,
 ) -> Scanned:
-    """Walk the batches of a partition up to a last one that is cut off.
+    """Walk the batches of one partition in `data[begin:end]`, an array of bytes, up to a last one that is cut off.
 
-    With `aborted` (also an empty one) only records of committed transactions are visible, as with `read_committed`.
+    Records of offsets from `wanted[0]` up to before `wanted[1]` are kept; `source` is kept with them. With `aborted`
+    (also an empty one) only those of committed transactions are visible, as with `read_committed`.
     Raises WireError for a CRC that does not match, an older message format, and headers no batch can have.
     """
-    data = np.frombuffer(records, np.uint8)
     ordered = sorted(aborted or (), key=lambda transaction: transaction.first_offset)
     producers = np.array([transaction.producer_id for transaction in ordered], np.int64)
     firsts = np.array([transaction.first_offset for transaction in ordered], np.int64)
     active = np.zeros(len(ordered), np.uint8)
     state = np.zeros(at.SCAN_STATE, np.int64)
-    state[at.SCAN_NEXT] = -1
+    state[at.SCAN_POS], state[at.SCAN_NEXT] = begin, -1
     pieces = []
-    room = min(1024, 1 + data.size // at.HEADER)
-    while state[at.SCAN_POS] < data.size:
-        table = np.empty((room, at.BATCH_FIELDS), np.int64)
+    room = min(1024, 1 + (end - begin) // at.HEADER)
+    while state[at.SCAN_POS] < end:
+        table = np.zeros((room, at.BATCH_FIELDS), np.int64)
         kept = kernel.scan(
-            *(data, data.size, start, stop, int(aborted is not None)),
+            *(data, end, *wanted, source, int(aborted is not None)),
             *(producers, firsts, len(ordered), active, state, table.reshape(-1), room),
         )
         if kept < 0:
@@ -103,8 +93,7 @@ def scan(
         pieces.append(table[:kept])
     table = np.concatenate(pieces) if pieces else np.empty((0, at.BATCH_FIELDS), np.int64)
     _check_crcs(data, table)
-    table = table[table[:, at.COUNT] > 0]
-    return Scanned(topic, partition, start, stop, data, table, int(state[at.SCAN_NEXT]))
+    return Scanned(table[table[:, at.COUNT] > 0], int(state[at.SCAN_NEXT]))
 
 
 def _error(code: int, detail: int) -> WireError:
@@ -121,24 +110,39 @@ def _check_crcs(data: Any, table: Any) -> None:
 
 
 class RecordColumns:
-    """Record batches of scanned partitions, with the columns of Spark's Kafka source."""
+    """Record batches of scanned partitions, with the columns of Spark's Kafka source.
 
-    def __init__(self, kernel: Kernel, *, headers: bool = False, max_rows: int = MAX_ROWS) -> None:
+    `partitions[source]` is the topic and number of the partition that was scanned with that `source`.
+    """
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        partitions: Sequence[tuple[str, int]],
+        *,
+        headers: bool = False,
+        max_rows: int = MAX_ROWS,
+    ) -> None:
         self._kernel, self._headers, self._max_rows = kernel, headers, max_rows
+        topics = sorted({topic for topic, _ in partitions})
+        self._topics = pa.array(topics, pa.string())
+        self._topic_of = np.array([topics.index(topic) for topic, _ in partitions], np.int32)
+        self._number_of = np.array([number for _, number in partitions], np.int32)
 
-    def batches(self, scanned: Scanned, limit: int = MAX_EXPANDED) -> Iterator[pa.RecordBatch]:
-        """Yield record batches with at least one row. `limit` bounds the bytes a compressed batch may expand to.
+    def batches(self, data: Any, tables: Sequence[Any], limit: int = MAX_EXPANDED) -> Iterator[pa.RecordBatch]:
+        """Yield record batches of at least one row. `limit` bounds the bytes one compressed batch may expand to.
 
-        Raises WireError for damaged records; then no record batch that was not yielded before is.
+        `tables` are those of partitions scanned in `data`. Raises WireError for damaged records.
         """
-        for group in _groups(scanned.table):
-            data, table = _expanded(scanned.data, group, limit)
-            yield from self._fill(scanned, data, table)
+        if not tables:
+            return
+        for group in _groups(np.concatenate(tables)):
+            yield from self._fill(*_expanded(data, group, limit))
 
-    def _fill(self, scanned: Scanned, data: Any, table: Any) -> Iterator[pa.RecordBatch]:
-        counts = np.minimum(table[:, at.COUNT], (table[:, at.END] - table[:, at.POS]) // 7)
-        rows = int(min(counts.sum(), self._max_rows))
-        room = int(min((table[:, at.END] - table[:, at.POS]).sum(), _INT32_MAX))
+    def _fill(self, data: Any, table: Any) -> Iterator[pa.RecordBatch]:
+        sizes = table[:, at.END] - table[:, at.POS]
+        rows = int(min(np.minimum(table[:, at.COUNT], sizes // _LEAST_RECORD).sum(), self._max_rows))
+        room = int(min(sizes.sum(), _INT32_MAX))
         state = np.zeros(at.FILL_STATE, np.int64)
         outcome = at.FULL
         while outcome == at.FULL:
@@ -146,15 +150,33 @@ class RecordColumns:
             state[at.AT_ROW :] = 0
             table[:, at.ROWS] = 0
             outcome = self._kernel.fill(
-                *(data, table.reshape(-1), len(table), scanned.start, scanned.stop, int(self._headers)),
-                *(out.limits, state, *out.arrays),
+                *(data, table.reshape(-1), len(table), int(self._headers)), *(out.limits, state, *out.arrays)
             )
             if outcome < 0:
                 raise _error(outcome, state[at.FILL_DETAIL])
             if state[at.AT_ROW]:
-                yield out.batch(scanned, state, table)
+                yield self._batch(out, state, table)
             elif outcome == at.FULL:
                 raise WireError("record: too large for a column")
+
+    def _batch(self, out: _Outputs, state: Any, table: Any) -> pa.RecordBatch:
+        """The rows written, as a record batch."""
+        rows = int(state[at.AT_ROW])
+        per_batch = table[:, at.ROWS]
+        source = np.repeat(table[:, at.SOURCE], per_batch)
+        topic = pa.DictionaryArray.from_arrays(pa.array(self._topic_of[source]), self._topics)
+        columns = {
+            "key": out.keys.array(rows, int(state[at.KEY_NULLS])),
+            "value": out.values.array(rows, int(state[at.VALUE_NULLS])),
+            "topic": topic.dictionary_decode(),
+            "partition": pa.array(self._number_of[source]),
+            "offset": pa.array(out.offsets[:rows]),
+            "timestamp": pa.array(out.timestamps[:rows]).view(_TIMESTAMP),
+            "timestampType": pa.array(np.repeat((table[:, at.ATTRIBUTES] >> 3 & 1).astype(np.int32), per_batch)),
+        }
+        if self._headers:
+            columns["headers"] = out.headers(rows, state)
+        return pa.RecordBatch.from_pydict(columns)
 
 
 def _groups(table: Any) -> Iterator[Any]:
@@ -194,7 +216,6 @@ class _Outputs:
     """Buffers of one record batch. Pages of theirs that stay unused are never touched, and so cost no memory."""
 
     def __init__(self, rows: int, room: int, headers: bool) -> None:
-        self._with_headers = headers
         header_room = room if headers else 0
         most_headers = header_room // 2
         self.limits = np.array([rows, room, room, most_headers, header_room, header_room], np.int64)
@@ -207,25 +228,8 @@ class _Outputs:
         names = (self.header_ends, self.header_bits, self.names.ends, self.names.bytes)
         self.arrays = (self.offsets, self.timestamps, *binaries, *names, *self.datas.arrays)
 
-    def batch(self, scanned: Scanned, state: Any, table: Any) -> pa.RecordBatch:
-        """The rows written, as a record batch."""
-        rows = int(state[at.AT_ROW])
-        is_append_time = (table[:, at.ATTRIBUTES] >> 3 & 1).astype(np.int32)
-        topic = pa.DictionaryArray.from_arrays(pa.array(np.zeros(rows, np.int8)), pa.array([scanned.topic]))
-        columns = {
-            "key": self.keys.array(rows, int(state[at.KEY_NULLS])),
-            "value": self.values.array(rows, int(state[at.VALUE_NULLS])),
-            "topic": topic.dictionary_decode(),
-            "partition": pa.array(np.full(rows, scanned.partition, np.int32)),
-            "offset": pa.array(self.offsets[:rows]),
-            "timestamp": pa.array(self.timestamps[:rows]).view(_TIMESTAMP),
-            "timestampType": pa.array(np.repeat(is_append_time, table[:, at.ROWS])),
-        }
-        if self._with_headers:
-            columns["headers"] = self._headers(rows, state)
-        return pa.RecordBatch.from_pydict(columns)
-
-    def _headers(self, rows: int, state: Any) -> pa.Array:
+    def headers(self, rows: int, state: Any) -> pa.Array:
+        """The column of headers."""
         count = int(state[at.AT_HEADER])
         names = self.names.array(count, 0, pa.string())
         try:
