@@ -1,0 +1,151 @@
+"""Record batches of ranges of offsets: the loop that joins decisions, sockets and columns."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from roster.model import Address
+from roster.spark.fetch.connections import Connections
+from roster.spark.fetch.native import kernel
+from roster.spark.fetch.ranges import ANY, Answer, FetchError, Knowledge, Ranges, Settings
+from roster.wire import WireError
+from roster.wire.columns.reader import RecordColumns
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+_ROWS_PER_BATCH = 16_000
+_LONGEST_WAIT = 1.0
+
+
+@dataclass(slots=True)
+class _Session:
+    """What a worker process keeps between tasks."""
+
+    connections: Connections
+    bootstrap: list[Address]
+    knowledge: Knowledge = field(default_factory=Knowledge)
+    turn: int = 0
+
+    def anyone(self) -> Address:
+        """The broker to ask what any can answer: the one asked last, or after a failure the next."""
+        known = self.knowledge.brokers.values()
+        candidates = list(dict.fromkeys([*self.bootstrap, *known]))
+        return candidates[self.turn % len(candidates)]
+
+
+_sessions: dict[tuple[Any, ...], _Session] = {}
+"""Sessions that no task uses, by process and settings."""
+
+
+def read_ranges(
+    bootstrap: Sequence[Address],
+    client_id: str,
+    ranges: Sequence[tuple[str, int, int, int]],
+    settings: Settings,
+    *,
+    headers: bool = False,
+    timeout: float = 60.0,
+) -> Iterator[pa.RecordBatch]:
+    """All records of the ranges (topic, partition, start, end), each of another partition, in order within one.
+
+    `timeout` is how many seconds may pass without progress. Raises FetchError when they do, when records are gone,
+    damaged or may not be read; connections then are made anew by the next call.
+    """
+    key = (os.getpid(), tuple(bootstrap), client_id, settings.rack)
+    session = _sessions.pop(key, None) or _Session(Connections(client_id), list(bootstrap))
+    try:
+        yield from _merged(_batches(session, ranges, settings, headers=headers, timeout=timeout))
+    except WireError as error:
+        raise FetchError(str(error)) from error
+    finally:
+        session.connections.close_busy()
+        if key in _sessions:
+            session.connections.close()
+        else:
+            _sessions[key] = session
+
+
+def _batches(
+    session: _Session,
+    wanted: Sequence[tuple[str, int, int, int]],
+    settings: Settings,
+    *,
+    headers: bool,
+    timeout: float,
+) -> Iterator[pa.RecordBatch]:
+    loops = kernel()
+    ranges = Ranges(loops, wanted, settings, session.knowledge)
+    columns = RecordColumns(loops, ranges.partitions, headers=headers)
+    session.connections.poll(0)  # closes what brokers closed since the last task
+    last, progress, problem = time.monotonic(), 0, ""
+    while not ranges.is_done:
+        _send(session, ranges)
+        answers = []
+        for reply in session.connections.poll(_wait(ranges, last + timeout)):
+            if reply.response is None:
+                problem = reply.problem
+                session.turn += reply.broker == ANY
+                ranges.failed(reply.broker, time.monotonic())
+                continue
+            answer = ranges.answered(reply.broker, reply.request, reply.response, time.monotonic())
+            if answer is not None:
+                answers.append(answer)
+        if ranges.progress != progress:
+            last, progress = time.monotonic(), ranges.progress
+        elif time.monotonic() - last > timeout:
+            raise FetchError(_patience_over(ranges, timeout, problem))
+        # While rows are made of these answers the brokers work on the next.
+        _send(session, ranges)
+        for answer in answers:
+            yield from _rows(columns, answer)
+        if answers:
+            last = time.monotonic()  # the time the caller took is not the brokers'
+
+
+def _rows(columns: RecordColumns, answer: Answer) -> Iterator[pa.RecordBatch]:
+    return columns.batches(answer.data, answer.tables)
+
+
+def _send(session: _Session, ranges: Ranges) -> None:
+    for broker, request in ranges.requests(time.monotonic()):
+        address = session.anyone() if broker == ANY else session.knowledge.brokers[broker]
+        session.connections.send(broker, address, request)
+
+
+def _wait(ranges: Ranges, deadline: float) -> float:
+    now = time.monotonic()
+    wake = ranges.next_wake(now)
+    return max(0.0, min(_LONGEST_WAIT, deadline - now, _LONGEST_WAIT if wake is None else wake))
+
+
+def _patience_over(ranges: Ranges, timeout: float, problem: str) -> str:
+    waiting = ", ".join(ranges.waiting()[:5])
+    text = f"no record for {timeout * 1000:.0f} ms (read_timeout_ms), waiting for {waiting}"
+    return f"{text}; {problem}" if problem else text
+
+
+def _merged(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Small record batches are joined: each costs its reader more than its rows do."""
+    held: list[pa.RecordBatch] = []
+    rows = 0
+    for batch in batches:
+        held.append(batch)
+        rows += batch.num_rows
+        if rows >= _ROWS_PER_BATCH:
+            yield _joined(held)
+            held, rows = [], 0
+    if held:
+        yield _joined(held)
+
+
+def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+    if len(batches) == 1:
+        return batches[0]
+    (joined,) = pa.Table.from_batches(batches).combine_chunks().to_batches()
+    return joined
