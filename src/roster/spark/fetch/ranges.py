@@ -39,7 +39,7 @@ _LEAST_BACKOFF, _MOST_BACKOFF = 0.05, 1.0
 _LEAST_BYTES, _MOST_BYTES = 64 << 10, 4 << 20
 _RESPONSE_BYTES = 16 << 20
 _GUESSED_RECORD = 1024
-_SPREADING = 5.0
+_SPREADING = 10.0
 """Seconds a topic may stay unknown: news of a new one takes a while to reach every broker."""
 _FATAL = (ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.INVALID_TOPIC_EXCEPTION, ErrorCode.UNSUPPORTED_VERSION)
 _UNKNOWN = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)
@@ -254,7 +254,6 @@ class Ranges:
                     r.delay(now)
                 else:
                     self._knowledge.leaders[r.key] = (partition.leader_id, partition.leader_epoch)
-                    r.unknown_since = None
                     if self._home(r) is None:  # a leader, or the replica it named, that is not among the brokers
                         self._forget(r, now)
 
@@ -303,7 +302,7 @@ class Ranges:
         if scanned.next_offset > r.next:
             self._knowledge.density[r.key] = len(records) / (scanned.next_offset - r.next)
             r.next = scanned.next_offset
-            r.failures = 0
+            r.failures, r.unknown_since = 0, None
             self.progress += 1
             del self._open[r.key]
             if r.next < r.end:
