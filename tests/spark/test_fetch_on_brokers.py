@@ -1,0 +1,176 @@
+"""The same rows as librdkafka's, on random topics of both brokers; a broker that goes and comes back.
+
+ROSTER_FETCH_CASES is the number of random ranges a test reads (100 of each topic; 200 without it).
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import uuid
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from confluent_kafka import Producer
+
+from roster.model.address import parse_addresses
+from roster.spark import reader
+from roster.spark.batch import Split
+from roster.spark.fetch.ranges import FetchError, Settings
+from roster.spark.fetch.task import read_ranges
+from roster.spark.reader import ReaderConfig
+from roster.testing.broker import BrokerProcess
+from tests.spark.spark_topics import Topics
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from realparts.cluster import Cluster
+
+CASES = int(os.environ.get("ROSTER_FETCH_CASES", "200"))
+CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
+ROWS = [("partition", "ascending"), ("offset", "ascending")]
+
+
+@pytest.fixture
+def kafka(cluster: Cluster) -> Iterator[Topics]:
+    with Topics(cluster.bootstrap) as made:
+        yield made
+
+
+class Writers:
+    """One producer for each codec, and on Apache Kafka a transactional one for each as well."""
+
+    def __init__(self, bootstrap: str, chance: random.Random, *, transactions: bool) -> None:
+        self.chance = chance
+        common = {"bootstrap.servers": bootstrap, "log_level": 2, "message.max.bytes": 1_048_588, "acks": "all"}
+        self.plain = [Producer({**common, "compression.codec": codec, "linger.ms": 2}) for codec in CODECS]
+        self.transactional = []
+        for codec in CODECS if transactions else ():
+            producer = Producer({**common, "compression.codec": codec, "transactional.id": f"w-{uuid.uuid4()}"})
+            producer.init_transactions(30)
+            self.transactional.append(producer)
+
+    def fill(self, topic: str, partitions: int) -> None:
+        """Records of every shape in batches of every size."""
+        chance = self.chance
+        for _ in range(chance.randint(1, 12)):
+            is_transaction = bool(self.transactional) and chance.random() < 0.5
+            producer = chance.choice(self.transactional if is_transaction else self.plain)
+            if is_transaction:
+                producer.begin_transaction()
+            for _ in range(chance.choice([1, 1, 3, 40, 200])):
+                self.record(producer, topic, chance.randrange(partitions))
+            assert producer.flush(30) == 0
+            if is_transaction:
+                (producer.abort_transaction if chance.random() < 0.5 else producer.commit_transaction)(30)
+
+    def record(self, producer: Producer, topic: str, partition: int) -> None:
+        chance = self.chance
+        size = chance.choice([0, 1, 10, 100, 100, 3000])
+        if chance.random() < 0.004:
+            size = chance.randint(100_000, 1_000_000)
+        headers = [
+            ("h" * chance.randint(0, 3), chance.choice([None, b"", b"x"])) for _ in range(chance.choice([0, 0, 2]))
+        ]
+        stamp = chance.choice([{}, {"timestamp": 1_600_000_000_000 + chance.randrange(10**9)}])
+        value = chance.choice([None, bytes(size), chance.randbytes(size)])
+        key = chance.choice([None, b"", b"k%d" % chance.randrange(50)])
+        producer.produce(topic, value, key, partition, headers=headers or None, **stamp)
+        producer.poll(0)
+
+
+def table(batches: Iterator[pa.RecordBatch], schema: pa.Schema | None = None) -> pa.Table:
+    found = list(batches)
+    for batch in found:
+        batch.validate(full=True)
+        assert batch.num_rows > 0
+    return pa.Table.from_batches(found, schema if not found else None)
+
+
+def in_order(rows: pa.Table) -> pa.Table:
+    """Sorted by place; in each partition they came so already."""
+    for partition in rows.column("partition").unique().to_pylist():
+        offsets = rows.filter(pc.equal(rows.column("partition"), partition)).column("offset").to_pylist()
+        assert offsets == sorted(set(offsets))
+    return rows.sort_by(ROWS).combine_chunks()
+
+
+@pytest.mark.timeout(1800)
+def test_random_ranges_of_random_topics_are_as_librdkafka_reads_them(kafka: Topics, cluster: Cluster) -> None:
+    chance = random.Random(CASES)
+    addresses = parse_addresses(kafka.bootstrap)
+    writers = Writers(kafka.bootstrap, chance, transactions=cluster.kind == "apache")
+    seen: list[int] = []
+    for number in range(max(1, CASES // 100)):
+        partitions = chance.randint(1, 5)
+        topic = f"f-{uuid.uuid4()}"
+        stamps = "LogAppendTime" if number % 3 == 2 and cluster.kind == "apache" else "CreateTime"
+        kafka.admin.create_topic(topic, partitions, configs={"message.timestamp.type": stamps})
+        writers.fill(topic, partitions)
+        ends = {p.partition: end for p, end in kafka.ends(topic).items()}
+        for level in ("read_uncommitted", "read_committed"):
+            whole = [Split(topic, p, 0, end) for p, end in ends.items() if end]
+            config = ReaderConfig(kafka.bootstrap, "g", isolation_level=level, include_headers=True)
+            theirs = in_order(table(reader.read_splits(config, whole)))
+            for _ in range(50):
+                ranges = []
+                for partition in chance.sample(sorted(ends), chance.randint(1, partitions)):
+                    start, end = sorted(chance.randint(0, ends[partition]) for _ in range(2))
+                    if chance.random() < 0.1:
+                        start, end = 0, ends[partition]
+                    ranges.append((topic, partition, start, end))
+                settings = Settings(is_committed=level == "read_committed")
+                ours = in_order(table(read_ranges(addresses, "c", ranges, settings, headers=True), theirs.schema))
+                wanted = pa.concat_tables(
+                    theirs.filter(
+                        (pc.field("partition") == p) & (pc.field("offset") >= start) & (pc.field("offset") < end)
+                    )
+                    for _, p, start, end in ranges
+                )
+                assert ours.equals(in_order(wanted)), (topic, ranges, level)
+                seen.append(ours.num_rows)
+    assert len(seen) >= CASES // 100 * 100
+    assert sum(seen) > CASES
+    print(f"{cluster.kind}: {len(seen)} cases, {sum(seen)} rows")
+
+
+def read_all(bootstrap: str, ranges: list[tuple[str, int, int, int]], **options: Any) -> list[bytes]:
+    batches = read_ranges(parse_addresses(bootstrap), "c", ranges, Settings(), **options)
+    return [value for batch in batches for value in batch.column("value").to_pylist()]
+
+
+@pytest.mark.process
+def test_a_broker_that_went_and_came_back_is_read_again(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path, "--log-level", "error") as broker, Topics(broker.bootstrap) as topics:
+        topic = topics.create(2, 1000)
+        ranges = [(topic, p, 0, 500) for p in range(2)]
+        first = read_all(broker.bootstrap, ranges)
+        assert sorted(first) == sorted(b"%d" % n for n in range(1000))
+        broker.kill()
+        with pytest.raises(FetchError, match=r"no record for 500 ms \(read_timeout_ms\).*refused"):
+            read_all(broker.bootstrap, ranges, timeout=0.5)
+        broker.start()
+        assert sorted(read_all(broker.bootstrap, ranges)) == sorted(first)
+
+
+def test_an_offset_that_is_not_there_yet_is_waited_for(kafka: Topics) -> None:
+    topic = kafka.create(1, 10)
+    with pytest.raises(FetchError, match=rf"no record for 300 ms \(read_timeout_ms\), waiting for {topic}-0 up to 11"):
+        read_all(kafka.bootstrap, [(topic, 0, 0, 11)], timeout=0.3)
+    batches = read_ranges(parse_addresses(kafka.bootstrap), "c", [(topic, 0, 5, 14)], Settings(), timeout=20)
+    kafka.fill_one(topic, 0, 5)
+    assert sum(batch.num_rows for batch in batches) == 9
+
+
+def test_a_task_that_stops_early_leaves_nothing_to_the_next(kafka: Topics) -> None:
+    topic = kafka.create(3, 3000)
+    ranges = [(topic, p, 0, 1000) for p in range(3)]
+    for _ in range(5):
+        batches = read_ranges(parse_addresses(kafka.bootstrap), "c", ranges, Settings())
+        next(batches)
+        batches.close()
+    assert len(read_all(kafka.bootstrap, ranges)) == 3000
