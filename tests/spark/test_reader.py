@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from roster.spark import reader
 from roster.spark.batch import Split
-from roster.spark.reader import ReaderConfig, ReadError, read_splits
+from roster.spark.reader import ReaderConfig, ReadError, consumed_splits
 
 
 class FakeMessage:
@@ -114,7 +114,7 @@ def consuming(monkeypatch: pytest.MonkeyPatch) -> Any:
 def rows(splits: list[Split], **options: Any) -> list[tuple[str, int, int]]:
     config = ReaderConfig("b:1", "g", **{"read_timeout_ms": 0, **options})
     got = []
-    for batch in read_splits(config, splits):
+    for batch in consumed_splits(config, splits):
         assert batch.num_rows > 0
         columns = batch.to_pydict()
         assert columns["value"] == [b"%d" % offset for offset in columns["offset"]]
@@ -160,7 +160,7 @@ def test_a_partitions_end_in_the_chunk_of_its_last_records_drops_none_of_them(co
 def test_large_ranges_come_in_several_batches(consuming: Any) -> None:
     consuming(FakeConsumer({("t", 0): ([*range(40_000)], 40_000)}, [10_000] * 20))
     config = ReaderConfig("b:1", "g", read_timeout_ms=0)
-    sizes = [batch.num_rows for batch in read_splits(config, [Split("t", 0, 100, 39_000)])]
+    sizes = [batch.num_rows for batch in consumed_splits(config, [Split("t", 0, 100, 39_000)])]
     assert sum(sizes) == 38_900
     assert len(sizes) > 1
 

@@ -395,7 +395,7 @@ def test_a_table_of_batches_grows_with_the_response() -> None:
 
 def test_object_code_is_kept_and_damage_to_it_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    path = native._cache_path()
+    path = native._cache_path("digest")
     assert tmp_path in path.parents
     assert native._read(path) is None
     native._write(path, b"code")

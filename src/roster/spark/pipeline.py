@@ -20,6 +20,7 @@ from roster.client import DEFAULT_ASSIGNORS
 from roster.spark.batch import Batch, Progress
 from roster.spark.errors import PipelineError
 from roster.spark.execution import SparkRunner, check_session
+from roster.spark.fetch.native import compiled
 from roster.spark.member_protocol import Membership, group_member
 from roster.spark.options import (
     Options,
@@ -356,6 +357,7 @@ class Pipeline:
             read_timeout_ms=options.read_timeout_ms,
             include_headers=options.include_headers,
             options=options.reader_options,
+            compiled=compiled(),
         )
         runner = SparkRunner(self._spark, config, self._function, self._schema, self._transform)
         sink.open(self._spark, options.group)

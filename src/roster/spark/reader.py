@@ -16,7 +16,11 @@ import pyarrow as pa
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from roster._errors import RosterError
+from roster.model.address import parse_addresses
 from roster.spark.errors import FunctionError
+from roster.spark.fetch.native import Compiled
+from roster.spark.fetch.ranges import FetchError, Settings
+from roster.spark.fetch.task import read_ranges
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -34,6 +38,7 @@ _TIMESTAMP_TYPE = pa.timestamp("us", tz="UTC")
 _LOG_APPEND_TIME = 2  # librdkafka's number; Spark's (and Kafka's) is 1
 _CHUNK = 2_000  # messages taken at a time: more of them outgrow the processor's caches
 _ROWS_PER_BATCH = 16_000
+_FETCH_WAIT_MS = 100
 _PATIENCE = 0.02  # seconds a half-full chunk waits for more
 
 _consumers: dict[tuple[Any, ...], Consumer] = {}
@@ -55,6 +60,7 @@ class ReaderConfig:
     read_timeout_ms: int = 60_000
     include_headers: bool = False
     options: Mapping[str, str | int | bool] = field(default_factory=dict)
+    compiled: Compiled | None = field(default=None, repr=False)
 
     @property
     def schema(self) -> str:
@@ -108,8 +114,41 @@ def read_splits(config: ReaderConfig, splits: Sequence[Split]) -> Iterator[pa.Re
     """All records of the splits (each of another partition), in order within a partition.
 
     A split ends where its end offset is known to be behind: a record at or past it was seen, or the partition's end.
-    Raises ReadError when nothing arrives for `read_timeout_ms` or records of the split are gone.
+    Raises ReadError when nothing arrives for `read_timeout_ms` or records of the split are gone. With settings that
+    only librdkafka knows, librdkafka reads.
     """
+    if config.options.keys() <= _OWN_OPTIONS:
+        return _fetched_splits(config, splits)
+    return consumed_splits(config, splits)
+
+
+_OWN_OPTIONS = {"client.id", "client.rack", "fetch.wait.max.ms", "check.crcs"}
+
+
+def _fetched_splits(config: ReaderConfig, splits: Sequence[Split]) -> Iterator[pa.RecordBatch]:
+    """The splits over connections of Roster's own (`roster.spark.fetch`)."""
+    settings = Settings(
+        is_committed=config.isolation_level == "read_committed",
+        fail_on_data_loss=config.fail_on_data_loss,
+        max_wait_ms=int(config.options.get("fetch.wait.max.ms", _FETCH_WAIT_MS)),
+        rack=str(config.options.get("client.rack", "")),
+    )
+    try:
+        yield from read_ranges(
+            parse_addresses(config.bootstrap, default_port=9092),
+            str(config.options.get("client.id", config.group)),
+            splits,
+            settings,
+            headers=config.include_headers,
+            timeout=config.read_timeout_ms / 1000,
+            shipped=config.compiled,
+        )
+    except FetchError as error:
+        raise ReadError(f"reading from {config.bootstrap}: {error}") from error
+
+
+def consumed_splits(config: ReaderConfig, splits: Sequence[Split]) -> Iterator[pa.RecordBatch]:
+    """The splits through a consumer of librdkafka's."""
     consumer, key = _consumer(config)
     reading = _Reading(consumer, config, splits)
     try:

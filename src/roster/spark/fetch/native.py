@@ -3,7 +3,7 @@
 Why so: importing numba takes 0.4–0.7 s of CPU and loading a function from numba's own cache 0.4 s, in each worker
 process that Spark starts. The loops take plain pointers and call nothing, so llvmlite alone can link their object file,
 in a tenth of the time. numba is imported only where no object file fits: at the first run of a version of Roster, numba
-or llvmlite on a kind of processor, which costs 5 s of CPU once.
+or llvmlite on a kind of processor, which costs 5 s of CPU once. The driver does so, and ships the code to executors.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from contextlib import suppress
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import llvmlite.binding as llvm
 
@@ -66,16 +66,31 @@ class NativeKernel:
         return call
 
 
+class Compiled(NamedTuple):
+    """Object code, and the digest of what it was made from and for."""
+
+    digest: str
+    object_code: bytes
+
+
 @cache
-def kernel() -> NativeKernel:
-    """The compiled functions, from the cache or compiled now (some seconds)."""
-    path = _cache_path()
+def compiled() -> Compiled:
+    """The object code for this process, from the cache on disk or compiled now (some seconds)."""
+    digest = _digest()
+    path = _cache_path(digest)
     object_code = _read(path)
     if object_code is None:
         log.info("compiling the reader's loops, kept in %s", path)
         object_code = build()
         _write(path, object_code)
-    return NativeKernel(object_code)
+    return Compiled(digest, object_code)
+
+
+@cache
+def kernel(shipped: Compiled | None = None) -> NativeKernel:
+    """The compiled functions; from `shipped`, made in another process, where it fits this one."""
+    fits = shipped is not None and shipped.digest == _digest()
+    return NativeKernel(shipped.object_code if shipped is not None and fits else compiled().object_code)
 
 
 def build() -> bytes:
@@ -109,14 +124,18 @@ def _features() -> str:
     return str(llvm.get_host_cpu_features().flatten())
 
 
-def _cache_path() -> Path:
-    """A file whose name says what the code was made from and for."""
+@cache
+def _digest() -> str:
+    """What object code is made from, and what for: sources, compiler, processor."""
     folder = Path(layout.__file__).parent
     made_from = [(folder / f"{name}.py").read_bytes() for name in ("kernel", "layout")] + [Path(__file__).read_bytes()]
     made_for = [version("numba"), version("llvmlite"), llvm.get_process_triple(), llvm.get_host_cpu_name(), _features()]
-    digest = hashlib.sha256(b"\0".join([*made_from, *(text.encode() for text in made_for)])).hexdigest()
+    return hashlib.sha256(b"\0".join([*made_from, *(text.encode() for text in made_for)])).hexdigest()[:32]
+
+
+def _cache_path(digest: str) -> Path:
     caches = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(caches) / "roster" / f"kernel-{digest[:32]}.o"
+    return Path(caches) / "roster" / f"kernel-{digest}.o"
 
 
 def _read(path: Path) -> bytes | None:

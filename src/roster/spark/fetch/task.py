@@ -11,10 +11,10 @@ import pyarrow as pa
 
 from roster.model import Address
 from roster.spark.fetch.connections import Connections
-from roster.spark.fetch.native import kernel
+from roster.spark.fetch.native import Compiled, kernel
 from roster.spark.fetch.ranges import ANY, Answer, FetchError, Knowledge, Ranges, Settings
 from roster.wire import WireError
-from roster.wire.columns.reader import RecordColumns
+from roster.wire.columns.reader import Kernel, RecordColumns
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -51,16 +51,18 @@ def read_ranges(
     *,
     headers: bool = False,
     timeout: float = 60.0,
+    shipped: Compiled | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """All records of the ranges (topic, partition, start, end), each of another partition, in order within one.
 
     `timeout` is how many seconds may pass without progress. Raises FetchError when they do, when records are gone,
-    damaged or may not be read; connections then are made anew by the next call.
+    damaged or may not be read. `shipped` is code that was compiled elsewhere.
     """
     key = (os.getpid(), tuple(bootstrap), client_id, settings.rack)
     session = _sessions.pop(key, None) or _Session(Connections(client_id), list(bootstrap))
     try:
-        yield from _merged(_batches(session, ranges, settings, headers=headers, timeout=timeout))
+        loops = kernel(shipped)
+        yield from _merged(_batches(session, loops, ranges, settings, headers=headers, timeout=timeout))
     except WireError as error:
         raise FetchError(str(error)) from error
     finally:
@@ -73,13 +75,13 @@ def read_ranges(
 
 def _batches(
     session: _Session,
+    loops: Kernel,
     wanted: Sequence[tuple[str, int, int, int]],
     settings: Settings,
     *,
     headers: bool,
     timeout: float,
 ) -> Iterator[pa.RecordBatch]:
-    loops = kernel()
     ranges = Ranges(loops, wanted, settings, session.knowledge)
     columns = RecordColumns(loops, ranges.partitions, headers=headers)
     session.connections.poll(0)  # closes what brokers closed since the last task
