@@ -1,7 +1,7 @@
 """`python -m benchmarks [--quick] [SECTION ...]`: all benchmarks in one go, or some; see README.md beside this file.
 
-Sections: wire, broker, assignors, tasks, pipeline. What a section needs and cannot have (Java, Go, a library) is said
-in a line that begins with ***, and the rest goes on.
+Sections: wire, fetch, broker, assignors, tasks, pipeline. What a section needs and cannot have (Java, Go, a library) is
+said in a line that begins with ***, and the rest goes on.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from pathlib import Path
 
 SECTIONS = {
     "wire": "the codec against kafka-python and kio",
+    "fetch": "records into Arrow against librdkafka and aiokafka",
     "broker": "roster broker under load",
     "assignors": "sticky assignors against Java, franz-go, kafka-python and aiokafka",
     "tasks": "the task assignor against Kafka Streams",

@@ -96,7 +96,8 @@ class Pipeline:
         none gets much fewer than `min_offsets_per_task`. An idle pipeline looks for records every `poll_interval_ms`;
         batches start at least `trigger_interval_ms` apart. When that is None, it is the sink's default (10 s for files,
         else 0), for which neither a full batch nor `available_now` waits. `reader_options` are librdkafka settings for
-        the tasks' consumers.
+        the tasks' consumers; with others than client.id, client.rack and fetch.wait.max.ms librdkafka itself reads, at
+        a fraction of the speed.
 
         A batch of which no task finishes for `max_batch_ms` is cancelled and the group is left, as with a consumer's
         max.poll.interval.ms; the pipeline joins again when Spark has a slot for it, as it does only then at the start.

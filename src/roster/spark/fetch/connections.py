@@ -1,7 +1,8 @@
 """Sockets of a reading task: one connection a broker, one request at a time on each, none of them blocking.
 
 Connections outlive a task in its worker process. asyncio is left out: a task is a plain generator whose caller decides
-when it goes on, and everything a broker sends meanwhile waits in the socket.
+when it goes on, and everything a broker sends meanwhile waits in the socket. So is `roster.client`, whose import alone
+costs a fresh worker process more than its first requests.
 """
 
 from __future__ import annotations
@@ -13,8 +14,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from roster._version import __version__
-from roster.client.api_versions import choose_version, to_version
-from roster.client.errors import ClientError
 from roster.model import Address
 from roster.wire import API_VERSIONS, ApiKey, ErrorCode, Message, Versions, WireError, response_class
 from roster.wire.frames import decode_response, encode_request
@@ -69,7 +68,7 @@ class _Connection:
     def ask(self, message: Message, version: int) -> None:
         self.number = (self.number + 1) & 0x7FFFFFFF
         self.asked = (message, version, self.number)
-        self.outgoing += encode_request(to_version(message, version), version, self.number, self.client_id)
+        self.outgoing += encode_request(message, version, self.number, self.client_id)
 
     def events(self) -> int:
         wants_to_write = bool(self.outgoing) or not self.is_connected
@@ -132,7 +131,7 @@ class Connections:
             connection.deadline = time.monotonic() + self._patience
             if connection.spoken is not None:
                 self._ask(connection)
-        except (OSError, BrokenError, ClientError, WireError) as error:
+        except (OSError, BrokenError, WireError) as error:
             self._replies.append(Reply(broker, request, None, str(error)))
             if connection is not None:
                 self._close(connection)
@@ -179,6 +178,7 @@ class Connections:
         try:
             if connection.outgoing or not connection.is_connected:
                 connection.write()
+            connection.deadline = time.monotonic() + self._patience  # a slow answer is one
             frame = connection.read()
             if frame is not None:
                 self._take(connection, frame)
@@ -189,7 +189,7 @@ class Connections:
                 self._connect_elsewhere(connection)
                 return
             self._fail(connection, str(error))
-        except (BrokenError, ClientError, WireError) as error:
+        except (BrokenError, WireError) as error:
             self._fail(connection, str(error))
         if self._connections.get(connection.key) is connection:
             self._selector.modify(connection.sock, connection.events(), connection)
@@ -237,9 +237,7 @@ class Connections:
     def _ask(self, connection: _Connection) -> None:
         assert connection.request is not None  # noqa: S101 - the caller set it
         assert connection.spoken is not None  # noqa: S101 - agreed on
-        connection.ask(
-            connection.request, choose_version(connection.request, connection.spoken, str(connection.address))
-        )
+        connection.ask(connection.request, _version(connection.request, connection.spoken))
         connection.write()
         self._selector.modify(connection.sock, connection.events(), connection)
 
@@ -257,3 +255,17 @@ class Connections:
             del self._connections[connection.key]
             self._selector.unregister(connection.sock)
         connection.sock.close()
+
+
+def _version(message: Message, spoken: dict[int, Versions]) -> int:
+    """The highest version of a request that both sides speak."""
+    key = message.__table__.key
+    assert key is not None  # noqa: S101 - only requests come here
+    ours, theirs = API_VERSIONS[ApiKey(key)], spoken.get(key, Versions(0, -1))
+    version = min(ours.high, theirs.high)
+    if version < max(ours.low, theirs.low):
+        name = ApiKey(key).name
+        raise BrokenError(
+            f"it speaks {name} in versions {theirs}, Roster in {ours}; use a broker of a matching release"
+        )
+    return version

@@ -237,7 +237,7 @@ def scan(data, end, start, stop, source, committed, producers, firsts, aborted, 
         last_offset = base_offset + last_delta
         count = number(data, pos + 57, 4)
         state[SCAN_DETAIL] = count
-        if count < 0:
+        if count < 0 or (count == 0 and size != HEADER):  # compaction leaves headers alone
             return BAD_COUNT
         attributes = number(data, pos + 21, 2)
         state[SCAN_DETAIL] = attributes & 7
