@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import random
+import socket
 import uuid
 from typing import TYPE_CHECKING, Any
 
@@ -170,6 +171,21 @@ def test_a_broker_that_went_and_came_back_is_read_again(tmp_path: Path) -> None:
             read_all(broker.bootstrap, ranges, timeout=0.5)
         broker.start()
         assert sorted(read_all(broker.bootstrap, ranges)) == sorted(first)
+
+
+def test_a_host_name_with_several_addresses_is_tried_through(kafka: Topics, monkeypatch: pytest.MonkeyPatch) -> None:
+    topic = kafka.create(1, 10)
+    (address,) = parse_addresses(kafka.bootstrap)
+    real, look_up = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM), socket.getaddrinfo
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        dead = (*real[0][:4], unused.getsockname())
+
+        def several(host: str, *rest: Any, **more: Any) -> list[Any]:
+            return [dead, *real] if host == "many.test" else look_up(host, *rest, **more)
+
+        monkeypatch.setattr(socket, "getaddrinfo", several)
+        assert len(read_all(f"many.test:{address.port}", [(topic, 0, 0, 10)])) == 10
 
 
 def test_an_offset_that_is_not_there_yet_is_waited_for(kafka: Topics) -> None:

@@ -408,6 +408,7 @@ def test_a_table_of_batches_grows_with_the_response() -> None:
 def test_object_code_is_kept_and_damage_to_it_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     path = native._cache_path("digest")
+    assert path is not None
     assert tmp_path in path.parents
     assert native._read(path) is None
     native._write(path, b"code")
@@ -415,6 +416,13 @@ def test_object_code_is_kept_and_damage_to_it_noticed(tmp_path: Path, monkeypatc
     path.write_bytes(path.read_bytes()[:-1])
     assert native._read(path) is None
     assert [file.name for file in path.parent.iterdir()] == [path.name]
+
+
+def test_code_shipped_from_another_kind_of_machine_is_not_run() -> None:
+    foreign = native.kernel(native.Compiled("another machine", b"no code"))
+    same = native.kernel(native.compiled())
+    batch = build_batch([Record(value=b"v")])
+    assert rows(foreign, batch) == rows(same, batch) == expected(read_batch(batch))
 
 
 @pytest.mark.process

@@ -7,6 +7,8 @@ costs a fresh worker process more than its first requests.
 
 from __future__ import annotations
 
+import errno
+import os
 import selectors
 import socket
 import time
@@ -78,7 +80,7 @@ class _Connection:
         """Send what is due; the first call finds out whether the connection was made."""
         if not self.is_connected:
             if problem := self.sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
-                raise OSError(problem, "connection refused" if problem else "")
+                raise OSError(problem, os.strerror(problem))
             self.is_connected = True
         if self.outgoing:
             sent = self.sock.send(self.outgoing)
@@ -131,7 +133,7 @@ class Connections:
             connection.deadline = time.monotonic() + self._patience
             if connection.spoken is not None:
                 self._ask(connection)
-        except (OSError, BrokenError, WireError) as error:
+        except (OSError, UnicodeError, BrokenError, WireError) as error:  # a name can be none for DNS
             self._replies.append(Reply(broker, request, None, str(error)))
             if connection is not None:
                 self._close(connection)
@@ -162,12 +164,8 @@ class Connections:
     def _connect(self, broker: int, address: Address, others: list[Any] | None = None) -> _Connection:
         if others is None:
             others = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
-        family, kind, protocol, _, place = others[0]
-        sock = socket.socket(family, kind, protocol)
-        sock.setblocking(False)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        sock.connect_ex(place)
-        connection = _Connection(broker, address, self._client_id, sock, others[1:])
+        sock, others = _begin_to_connect(others)
+        connection = _Connection(broker, address, self._client_id, sock, others)
         software = ApiVersionsRequest(client_software_name="roster", client_software_version=__version__)
         connection.ask(software, API_VERSIONS[ApiKey.API_VERSIONS].high)
         self._connections[connection.key] = connection
@@ -255,6 +253,20 @@ class Connections:
             del self._connections[connection.key]
             self._selector.unregister(connection.sock)
         connection.sock.close()
+
+
+def _begin_to_connect(places: list[Any]) -> tuple[socket.socket, list[Any]]:
+    """A socket on its way to the first of `places` that does not fail at once, and the places behind that."""
+    problem = 0
+    for index, (family, kind, protocol, _, place) in enumerate(places):
+        sock = socket.socket(family, kind, protocol)
+        sock.setblocking(False)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        problem = sock.connect_ex(place)
+        if problem in (0, errno.EINPROGRESS, errno.EWOULDBLOCK):
+            return sock, places[index + 1 :]
+        sock.close()
+    raise OSError(problem, os.strerror(problem))
 
 
 def _version(message: Message, spoken: dict[int, Versions]) -> int:

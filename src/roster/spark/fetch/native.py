@@ -78,11 +78,12 @@ def compiled() -> Compiled:
     """The object code for this process, from the cache on disk or compiled now (some seconds)."""
     digest = _digest()
     path = _cache_path(digest)
-    object_code = _read(path)
+    object_code = _read(path) if path is not None else None
     if object_code is None:
         log.info("compiling the reader's loops, kept in %s", path)
         object_code = build()
-        _write(path, object_code)
+        if path is not None:
+            _write(path, object_code)
     return Compiled(digest, object_code)
 
 
@@ -133,9 +134,14 @@ def _digest() -> str:
     return hashlib.sha256(b"\0".join([*made_from, *(text.encode() for text in made_for)])).hexdigest()[:32]
 
 
-def _cache_path(digest: str) -> Path:
-    caches = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(caches) / "roster" / f"kernel-{digest}.o"
+def _cache_path(digest: str) -> Path | None:
+    """Where the object code is kept; None for a user without a home."""
+    given = os.environ.get("XDG_CACHE_HOME")
+    try:
+        caches = Path(given) if given else Path.home() / ".cache"
+    except RuntimeError:
+        return None
+    return caches / "roster" / f"kernel-{digest}.o"
 
 
 def _read(path: Path) -> bytes | None:
