@@ -4,7 +4,7 @@
     python -m benchmarks.pipeline [--records 1000000] [--bootstrap HOST:PORT]
 
 Without an address a Roster broker is started. Ratios are against the reader alone in one process, which is as fast as
-records come out of librdkafka into Arrow here.
+records come into Arrow here.
 """
 
 from __future__ import annotations
