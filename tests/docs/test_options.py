@@ -34,9 +34,15 @@ def test_a_signature_is_as_declared(public, options):
     assert list(given.items()) == [(name, option.default) for name, option in options.items()]
 
 
-def test_the_docstring_of_a_member_explains_every_option():
-    explained = re.findall(r"^    (\w+): ", inspect.getdoc(GroupMember).partition("Args:")[2], re.MULTILINE)
-    assert explained == [*GROUP_MEMBER_OPTIONS, "OptionError"]
+@pytest.mark.parametrize(
+    ("documented", "options", "error"),
+    [(Pipeline.__init__, PIPELINE_OPTIONS, "PipelineError"), (GroupMember, GROUP_MEMBER_OPTIONS, "OptionError")],
+)
+def test_the_docstring_explains_every_option(documented, options, error):
+    arguments = inspect.getdoc(documented).partition("Args:")[2]
+    explained = dict(re.findall(r"^    (\w+): (.*)", arguments, re.MULTILINE))
+    assert list(explained) == [*options, error]
+    assert [name for name, option in options.items() if option.unit not in explained[name]] == []
 
 
 @pytest.mark.parametrize(("checked", "options"), [(MemberConfig, GROUP_OPTIONS), (Options, PIPELINE_OPTIONS)])

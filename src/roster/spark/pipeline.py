@@ -89,33 +89,55 @@ class Pipeline:
         log: bool | str | None = None,
         membership: Callable[[Options], Membership] | None = None,
     ) -> None:
-        """Check the options; nothing is connected yet. Raises PipelineError that names the wrong option.
+        """Check the options; the first connection is made by `run` or `start`.
 
-        `starting_offsets` is for partitions without a committed offset and unknown to the sink. `max_offsets_per_batch`
-        is shared over the partitions by lag. `tasks` is how many tasks share a batch (default: Spark's parallelism),
-        none gets much fewer than `min_offsets_per_task`. An idle pipeline looks for records every `poll_interval_ms`;
-        batches start at least `trigger_interval_ms` apart. When that is None, it is the sink's default (10 s for files,
-        else 0), for which neither a full batch nor `available_now` waits. `reader_options` are librdkafka settings for
-        the tasks' consumers; with others than client.id, client.rack and fetch.wait.max.ms librdkafka itself reads, at
-        a fraction of the speed.
+        With the default assignors, pipelines among themselves use cooperative-sticky; with a neighbour that knows only
+        `range` (the default of librdkafka, kafka-python and aiokafka) the group uses that, which costs the batch in
+        flight. Log lines come from the logger `roster.pipeline`: joining, progress (every 10 s at most), handing over
+        and the end; on stderr if the application has configured no logging.
 
-        A batch of which no task finishes for `max_batch_ms` is cancelled and the group is left, as with a consumer's
-        max.poll.interval.ms; the pipeline joins again when Spark has a slot for it, as it does only then at the start.
-        `start_timeout_ms` is how long it tries at the start to reach a broker and the group's coordinator.
+        Args:
+            spark: the driver's classic Spark session.
+            bootstrap: brokers to ask first, "host:port", several with commas or as a list; the default port is 9092.
+            group: the consumer group's name.
+            topics: names, or a compiled pattern or "pattern:…" that must match whole names.
+            starting_offsets: start of partitions that neither sink nor group knows: "earliest", "latest", a datetime
+                with a time zone, or offsets by partition.
+            max_offsets_per_batch: offsets a batch reads at most, shared over partitions by lag; None: no limit.
+            min_offsets_per_task: offsets below which a partition's range is not split over more tasks.
+            tasks: tasks of a batch; None: as many as Spark runs at once.
+            include_headers: whether to add the column `headers`.
+            isolation_level: "read_uncommitted", or "read_committed" to leave out open and aborted transactions.
+            fail_on_data_loss: whether to fail where the position is no longer in the log, or go on at its start.
+            poll_interval_ms: ms between looks for new records while there are none.
+            trigger_interval_ms: ms between the starts of two batches, at least; None: the sink's default, for which
+                neither a full batch nor `available_now` waits.
+            read_timeout_ms: ms that a task waits for the next record of a range before it fails.
+            start_timeout_ms: ms to reach a broker and the group's coordinator, at start.
+            max_batch_ms: ms in which some task of a batch must finish; else the batch is cancelled and the group left
+                (as with a consumer's max.poll.interval.ms) until Spark has a slot again.
+            assignors: assignors that the group may use, most wanted first, by name or, with options, as an Assignor:
+                lag_cooperative_sticky(LagOptions(max_skew=0.5)) of roster.assignors.
+            session_timeout_ms: ms without a heartbeat after which the coordinator removes the member.
+            heartbeat_interval_ms: ms between heartbeats, less than the session timeout.
+            rebalance_timeout_ms: ms that the group waits for this member to finish its batch.
+            request_timeout_ms: ms to wait for a response of a broker.
+            metadata_max_age_ms: ms between looks for new topics and partitions.
+            client_id: name in the brokers' logs; None: the Spark application's name.
+            group_instance_id: makes the member a static one; unique in the group.
+            rack_id: the driver's rack, for assignors that place by racks.
+            capacity: plain members that it counts for where the assignor looks at lag; None: the tasks that Spark runs
+                at once.
+            reader_options: librdkafka settings of the tasks' consumers; with others than client.id, client.rack and
+                fetch.wait.max.ms librdkafka itself reads, at a fraction of the speed.
+            on_progress: called with a Progress after each batch, in the running thread.
+            log: False for warnings and errors only, or a level ("debug", "warning"); None: the environment's
+                ROSTER_LOG, else True.
+            membership: makes the group member, for tests; None: GroupMember.
 
-        `assignors` are those the group may use, most wanted first, by name or, with options, as an Assignor:
-        `lag_cooperative_sticky(LagOptions(max_skew=0.5))` of `roster.assignors`. With the default, pipelines among
-        themselves use cooperative-sticky; with a neighbour that knows only `range` (the default of librdkafka,
-        kafka-python and aiokafka) the group goes over to that, which costs the batch in flight.
+        Raises:
+            PipelineError: an option is wrong; the message names it.
 
-        `capacity` is how many plain members this application counts for where the group's assignor looks at lag
-        (default: the tasks that Spark runs at once). `on_progress` is called after each batch in the running thread.
-        `client_id` is the application's name if none is given. The rest is as in Kafka's consumer. `membership` makes
-        the group member (default: `roster.client.GroupMember`).
-
-        `log`: a line each for joining, progress (every 10 s at most), handing over and the end, from the logger
-        `roster.pipeline`; on stderr if the application has configured no logging. False for warnings and errors only,
-        or a level ("debug", "warning"); None: the environment's ROSTER_LOG, else True.
         """
         self._options = Options(
             bootstrap=parse_bootstrap(bootstrap),
