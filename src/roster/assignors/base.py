@@ -20,7 +20,7 @@ class RebalanceProtocol(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinContext:
-    """What a member knows of itself when it sends JoinGroup; the input of `Assignor.subscription_user_data`.
+    """State of a member that is about to send JoinGroup; the input of `Assignor.subscription_user_data`.
 
     topics: those it subscribes to. owned: partitions it holds while it joins, none in an eager rebalance.
     generation: the generation it is in, -1 outside a group.

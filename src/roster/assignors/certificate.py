@@ -25,7 +25,7 @@ from roster.model.arrays import Int32, Int64
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """Result of `verify`; `flaw` says what a better plan would do, "" if there is none."""
+    """Result of `verify`; `flaw` says what a better plan would do, "" if no plan is better."""
 
     valid: bool
     balanced: bool

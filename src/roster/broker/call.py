@@ -26,9 +26,9 @@ class Call(Generic[M]):
     message: M
     client_host: str
     is_large: bool = False
-    """Whether the response may have very many items because the request has."""
+    """True if the response may have very many items because the request has."""
     held_bytes: int = 0
-    """What its response is counted with in `Services.unsent_bytes`, until `release`."""
+    """Bytes of its response counted in `Services.unsent_bytes`, until `release`."""
 
     def hold(self, memory: ResponseMemory, size: int) -> None:
         """Count bytes that are about to be read for the response."""
@@ -36,7 +36,7 @@ class Call(Generic[M]):
         self.held_bytes += size
 
     def release(self, memory: ResponseMemory) -> None:
-        """Uncount them: the response was sent or dropped."""
+        """Stop counting the response, which was sent or dropped."""
         memory.unsent_bytes -= self.held_bytes
         self.held_bytes = 0
 

@@ -18,12 +18,12 @@ _CHECKSUM = "crc32c"
 
 
 def encode_checked(what: dict[str, Any]) -> bytes:
-    """The file that says this, with the CRC-32C of everything else in it."""
+    """Encode the fields, with the CRC-32C of everything else in the file."""
     return json.dumps({**what, _CHECKSUM: _checksum(what)}, indent=1).encode() + b"\n"
 
 
 def read_checked(path: Path, fields: Set[str]) -> tuple[dict[str, Any], bool]:
-    """Return what the file says, and whether it carried a checksum: files of Roster 0.1.0 have none.
+    """Return the fields, and True if the file had a checksum (files of Roster 0.1.0 lack it).
 
     Raise BrokerError, naming the file, for bytes that are not JSON, a checksum that does not fit and fields other than
     `fields`; FileNotFoundError if there is no such file.
@@ -41,7 +41,7 @@ def read_checked(path: Path, fields: Set[str]) -> tuple[dict[str, Any], bool]:
             f"line {_CHECKSUM!r} if you know what it said"
         )
     unknown = sorted(what.keys() - fields)
-    if unknown:  # without this a flipped bit in the name of the checksum would make it a file that has none
+    if unknown:  # else a bit flip in the name of the checksum would turn the file into one without a checksum
         raise BrokerError(f"{path}: unknown field {unknown[0]!r}; restore the file from a backup, or correct it")
     return what, said is not None
 
@@ -52,7 +52,7 @@ def write_checked(path: Path, what: dict[str, Any]) -> None:
 
 
 def add_checksums(files: Mapping[Path, dict[str, Any]]) -> None:
-    """Replace files that say the same without a checksum; one sync for all, since there can be many thousands."""
+    """Rewrite files that lack a checksum with one; a single sync for all, since there can be many thousands."""
     scratches = {path.with_name(path.name + ".tmp"): path for path in files}
     for scratch, path in scratches.items():
         scratch.write_bytes(encode_checked(files[path]))

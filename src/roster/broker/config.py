@@ -1,4 +1,4 @@
-"""What a broker can be told, and the one error it stops with."""
+"""Settings of a broker, and the error that it stops with."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MAX_PARTITIONS_PER_TOPIC = 100_000
 
 
 class BrokerError(RosterError):
-    """The broker cannot start or go on; the message is for the person who runs it."""
+    """The broker cannot start or go on; the message is for its operator."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,9 +43,9 @@ class BrokerConfig:
     data_dir: Path
     host: str = "127.0.0.1"
     port: int = 9092
-    """0 lets the system choose; `Broker.address` tells which it was."""
+    """0 lets the system choose; `Broker.address` has the port."""
     advertised_host: str | None = None
-    """The name clients are told to connect to; by default the one the broker listens on."""
+    """Host that Metadata advertises to clients; by default the one the broker listens on."""
     advertised_port: int | None = None
     node_id: int = 1
     default_partitions: int = 1
@@ -74,7 +74,7 @@ class BrokerConfig:
 
 
 def parse_listen(text: str, option: str = "--listen") -> Address:
-    """Where to listen, port 0 for any free one; raise BrokerError, naming the option, for what is no address."""
+    """Parse a listen address, port 0 for any free one; raise BrokerError naming the option if it is malformed."""
     try:
         return parse_address(text, listening=True)
     except AddressError as error:

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 _SIZE_BYTES = 4
 _API_KEY_BYTES = 2
 _WAITING = frozenset({ApiKey.FETCH, ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP})
-"""Requests that wait for others and are given up when their client leaves. Any other runs to its end, so that disk and
-memory agree on what it changed."""
+"""Requests that wait for others; cancelled when their client disconnects. Any other runs to its end, so that disk and
+memory stay consistent."""
 _LARGE_RESPONSES = frozenset(
     {ApiKey.METADATA, ApiKey.DESCRIBE_GROUPS, ApiKey.LIST_GROUPS, ApiKey.OFFSET_FETCH, ApiKey.DESCRIBE_CONFIGS}
 )
@@ -54,12 +54,12 @@ class ReceiveBudget:
         self._left -= size
 
     def give_back(self, size: int) -> None:
-        """These bytes are no longer held."""
+        """Stop counting bytes that are no longer held."""
         self._left += size
 
 
 class ClientProtocol(asyncio.StreamReaderProtocol):
-    """Streams that end with the client: whoever stops sending wants no answer any more, as with Apache Kafka."""
+    """Streams that end when the client stops sending, as with Apache Kafka: there are no half-closed connections."""
 
     def __init__(
         self, connected: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Coroutine[None, None, None]]
@@ -68,12 +68,12 @@ class ClientProtocol(asyncio.StreamReaderProtocol):
         self.on_lost: Callable[[], None] | None = None
 
     def eof_received(self) -> bool:
-        """Have the transport closed."""
+        """Close the transport: the client has stopped sending."""
         super().eof_received()
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Tell the connection."""
+        """Notify the connection that its client is gone."""
         if exc is not None:
             exc.__traceback__ = None  # the reader keeps the exception, whose frames hold what was being sent
         super().connection_lost(exc)
@@ -82,7 +82,7 @@ class ClientProtocol(asyncio.StreamReaderProtocol):
 
 
 class Connection:
-    """Serves one socket until the client leaves or sends something that cannot be answered."""
+    """Serves one socket until the client closes it or sends something that cannot be answered."""
 
     def __init__(
         self, services: Services, budget: ReceiveBudget, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
@@ -130,7 +130,7 @@ class Connection:
             self._forget()
 
     def _explain(self) -> None:
-        """Log why the connection ends, if that is not the client's own will."""
+        """Log why the connection closed, unless the client closed it."""
         problem = self._problem
         if isinstance(problem, (CloseConnection, WireError)):
             self._services.refusals.warn(self._name, problem)
@@ -138,7 +138,7 @@ class Connection:
             logger.error("closed the connection to %s: internal error", self._name, exc_info=problem)
 
     def _forget(self) -> None:
-        """Break the reference cycles through what was raised, so that the memory of requests goes back at once."""
+        """Break the reference cycles through what was raised, so that the memory of requests is freed at once."""
         self._problem = None
         self._unanswered.clear()
         if self._protocol is not None:

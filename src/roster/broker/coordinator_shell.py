@@ -71,7 +71,7 @@ class CoordinatorShell:
         self._stopped = False
 
     async def start(self, config: CoordinatorConfig) -> None:
-        """Begin to load the groups; until a partition is loaded its groups answer COORDINATOR_LOAD_IN_PROGRESS."""
+        """Start to load the groups; until a partition is loaded its groups answer COORDINATOR_LOAD_IN_PROGRESS."""
         topic = await self._offsets_topic(config.partitions)
         if len(topic.logs) != config.partitions:  # the partition of a group must never change
             config = replace(config, partitions=len(topic.logs))
@@ -97,7 +97,7 @@ class CoordinatorShell:
             self._on_failure(BrokerError(f"cannot load the groups: {error}"))
 
     async def stop(self) -> None:
-        """No more timers, no more loading; requests that still wait are not answered."""
+        """Stop timers and loading; parked requests are not answered."""
         self._stopped = True
         self._timers.stop()
         if self._loading is not None:
@@ -124,7 +124,7 @@ class CoordinatorShell:
             self._waiting.pop(token, None)
 
     async def commit_offsets(self, call: Call[OffsetCommitRequest]) -> Message:
-        """OffsetCommit: partitions that do not exist are refused here, the coordinator knows nothing of topics."""
+        """Handle OffsetCommit; refuse unknown partitions here, since the coordinator does not know topics."""
         request = call.message
         refused = self._take_unknown(request.topics)
         request.topics = [topic for topic in request.topics if topic.partitions]
@@ -138,7 +138,7 @@ class CoordinatorShell:
         return response
 
     async def delete_offsets(self, call: Call[OffsetDeleteRequest]) -> Message:
-        """OffsetDelete: as with commits, partitions that do not exist are refused here."""
+        """Handle OffsetDelete; refuse unknown partitions here, as for OffsetCommit."""
         request = call.message
         refused = self._take_unknown(request.topics)
         request.topics = [topic for topic in request.topics if topic.partitions]
@@ -163,7 +163,7 @@ class CoordinatorShell:
         return taken
 
     async def describe(self, call: Call[DescribeGroupsRequest]) -> Message:
-        """DescribeGroups: what the client may do with a group is not the coordinator's business."""
+        """Handle DescribeGroups; add the authorized operations, which the coordinator does not know."""
         response = DescribeGroupsResponse()
         for part in describe_parts(call.message):
             described = await self.handle(replace(call, message=part))
@@ -176,7 +176,7 @@ class CoordinatorShell:
         return response
 
     async def fetch_offsets(self, call: Call[OffsetFetchRequest]) -> Message:
-        """OffsetFetch; a request for very many partitions is answered part by part."""
+        """Handle OffsetFetch; a request for very many partitions is handled in parts."""
         response = OffsetFetchResponse()
         for part in offset_fetch_parts(call.message):
             answer = cast("OffsetFetchResponse", await self.handle(replace(call, message=part)))
@@ -191,7 +191,7 @@ class CoordinatorShell:
         return response
 
     def topics_deleted(self, names: Sequence[str]) -> None:
-        """Let the offsets committed for these topics go."""
+        """Remove the offsets committed for deleted topics."""
         self._step(TopicsDeleted(tuple(names), wall_ms()))
 
     # Effects
@@ -245,7 +245,7 @@ class CoordinatorShell:
 
 
 def _with_refused(kind: Any, refused: dict[str, list[int]], answered: list[Any]) -> list[Any]:
-    """The topics of a response with the refused partitions before the others, as Kafka has it."""
+    """Return the topics of a response, refused partitions before the others, as Kafka orders them."""
     merged = []
     by_name: dict[str, list[Any]] = {}
     for other in answered:
@@ -260,7 +260,7 @@ def _with_refused(kind: Any, refused: dict[str, list[int]], answered: list[Any])
 
 
 def _read_all(log: PartitionLog) -> tuple[tuple[bytes, bytes | None], ...]:
-    """Every record of a partition of `__consumer_offsets`, in order; WireError if one cannot be read."""
+    """Read every record of a partition of `__consumer_offsets`, in order; WireError if one is malformed."""
     records = []
     for header, batch in log.batches():
         if not verify_crc(batch):

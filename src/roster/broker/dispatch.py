@@ -1,4 +1,4 @@
-"""Which handler answers which request."""
+"""Table of request handlers by API key."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from roster.wire.messages import ConsumerGroupDescribeRequest
 
     Handler: TypeAlias = Callable[[Services, Call[Any]], Coroutine[None, None, Message | None]]
-    """Gives the response, or None if the request has none."""
+    """Returns the response, or None if the request has none."""
 
 
 async def _produce(services: Services, call: Call[Any]) -> Message | None:
@@ -45,7 +45,7 @@ async def _offset_delete(services: Services, call: Call[Any]) -> Message:
 
 
 async def _consumer_group_describe(_services: Services, call: Call[ConsumerGroupDescribeRequest]) -> Message:
-    """Every group here is a classic one: the answer is the one Kafka gives about those."""
+    """Answer ConsumerGroupDescribe as Kafka does for classic groups, the only ones here."""
     described = [
         ConsumerGroupDescribeResponse.Group(
             group_id=group,

@@ -1,4 +1,4 @@
-"""Requests about very many groups or offsets, taken apart: the coordinator handles each part in one go."""
+"""Requests about very many groups or offsets, split into parts that the coordinator handles one by one."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ if TYPE_CHECKING:
     from roster.wire.messages import DescribeGroupsRequest, OffsetFetchRequest
 
 AT_ONCE = 250
-"""Groups or partitions the coordinator is asked for between two turns of other clients."""
+"""Groups or partitions per part; other clients are served between two parts."""
 COMMITS_AT_ONCE = 2_000
-"""The same for commits, each part of which is a write of its own."""
+"""The same for OffsetCommit, each part of which is a write of its own."""
 
 
 def describe_parts(request: DescribeGroupsRequest) -> Iterator[DescribeGroupsRequest]:
-    """The request, AT_ONCE groups at a time.
+    """Split DescribeGroups into requests of AT_ONCE groups.
 
     A larger request gets each group described once. Apache Kafka repeats a description as often as the group is named,
     which multiplies the group's metadata by the repetitions.
@@ -32,7 +32,7 @@ def describe_parts(request: DescribeGroupsRequest) -> Iterator[DescribeGroupsReq
 
 
 def offset_fetch_parts(request: OffsetFetchRequest) -> Iterator[OffsetFetchRequest]:
-    """The request, AT_ONCE partitions at a time; the topics of one group may come in several parts."""
+    """Split OffsetFetch into requests of AT_ONCE partitions; the topics of one group may come in several parts."""
     if count_items(request, AT_ONCE) <= AT_ONCE:
         yield request
         return
@@ -45,7 +45,7 @@ def offset_fetch_parts(request: OffsetFetchRequest) -> Iterator[OffsetFetchReque
 
 
 def topic_parts(topics: Iterable[Any], field: str, at_once: int = AT_ONCE) -> Iterator[list[Any]]:
-    """Topics with their partitions in `field`, as lists that hold at most `at_once` topics and partitions."""
+    """Split topics with their partitions in `field` into lists that hold at most `at_once` topics and partitions."""
     part: list[Any] = []
     room = at_once
     for topic in topics:

@@ -1,4 +1,4 @@
-"""What a data directory says about its broker: format, cluster id, and which producer ids were given out."""
+"""Meta file of a data directory: format, cluster id, and the producer ids issued."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Identity:
         self.cluster_id = ""
 
     def load(self, *, has_topics: bool) -> None:
-        """Read the file, or begin a new cluster where there is none; BrokerError if it cannot be understood.
+        """Read the file, or begin a new cluster if it is missing; BrokerError if it is malformed.
 
         With topics but no file it is a BrokerError too: a new cluster would give out producer ids that the logs know.
         """
@@ -62,7 +62,7 @@ class Identity:
             self._save(self._reserved)
 
     def skip_producer_ids(self, highest: int) -> None:
-        """Never give out this producer id nor one below it: a log remembers it."""
+        """Skip this producer id and all below it, since a log holds batches with it."""
         if highest >= self._next_id:
             self._next_id = self._reserved = highest + 1
 
@@ -71,7 +71,7 @@ class Identity:
         write_checked(self._path, what)
 
     async def new_producer_id(self) -> int:
-        """A producer id that was never given out; reserved in blocks, so that most cost no write."""
+        """Return a fresh producer id; ids are reserved in blocks, so that most cost no write."""
         async with self._reserving:
             if self._next_id >= self._reserved:
                 await asyncio.to_thread(self._save, self._reserved + PRODUCER_ID_BLOCK)

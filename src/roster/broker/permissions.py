@@ -1,4 +1,4 @@
-"""What a client may do, as the bit fields of responses: everything, since this broker asks nobody who they are.
+"""Authorized operations in responses: all of them, since this broker has no authentication.
 
 Bit n stands for operation n of Kafka's `AclOperation`; which operations a resource has is Kafka's `AclEntry`.
 """
@@ -14,7 +14,7 @@ def _bits(*operations: int) -> int:
 
 
 NOT_ASKED = -(2**31)
-"""The field's value when the client did not want to know."""
+"""The field's value when the client did not ask for it."""
 ON_GROUP = _bits(_READ, _DELETE, _DESCRIBE, _DESCRIBE_CONFIGS, _ALTER_CONFIGS)
 ON_TOPIC = _bits(_READ, _WRITE, _CREATE, _DELETE, _ALTER, _DESCRIBE, _DESCRIBE_CONFIGS, _ALTER_CONFIGS)
 ON_CLUSTER = _bits(_CREATE, _ALTER, _DESCRIBE, _CLUSTER_ACTION, _DESCRIBE_CONFIGS, _ALTER_CONFIGS, _IDEMPOTENT_WRITE)

@@ -1,7 +1,7 @@
-"""What one request may ask for, so that no request keeps the event loop from the other clients for long.
+"""Limits of one request, so that none occupies the event loop for long.
 
 Small requests are decoded where they arrive. Larger ones are decoded in a thread, and refused if they hold more items
-than any client needs. Handlers answer many items in slices, between which other connections have their turn.
+than any client needs. Handlers answer many items in slices, between which other connections are served.
 """
 
 from __future__ import annotations

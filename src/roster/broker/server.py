@@ -124,7 +124,7 @@ class Broker:
         logger.debug("serving %s, data in %s", self.bootstrap, config.data_dir)
 
     def _fail(self, error: BaseException) -> None:
-        """Something without which the broker cannot go on has failed."""
+        """Record a failure that the broker cannot survive."""
         if self._failure is None:
             self._failure = error if isinstance(error, BrokerError) else BrokerError(f"the disk has failed: {error}")
             self._has_failed.set()
@@ -141,19 +141,19 @@ class Broker:
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
-        if self._services is None or task is None:  # it came while the broker was stopping
+        if self._services is None or task is None:  # accepted while the broker was stopping
             writer.transport.abort()
             return
         self._connections[task] = connection = Connection(self._services, self._budget, reader, writer)
         try:
             await connection.serve()
         except asyncio.CancelledError:
-            pass  # the broker stops; nobody waits for this task
+            pass  # the broker stops; no caller awaits this task
         finally:
             self._connections.pop(task, None)
 
     async def stop(self) -> None:
-        """Stop serving, make everything durable and give back port and directory; stopping twice is no error."""
+        """Stop serving, make everything durable, release port and directory; stopping twice is no error."""
         if self._services is None:
             return
         services, self._services = self._services, None
@@ -218,7 +218,7 @@ async def run(config: BrokerConfig, ready: Callable[[Broker], None] = lambda _: 
 
 
 def _reachable(host: str) -> str:
-    """A name clients can connect to for a host to listen on."""
+    """Return a name clients can connect to, for a host to listen on."""
     return socket.gethostname() if host in ("0.0.0.0", "::", "") else host  # noqa: S104
 
 

@@ -25,8 +25,8 @@ class Services:
     commit: Flusher
     groups: CoordinatorShell
     host: str = ""
-    """Where clients are told to connect."""
+    """Host and port in Metadata and FindCoordinator responses."""
     port: int = 0
     unsent_bytes: int = 0
-    """What responses that are not sent yet hold in memory, over all connections."""
+    """Bytes of responses not sent yet, over all connections."""
     refusals: Refusals = field(default_factory=Refusals)

@@ -1,4 +1,4 @@
-"""Named timers on one heap, for a state machine that sets them far more often than they expire."""
+"""Named timers on one heap, for a state machine that resets them far more often than they expire."""
 
 from __future__ import annotations
 

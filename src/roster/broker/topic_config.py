@@ -38,7 +38,7 @@ TOPIC_SETTINGS: Mapping[str, _Setting] = {
     "retention.ms": _Setting("-1", TYPE_LONG, ("-1",)),
     "segment.bytes": _Setting("268435456", TYPE_INT, low=14),
 }
-"""What can be set on a topic. Records are kept for ever and as they were sent, so some settings have one value only."""
+"""Settings of a topic. Records are kept for ever and as they were sent, so some have one value only."""
 
 
 def default_settings(config: LogConfig) -> dict[str, str]:

@@ -37,7 +37,7 @@ logger = logging.getLogger(__name__)
 
 
 class TopicError(RosterError):
-    """Why a topic cannot be created or changed."""
+    """Failure to create or change a topic."""
 
 
 class InvalidTopicError(TopicError):
@@ -45,7 +45,7 @@ class InvalidTopicError(TopicError):
 
 
 class TopicExistsError(TopicError):
-    """There is a topic of that name already."""
+    """A topic of that name exists already."""
 
 
 class InvalidPartitionsError(TopicError):
@@ -62,11 +62,11 @@ class Topic:
     config: LogConfig
     logs: list[PartitionLog] = field(default_factory=list)
     was_compacted: bool = False
-    """Whether its logs may have gaps, although they are not compacted now."""
+    """True if its logs may have gaps although they are not compacted now."""
 
     @property
     def is_internal(self) -> bool:
-        """Whether clients may read but not write it."""
+        """True if clients may read but not write it."""
         return self.name == OFFSETS_TOPIC
 
     def log(self, partition: int) -> PartitionLog | None:
@@ -75,11 +75,11 @@ class Topic:
 
     @property
     def is_compacted(self) -> bool:
-        """Whether only the newest record of each key is kept."""
+        """True if only the newest record of each key is kept."""
         return self.settings.get("cleanup.policy") == "compact"
 
     def describe(self, partitions: int) -> dict[str, Any]:
-        """What `topic.json` says."""
+        """Return the contents of `topic.json`."""
         what: dict[str, Any] = {
             "id": str(uuid.UUID(bytes=self.id)),
             "partitions": partitions,
@@ -140,16 +140,16 @@ class TopicCatalogue:
         self._unchecked.clear()
 
     def holds_topics(self) -> bool:
-        """Whether there is any topic on the disk, loaded or not."""
+        """Return True if any topic is on the disk, loaded or not."""
         return any(self._root.glob(f"*/{_DESCRIPTION}"))
 
     @property
     def highest_producer_id(self) -> int:
-        """The highest producer id a broker gave out that a log remembers, -1 if there is none."""
+        """The highest producer id in any log that a broker issued, or -1."""
         return max((log.highest_producer_id for topic in self for log in topic.logs), default=-1)
 
     def _pass_over(self, directory: Path) -> None:
-        """Leave alone what others put among the topics, with a word; BrokerError if it was a topic."""
+        """Skip an entry that is not a topic, with a warning; BrokerError if it was one."""
         try:
             partitions = [entry for entry in names_in(directory) if entry.isdigit()]
         except OSError:  # a file, or a directory only root may read
@@ -209,7 +209,7 @@ class TopicCatalogue:
         self._by_id[topic.id] = topic
 
     def close(self) -> None:
-        """Close all logs so that the next start is quick; for a thread of its own, once nobody uses them any more.
+        """Close all logs so that the next start is quick; for a thread of its own, once they are no longer used.
 
         Everything is durable without it: a log that cannot be sealed, on a full disk, is read again by the next start.
         """
@@ -241,7 +241,7 @@ class TopicCatalogue:
             return topic
 
     def _write_new(self, topic: Topic, partitions: int) -> None:
-        """Make the topic's directory; after an OSError there is none."""
+        """Make the topic's directory; an OSError leaves nothing behind."""
         scratch, directory = self._scratch / topic.id.hex(), self._root / topic.name
         try:
             scratch.mkdir()
@@ -277,7 +277,7 @@ class TopicCatalogue:
             log.removed = removed
 
     def _remove(self, topic: Topic) -> None:
-        """Take the topic's directory away; after an OSError it is there as before."""
+        """Remove the topic's directory; an OSError leaves it as it was."""
         scratch, directory = self._scratch / topic.id.hex(), self._root / topic.name
         directory.rename(scratch)
         try:
@@ -288,7 +288,7 @@ class TopicCatalogue:
         shutil.rmtree(scratch, ignore_errors=True)  # what is left goes at the next start
 
     async def grow(self, topic: Topic, partitions: int) -> None:
-        """Give a topic more partitions; raise a TopicError unless that is more than it has."""
+        """Add partitions to a topic; raise a TopicError unless the number is larger than before."""
         check_partitions(partitions)
         async with self._changing:
             if partitions <= len(topic.logs):

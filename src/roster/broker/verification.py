@@ -1,4 +1,4 @@
-"""Reading what is on the disk again, slowly, so that damage is found before the day it is needed."""
+"""Background scrubbing: reads the logs again, slowly, so that damage is found early."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 BYTES_PER_SECOND = 8 << 20
 SHARE = 0.1
-"""Of the time: after a step of t seconds come nine t of rest, should the disk or the processor be that slow."""
+"""Largest share of time spent: a step of t seconds is followed by nine t of rest."""
 PERIOD_SECONDS = 86_400.0
 _STEP_BYTES = 1 << 20
 
@@ -32,7 +32,7 @@ class Verifier:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Begin, in the background."""
+        """Start the background task."""
         self._task = asyncio.get_running_loop().create_task(self._run())
 
     async def stop(self) -> None:

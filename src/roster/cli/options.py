@@ -33,7 +33,7 @@ class _Name(click.types.StringParamType):
 
 
 MOST_NAME_BYTES = 2**15 - 1
-"""What the length of a string in Kafka's protocol can say."""
+"""Longest string in Kafka's protocol, whose length is an int16."""
 
 NAME = _Name()
 

@@ -24,7 +24,7 @@ def parse_place(text: str, option: str) -> Place:
     """Read a place; a time is ISO 8601, in UTC unless it names a zone.
 
     Raises:
-        UserError: the text is none of these, the offset has no room in 64 bits, the time lies before 1970.
+        UserError: the text is not a place, the offset does not fit 64 bits, the time lies before 1970.
 
     """
     if text == "earliest":

@@ -23,7 +23,7 @@ from roster.wire.messages import (
 
 
 def choose_version(message: Message, spoken: Mapping[int, Versions], broker: str) -> int:
-    """Choose the highest version of the request that both sides support; UnsupportedError if there is none."""
+    """Choose the highest version of the request that both sides support; UnsupportedError if no version is common."""
     key = message.__table__.key
     assert key is not None  # noqa: S101 - only requests come here
     name = ApiKey(key).name

@@ -198,7 +198,7 @@ class Cluster:
 
 
 def _is_usable(opening: asyncio.Task[Connection]) -> bool:
-    """Whether the connection is open now."""
+    """True while the connection is open."""
     return opening.done() and not opening.cancelled() and opening.exception() is None and not opening.result().closed
 
 

@@ -68,7 +68,7 @@ class Connection:
 
     @property
     def closed(self) -> bool:
-        """Whether the connection has ended."""
+        """True once the connection has ended."""
         return self._end is not None
 
     async def request(self, message: Message, timeout: float) -> Message:
@@ -157,7 +157,7 @@ class Connection:
 
 
 def _unwritable(message: Message, version: int, address: str, error: WireError) -> ClientError:
-    """Whose fault it is that a request cannot be written: the caller's, if its newest version cannot be either."""
+    """Classify a request that cannot be written: the caller's error if its newest version cannot be written either."""
     newest = type(message).__table__.versions.high
     if version < newest:
         try:

@@ -287,7 +287,7 @@ class GroupMember:
             self._commits.pop(token, None)
 
     def committed(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """Return the committed offsets of the group; None where there is none."""
+        """Return the committed offsets of the group; None before the first commit."""
         wanted = list(partitions)
         found = self._running().call(self._coordinators.committed(self._config.group, wanted)) if wanted else {}
         return {partition: found.get(partition) for partition in wanted}

@@ -27,4 +27,4 @@ GROUP_MEMBER_OPTIONS = by_name(
         Option("seed", "int", "of the jitter in retry pauses, for tests", None),
     ]
 )
-"""What `GroupMember` takes, in the order of its signature."""
+"""Options of `GroupMember`, in the order of its signature."""

@@ -27,7 +27,7 @@ class Retry:
 
     @property
     def expired(self) -> bool:
-        """Whether the time is up."""
+        """True once the time is up."""
         return self.elapsed >= self._seconds
 
     async def pause(self) -> None:

@@ -10,7 +10,7 @@ from roster.model import TopicPartition
 
 @dataclass(frozen=True, slots=True)
 class Ownership:
-    """What a member owns at one moment.
+    """Partitions of a member at one moment.
 
     `partitions` may be worked on; `revoking` must be finished, committed and released before `revoke_deadline`
     (time.monotonic seconds); `lost` were owned until the last change and are gone: commits for them fail. The three are

@@ -1,4 +1,4 @@
-"""Snapshots of a group, one after the other, and what they mean together: owners, rates, rebalances, events."""
+"""History of a group from its snapshots: owners, rates, rebalances, events."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Track:
         self.committed, self.end, self.lag = Series(), Series(), Series()
 
     def add(self, at: float, position: Position) -> None:
-        """Take in the position of a look."""
+        """Add the position of a snapshot."""
         self.committed.add(at, position.committed)
         self.end.add(at, position.end)
         self.lag.add(at, position.lag)
@@ -70,14 +70,14 @@ class GroupHistory:
         self.away_reason = ""
         self.rebalancing_since: float | None = None
         self.rebalances = 0
-        """Those that were seen; two between the same two looks count once."""
+        """Rebalances seen; several between two snapshots count once."""
         self.generation_at_least: int | None = None
-        """No request tells a classic group's generation; each member that joined with partitions of generation g proves
-        that the group is past g by now."""
+        """Lower bound of a classic group's generation, which no request returns: a member that joined with partitions
+        of generation g proves that the group is past g."""
         self.epoch: int | None = None
-        """Of a KIP-848 group, whose coordinator tells it."""
+        """Group epoch of a KIP-848 group, from its coordinator."""
         self.members: dict[str, Member] = {}
-        """Those in the group, by key, in the order they were first seen."""
+        """Present members by key, in the order they were first seen."""
         self.departed: dict[str, Member] = {}
         """The last owners of partitions that no member has yet, by key."""
         self.owners: dict[TopicPartition, str] = {}
@@ -86,18 +86,18 @@ class GroupHistory:
         self.tracks: dict[TopicPartition, Track] = {}
         self.lag_total, self.rate_total = Series(), Series()
         self.rate: float | None = None
-        """Records committed a second over all partitions, lately; None before two looks."""
+        """Records committed per second over all partitions, recently; None before two snapshots."""
         self.produced_rate: float | None = None
-        """Records appended to the partitions a second, lately."""
+        """Records appended per second to the partitions, recently."""
         self._trend, self._trend_over = Series(), -1
         self.events: deque[Event] = deque(maxlen=EVENTS_KEPT)
         self._new: list[Event] = []
         self._lag_grows = False
 
-    # Taking in.
+    # Adding snapshots.
 
     def see(self, look: Snapshot | Away) -> list[Event]:
-        """Take in one look; the events it brings, all of them also at the end of `events`."""
+        """Add a snapshot; return its events, which are also appended to `events`."""
         self._new = []
         self.now = look.at
         if isinstance(look, Away):
@@ -196,7 +196,7 @@ class GroupHistory:
         return {tp: pair for tp, pair in pairs.items() if pair[0] != pair[1]}
 
     def _see_generation(self, look: Snapshot) -> bool:
-        """Whether members joined anew since the last look, by the generations they claim."""
+        """Return True if members rejoined since the last snapshot, by the generations they claim."""
         before = self.generation_at_least
         if look.state == ABSENT:
             self.generation_at_least = None
@@ -236,7 +236,7 @@ class GroupHistory:
             self._trend, self._trend_over = Series(), known
         self._trend.add(at, self.lag)
 
-    # Telling.
+    # Events.
 
     def _happened(
         self,
@@ -327,7 +327,7 @@ class GroupHistory:
         needed = set(self.owners.values())
         self.departed = {key: member for key, member in self.departed.items() if key in needed}
 
-    # Asking.
+    # Queries.
 
     def title(self, member: Member) -> str:
         """Letter and name; the letter alone where the name says no more."""
@@ -358,7 +358,7 @@ class GroupHistory:
 
     @property
     def lag_is_whole(self) -> bool:
-        """Whether `lag` counts every partition that the group reads."""
+        """True if `lag` counts every partition that the group reads."""
         hidden = self.state in REBALANCING and not self.owners
         return not self.unknown_lags and not hidden and bool(self.positions)
 
@@ -376,5 +376,5 @@ def _sum(values: Iterable[float | None]) -> float | None:
 
 
 def _epochs(state: str) -> bool:
-    """Whether only groups of KIP-848 have the state; their members tell what they own at any moment."""
+    """Return True for states that only groups of KIP-848 have; those list owned partitions in every state."""
     return state in ("Assigning", "Reconciling")

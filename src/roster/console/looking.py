@@ -71,7 +71,7 @@ def _member(member: MemberDescription, group: GroupDescription) -> MemberSeen:
 def _positions(
     admin: Admin, group: str, assigned: Collection[TopicPartition]
 ) -> tuple[dict[TopicPartition, Position], str]:
-    """Positions, and what stood in the way of the logs' ends."""
+    """Return positions, and the reason if log end offsets are missing."""
     committed = {tp: at.offset for tp, at in admin.group_offsets(group).items()}
     wanted = {*assigned, *committed}
     try:
@@ -89,8 +89,8 @@ class Looker:
 
     Args:
         bootstrap: where to connect.
-        group: whom to look at.
-        report: called on the thread with each Snapshot or Away, and with the ClientError that ends the looking.
+        group: the group to look at.
+        report: called on the thread with each Snapshot or Away, and with the ClientError that ends the thread.
         every_s: seconds between the starts of two looks.
         timeout_s: seconds a broker has for an answer.
         also: partitions whose positions are wanted in any case.

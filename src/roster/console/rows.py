@@ -21,7 +21,7 @@ class PartitionRow:
     lag: int | None
     rate: float | None
     lags: tuple[float | None, ...]
-    """Of the last looks, oldest first."""
+    """Lag at the last snapshots, oldest first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +44,12 @@ class GroupRows:
 
     @property
     def topics(self) -> tuple[str, ...]:
-        """In order."""
+        """Topics in order."""
         return tuple(dict.fromkeys(row.partition.topic for row in self.partitions))
 
 
 def rows_of(history: GroupHistory) -> GroupRows:
-    """The rows of the newest look."""
+    """Return the rows of the newest snapshot."""
     partitions = tuple(_partition(history, tp) for tp in sorted(history.positions.keys() | history.owners.keys()))
     owned: dict[str, list[PartitionRow]] = defaultdict(list)
     for row in partitions:

@@ -7,11 +7,11 @@ from collections import deque
 from collections.abc import Sequence
 
 KEPT = 120
-"""Looks that are remembered of each value."""
+"""Values kept per series."""
 RATE_WINDOW_S = 10.0
-"""Rates are means over this long: batches commit in bursts."""
+"""Seconds a rate is averaged over: batches commit in bursts."""
 TREND_WINDOW_S = 15.0
-"""Lag grows or shrinks over this long."""
+"""Seconds over which lag is judged to grow or shrink."""
 _PARTS = 3
 _LEAST_LOOKS = 6
 
@@ -25,12 +25,12 @@ class Series:
         self._points: deque[tuple[float, float | None]] = deque(maxlen=KEPT)
 
     def add(self, at: float, value: float | None) -> None:
-        """Take in the value of a look."""
+        """Add the value of a snapshot."""
         self._points.append((at, value))
 
     @property
     def values(self) -> tuple[float | None, ...]:
-        """All that is remembered, oldest first."""
+        """Values kept, oldest first."""
         return tuple(value for _, value in self._points)
 
     def rate(self, window: float = RATE_WINDOW_S) -> float | None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from roster.model import TopicPartition
 
 REBALANCING = frozenset({"PreparingRebalance", "CompletingRebalance", "Assigning", "Reconciling"})
-"""States of a group whose partitions are being given out anew: two of classic groups, two of KIP-848's."""
+"""States of a group in a rebalance: two of classic groups, two of KIP-848's."""
 
 ABSENT = ""
 """The state of a group that does not exist."""
@@ -72,7 +72,7 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class Away:
-    """No answer about the group at `at` seconds, and why."""
+    """A failed snapshot: no answer about the group at `at` seconds, with the reason."""
 
     at: float
     reason: str

@@ -1,4 +1,4 @@
-"""Numbers in little space."""
+"""Short forms of numbers and partitions."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def short_count(value: float | None) -> str:
 
 
 def number_runs(numbers: Iterable[int]) -> str:
-    """1, 2, 3, 7 as `1-3 7`."""
+    """Format 1, 2, 3, 7 as `1-3 7`."""
     runs: list[list[int]] = []
     for number in sorted(numbers):
         if runs and runs[-1][-1] == number - 1:
@@ -62,7 +62,7 @@ def number_runs(numbers: Iterable[int]) -> str:
 
 
 def named(partitions: Collection[TopicPartition]) -> str:
-    """Partitions in few words: `orders 0-3 7, users 2`."""
+    """Format partitions briefly: `orders 0-3 7, users 2`."""
     by_topic = groupby(sorted(partitions), key=lambda partition: partition.topic)
     return ", ".join(f"{topic} {number_runs(tp.partition for tp in each)}" for topic, each in by_topic)
 

@@ -115,7 +115,7 @@ class Coordinator:
         return self.partition_of(group_id) in self._rt.partitions
 
     def group(self, group_id: str) -> Group | None:
-        """Return the group for inspection; None if there is none."""
+        """Return the group, for inspection, or None."""
         return self._rt.groups.get(group_id)
 
     def group_ids(self) -> list[str]:

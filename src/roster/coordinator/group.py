@@ -230,7 +230,7 @@ class Group:
         return self.awaiting_join == len(self.members) and not (self.members and self.pending_members)
 
     def maybe_elect_new_joined_leader(self) -> bool:
-        """Replace a leader that has not rejoined by the oldest member that has; return False if there is none."""
+        """Replace a leader that has not rejoined by the oldest member that has; return False if no member has."""
         leader = self.members.get(self.leader_id or "")
         if leader is None or leader.parked_join is None:
             leader = next((member for member in self.members.values() if member.parked_join is not None), None)

@@ -29,7 +29,7 @@ class JoinCall(NamedTuple):
 
     @property
     def parked(self) -> ParkedJoin:
-        """What is kept of the request while its response waits for the end of the join phase."""
+        """The parked request: kept while its response waits for the end of the join phase."""
         return ParkedJoin(self.event.token, self.event.api_version)
 
     @property

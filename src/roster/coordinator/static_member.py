@@ -12,7 +12,7 @@ from roster.wire import ErrorCode
 from roster.wire.messages import JoinGroupResponse
 
 SKIP_ASSIGNMENT_FROM = 9
-"""KIP-814: JoinGroup version from which a returning static leader can be told to skip the assignment."""
+"""KIP-814: JoinGroup version from which a returning static leader is answered with skip_assignment."""
 
 
 def replace_static_member(ctx: GroupContext, join: JoinCall, new_id: str) -> None:

@@ -33,7 +33,7 @@ class MemberContext:
         self.failures: Counter[TimerName] = Counter()
         """Failures in a row of an action, by the name of the timer that ends its back-off."""
         self.failure: Failure | None = None
-        """Why the member failed for good, if it did."""
+        """Reason of a fatal failure, if there was one."""
         self._published = Publish(epoch=0)
 
         # Place in the group.
@@ -46,14 +46,14 @@ class MemberContext:
 
         # Input of the next JoinGroup.
         self.rejoin_reason: str | None = None
-        """Why a rejoin is needed; None when it is not."""
+        """Reason for a rejoin; None when none is needed."""
         self.joined_topics: frozenset[str] = frozenset()
         self.last_assignment: tuple[int, frozenset[TopicPartition]] = (NO_GENERATION, frozenset())
         self.rejoins_after_revocation = False
         """True when the next JoinGroup hands back partitions that the last assignment gave to others."""
 
         self.turned_eager: str | None = None
-        """Why to join once more after the group went over from a cooperative assignor to an eager one."""
+        """Reason to join once more after the group went over from a cooperative assignor to an eager one."""
 
         # The leader's work.
         self.group: dict[str, tuple[bytes, str | None]] = {}

@@ -40,7 +40,7 @@ class LeaderFailure(Exception):  # noqa: N818 - a failure of the leader, not of 
 
 
 class ReceivedAssignment(NamedTuple):
-    """A decoded assignment: its partitions, and the leader's user data, None if there is none."""
+    """A decoded assignment: its partitions, and the leader's user data, if any."""
 
     partitions: frozenset[TopicPartition]
     user_data: bytes | None = None

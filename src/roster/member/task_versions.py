@@ -31,7 +31,7 @@ class MixedVersions(ValueError):  # noqa: N818 (what is wrong with the group)
 
 @dataclass(frozen=True, slots=True)
 class GroupVersions:
-    """What the leader settles: for every `AssignmentInfo` of this round, `version` and `commonly_supported`.
+    """Versions the leader chose: for every `AssignmentInfo` of this round, `version` and `commonly_supported`.
 
     future: members whose subscription only said its versions; their tasks are not known, and as they join again at once
     they are best given none. rejoining: all members who will join again at once, these included.
@@ -44,7 +44,7 @@ class GroupVersions:
 
 
 def first_version(latest: int = LATEST_VERSION, *, group_speaks: int | None = None) -> int:
-    """What a member joins with that was just started.
+    """Return the version a newly started member joins with.
 
     group_speaks: 1 or 2 while members are in the group that speak no more than that, and until they all have been
     restarted; later versions need not be named. Raises ValueError for a version there is not.
@@ -57,7 +57,7 @@ def first_version(latest: int = LATEST_VERSION, *, group_speaks: int | None = No
 
 
 def settle_versions(subscriptions: Mapping[str, SubscriptionInfo], latest: int = LATEST_VERSION) -> GroupVersions:
-    """The leader's side: what the group's next assignment is encoded in. Raises MixedVersions.
+    """Choose, as leader, the version of the group's next assignment. Raises MixedVersions.
 
     subscriptions: by member id, the leader's own among them. latest: the highest version the leader speaks.
     """

@@ -32,7 +32,7 @@ class OffsetSpec(IntEnum):
 
 
 class AutoOffsetReset(StrEnum):
-    """Where a group starts to read a partition without a committed offset (Kafka's `auto.offset.reset`)."""
+    """Start of a group in a partition without a committed offset (Kafka's `auto.offset.reset`)."""
 
     EARLIEST = "earliest"
     LATEST = "latest"

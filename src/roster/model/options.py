@@ -41,7 +41,7 @@ class Option:
     spark: str = ""
 
     def accepts(self, value: object) -> bool:
-        """Whether a value is a whole number within the bounds; True where the option has no bounds."""
+        """Return True if the value is a whole number within the bounds; always True for an option without bounds."""
         if self.least is None:
             return True
         if value is None:

@@ -23,7 +23,7 @@ _FORMER = b"roster-member:"
 
 
 def resolve_eager(assignor: Assignor) -> Assignor:
-    """Return the assignor. Raises ValueError if it is none, or cannot assign in an eager group."""
+    """Return the assignor. Raises ValueError if it is not one or cannot assign in an eager group."""
     (chosen,) = resolve_assignors([assignor]).values()
     if RebalanceProtocol.EAGER not in chosen.supported_protocols:
         raise ValueError(f"{chosen.name} supports no eager rebalances, which this plug-in makes")

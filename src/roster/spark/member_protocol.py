@@ -41,7 +41,7 @@ class Membership(Protocol):
         """Return the log end offsets."""
 
     def offsets_for_times(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
-        """Return the first offsets at or after times in milliseconds since the epoch; None if there is none."""
+        """Return the first offsets at or after times in milliseconds since the epoch, or None."""
 
     def partitions_for(self, topics: Collection[str]) -> dict[str, int]:
         """Return partition counts by topic."""

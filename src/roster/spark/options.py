@@ -36,7 +36,7 @@ class Options:
     group: str
     topics: tuple[str, ...] | re.Pattern[str]
     starting_offsets: str | int | Mapping[TopicPartition, int] = "earliest"
-    """`earliest`, `latest`, a timestamp in ms, or explicit offsets (an `OffsetSpec` allowed)."""
+    """`earliest`, `latest`, a timestamp in ms, or offsets by partition (-2 earliest, -1 latest)."""
     max_offsets_per_batch: int | None = 1_000_000
     min_offsets_per_task: int = 1_000
     tasks: int | None = None

@@ -51,7 +51,7 @@ class ReadError(RosterError):
 
 @dataclass(frozen=True, slots=True)
 class ReaderConfig:
-    """What a task must know beside its ranges; pickled to the executors."""
+    """Settings of a task beside its ranges; pickled to the executors."""
 
     bootstrap: str
     group: str
@@ -236,7 +236,7 @@ class _Reading:
             self._consumer.pause(self.paused[-1:])
 
     def _event(self, message: Any) -> None:
-        """What the consumer has to say beside records: a partition's end, lost data, errors."""
+        """Handle a message that is no record: the end of a partition, lost data, an error."""
         error, key = message.error(), (message.topic(), message.partition())
         split = self._open.get(key)
         if split is None:
@@ -301,7 +301,7 @@ class _Columns:
         self._places: list[Any] = []
 
     def place(self, records: list[Any]) -> Any:
-        """Which split each record belongs to, by index into `keys`."""
+        """Return the split of each record, as an index into `keys`."""
         if len(self.keys) == 1:
             return np.zeros(len(records), np.int32)
         if len(self._topics) == 1:

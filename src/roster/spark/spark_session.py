@@ -98,7 +98,7 @@ def _with_retries(master: str) -> str:
 
 
 def check_java() -> str:
-    """Return the `java` that Spark will start. Raise PipelineError if there is none or it is older than 17."""
+    """Return the `java` that Spark will start. Raise PipelineError if it is missing or older than 17."""
     home = os.environ.get("JAVA_HOME")
     install = f"Install Java {OLDEST_JAVA} or newer (for example Debian's openjdk-{OLDEST_JAVA}-jre-headless)"
     if home:

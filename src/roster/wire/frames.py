@@ -61,12 +61,12 @@ class UnsupportedVersion(WireError):  # noqa: N818 (named after the error code)
 
 
 def request_class(key: int) -> type[Message]:
-    """Return the class of requests with this api key; WireError if there is none."""
+    """Return the class of requests with this api key; WireError for an unknown key."""
     return _look_up(_REQUESTS, key)
 
 
 def response_class(key: int) -> type[Message]:
-    """Return the class of responses to this api key; WireError if there is none."""
+    """Return the class of responses to this api key; WireError for an unknown key."""
     return _look_up(_RESPONSES, key)
 
 

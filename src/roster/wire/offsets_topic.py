@@ -93,7 +93,7 @@ def decode_key(data: Buffer) -> Key | None:
 
 
 def encode_value(value: Value, version: int | None = None) -> bytes:
-    """Return the value with its version in front: 3, or 1 for an offset with an expire timestamp, unless told."""
+    """Return the value with its version in front: 3, or 1 for an offset with an expire timestamp, unless given."""
     if version is None:
         version = 1 if isinstance(value, OffsetCommitValue) and value.expire_timestamp != -1 else 3
     body = encode(value, version)

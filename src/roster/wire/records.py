@@ -139,7 +139,7 @@ def split_batches(data: Buffer, *, allow_partial: bool = False) -> list[tuple[Ba
 
 
 def verify_crc(batch: Buffer) -> bool:
-    """Whether the CRC of this whole batch matches its bytes."""
+    """Return True if the CRC of this whole batch matches its bytes."""
     if len(batch) < HEADER_SIZE:
         return False
     expected = int.from_bytes(batch[_CRC_AT:_AFTER_CRC], "big")

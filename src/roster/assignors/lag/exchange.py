@@ -20,7 +20,7 @@ NOTHING = -1
 """In place of a partition that would come back in an exchange."""
 
 NEAR_ENOUGH = 1.001
-"""Where smoothing ends: so far above the lower bound more work is not worth its time."""
+"""Multiple of the lower bound at which smoothing ends: more work gains too little."""
 
 _ROUNDS = 64
 _FRUITLESS = 6

@@ -1,4 +1,4 @@
-"""Fetch: records out, waiting for them if need be."""
+"""Fetch: returns records, and waits for them up to `max_wait_ms`."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _READ_UNCOMMITTED = 0
 
 @dataclass(slots=True)
 class _Wanted:
-    """One partition of the request, and what can be given for it now."""
+    """One partition of the request, and the records available for it now."""
 
     answer: FetchResponse.Topic.Partition
     log: PartitionLog | None
@@ -41,9 +41,9 @@ class _Wanted:
 
 
 async def fetch(services: Services, call: Call[FetchRequest]) -> Message:
-    """Answer once `min_bytes` are there, something is wrong with a partition, or `max_wait_ms` are over.
+    """Answer once `min_bytes` are available, a partition has an error, or `max_wait_ms` are over.
 
-    No fetch sessions (KIP-227): session id 0 tells the client to send whole requests.
+    No fetch sessions (KIP-227): session id 0 makes clients send full requests.
     """
     request = call.message
     if request.session_id != 0 or request.session_epoch not in _NEW_SESSION:
@@ -99,9 +99,9 @@ async def _records(segment: Segment, start: int, end: int, at_once: int) -> Any:
 
 
 def _read_error(error: CorruptSegmentError | OSError) -> ErrorCode:
-    """How a client is told that a log cannot be read.
+    """Return the error code for a log that cannot be read.
 
-    Damage is CORRUPT_MESSAGE: clients raise it to the application. KAFKA_STORAGE_ERROR they retry without a word, which
+    Damage is CORRUPT_MESSAGE: clients raise it to the application. KAFKA_STORAGE_ERROR they retry silently, which
     fits a segment that was replaced since it was located.
     """
     if isinstance(error, CorruptSegmentError):
@@ -112,7 +112,7 @@ def _read_error(error: CorruptSegmentError | OSError) -> ErrorCode:
 
 
 async def _resolve(services: Services, version: int, request: FetchRequest) -> tuple[FetchResponse, list[_Wanted]]:
-    """The shape of the response, and each partition with its log or its error."""
+    """Return the response to fill in, and each partition with its log or its error."""
     response = FetchResponse()
     wanted = []
     by_id = version >= _TOPIC_IDS_SINCE
@@ -139,7 +139,7 @@ async def _locate(wanted: list[_Wanted], budget: int) -> tuple[int, bool]:
     """Find what each partition can give within the budget; return the bytes and whether any partition has an error.
 
     The first partition that has records gives at least one batch, whatever its size (KIP-74), so that a consumer
-    always gets on.
+    always makes progress.
     """
     available = 0
     wrong = False
@@ -163,7 +163,7 @@ async def _locate(wanted: list[_Wanted], budget: int) -> tuple[int, bool]:
         try:
             want.place = log.locate(want.offset, limit, at_least_one=available == 0)
         except (CorruptSegmentError, OSError) as error:
-            answer.error_code = _read_error(error)  # told after the wait: some clients ask again at once, for ever
+            answer.error_code = _read_error(error)  # reported after the wait: some clients retry at once, for ever
             continue
         if want.place is not None:
             available += want.place[2] - want.place[1]

@@ -1,4 +1,4 @@
-"""ListOffsets and OffsetForLeaderEpoch: where in a partition."""
+"""ListOffsets and OffsetForLeaderEpoch: offsets by timestamp and by leader epoch."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _SPECIAL_TIMES_SINCE: dict[int, int] = {
 
 
 async def list_offsets(services: Services, call: Call[ListOffsetsRequest]) -> Message:
-    """The offset for each partition's timestamp, or for one of the special times."""
+    """Answer with the offset for each partition's timestamp, or for one of the special times."""
     request = call.message
     response = ListOffsetsResponse()
     async for asked in in_slices(request.topics):
@@ -86,7 +86,7 @@ async def list_offsets(services: Services, call: Call[ListOffsetsRequest]) -> Me
 
 
 def find_offset(log: PartitionLog, timestamp: int) -> TimedOffset | None:
-    """What a ListOffsets timestamp stands for; offset -1 if no record is that new, None for a time not known here."""
+    """Look up a ListOffsets timestamp: offset -1 if no record is that new, None for an unknown special time."""
     if timestamp >= 0:
         return log.offset_for_time(timestamp) or _NOWHERE
     match timestamp:
@@ -102,7 +102,7 @@ def find_offset(log: PartitionLog, timestamp: int) -> TimedOffset | None:
 
 
 async def offset_for_leader_epoch(services: Services, call: Call[OffsetForLeaderEpochRequest]) -> Message:
-    """Where a leader epoch ends; there has only ever been one."""
+    """Return the end offset of a leader epoch; a single broker has only one."""
     request = call.message
     response = OffsetForLeaderEpochResponse()
     async for asked in in_slices(request.topics):

@@ -1,4 +1,4 @@
-"""ApiVersions, Metadata, DescribeCluster, FindCoordinator: what there is and where, on a cluster of one."""
+"""ApiVersions, Metadata, DescribeCluster, FindCoordinator, for a cluster of one broker."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ _BATCHED_COORDINATORS_SINCE = 4
 
 
 async def api_versions(services: Services, call: Call[ApiVersionsRequest]) -> Message:
-    """What this broker speaks."""
+    """Return the supported versions of every request."""
     return ApiVersionsResponse(api_keys=advertised())
 
 
 async def metadata(services: Services, call: Call[MetadataRequest]) -> Message:
-    """The broker, and the topics asked for; those that do not exist are created if both sides agree to that."""
+    """Return the broker and the topics asked for; missing ones are created if broker and client allow it."""
     request = call.message
     config = services.config
     response = MetadataResponse(
@@ -83,7 +83,7 @@ async def _find_or_create(services: Services, name: str, *, may_create: bool) ->
         logger.info("created topic %s with %d partitions because a client asked for it", name, len(topic.logs))
     except InvalidTopicError:
         return None, ErrorCode.INVALID_TOPIC_EXCEPTION
-    except TopicExistsError:  # somebody was faster
+    except TopicExistsError:  # another request was faster
         topic = services.topics.get(name)
     except OSError as error:
         logger.error("cannot create topic %s: %s", name, error)
@@ -92,7 +92,7 @@ async def _find_or_create(services: Services, name: str, *, may_create: bool) ->
 
 
 def describe_topic(node_id: int, topic: Topic, operations: int) -> MetadataResponse.Topic:
-    """A topic whose partitions are all led by one broker."""
+    """Return the metadata of a topic whose partitions are all led by one broker."""
     return MetadataResponse.Topic(
         name=topic.name,
         topic_id=topic.id,
@@ -112,7 +112,7 @@ def describe_topic(node_id: int, topic: Topic, operations: int) -> MetadataRespo
 
 
 async def describe_cluster(services: Services, call: Call[DescribeClusterRequest]) -> Message:
-    """The cluster of one."""
+    """Return the cluster of one broker."""
     request = call.message
     response = DescribeClusterResponse(
         endpoint_type=request.endpoint_type,
@@ -132,7 +132,7 @@ async def describe_cluster(services: Services, call: Call[DescribeClusterRequest
 
 
 async def find_coordinator(services: Services, call: Call[FindCoordinatorRequest]) -> Message:
-    """The one broker, for every group; nobody, for transactions and share groups."""
+    """Return the one broker for every group; an error for transactions and share groups."""
     request = call.message
     batched = call.version >= _BATCHED_COORDINATORS_SINCE
     keys = request.coordinator_keys if batched else [request.key]

@@ -1,4 +1,4 @@
-"""Produce and InitProducerId: records in."""
+"""Produce and InitProducerId."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ async def produce(services: Services, call: Call[ProduceRequest]) -> Coroutine[N
     """Append, then return a coroutine that waits until it is durable and gives the response.
 
     The caller awaits this for one request of a connection after the other, so that records keep their order.
-    With acks=0 there is no response, and a failure closes the connection: the only way to tell (Kafka does the same).
+    With acks=0 there is no response, and a failure closes the connection, as in Kafka.
     """
     request = call.message
     response = ProduceResponse()
@@ -91,7 +91,7 @@ def _topic(services: Services, version: int, data: ProduceRequest.Topic) -> Topi
 
 
 def _log(request: ProduceRequest, version: int, topic: Topic | None, partition: int) -> PartitionLog:
-    """The log to write to; raise _Refused if this request may not write there."""
+    """Return the log to write to; raise _Refused if this request may not write there."""
     if request.acks not in ACKS:
         raise _Refused(ErrorCode.INVALID_REQUIRED_ACKS, f"acks {request.acks} is not -1, 0 or 1")
     if topic is None and version >= 13:
@@ -105,7 +105,7 @@ def _log(request: ProduceRequest, version: int, topic: Topic | None, partition: 
 
 
 def _batch(log: PartitionLog, records: bytes | memoryview | None) -> tuple[BatchHeader, memoryview]:
-    """The one batch of a partition's records; raise _Refused unless it is whole and one Kafka would take."""
+    """Return the one batch of a partition's records; raise _Refused unless Kafka would accept it."""
     try:
         batches = split_batches(memoryview(records or b""))
     except WireError as error:
@@ -130,7 +130,7 @@ def _batch(log: PartitionLog, records: bytes | memoryview | None) -> tuple[Batch
 
 
 async def init_producer_id(services: Services, call: Call[InitProducerIdRequest]) -> Message:
-    """Give out a producer id; a client without transactions raises its epoch itself and needs no leave for it."""
+    """Answer InitProducerId; a non-transactional client bumps its own epoch."""
     request = call.message
     if request.transactional_id is not None:
         logger.warning("%s asked for transactions, which are not supported", call.client_host)

@@ -64,7 +64,7 @@ _REFUSALS = (TopicError, InvalidConfigError, OSError)
 
 
 def _explain(error: Exception) -> tuple[ErrorCode, str]:
-    """The error code and message that tell a client what went wrong."""
+    """Return the error code and message for a failure."""
     if isinstance(error, _RefusedError):
         return error.code, str(error)
     if isinstance(error, OSError):
@@ -74,7 +74,7 @@ def _explain(error: Exception) -> tuple[ErrorCode, str]:
 
 
 async def create_topics(services: Services, call: Call[CreateTopicsRequest]) -> Message:
-    """Create each topic, or say why not."""
+    """Create each topic; errors are per topic."""
     request = call.message
     response = CreateTopicsResponse()
     times = Counter(asked.name for asked in request.topics)
@@ -171,7 +171,7 @@ async def delete_topics(services: Services, call: Call[DeleteTopicsRequest]) -> 
 
 
 async def create_partitions(services: Services, call: Call[CreatePartitionsRequest]) -> Message:
-    """Give each topic more partitions, or say why not."""
+    """Add partitions to each topic; errors are per topic."""
     request = call.message
     response = CreatePartitionsResponse()
     async for asked in in_slices(request.topics):
@@ -211,7 +211,7 @@ def _topic(services: Services, name: str) -> Topic:
 
 
 async def describe_configs(services: Services, call: Call[DescribeConfigsRequest]) -> Message:
-    """The settings of topics; of the broker, those it gives to topics by default."""
+    """Return the settings of topics; of the broker, the defaults of topics."""
     request = call.message
     response = DescribeConfigsResponse()
     distinct = {(each.resource_type, each.resource_name): each for each in request.resources}
@@ -249,7 +249,7 @@ def _own_settings(services: Services, resource_type: int, name: str) -> dict[str
 
 
 async def incremental_alter_configs(services: Services, call: Call[IncrementalAlterConfigsRequest]) -> Message:
-    """Set or reset settings of topics; each topic's changes together or not at all."""
+    """Set or reset settings of topics; the changes of one topic are atomic."""
     request = call.message
     response = IncrementalAlterConfigsResponse()
     async for resource in in_slices(request.resources):

@@ -1,4 +1,4 @@
-"""What a batch in a log must be; anything else there is damage."""
+"""Checks of a batch in a log; a batch that fails them is damage."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ if TYPE_CHECKING:
     from roster.wire.records import BatchHeader
 
 LEADER_EPOCH = 0
-"""There is one broker and it leads for ever."""
+"""Single broker: the leader epoch never changes."""
 NO_END = 1 << 63
 EPOCH_AND_MAGIC = b"\0\0\0\0\2"
-"""What the bytes 12 to 16 of every batch here are."""
+"""Bytes 12 to 16 of every batch here."""
 _LENGTH = slice(8, 12)
 _MOST_CANDIDATES = 1_000
 
 
 class CorruptSegmentError(WireError):
-    """Bytes in a segment that are not the batch that belongs there; `position` is where they begin, -1 if unknown."""
+    """Damage in a segment: bytes that are not the batch expected there; they begin at `position`, -1 if unknown."""
 
     def __init__(self, message: str, position: int = -1) -> None:
         super().__init__(message)
@@ -38,7 +38,7 @@ class Damage(NamedTuple):
     offset: int
     reason: str
     readable_from: int | None = None
-    """The next offset that is not hit."""
+    """The next undamaged offset."""
     resumes_at: int = NO_END
     """The position of that offset's batch."""
 
@@ -47,7 +47,7 @@ class Damage(NamedTuple):
 
     @property
     def advice(self) -> str:
-        """What it means to readers, and what can be done."""
+        """Consequence for readers, and the remedy."""
         last = self.offset if self.readable_from is None else self.readable_from - 1
         what = f"offset {last}" if last <= self.offset else f"offsets {self.offset} to {last}"
         return (
@@ -56,18 +56,18 @@ class Damage(NamedTuple):
         )
 
     def error(self) -> CorruptSegmentError:
-        """An exception that says so."""
+        """Return the damage as an exception."""
         return CorruptSegmentError(str(self), self.position)
 
 
 def check_batch(
     data: memoryview, due: int, before: int = NO_END, *, left: int | None = None, gaps: bool = False
 ) -> BatchHeader:
-    """Return the header of the batch that `data` begins with; raise WireError saying what is wrong with it.
+    """Return the header of the batch that `data` begins with; raise WireError naming the fault.
 
-    Base offset, batch length and leader epoch are outside the CRC, and so are held against what is known of them: the
+    Base offset, batch length and leader epoch are outside the CRC, and so are checked against what is known: the
     batch begins at offset `due` (with `gaps`, as compaction leaves them: at it or later), ends before offset `before`,
-    and is the work of the one leader there is. `left` is the number of bytes in the file, if `data` is only the front.
+    and has the one leader epoch. `left` is the number of bytes in the file, if `data` is only the front.
     """
     header = read_header(data)
     size = header.size
@@ -86,7 +86,7 @@ def check_batch(
 
 
 def find_rest(data: memoryview, damaged: int, due: int, before: int, *, gaps: bool) -> tuple[int, int] | None:
-    """Position and offset of the first batch behind a damaged one from which on all are whole; None if there is none.
+    """Find the first batch behind a damaged one from which on all are whole: position and offset, or None.
 
     They have to reach the end of `data` and offset `before`, since their base offsets are outside their CRCs.
     """
@@ -105,7 +105,7 @@ def find_rest(data: memoryview, damaged: int, due: int, before: int, *, gaps: bo
 
 
 def _candidates(data: bytes, damaged: int) -> Iterator[int]:
-    """Where a batch may begin behind a damaged one: where that says that it ends, then wherever it looks so."""
+    """Yield possible starts of a batch behind a damaged one: its stated end, then all that look like one."""
     length = int.from_bytes(data[damaged:][_LENGTH], "big", signed=True)
     if length > 0:
         yield damaged + _LENGTH.stop + length

@@ -1,4 +1,4 @@
-"""Rewriting a compacted log so that it holds only the newest record of each key; offsets stay what they were."""
+"""Log compaction: keeps only the newest record of each key; offsets do not change."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ logger = logging.getLogger(__name__)
 def rewrite(segments: Sequence[Segment], index_interval_bytes: int, keep_tombstones_since: int) -> Segment:
     """Replace sealed, consecutive segments by one with the newest record of each key; for a thread of its own.
 
-    A tombstone from before `keep_tombstones_since` (wall-clock ms) goes too, a record without a key stays. After a
-    crash at any point the directory means the same: the new segment takes the place of the first old one by a rename,
+    A tombstone from before `keep_tombstones_since` (wall-clock ms) goes too, a record without a key stays. A crash
+    at any point is harmless: the new segment takes the place of the first old one by a rename,
     and the others, which recovery recognises by their offsets, are deleted oldest first, so that a deletion never
     disappears before what it deleted.
     """
@@ -74,7 +74,7 @@ def rewrite(segments: Sequence[Segment], index_interval_bytes: int, keep_tombsto
 
 
 def _rebuild(header: BatchHeader, kept: list[Record]) -> bytes:
-    """The batch without the records that were overtaken; what identifies it to its producer stays."""
+    """Return the batch without superseded records; producer id, epoch and sequence stay."""
     return build_batch(
         kept,
         base_offset=header.base_offset,
@@ -96,7 +96,7 @@ class Compactor:
         self._task: asyncio.Task[None] | None = None
 
     def consider(self, log: PartitionLog) -> None:
-        """Something was appended to the log: compact it if it is time."""
+        """Compact the log if enough was appended since the last time."""
         if log.wants_compaction:
             self._queue[log] = None
             if self._task is None:
@@ -131,7 +131,7 @@ class Compactor:
         logger.info("%s: compacted from %d to %d bytes", log.directory, before, log.size)
 
     async def stop(self) -> None:
-        """Finish the rewriting under way and start no other."""
+        """Finish the compaction under way and start no other."""
         self._queue = dict(list(self._queue.items())[:1])
         if self._task is not None:
             await asyncio.wait([self._task])

@@ -1,4 +1,4 @@
-"""The few file operations durability rests on."""
+"""File operations that durability depends on."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def write_atomically(path: Path, data: bytes) -> None:
 
 
 def read_cached(fd: int, size: int, position: int) -> bytes | bytearray | None:
-    """Read from the page cache only; None when the disk would have to be waited for."""
+    """Read from the page cache only; None if that would wait for the disk."""
     if _NO_WAIT is None:
         return os.pread(fd, size, position)
     buffer = bytearray(size)

@@ -1,4 +1,4 @@
-"""One sync of the disk answers every request that waits for it."""
+"""Batched fsync: one sync of the disk serves every request that waits for it."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ logger = logging.getLogger(__name__)
 
 
 class Flusher:
-    """Makes appended batches durable, round after round, while the event loop goes on.
+    """Makes appended batches durable in rounds, in threads beside the event loop.
 
-    Whatever is appended during one round becomes durable by the next. After a failed sync nobody knows what the disk
-    holds, so nothing is acknowledged any more and `on_failure` is told, once. `on_flushed` hears of every log that got
-    on.
+    Whatever is appended during one round becomes durable by the next. After a failed sync the contents of the
+    disk are unknown, so nothing is acknowledged any more and `on_failure` is called, once. `on_flushed` is called with
+    each flushed log.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class Flusher:
         self._round: asyncio.Task[None] | None = None
 
     def durable(self, log: PartitionLog) -> asyncio.Future[None]:
-        """A future that is done once everything appended to the log so far is on the disk; OSError if that failed."""
+        """Return a future, done once all that was appended so far is on the disk; OSError if that failed."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         if self._failure is not None:
             future.set_exception(self._failure)
@@ -51,7 +51,7 @@ class Flusher:
         return future
 
     async def _run(self) -> None:
-        """Sync as long as somebody waits."""
+        """Sync until no request waits."""
         loop = asyncio.get_running_loop()
         try:
             while self._waiting:
@@ -88,7 +88,7 @@ class Flusher:
 
     @property
     def failed(self) -> bool:
-        """Whether a sync has failed, so that nothing may be acknowledged any more."""
+        """True once a sync has failed: nothing may be acknowledged any more."""
         return self._failure is not None
 
     async def settle(self) -> None:

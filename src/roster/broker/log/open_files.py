@@ -1,4 +1,4 @@
-"""A bounded number of open files: a log may have more segments than the system lets a process open."""
+"""Bounded number of open files: a log may have more segments than a process may open files."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ class OpenFiles:
         return len(self._open)
 
     def touch(self, file: LogFile) -> None:
-        """The file is being used."""
+        """Mark the file as most recently used."""
         self._open.move_to_end(id(file))
 
     def add(self, file: LogFile) -> None:
-        """The file was opened; close others until there are no more than `limit`, except those in use."""
+        """Register an opened file; close others until there are no more than `limit`, except those in use."""
         self._open[id(file)] = file
         self._shrink(self.limit)
 
     def discard(self, file: LogFile) -> None:
-        """The file was closed."""
+        """Unregister a closed file."""
         self._open.pop(id(file), None)
 
     def open(self, path: Path, flags: int) -> int:
@@ -74,7 +74,7 @@ class OpenFiles:
 
 
 OPEN_FILES = OpenFiles()
-"""Those of this process: the limit is the process's too."""
+"""Open files of this process, to which the system's limit applies."""
 
 
 class LogFile:
@@ -85,7 +85,7 @@ class LogFile:
     def __init__(self, path: Path, pool: OpenFiles = OPEN_FILES) -> None:
         self.path = path
         self.dirty = False
-        """Whether something was written that no sync has followed yet."""
+        """True if something was written since the last sync."""
         self._pool = pool
         self._fd = -1
         self._users = 0
@@ -95,7 +95,7 @@ class LogFile:
 
     @property
     def is_idle(self) -> bool:
-        """Whether it may be closed: it will be opened again when it is needed."""
+        """True if the file may be closed; a later use opens it again."""
         return self._users == 0 and not self._pinned
 
     def create(self) -> None:
@@ -124,7 +124,7 @@ class LogFile:
 
     def _opened(self, fd: int) -> None:
         self._fd = fd
-        self._users += 1  # not to be closed by its own coming
+        self._users += 1  # so that its own opening cannot close it
         self._pool.add(self)
         self._users -= 1
 
@@ -137,7 +137,7 @@ class LogFile:
             sync_file(fd)
 
     def retire(self, *, keep_open: bool = False) -> None:
-        """Another file takes, or may take, this path: never open it again. Reads go on while the file is open.
+        """Never open this path again: another file takes, or may take it. Reads go on while the file is open.
 
         `keep_open` opens it now and keeps it so until the last reader is gone.
         """

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Appended(NamedTuple):
-    """Where a batch is in the log."""
+    """Position of a batch in the log."""
 
     base_offset: int
     last_offset: int
@@ -37,7 +37,7 @@ class TimedOffset(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FlushPoint:
-    """What has to reach the disk for everything below `end_offset` to be durable."""
+    """Segments to sync for everything below `end_offset` to be durable."""
 
     end_offset: int
     segment: Segment
@@ -46,7 +46,7 @@ class FlushPoint:
     new_names_in: tuple[Path, ...]
 
     def sync(self) -> None:
-        """Do it, waiting for the disk, in a thread of its own. Older segments first: a torn one is always the last."""
+        """Sync them, in a thread of its own. Older segments first: a torn one is always the last."""
         for directory in self.new_names_in:
             OPEN_FILES.sync_directory(directory)
         for segment, producers in self.to_seal:
@@ -67,12 +67,12 @@ class PartitionLog:
         self.directory = directory
         self.compacted = compacted
         self.gaps = compacted or was_compacted
-        """Whether offsets may be missing between batches."""
+        """True if offsets may be missing between batches."""
         self.high_watermark = 0
         self.watchers: set[Callable[[], None]] = set()
         """Called whenever the high watermark rises."""
         self.removed = False
-        """Set when the topic is deleted; whoever still holds the log must stop using it."""
+        """Set when the topic is deleted; requests that still hold the log must stop using it."""
         self.config = config
         self._segments: list[Segment] = []
         self._producers = ProducerTable()
@@ -94,7 +94,7 @@ class PartitionLog:
 
     @property
     def is_dirty(self) -> bool:
-        """Whether something was appended that is not durable yet."""
+        """True if something was appended that is not durable yet."""
         return self.high_watermark < self.end_offset or bool(self._to_seal)
 
     @property
@@ -143,11 +143,11 @@ class PartitionLog:
 
     @property
     def highest_producer_id(self) -> int:
-        """The highest producer id a broker gave out that the log remembers, -1 if there is none."""
+        """The highest producer id in the log that a broker issued, or -1."""
         return self._producers.highest_id
 
     def retire(self) -> None:
-        """The topic is deleted: whoever waits for the log is woken, and its files are never opened again."""
+        """Retire the log of a deleted topic: wake waiting requests, and never open its files again."""
         self.removed = True
         for segment in self._segments:
             segment.retire()
@@ -195,17 +195,17 @@ class PartitionLog:
         self._begin_segment(self.end_offset)
         self._to_seal.append((ended, self._producers.encode()))
 
-    # Becoming durable
+    # Flushing
 
     def begin_flush(self) -> FlushPoint | None:
-        """What to sync now; None if everything is durable."""
+        """Return the segments to sync now; None if everything is durable."""
         if not self.is_dirty:
             return None
         active = self._segments[-1]
         return FlushPoint(self.end_offset, active, active.size, tuple(self._to_seal), tuple(self._new_names_in))
 
     def finish_flush(self, point: FlushPoint) -> None:
-        """The point was synced: raise the high watermark to it."""
+        """Raise the high watermark to a point that was synced."""
         del self._to_seal[: len(point.to_seal)]
         del self._new_names_in[: len(point.new_names_in)]
         self._set_durable(point.segment, point.position, point.end_offset)
@@ -216,7 +216,7 @@ class PartitionLog:
         self.high_watermark = end_offset
 
     def _durable_end(self, segment: Segment) -> int:
-        """How far a segment may be read."""
+        """Return the position up to which a segment may be read."""
         if segment.next_offset <= self.high_watermark:
             return segment.size
         return self._durable_position if segment is self._durable_segment else 0
@@ -225,7 +225,7 @@ class PartitionLog:
 
     @property
     def wants_compaction(self) -> bool:
-        """Whether enough was appended since the last rewriting to make another worth its while."""
+        """Return True if enough was appended since the last compaction for another."""
         size = self.size
         dirty = size - self._clean_bytes
         return (
@@ -245,7 +245,7 @@ class PartitionLog:
     # Reading
 
     def locate(self, offset: int, max_bytes: int, *, at_least_one: bool) -> tuple[Segment, int, int] | None:
-        """Where whole batches from the one with this offset on are: segment, from, to; None if there are none to read.
+        """Locate whole batches from the one with this offset on: segment, from, to; None if nothing can be read.
 
         No more than `max_bytes`, except that `at_least_one` gives the first batch whatever its size.
         """
@@ -300,10 +300,10 @@ class PartitionLog:
         segment = max(holders, key=lambda s: s.max_timestamp)
         return self.offset_for_time(segment.max_timestamp)
 
-    # The end
+    # Closing
 
     def notify(self) -> None:
-        """Wake everybody who waits for this partition."""
+        """Wake all requests that wait for this partition."""
         for watcher in list(self.watchers):
             watcher()
 

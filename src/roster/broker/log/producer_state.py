@@ -1,4 +1,4 @@
-"""Idempotent producers: which batches of which producer a partition already holds (KIP-98, KIP-360)."""
+"""State of idempotent producers: the last batches of each in a partition (KIP-98, KIP-360)."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ if TYPE_CHECKING:
     from roster.wire.records import BatchHeader
 
 REMEMBERED_BATCHES = 5
-"""What a producer may have in flight, and so the oldest retry that can arrive (Kafka's own number)."""
+"""Batches a producer may have in flight, and so the oldest retry that can arrive (Kafka's number)."""
 NO_PRODUCER = -1
 HIGHEST_GIVEN_ID = (1 << 62) - 1
-"""A higher producer id was made up by a client: no broker gets as far, one by one."""
+"""Higher producer ids are a client's invention: a broker that counts up never reaches them."""
 _SEQUENCES = 1 << 31
 _ENTRY = struct.Struct(">qhqi")
 _BATCH = struct.Struct(">iiqq")
@@ -62,7 +62,7 @@ class ProducerTable:
 
     @property
     def highest_id(self) -> int:
-        """The highest producer id a broker can have given out, -1 if there is none."""
+        """The highest producer id a broker can have issued, or -1."""
         return max((p for p in self._producers if p <= HIGHEST_GIVEN_ID), default=NO_PRODUCER)
 
     def check(self, header: BatchHeader) -> WrittenBatch | None:
@@ -124,7 +124,7 @@ class ProducerTable:
 
     @classmethod
     def decode(cls, data: bytes) -> ProducerTable:
-        """Read what `encode` wrote; raise struct.error if it is something else."""
+        """Read what `encode` wrote; raise struct.error for anything else."""
         table = cls()
         (count,) = struct.unpack_from(">i", data)
         position = 4

@@ -1,4 +1,4 @@
-"""Records on their way from a log to a client, read while they are sent: a slow reader costs one piece of memory."""
+"""Records of a Fetch response, read while they are sent: a slow client holds one piece in memory."""
 
 from __future__ import annotations
 

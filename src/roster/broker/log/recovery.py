@@ -1,6 +1,6 @@
-"""Reading a partition's directory at start: what is proven is believed, the rest is checked batch by batch.
+"""Recovery of a partition's log at start: segments with a valid sidecar are trusted, others checked batch by batch.
 
-Nothing is thrown away. Bytes that cannot stay in the log are set aside in a directory `cut-N` beside it, cut into the
+No bytes are deleted. Bytes that cannot stay in the log are set aside in a directory `cut-N` beside it, cut into the
 damaged pieces (`OFFSET.damaged`) and the whole batches between them (`OFFSET.log`, a log segment like any other).
 """
 
@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 
 
 class _Piece(NamedTuple):
-    """A part of a file: whole batches one after another, or what is between them."""
+    """A part of a file: consecutive whole batches, or the bytes between them."""
 
     start: int
     end: int
@@ -93,7 +93,7 @@ class Recovery:
         return bases
 
     def _follows(self, base: int) -> bool:
-        """Whether a segment that does not begin where the last one ends belongs to the log."""
+        """Return True if a segment that does not begin at the end of the last one belongs to the log."""
         last = self.segments[-1]
         path = self._directory / f"{base:020d}{LOG_SUFFIX}"
         if self._gaps and base > last.next_offset:
@@ -161,7 +161,7 @@ class Recovery:
     # Setting aside
 
     def _set_aside(self, damage: Damage, following: list[int]) -> None:
-        """Move everything from the damage on out of the log, the later segments too, and say what it was."""
+        """Move everything from the damage on out of the log, later segments included, and log what it was."""
         pieces = _pieces(damage)
         whole = [piece for piece in pieces if piece.batches]
         size = damage.path.stat().st_size - damage.position
@@ -243,7 +243,7 @@ class Recovery:
 
 
 def _describe(pieces: list[_Piece], moved: list[Path]) -> str:
-    """What was set aside, in words."""
+    """Describe the bytes set aside."""
     whole = [piece for piece in pieces if piece.batches]
     words = [f"{sum(piece.end - piece.start for piece in pieces if not piece.batches)} damaged bytes"]
     if whole:
@@ -256,7 +256,7 @@ def _describe(pieces: list[_Piece], moved: list[Path]) -> str:
 
 
 def _is_torn(damage: Damage) -> bool:
-    """Whether the bytes at the end of a file are the beginning of a batch, and not a whole one with a wrong length."""
+    """Return True if the bytes at the end of a file are a torn batch, not a whole one with a wrong length."""
     with damage.path.open("rb") as file:
         file.seek(damage.position)
         left = damage.path.stat().st_size - damage.position
@@ -289,7 +289,7 @@ def _pieces(damage: Damage) -> list[_Piece]:
 
 
 def _find_batch(path: Path, damage: Damage, before: int, *, is_followed: bool = False) -> tuple[int, int] | None:
-    """Position and offset of the first whole batch behind damage; None if there is none.
+    """Find the first whole batch behind damage: position and offset, or None.
 
     With `is_followed` another one, or the file's end and offset `before`, has to come right behind it: its base offset
     is outside its CRC.
@@ -307,7 +307,7 @@ def _find_batch(path: Path, damage: Damage, before: int, *, is_followed: bool = 
 
 
 def _candidates(file: BinaryIO, position: int, size: int) -> Iterator[int]:
-    """Where a batch may begin behind a position: where the one there says that it ends, then wherever one looks so."""
+    """Yield possible starts of a batch behind a position: the stated end of the one there, then any other."""
     file.seek(position)
     head = file.read(_LENGTH.stop)
     length = int.from_bytes(head[_LENGTH], "big", signed=True)

@@ -1,7 +1,7 @@
 """One file of a partition's log: record batches one after another, as clients sent them, and a sparse index.
 
 The file has the layout of an Apache Kafka log segment, so Kafka's own tools can read it. A sealed segment has a sidecar
-(`.index`): proof that every byte of it reached the disk, and what would otherwise have to be found by reading it all.
+(`.index`): proof that every byte of it reached the disk, and an index that saves reading it all.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 LOG_SUFFIX = ".log"
 SIDECAR_SUFFIX = ".index"
 BEFORE_ALL_TIME = -(1 << 63)
-_PREFIX = 12  # base offset and batch length: what a batch's size takes to know
+_PREFIX = 12  # base offset and batch length, which give the size of a batch
 _SCAN_BYTES = 1 << 20
 _PLACED = struct.Struct(">qii")  # base offset, batch length, leader epoch
 _SIDECAR = struct.Struct(">4sHqqqqii")
@@ -45,8 +45,8 @@ logger = logging.getLogger(__name__)
 class Segment:
     """Batches from `base_offset` up to, not including, `next_offset`.
 
-    The index divides the file into blocks. A block that was neither written nor scanned in this life of the broker is
-    checked before anything in it is believed; the index itself has a checksum. With `gaps` batches may be missing, as
+    The index divides the file into blocks. A block that was neither written nor scanned since the broker's start is
+    checked before it is read; the index itself has a checksum. With `gaps` batches may be missing, as
     compaction leaves it.
     """
 
@@ -91,26 +91,26 @@ class Segment:
         self._times = array("q")
         """For each index entry the newest timestamp of all batches before it: never decreasing."""
         self._checked = bytearray()
-        """For each index entry whether the block it begins is known to be good."""
+        """For each index entry, True if its block was checked."""
         self._loaded = (0, 0, 0)
-        """What the sidecar said: number of entries, size, next offset."""
+        """Contents of the sidecar: number of entries, size, next offset."""
         self._new_block = False
-        """Whether the next batch begins a block whatever its position."""
+        """True if the next batch begins a block whatever its position."""
         self._reported: frozenset[int] = frozenset()
 
     @property
     def path(self) -> Path:
-        """Where the file is."""
+        """Path of the file."""
         return self._file.path
 
     @property
     def sidecar_path(self) -> Path:
-        """Where the sidecar is, if the segment is sealed."""
+        """Path of the sidecar of a sealed segment."""
         return self.path.with_suffix(SIDECAR_SUFFIX)
 
     @property
     def is_sealed(self) -> bool:
-        """Whether there is a sidecar."""
+        """True if there is a sidecar."""
         return self.sidecar_path.exists()
 
     def create(self) -> None:
@@ -203,7 +203,7 @@ class Segment:
             position += taken
 
     def position_of(self, offset: int) -> int:
-        """Where the first batch begins that holds this offset or a later one; `size` if there is none."""
+        """Return the position of the first batch with this offset or a later one, else `size`."""
         entry = max(bisect_right(self._offsets, offset) - 1, 0)
         return self._walk(
             entry,
@@ -226,11 +226,11 @@ class Segment:
         return max(start, boundary)
 
     def first_batch_end(self, start: int) -> int:
-        """Where the batch that begins at `start` ends."""
+        """Return the end of the batch that begins at `start`."""
         return start + _size_at(memoryview(self._bytes(start, start + _PREFIX)), 0)
 
     def position_of_time(self, timestamp: int) -> int:
-        """Where the first batch begins whose newest record is at or after a time; `size` if there is none."""
+        """Return the position of the first batch whose newest record is at or after a time, else `size`."""
         entry = max(bisect_left(self._times, timestamp) - 1, 0)
         return self._walk(entry, lambda header, _: header.max_timestamp >= timestamp)
 
@@ -331,7 +331,7 @@ class Segment:
             logger.error("%s; %s", damage, damage.advice)
 
     def is_checked(self, start: int, end: int) -> bool:
-        """Whether everything from one position to another is known to be good."""
+        """Return True if everything from one position to another was checked."""
         return self._checked.find(0, self._block(start), self._block(end - 1) + 1) < 0
 
     def good_end(self, start: int, end: int) -> int:
@@ -407,7 +407,7 @@ class Segment:
             sync_directory(self.path.parent)
 
     def scan(self, seen: Callable[[BatchHeader], None], before: int = NO_END, *, gaps: bool = False) -> Damage | None:
-        """Read and check every batch from `size` on, index it and tell `seen`; return what is wrong after them, if any.
+        """Read and check every batch from `size` on, index it and call `seen`; return what is wrong after them, if any.
 
         `size` is then the end of the last valid batch; the file itself is not touched.
         """
@@ -436,7 +436,7 @@ class Segment:
         return None
 
     def skip(self, end: int, next_offset: int) -> None:
-        """Go on behind damage: from `size` to `end` is a block of its own, which no reader gets, up to an offset."""
+        """Skip damage: `size` to `end` becomes a block that is never read, up to an offset."""
         self._begin_block(self.next_offset, self.size, checked=False)
         self._reported |= {self.size}
         self.size, self.next_offset = end, next_offset

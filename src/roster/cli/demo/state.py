@@ -70,13 +70,13 @@ class DemoState:
     rows: GroupRows = field(default_factory=lambda: GroupRows((), ()))
     events: list[Event] = field(default_factory=list)
     waiting: str = ""
-    """What the current step waits for."""
+    """Condition that the current step waits for."""
     counted: int = 0
     """Records whose results are committed."""
     in_topic: int = 0
     """Records the topic holds."""
     shared_since: tuple[frozenset[str], float] = (frozenset(), 0.0)
-    """Who has all partitions between them in a stable group, and since when."""
+    """Members that own all partitions between them in a stable group, and the time since."""
 
     @property
     def share(self) -> float:
@@ -153,7 +153,7 @@ class DemoState:
         self.loaded = message.get("acknowledged", self.loaded)
 
     def hint(self) -> str:
-        """What is being waited for, most urgent first."""
+        """Conditions waited for, most urgent first."""
         apps = self.applications.values()
         dead = [app for app in apps if app.killed_at is not None and self._has_partitions(app)]
         if self.broker == "starting":
@@ -171,7 +171,7 @@ class DemoState:
         return "; ".join(busy) or (f"waiting until {self.waiting}" if self.waiting else "")
 
     def _has_partitions(self, app: Application) -> bool:
-        """Whether a dead application still owns partitions."""
+        """Return True if a dead application still owns partitions."""
         keys = set(self.history.owners.values())
         members = (self.history.member_of(key) for key in keys)
         return any(member is not None and member.seen.client_id == app.client_id for member in members)

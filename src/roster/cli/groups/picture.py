@@ -37,7 +37,7 @@ Lines = list[Text]
 
 
 class Told(Protocol):
-    """An event: when it was, in seconds, and what."""
+    """An event: its time, in seconds, and its text."""
 
     @property
     def at(self) -> float:
@@ -77,7 +77,7 @@ def picture(
     stamp: Callable[[float], str],
     people: Lines | None = None,
 ) -> Lines:
-    """The head, then members (or `people`), partitions and events in what is left; at most `size.height` lines."""
+    """Draw the head, then members (or `people`), partitions and events in what is left; at most `size.height` lines."""
     if size.height is None:
         above = members(rows, size.width, None) if people is None else people
         body = [*above, Text(), *partitions(rows, size), Text()]
@@ -134,7 +134,7 @@ def in_a_row(parts: Sequence[Text | str], width: int) -> Text:
 
 
 def status(group: str, history: GroupHistory, width: int, now: float, generation: str | None = None) -> Lines:
-    """The group's name and state; lag and rates with their course; what is being waited for, where something is."""
+    """The group's name and state; lag and rates with their course; what the group waits for, if anything."""
     state, style = _state(history)
     parts = [Text(group, style="bold"), Text(state, style=style)]
     told = generation or generation_of(history)
@@ -156,7 +156,7 @@ def _state(history: GroupHistory) -> tuple[str, str]:
 
 
 def generation_of(history: GroupHistory) -> str:
-    """The generation as far as it is known: a lower bound by the subscriptions, or the epoch of KIP-848."""
+    """Generation as a lower bound, from the claims in the subscriptions, or the epoch of KIP-848."""
     if history.epoch is not None:
         return f"epoch {history.epoch}"
     return "" if history.generation_at_least is None else f"generation ≥ {history.generation_at_least}"
@@ -185,7 +185,7 @@ def _per_second(rate: float | None) -> str:
 
 
 def _note(history: GroupHistory, width: int, now: float) -> Text:
-    """What is being waited for or missing; an empty line otherwise, so that nothing below jumps."""
+    """Note of what the group waits for or lacks; else an empty line, so that nothing below jumps."""
     text, style = history.trouble and f"lag is not known: {history.trouble}", "yellow"
     if history.away_since is not None:
         text, style = f"{spinner(now)} no answer for {now - history.away_since:.0f} s: {history.away_reason}", "red"
@@ -239,7 +239,7 @@ def _columns(
 
 
 def partitions(rows: GroupRows, size: Size) -> Lines:
-    """A line a partition; where they do not fit in columns, and where these do not either a strip of one cell each."""
+    """One line per partition; in columns if there are too many; as a strip of one cell each if these do not fit."""
     height = FULL_HEIGHT if size.height is None else size.height
     if not rows.partitions or height < 2:
         return []
@@ -295,7 +295,7 @@ def _cut_front(text: str, width: int) -> str:
 
 
 def _in_columns(rows: GroupRows, width: int, height: int) -> Lines:
-    """Several partitions a line: name, owner's letter, lag, its course if there is space; [] if they do not fit."""
+    """Several partitions per line: name, owner's letter, lag, its course if there is space; [] if they do not fit."""
     heading, labels = _labels(rows)
     label = min(max(map(len, labels)), 24)
     least = label + 1 + 1 + 1 + 5

@@ -1,4 +1,4 @@
-"""`roster groups watch`: a group while it lives, on the screen, as lines or as JSON."""
+"""`roster groups watch`: a live group, on the screen, as lines or as JSON."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _WITHOUT_TERMINAL = 100
 
 
 class View(Protocol):
-    """Shows a group each time it was looked at, and now and then in between."""
+    """Shows each snapshot of a group, and is called regularly in between."""
 
     def seen(self, history: GroupHistory, events: Sequence[Event]) -> None:
         """Called after each look, with the events it brought."""
@@ -61,11 +61,11 @@ class View(Protocol):
 @click.option("--no-view", is_flag=True, help="Plain lines even on a terminal.")
 @bootstrap_option
 def watch(group: str, interval: float, once: bool, as_json: bool, no_view: bool, bootstrap: str) -> int:
-    """Show GROUP while it lives: who owns what, lag and rate of each partition, rebalances and other events.
+    """Show a live GROUP: owner, lag and rate of each partition, rebalances and other events.
 
-    It only reads, from any Kafka, until Ctrl-C. A broker that goes away is said, and watched for until it is back.
-    No request tells the generation of a classic group: what is shown is the least it can be, by what the members'
-    subscriptions say; nothing where they do not say it. A group of KIP-848 has an epoch.
+    It only reads, from any Kafka, until Ctrl-C. A lost connection is reported and tried again.
+    No request returns the generation of a classic group: shown is a lower bound, from the claims in its members'
+    subscriptions, if they carry a generation. A group of KIP-848 has an epoch.
     """
     with admin(bootstrap) as cluster:
         first = look(cluster, group)
@@ -102,7 +102,7 @@ def _follow(group: str, bootstrap: str, interval: float, history: GroupHistory, 
 
 
 class Clock:
-    """Wall-clock times for the monotonic seconds of looks, as of the start."""
+    """Wall-clock times for the monotonic seconds of snapshots, as of the start."""
 
     def __init__(self) -> None:
         self._zero = time.time() - time.monotonic()
@@ -127,7 +127,7 @@ def _open_view(group: str, clock: Clock, *, as_json: bool, live: bool, once: boo
 
 
 def is_a_screen(console: Console) -> bool:
-    """Whether a picture can be redrawn in place."""
+    """Return True if a picture can be redrawn in place."""
     return sys.stdout.isatty() and console.is_terminal and not console.is_dumb_terminal
 
 
@@ -168,7 +168,7 @@ class LiveView:
 
 
 class OnceView:
-    """The picture of one look, as long as it gets."""
+    """The picture of one snapshot, at its full height."""
 
     def __init__(self, group: str, stamp: Callable[[float], str], console: Console) -> None:
         self._group, self._stamp, self._console = group, stamp, console
@@ -213,7 +213,7 @@ class PlainView:
 
 
 def summary(history: GroupHistory) -> str:
-    """The figures of a look in a line."""
+    """Format the figures of a snapshot in one line."""
     if history.away_since is not None:
         return f"no answer for {history.now - history.away_since:.0f} s: {history.away_reason}"
     if history.state == ABSENT:
@@ -224,7 +224,7 @@ def summary(history: GroupHistory) -> str:
 
 
 class JsonView:
-    """One object a look."""
+    """One JSON object per snapshot."""
 
     def __init__(self, group: str, iso: Callable[[float], str]) -> None:
         self._group, self._iso = group, iso
@@ -245,7 +245,7 @@ class JsonView:
 
 
 def as_document(history: GroupHistory) -> dict[str, Any]:
-    """The newest look for machines; null is what is not known, times are UTC."""
+    """Return the newest snapshot for JSON: null where unknown, times in UTC."""
     rows = rows_of(history)
     return {
         "state": history.state or None,

@@ -24,7 +24,7 @@ from roster.cli.load.unpack import unpacked
 BLOCK_BYTES = 4 << 20
 _BOOLEAN = r"^(true|false)$"
 _ESCAPED_BYTE = re.compile("[\udc80-\udcff]")
-"""What the surrogateescape handler makes of a byte that is not UTF-8."""
+"""Characters that the surrogateescape handler makes of bytes that are not UTF-8."""
 
 
 @dataclass

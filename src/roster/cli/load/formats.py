@@ -1,4 +1,4 @@
-"""The format of a file, given or told by its name, and the source that reads it in constant memory."""
+"""The format of a file, given or derived from its name, and the source that reads it in constant memory."""
 
 from __future__ import annotations
 

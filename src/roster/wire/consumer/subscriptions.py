@@ -27,7 +27,7 @@ decoded one by one."""
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SubscriptionColumns:
-    """What the members of a group sent, members in the order given, topics as indices into the names given.
+    """Subscriptions of a group as columns, members in the order given, topics as indices into the names given.
 
     sections: distinct topic lists as topic indices, unknown topics left out; section_of: [members] which one was sent.
     user_data: per member, None where null.

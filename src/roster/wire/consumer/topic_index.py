@@ -12,7 +12,7 @@ WORD = 8
 """Bytes compared, hashed and written at once."""
 
 _CHUNK = 1 << 16
-"""TopicIndex looked up at once; bounds the memory that hostile lists of names can ask for."""
+"""Topic names looked up at once; bounds the memory that hostile lists of names can ask for."""
 
 
 class WordBuffer:

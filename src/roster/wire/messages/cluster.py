@@ -77,7 +77,7 @@ class MetadataResponse(Message, key=ApiKey.METADATA, versions="0-13", flexible="
         """One topic, or the error for it."""
 
         class Partition(Struct):
-            """Leader, replicas and in-sync replicas of a partition; leader -1 is none."""
+            """Leader, replicas and in-sync replicas of a partition; leader -1 means no leader."""
 
             error_code: int = int16()
             partition_index: int = int32()

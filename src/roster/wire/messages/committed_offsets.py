@@ -90,7 +90,7 @@ class OffsetFetchResponse(Message, key=ApiKey.OFFSET_FETCH, versions="1-9", flex
             """The partitions of one topic."""
 
             class Partition(Struct):
-                """The committed offset, -1 if there is none."""
+                """The committed offset, or -1."""
 
                 partition_index: int = int32()
                 committed_offset: int = int64()

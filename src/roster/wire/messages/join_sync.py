@@ -131,7 +131,7 @@ class LeaveGroupRequest(Message, key=ApiKey.LEAVE_GROUP, versions="0-5", flexibl
     """Up to v2 one member leaves, from v3 many (KIP-345)."""
 
     class Member(Struct):
-        """Who leaves: a member id, or an empty one with an instance id."""
+        """A member that leaves: its member id, or an empty one with its instance id."""
 
         member_id: str = string()
         group_instance_id: str | None = string(nullable="0+", default=None)

@@ -115,7 +115,7 @@ class FetchRequest(Message, key=ApiKey.FETCH, versions="4-18", flexible="12+"):
         """One topic, from v13 by id."""
 
         class Partition(Struct):
-            """Where to read from, and how much at most."""
+            """Offset to read from, and the most bytes to return."""
 
             partition: int = int32()
             current_leader_epoch: int = int32("9+", default=-1, ignorable=True)
@@ -258,7 +258,7 @@ class ListOffsetsResponse(Message, key=ApiKey.LIST_OFFSETS, versions="1-10", fle
         """The partitions of one topic."""
 
         class Partition(Struct):
-            """The first offset at or after the timestamp, -1 if there is none."""
+            """The first offset at or after the timestamp, or -1."""
 
             partition_index: int = int32()
             error_code: int = int16()

@@ -138,7 +138,7 @@ class DescribeConfigsRequest(Message, key=ApiKey.DESCRIBE_CONFIGS, versions="1-4
     """Ask for settings."""
 
     class Resource(Struct):
-        """Whose: type 2 is a topic, 4 a broker; `configuration_keys` None asks for all."""
+        """The resource asked about: type 2 is a topic, 4 a broker; `configuration_keys` None asks for all."""
 
         resource_type: int = int8()
         resource_name: str = string()
@@ -193,7 +193,7 @@ class IncrementalAlterConfigsRequest(Message, key=ApiKey.INCREMENTAL_ALTER_CONFI
     """Change settings one by one (KIP-339)."""
 
     class Resource(Struct):
-        """Whose settings."""
+        """The resource whose settings are returned."""
 
         class Config(Struct):
             """Operation 0 sets, 1 deletes, 2 appends, 3 subtracts."""

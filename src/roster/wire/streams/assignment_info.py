@@ -1,4 +1,4 @@
-"""AssignmentInfo v1-v5: what the leader of a task group gives a member, as the user data of its assignment.
+"""AssignmentInfo v1-v5: the user data of an assignment in a group of tasks, from the leader to a member.
 
     v1   version int32 · active [task] · standby [task, [topic, partition]]
     v2   the same · by host [host text, port int32, [topic, partition]]
@@ -51,7 +51,7 @@ class HostInfo(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class HostPartitions:
-    """Which host has which partitions, as columns: row i gives partition `number[i]` of `topics[topic[i]]`.
+    """Partitions by host, as columns: row i gives partition `number[i]` of `topics[topic[i]]`.
 
     first: [hosts + 1] where the rows of each host begin, and where the last ones end.
     """
@@ -64,7 +64,7 @@ class HostPartitions:
 
     @classmethod
     def of(cls, by_host: Mapping[HostInfo, Collection[TopicPartition]]) -> HostPartitions:
-        """The columns of a mapping, in its order. Raises ValueError for a partition number beyond int32."""
+        """Return a mapping as columns, in its order. Raises ValueError for a partition number beyond int32."""
         flat = [entry for partitions in by_host.values() for entry in partitions]
         index = {topic: i for i, topic in enumerate(dict.fromkeys(topic for topic, _ in flat))}
         if wide := [entry for entry in flat if not -(2**31) <= entry.partition < 2**31]:
@@ -78,7 +78,7 @@ class HostPartitions:
         return len(self.hosts)
 
     def as_dict(self) -> dict[HostInfo, list[TopicPartition]]:
-        """{host: its partitions}, in the order they stand."""
+        """Return {host: its partitions}, in the order of the rows."""
         named = zip((self.topics[t] for t in self.topic.tolist()), self.number.tolist(), strict=True)
         flat = [TopicPartition(topic, number) for topic, number in named]
         return {host: flat[a:b] for host, (a, b) in zip(self.hosts, pairwise(self.first), strict=True)}
@@ -114,12 +114,12 @@ def no_hosts() -> HostPartitions:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class AssignmentInfo:
-    """What a member is to run and to replicate, and who else has what.
+    """The tasks a member is to run and to replicate, and the partitions of every host.
 
-    version: the one it is, or is to be, encoded in. commonly_supported: the highest version that the whole group
+    version: version of the encoding. commonly_supported: the highest version that the whole group
     speaks, UNKNOWN_VERSION in v1 and v2. active: the task of each partition of the assignment beside it, in that order,
     so a task of several partitions stands there several times. standby: the partitions of each task that is replicated.
-    error: an `AssignmentError`, since v4.
+    error: an `AssignorErrorCode`, since v4.
     """
 
     version: int
@@ -131,7 +131,7 @@ class AssignmentInfo:
 
 
 def decode_assignment_info(data: Buffer) -> AssignmentInfo:
-    """Read v1 to v5; anything else is a WireError naming the field."""
+    """Decode v1 to v5; raises WireError naming the field for anything else."""
     cursor = Cursor(data, "AssignmentInfo")
     version = cursor.int32("version")
     if not 1 <= version <= LATEST_VERSION:
@@ -156,7 +156,7 @@ def decode_assignment_info(data: Buffer) -> AssignmentInfo:
 
 
 def encode_assignment_info(info: AssignmentInfo) -> bytes:
-    """Write it in `info.version`; WireError names what that version cannot carry. v1 leaves the hosts out."""
+    """Encode in `info.version`; raises WireError naming what that version cannot carry. v1 leaves the hosts out."""
     version = info.version
     if not 1 <= version <= LATEST_VERSION:
         raise WireError(f"AssignmentInfo: version: {version}, there are 1 to {LATEST_VERSION}")

@@ -1,4 +1,4 @@
-"""Values as Java's DataInput and DataOutput have them, read in turn: what message tables have no kinds for.
+"""Values in the encoding of Java's DataInput and DataOutput, for formats that message tables cannot describe.
 
 Integers are big-endian. `utf` is Java's text: a uint16 length in bytes, then each UTF-16 unit on its own in UTF-8's
 form, and NUL as two bytes. Lists of numbers are read and written as numpy columns. Source: java.io.DataInput.
@@ -27,7 +27,7 @@ _FOUR_BYTE_FORMS = bytes(range(0xF0, 0x100))
 
 
 class Cursor:
-    """Reads values from the front on; where one is not there, WireError names the field it was read for."""
+    """Reads values in order; raises WireError naming the field where the bytes end too early."""
 
     def __init__(self, data: Buffer, message: str) -> None:
         self.data = bytes(data)
@@ -48,7 +48,7 @@ class Cursor:
         return int(_INT32.unpack(self.taken(field, 4))[0])
 
     def taken(self, field: str, size: int) -> bytes:
-        """As many bytes as they are."""
+        """Read a number of bytes."""
         if size > self.left:
             raise cut_short(((self.where(field), size),), self.left)
         self.at += size
@@ -89,7 +89,7 @@ class Cursor:
         return np.frombuffer(self.data, row, count, self.at - count * row.itemsize)
 
     def end(self) -> None:
-        """Nothing may follow."""
+        """Raise WireError if bytes are left."""
         if self.left:
             raise WireError(f"{self.message}: {self.left} bytes behind the end")
 

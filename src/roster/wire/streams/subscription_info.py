@@ -13,7 +13,7 @@ lags: what runs there stands among the previous tasks, what there is only a stor
 are read with the lags RUNNING and UNKNOWN.
 
 **v5 is a reading, not a copy.** KIP-429 part II has version 5 replace the two sets of tasks by tasks with their lag,
-with a sentinel where a task is stateless; what it says of the bytes could not be had, so the layout above and the
+with a sentinel where a task is stateless; its text on the bytes was not at hand, so the layout above and the
 sentinels' values are Roster's. A lag is the records still to be restored (0 or more), RUNNING (-2, Kafka's own value)
 where the task runs, STATELESS (-1) where it runs and has no store. A member that holds a store and does not know its
 lag leaves the task out.
@@ -40,7 +40,7 @@ from roster.wire.streams.java_data import Cursor, int32, rows
 
 LATEST_VERSION = 5
 UNKNOWN_VERSION = -1
-"""Latest supported version of those who speak v1 or v2 and do not say; also the commonly supported version then."""
+"""Latest supported version of members on v1 or v2, which do not send it; also the commonly supported version then."""
 UNKNOWN = -3
 """Lag of a store whose member speaks a version without lags (Kafka's value); it cannot be written in v5."""
 MOST_ENDPOINT = 32767
@@ -66,7 +66,7 @@ class AssignorErrorCode(IntEnum):
 class SubscriptionInfo:
     """A member's tasks, for its process: members of one process have the same `process_id` (16 bytes).
 
-    version: the one it is, or is to be, encoded in. latest_supported: the highest its sender speaks, UNKNOWN_VERSION in
+    version: version of the encoding. latest_supported: the highest version its sender supports, UNKNOWN_VERSION in
     v1 and v2. user_endpoint: `host:port` where the process answers queries, None if it does not; v1 leaves it out.
     """
 
@@ -78,12 +78,12 @@ class SubscriptionInfo:
 
     @property
     def future(self) -> bool:
-        """From a member of a later release: only the two versions could be read."""
+        """True for a member of a later release, of which only the two versions could be read."""
         return self.version > LATEST_VERSION
 
 
 def decode_subscription_info(data: Buffer) -> SubscriptionInfo:
-    """Read v1 to v5; of a later version only the two versions, the rest is empty. Anything else is a WireError."""
+    """Decode v1 to v5; of a later version only the two versions. Raises WireError for anything else."""
     cursor = Cursor(data, "SubscriptionInfo")
     version = cursor.int32("version")
     if version < 1:
@@ -104,7 +104,7 @@ def decode_subscription_info(data: Buffer) -> SubscriptionInfo:
 
 
 def encode_subscription_info(info: SubscriptionInfo) -> bytes:
-    """Write it in `info.version`; WireError names what that version cannot carry.
+    """Encode in `info.version`; raises WireError naming what that version cannot carry.
 
     v1 to v4 keep of a lag only whether the task runs (RUNNING or STATELESS) or is a store.
     """
