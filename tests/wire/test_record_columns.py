@@ -456,3 +456,19 @@ def test_partitions_of_a_response_share_record_batches() -> None:
     (batch,) = RecordColumns(NATIVE, partitions).batches(pages, tables)
     found = zip(*(batch.column(name).to_pylist() for name in ("topic", "partition", "offset", "value")), strict=True)
     assert [*found] == [(*partitions[n], 10 * n + k, b"%d" % n) for n in range(4) for k in (1, 2)]
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("more", [1, 5, 3000])
+@pytest.mark.parametrize("field", ["key", "value", "header"])
+def test_a_last_record_that_goes_on_behind_its_batch_is_refused(kernel: Any, field: str, more: int) -> None:
+    """Its lengths agree with each other: what lies behind, another partition's bytes, completes it."""
+    filler = b"x" * (3000 + more)
+    parts = {"key": {"key": filler}, "value": {"value": filler}, "header": {"headers": (("h", filler),)}}
+    whole = build_batch([Record(**parts[field])])  # type: ignore[arg-type]
+    short = bytearray(whole[: len(whole) - more])
+    short[8:12] = (len(short) - 12).to_bytes(4, "big")
+    pages = np.frombuffer(recheck(short) + whole[len(short) :] + b"more", np.uint8)
+    table = scan(kernel, pages, 0, len(short), (FIRST, LAST)).table
+    with pytest.raises(WireError, match="length beyond the bytes left"):
+        list(RecordColumns(kernel, [("t", 0)], headers=True).batches(pages, [table]))
