@@ -105,3 +105,24 @@ def test_every_error_of_the_client_is_in_the_reference():
     errors = {name for name in client.__all__ if name.endswith("Error") or name.startswith("Commit")} - {"ClientError"}
     table = re.findall(r"^\|([^|]+)\|", (DOCS / "reference" / "errors.md").read_text(), re.MULTILINE)
     assert set(re.findall(r"`(\w+)`", "".join(table))) == errors
+
+
+def test_files_in_the_architecture_exist_and_none_is_forgotten():
+    package = ROOT / "src" / "roster"
+    text = (DOCS / "architecture.md").read_text()
+    rooms = {path.name for path in package.iterdir() if path.is_dir()}
+    named = {name for name in re.findall(r"`([a-z_]+(?:/[a-z_]+)+(?:\.py)?)`", text) if name.partition("/")[0] in rooms}
+    assert len(named) > 80
+    assert [name for name in sorted(named) if not (package / name).exists()] == []
+    modules = {path.stem for path in (package / "coordinator").glob("[a-z]*.py")}
+    explained = {Path(name).stem for name in named if name.startswith("coordinator/")}
+    assert modules - explained <= {"config", "responses", "subscriptions", "timers"}
+
+
+def test_functions_on_the_ways_through_the_architecture_exist():
+    text = (DOCS / "architecture.md").read_text().partition("## The way of one JoinGroup")[2]
+    source = "\n".join(path.read_text() for path in (ROOT / "src" / "roster").rglob("*.py"))
+    names = {name.rpartition(".")[2] for name in re.findall(r"`([A-Za-z_.]+)`", text) if "_" in name or "." in name}
+    functions = {name for name in names if not name.isupper()} - {"__consumer_offsets", "reader_options"}
+    assert len(functions) > 25
+    assert [name for name in sorted(functions) if f"def {name}(" not in source and name != "map_arrow"] == []
