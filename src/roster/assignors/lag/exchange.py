@@ -1,4 +1,4 @@
-"""Exchanges between two members that even out lag and leave every count guarantee as it is.
+"""Exchanges between two members that even out lag and keep every guarantee on counts.
 
 Three kinds are allowed: two partitions of one topic change places; an extra of one topic is exchanged for an extra of
 another; an extra passes to a member whose total may grow by one at no loss of fairness. Of all of them the one that
@@ -39,7 +39,7 @@ class Exchange(NamedTuple):
 
 
 class Exchanges:
-    """An assignment that is being evened out.
+    """An assignment whose lag is being evened out.
 
     owner: [partitions], everything owned; changed in place. movable: [partitions] which may change hands, None: all.
     """
@@ -58,15 +58,15 @@ class Exchanges:
         self._in_class: list[Int64] = shares.consumers
 
     def relative(self) -> Float64:
-        """[members] lag of each for one unit of capacity."""
+        """Return [members] the lag per unit of capacity."""
         return np.asarray(self.load / self.shares.weight, dtype=np.float64)
 
     def fullest(self) -> float:
-        """The greatest of them."""
+        """Return the greatest relative lag."""
         return float(self.relative().max(initial=0.0))
 
     def best(self, high: Int64, low: Int64) -> Exchange:
-        """The best exchange for each pair of a fuller and an emptier member."""
+        """Return the best exchange for each pair of a fuller and an emptier member."""
         shares, lag = self.shares, self.lag
         goes, goes_pair = self._gather(high)
         comes, comes_pair = self._gather(low)
@@ -155,7 +155,7 @@ class Exchanges:
         return Exchange(np.full(size, NOTHING), np.full(size, NOTHING), np.zeros(size))
 
     def carry_out(self, high: int, low: int, goes: int, comes: int) -> None:
-        """Make an exchange between two members."""
+        """Apply an exchange between two members."""
         shift = int(self.lag[goes])
         self.owner[goes] = low
         given, taken = self._items[high], self._items[low]

@@ -1,4 +1,4 @@
-"""Filling up an assignment so that every topic is spread evenly and lag as well as can be.
+"""Completion of an assignment: each topic spread evenly, and lag as evenly as that allows.
 
 Members keep their partitions as far as the counts allow. Of what is left each topic's partitions go, in
 decreasing lag, to the members that have fewest of it, and of those to the one with least lag so far (KIP-169). Since
@@ -19,11 +19,11 @@ from roster.model import NO_OWNER, Problem
 from roster.model.arrays import Bool, Float64, Int32, Int64
 
 _FEW = 24
-"""Up to so many members a wave is dealt faster by Python than by numpy."""
+"""Most members for which Python deals a wave faster than numpy."""
 
 
 def complete(problem: Problem, shares: Shares, lag: Int64, owner_before: Int32, bound: float) -> Int32:
-    """[partitions] an owner for everything: counts as `Shares` says and with the fairest totals.
+    """Return [partitions] an owner for each: counts by `Shares`, with the fairest totals.
 
     Changes nothing that is held when counts allow it. `bound` is the lag at which evening out may end.
     """
@@ -87,7 +87,7 @@ class _Placing:
         self._kept_of, self._kept_by, self._kept_begin = kept, member, begin
 
     def _spare(self) -> Int64:
-        """[topics] number of extras."""
+        """Return [topics] the number of extras."""
         counts, weight = self.problem.counts, self.shares.topic_weight
         if (self.shares.weight == 1).all():
             return np.asarray(counts % np.maximum(weight, 1), dtype=np.int64)
@@ -119,10 +119,10 @@ class _Placing:
         self.level()
         return bool((before == self.owner).all())
 
-    # What is free.
+    # Free partitions.
 
     def fill(self) -> None:
-        """Give every member the least it is due of every topic; `extras` is what is left."""
+        """Give every member its minimum of every topic; `extras` is the rest."""
         lag, free = self.lag, self.free
         free = free[np.lexsort((-lag[free], self.topic_of[free]))]
         begin = np.searchsorted(self.topic_of[free], np.arange(self.topics + 1))

@@ -1,7 +1,7 @@
 """The assignors that balance lag: the records of each partition still to be read.
 
 `lag` is KIP-169 and more. Within a topic the counts of its subscribers differ by one at most, whatever the lags are; so
-do totals, as far as that allows (the text, which counts each topic by itself, gives 100 topics of one partition to one
+do totals, as far as that allows (KIP-169, which counts each topic by itself, gives 100 topics of one partition to one
 of ten members). Within those counts lag is evened out: dealt out in decreasing order to the member with least, then
 repaired by exchanges until none relieves the fullest member. `Plan.lag` has the result and a lower bound.
 
@@ -236,7 +236,7 @@ class LagStickyAssignor(StickyAssignor):
         self.options = options
 
     def assign(self, problem: Problem) -> Plan:
-        """See the text of this module."""
+        """See the documentation of this module."""
         return _decide(problem, self.options, cooperative=False)
 
     def subscription_user_data(self, join: JoinContext) -> bytes | None:
@@ -254,7 +254,7 @@ class LagCooperativeStickyAssignor(CooperativeStickyAssignor):
         self.options = options
 
     def assign(self, problem: Problem) -> Plan:
-        """See the text of this module."""
+        """See the documentation of this module."""
         return _decide(problem, self.options, cooperative=True)
 
     def subscription_user_data(self, join: JoinContext) -> bytes | None:

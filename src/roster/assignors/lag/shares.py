@@ -1,7 +1,7 @@
 """How many partitions each member may have, where every topic must be spread evenly (KIP-169's guarantee).
 
 Of a topic's n partitions a subscriber has its share n x capacity / capacities of all subscribers, rounded down, or one
-more (an extra) if its share is no whole number. With equal capacities that is the text's guarantee: counts within a
+more (an extra) if its share is no whole number. With equal capacities that is KIP-169's guarantee: counts within a
 topic differ by one at most. Who gets the extras is free topic by topic; `level` chooses so that the totals over all
 topics are fairest too.
 """

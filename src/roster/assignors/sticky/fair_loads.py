@@ -89,7 +89,7 @@ def fairest(table: Table, placed: Int64, *, wants_placed: bool = False) -> Level
 
 
 class _Part:
-    """Rows and classes that are settled apart from the others, with what of their supply is placed where so far."""
+    """A subproblem: rows and classes settled apart from the others, with the placement of their supply so far."""
 
     def __init__(self, table: Table, placed: Int64, cells: Int64, rows: Int64, classes: Int64) -> None:
         self.table, self.placed = table, placed
@@ -109,9 +109,9 @@ class _Part:
         )
 
     def even_out(self) -> None:
-        """Bring loads to the mean, rounded down or up, as far as excess meets demand; the rest is to be found out.
+        """Bring loads to the mean, rounded down or up, as far as excess meets demand; later steps settle the rest.
 
-        What is neither above nor below stays out of it, so that no later step has to take back what this one did.
+        Members at the mean take no part, so that no later step has to undo this one.
         """
         excess = self.network.excess
         between = np.clip(excess, -self.size, 0)
@@ -125,18 +125,18 @@ class _Part:
         return self.network.reachable()
 
     def bring_down_to(self, level: int) -> None:
-        """Lower the loads that are above `level`, where that can be; none of the others gets smaller by it."""
+        """Lower the loads above `level` where possible; no other load gets smaller."""
         self.network.excess += (self.level - level) * self.size
         self.level = level
         self.network.solve()
 
     def cut(self, chosen: Bool) -> _Part:
-        """The part of this one that has the chosen rows and classes, between which and the others nothing runs."""
+        """Return the subproblem of the chosen rows and classes, which share no placement with the others."""
         cells, rows, classes = self.record(chosen)
         return _Part(self.table, self.placed, cells, rows, classes)
 
     def record(self, chosen: Bool) -> tuple[Int64, Int64, Int64]:
-        """Note what is placed between the chosen rows and classes; (their cells, rows, classes)."""
+        """Record the placement between the chosen rows and classes; return (their cells, rows, classes)."""
         flow = self.network.flow
         stuck = self.network.excess[: len(self.rows)]
         rows, classes = chosen[: len(self.rows)], chosen[len(self.rows) :]
@@ -153,7 +153,7 @@ class _Part:
 
 
 def spread(table: Table, supply: Int64, load: Int64) -> Int64:
-    """[cells] a supply of each row laid out over its classes, roughly so that with it their loads come out alike."""
+    """Return [cells] a first placement of each row's supply, with roughly equal loads."""
     rows = np.flatnonzero(supply)
     if not len(rows):
         return np.zeros(len(table.row), dtype=np.int64)

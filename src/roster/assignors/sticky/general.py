@@ -77,7 +77,7 @@ def _kinds(problem: Problem, *, by_rack: bool) -> _Kinds:
 
 
 class _Exchange:
-    """The flow that says what must change hands, and its translation into partitions.
+    """The flow that decides which partitions move, and its translation into partitions.
 
     A holding is a (member, row) pair with at least one partition.
     """
@@ -113,7 +113,7 @@ class _Exchange:
         )
 
     def owners(self, problem: Problem, has: Int32) -> Int32:
-        """[partitions] the plan."""
+        """Return [partitions] the plan."""
         nothing_to_lose = not len(self.held) and not self.kinds.off_rack.any()
         levels = self._levels(wants_placed=nothing_to_lose)
         kept, row_to_class, class_to_member = (self._as_placed if nothing_to_lose else self._cheapest)(levels)
@@ -131,7 +131,7 @@ class _Exchange:
         return fairest(table, placed + spread(table, left, load), wants_placed=wants_placed)
 
     def _as_placed(self, levels: Levels) -> tuple[Int64, Int64, Int64]:
-        """The same as `_cheapest` where nothing is held and racks say nothing: every way to reach the loads will do."""
+        """Replace `_cheapest` where nothing is held and racks do not matter: every way to reach the loads will do."""
         table = self.kinds.table
         inside = levels.block_of_row[table.row] == levels.block_of_class[table.column]
         row_to_class = np.where(inside, levels.placed, 0)

@@ -35,7 +35,7 @@ class BrokenError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What became of a request: an answer, or None when the connection broke, for the reason in `problem`."""
+    """Result of a request: a response, or None if the connection broke, with the reason in `problem`."""
 
     broker: int
     request: Message

@@ -1,4 +1,4 @@
-"""What to ask which broker for next, and what its answers mean: the decisions of a reading task, without I/O or clock.
+"""Decisions of a reading task, without I/O or clock: the next request to each broker, and the use of its responses.
 
 A range of offsets ends where a batch at or past its end was seen, or one that reaches up to it: control records and
 compaction leave gaps. Source: Kafka's protocol guide, "Fetch", "ListOffsets", "Metadata"; KIP-74 (an answer holds at
@@ -61,7 +61,7 @@ class Settings:
 
 @dataclass(slots=True)
 class Knowledge:
-    """What outlives a task: brokers' addresses, leaders as (broker, epoch), and bytes per offset seen last."""
+    """State that outlives a task: brokers' addresses, leaders as (broker, epoch), and bytes per offset seen last."""
 
     brokers: dict[int, Address] = field(default_factory=dict)
     leaders: dict[tuple[str, int], tuple[int, int]] = field(default_factory=dict)
@@ -129,7 +129,7 @@ class Ranges:
 
     @property
     def is_done(self) -> bool:
-        """Whether every range has been read."""
+        """True once every range has been read."""
         return not self._open
 
     def waiting(self) -> list[str]:
@@ -143,7 +143,7 @@ class Ranges:
         return min(times) - now if times else None
 
     def requests(self, now: float) -> list[tuple[int, Message]]:
-        """What to send to whom now; each broker has one request at a time, as it would not begin another anyway."""
+        """Return the requests to send now; one at a time per broker, which would not begin another anyway."""
         due = [r for r in self._open.values() if r.not_before <= now]
         sent: list[tuple[int, Message]] = []
         homeless = sorted({r.topic for r in due if self._home(r) is None})
@@ -218,7 +218,7 @@ class Ranges:
                 self._forget(r, now)
 
     def _forget(self, r: _Range, now: float) -> None:
-        """Where the partition is has to be asked anew."""
+        """Forget the partition's replica or leader, so that it is looked up again."""
         if self._knowledge.replicas.pop(r.key, None) is None:
             self._knowledge.leaders.pop(r.key, None)
         r.delay(now)

@@ -25,7 +25,7 @@ _LONGEST_WAIT = 1.0
 
 @dataclass(slots=True)
 class _Session:
-    """What a worker process keeps between tasks."""
+    """State that a worker process keeps between tasks."""
 
     connections: Connections
     bootstrap: list[Address]
