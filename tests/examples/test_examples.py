@@ -130,6 +130,7 @@ def test_an_assignor_of_ones_own_assigns_by_racks_that_members_send(tmp_path, bo
     assert run(tmp_path, "custom_assignor", bootstrap) == expected
 
 
+@pytest.mark.process
 def test_who_gets_what_moves_two_partitions_and_says_why(tmp_path):
     *moves, now, later = run(tmp_path, "who_gets_what")
     assert [move[:8] for move in moves] == [entry[:8] for entry in moves if " to c (" in entry]
