@@ -457,5 +457,5 @@ def test_what_is_not_in_memory_is_read_by_a_thread(
     client: RawClient, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     produce(client, topic, batch([b"cold"]))
-    monkeypatch.setattr("roster.broker.log.segment.read_cached", lambda *_: None)
+    monkeypatch.setattr("roster.broker.log.segment_reader.read_cached", lambda *_: None)
     assert bytes(fetch(client, topic, 0).records) == placed(batch([b"cold"]), 0)

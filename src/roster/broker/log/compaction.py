@@ -55,7 +55,7 @@ def rewrite(segments: Sequence[Segment], index_interval_bytes: int, keep_tombsto
             if kept:
                 data = batch if len(kept) == len(records) else memoryview(_rebuild(header, kept))
                 compacted.append(read_header(data), data, header.base_offset, LEADER_EPOCH)
-    compacted.next_offset = segments[-1].next_offset
+    compacted.extend(segments[-1].next_offset)
     last = Segment(directory, segments[-1].base_offset, index_interval_bytes)
     producers = last.load_sidecar()
     if producers is None:

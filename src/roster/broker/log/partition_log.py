@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from roster.broker.log.batch_check import LEADER_EPOCH
 from roster.broker.log.open_files import OPEN_FILES
-from roster.broker.log.producer_state import NO_PRODUCER, ProducerTable
+from roster.broker.log.producer_state import ProducerTable
 from roster.broker.log.recovery import Recovery
-from roster.broker.log.segment import BEFORE_ALL_TIME, Segment
-from roster.wire.records import read_batch
+from roster.broker.log.segment import Segment
+from roster.broker.log.segment_index import BEFORE_ALL_TIME
+from roster.wire.records import NO_PRODUCER, read_batch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

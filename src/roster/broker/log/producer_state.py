@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from roster.wire import ErrorCode
+from roster.wire.records import NO_PRODUCER
 
 if TYPE_CHECKING:
     from roster.wire.records import BatchHeader
 
 REMEMBERED_BATCHES = 5
 """Batches a producer may have in flight, and so the oldest retry that can arrive (Kafka's number)."""
-NO_PRODUCER = -1
 HIGHEST_GIVEN_ID = (1 << 62) - 1
 """Higher producer ids are a client's invention: a broker that counts up never reaches them."""
 _SEQUENCES = 1 << 31

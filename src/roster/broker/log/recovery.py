@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
 from roster.broker.log.batch_check import EPOCH_AND_MAGIC, NO_END, CorruptSegmentError, Damage, check_batch
 from roster.broker.log.files import names_in, sync_directory, sync_file
-from roster.broker.log.producer_state import NO_PRODUCER, ProducerTable
-from roster.broker.log.segment import LOG_SUFFIX, SIDECAR_SUFFIX, Segment
+from roster.broker.log.producer_state import ProducerTable
+from roster.broker.log.segment import LOG_SUFFIX, Segment
+from roster.broker.log.sidecar import SIDECAR_SUFFIX
 from roster.wire import WireError
-from roster.wire.records import HEADER_SIZE, verify_crc
+from roster.wire.records import HEADER_SIZE, NO_PRODUCER, verify_crc
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
