@@ -19,8 +19,9 @@ from roster.broker import BrokerConfig, refusals
 from roster.broker.call import CloseConnection
 from roster.broker.connection import ReceiveBudget
 from roster.broker.dispatch import HANDLERS
+from roster.broker.served import SERVED
 from roster.testing.broker import BrokerProcess, running_broker
-from roster.wire import API_VERSIONS, ApiKey
+from roster.wire import ApiKey
 from roster.wire.messages import ApiVersionsRequest, HeartbeatRequest, MetadataRequest
 from tests.broker.batches import batch
 from tests.broker.rawclient import RawClient
@@ -85,7 +86,7 @@ def test_bad_bytes_close_their_connection_with_a_warning_and_nothing_else(
 @settings(max_examples=examples(150), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(key=st.sampled_from(sorted(HANDLERS)), data=st.data())
 def test_any_bytes_under_any_header_leave_the_broker_alive(broker: Broker, key: int, data: st.DataObject) -> None:
-    version = data.draw(st.sampled_from(list(API_VERSIONS[ApiKey(key)])))
+    version = data.draw(st.sampled_from(list(SERVED[ApiKey(key)])))
     body = data.draw(st.binary(max_size=60))
     with RawClient(broker.address) as client:
         client.socket.sendall(header(key, version, body))

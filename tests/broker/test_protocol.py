@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from roster.broker.served import SERVED
 from roster.wire import API_VERSIONS, ZERO_UUID, ApiKey, ErrorCode
 from roster.wire.messages import (
     ApiVersionsRequest,
@@ -82,17 +83,23 @@ def metadata(client: RawClient, *names: str, create: bool = False, version: int 
 
 
 @pytest.mark.parametrize("version", list(API_VERSIONS[ApiKey.API_VERSIONS]))
-def test_api_versions_lists_every_request_the_wire_speaks(client: RawClient, version: int) -> None:
+def test_api_versions_lists_every_request_the_broker_serves(client: RawClient, version: int) -> None:
     response = client.ask(ApiVersionsRequest(client_software_name="raw", client_software_version="1"), version)
     assert response.error_code == ErrorCode.NONE
     offered = {entry.api_key: entry.max_version for entry in response.api_keys}
-    assert offered == {int(key): versions.high for key, versions in API_VERSIONS.items()}
+    assert offered == {int(key): versions.high for key, versions in SERVED.items()}
 
 
 def test_every_request_offered_has_a_handler() -> None:
     from roster.broker.dispatch import HANDLERS
 
-    assert set(HANDLERS) == set(API_VERSIONS)
+    assert set(HANDLERS) == set(SERVED)
+
+
+def test_a_version_that_is_not_offered_closes_the_connection(client: RawClient) -> None:
+    beyond = SERVED[ApiKey.INIT_PRODUCER_ID].high + 1
+    client.send(InitProducerIdRequest(), beyond)
+    assert client.is_closed()
 
 
 def test_an_api_versions_request_from_the_future_is_answered_in_v0(client: RawClient) -> None:

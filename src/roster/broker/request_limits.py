@@ -11,8 +11,9 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from roster.broker.call import CloseConnection
+from roster.broker.served import is_served
 from roster.wire import ApiKey
-from roster.wire.frames import decode_request
+from roster.wire.frames import UnsupportedVersion, decode_request
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable
@@ -58,12 +59,19 @@ async def decode(frame: bytes) -> tuple[RequestHeader, Message]:
     """Read a frame; raise WireError as `decode_request` does, CloseConnection for more than MAX_ITEMS items."""
     is_produce = int.from_bytes(frame[:2], "big") == ApiKey.PRODUCE
     if len(frame) <= (INLINE_PRODUCE_BYTES if is_produce else INLINE_BYTES):
-        return decode_request(frame)
+        return _decode(frame)
     return await asyncio.to_thread(_decode_counting, frame)
 
 
-def _decode_counting(frame: bytes) -> tuple[RequestHeader, Message]:
+def _decode(frame: bytes) -> tuple[RequestHeader, Message]:
     header, message = decode_request(frame)
+    if not is_served(header.api_key, header.api_version):
+        raise UnsupportedVersion(header)
+    return header, message
+
+
+def _decode_counting(frame: bytes) -> tuple[RequestHeader, Message]:
+    header, message = _decode(frame)
     if count_items(message, MAX_ITEMS) > MAX_ITEMS:
         raise CloseConnection(f"a {type(message).__name__} of more than {MAX_ITEMS} items")
     return header, message

@@ -82,13 +82,13 @@ def encode_key(key: Key) -> bytes:
 
 def decode_key(data: Buffer) -> Key | None:
     """Read a key; None for a type Roster does not know (consumer, share and streams groups)."""
-    kind = _prefix(data, "record key: type")
+    kind = read_version(data, "record key: type")
     if kind < 0:
         raise WireError(f"record key: type {kind}")
     if kind in (_OFFSET_COMMIT_LEGACY, _OFFSET_COMMIT):
-        return _exactly(OffsetCommitKey, 0, data)
+        return decode_exactly(OffsetCommitKey, 0, data)
     if kind == _GROUP_METADATA:
-        return _exactly(GroupMetadataKey, 0, data)
+        return decode_exactly(GroupMetadataKey, 0, data)
     return None
 
 
@@ -102,10 +102,10 @@ def encode_value(value: Value, version: int | None = None) -> bytes:
 
 def decode_value(key: Key, data: Buffer) -> Value:
     """Read the value that belongs to `key` (a tombstone is no value: ask before)."""
-    version = _prefix(data, "record value: version")
+    version = read_version(data, "record value: version")
     if isinstance(key, OffsetCommitKey):
-        return _exactly(OffsetCommitValue, version, data)
-    return _exactly(GroupMetadataValue, version, data)
+        return decode_exactly(OffsetCommitValue, version, data)
+    return decode_exactly(GroupMetadataValue, version, data)
 
 
 def partition_of(group_id: str, count: int = 50) -> int:
@@ -119,13 +119,15 @@ def partition_of(group_id: str, count: int = 50) -> int:
     return value % count
 
 
-def _prefix(data: Buffer, where: str) -> int:
+def read_version(data: Buffer, where: str) -> int:
+    """Read the int16 that keys and values of Kafka's internal topics begin with; `where` names it in the error."""
     if len(data) < _PREFIX.size:
         raise WireError(f"{where}: needs {_PREFIX.size} bytes, there are {len(data)}")
     return cast("int", _PREFIX.unpack_from(data)[0])
 
 
-def _exactly(cls: type[_V], version: int, data: Buffer) -> _V:
+def decode_exactly(cls: type[_V], version: int, data: Buffer) -> _V:
+    """Read the table behind that int16, up to the end of the record; WireError if bytes are left."""
     message, end = decode_from(cls, version, data, _PREFIX.size)
     if end != len(data):
         raise WireError(f"{cls.__table__.name} v{version}: {len(data) - end} bytes behind the end of the record")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from roster.broker import permissions
 from roster.broker.log.batch_check import LEADER_EPOCH
 from roster.broker.request_limits import in_slices
+from roster.broker.served import SERVED
 from roster.broker.topics import InvalidTopicError, TopicExistsError, check_name
 from roster.wire import ZERO_UUID, ErrorCode
 from roster.wire.frames import advertised
@@ -38,7 +39,7 @@ _BATCHED_COORDINATORS_SINCE = 4
 
 async def api_versions(services: Services, call: Call[ApiVersionsRequest]) -> Message:
     """Return the supported versions of every request."""
-    return ApiVersionsResponse(api_keys=advertised())
+    return ApiVersionsResponse(api_keys=advertised(SERVED))
 
 
 async def metadata(services: Services, call: Call[MetadataRequest]) -> Message:

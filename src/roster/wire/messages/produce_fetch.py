@@ -82,24 +82,6 @@ class ProduceResponse(Message, key=ApiKey.PRODUCE, versions="3-13", flexible="9+
     node_endpoints: list[Node] = array(Node, "10+", tag=0)
 
 
-class InitProducerIdRequest(Message, key=ApiKey.INIT_PRODUCER_ID, versions="0-5", flexible="2+"):
-    """Ask for a producer id; a null transactional id asks for idempotence only (KIP-98, KIP-360)."""
-
-    transactional_id: str | None = string(nullable="0+", default=None)
-    transaction_timeout_ms: int = int32()
-    producer_id: int = int64("3+", default=-1)
-    producer_epoch: int = int16("3+", default=-1)
-
-
-class InitProducerIdResponse(Message, key=ApiKey.INIT_PRODUCER_ID, versions="0-5", flexible="2+"):
-    """The producer id and its epoch."""
-
-    throttle_time_ms: int = int32(ignorable=True)
-    error_code: int = int16()
-    producer_id: int = int64(default=-1)
-    producer_epoch: int = int16()
-
-
 class FetchRequest(Message, key=ApiKey.FETCH, versions="4-18", flexible="12+"):
     """Read batches from offsets on, waiting up to `max_wait_ms` for `min_bytes`. Session epoch -1: no fetch session
     (KIP-227).

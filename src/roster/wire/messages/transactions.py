@@ -1,0 +1,228 @@
+"""Requests of transactional producers to their coordinator, and of the coordinator to partitions (KIP-98, KIP-890)."""
+
+from __future__ import annotations
+
+from roster.wire.api import ApiKey
+from roster.wire.codec.fields import array, boolean, int8, int16, int32, int64, string
+from roster.wire.codec.table import Message, Struct
+
+
+class InitProducerIdRequest(Message, key=ApiKey.INIT_PRODUCER_ID, versions="0-6", flexible="2+"):
+    """Ask for a producer id; a null transactional id asks for idempotence only (KIP-98, KIP-360).
+
+    Producer id and epoch -1 begin a new instance; the client's own ones ask for a new epoch after an error. v6 is of
+    two-phase commit (KIP-939).
+    """
+
+    transactional_id: str | None = string(nullable="0+", default=None)
+    transaction_timeout_ms: int = int32()
+    producer_id: int = int64("3+", default=-1)
+    producer_epoch: int = int16("3+", default=-1)
+    enable2_pc: bool = boolean("6+")
+    keep_prepared_txn: bool = boolean("6+")
+
+
+class InitProducerIdResponse(Message, key=ApiKey.INIT_PRODUCER_ID, versions="0-6", flexible="2+"):
+    """The producer id and its epoch; with v6 also those of a transaction that is kept."""
+
+    throttle_time_ms: int = int32(ignorable=True)
+    error_code: int = int16()
+    producer_id: int = int64(default=-1)
+    producer_epoch: int = int16()
+    ongoing_txn_producer_id: int = int64("6+", default=-1, ignorable=True)
+    ongoing_txn_producer_epoch: int = int16("6+", default=-1, ignorable=True)
+
+
+class AddPartitionsToTxnRequest(Message, key=ApiKey.ADD_PARTITIONS_TO_TXN, versions="0-5", flexible="3+"):
+    """Add partitions to a transaction before writing to them: up to v3 from clients, from v4 from brokers, batched.
+
+    `verify_only` asks whether the partitions are in the transaction already.
+    """
+
+    class Transaction(Struct):
+        """The partitions for one transactional id."""
+
+        class Topic(Struct):
+            """Partitions of one topic."""
+
+            name: str = string()
+            partitions: list[int] = array(int32())
+
+        transactional_id: str = string()
+        producer_id: int = int64()
+        producer_epoch: int = int16()
+        verify_only: bool = boolean()
+        topics: list[Topic] = array(Topic)
+
+    Topic = Transaction.Topic
+
+    transactions: list[Transaction] = array(Transaction, "4+")
+    v3_and_below_transactional_id: str = string("0-3")
+    v3_and_below_producer_id: int = int64("0-3")
+    v3_and_below_producer_epoch: int = int16("0-3")
+    v3_and_below_topics: list[Transaction.Topic] = array(Transaction.Topic, "0-3")
+
+
+class AddPartitionsToTxnResponse(Message, key=ApiKey.ADD_PARTITIONS_TO_TXN, versions="0-5", flexible="3+"):
+    """One error per partition."""
+
+    class TransactionResult(Struct):
+        """The outcome for one transactional id."""
+
+        class TopicResult(Struct):
+            """The partitions of one topic."""
+
+            class PartitionResult(Struct):
+                """The outcome for one partition."""
+
+                partition_index: int = int32()
+                partition_error_code: int = int16()
+
+            name: str = string()
+            results_by_partition: list[PartitionResult] = array(PartitionResult)
+
+        transactional_id: str = string()
+        topic_results: list[TopicResult] = array(TopicResult)
+
+    TopicResult = TransactionResult.TopicResult
+    PartitionResult = TransactionResult.TopicResult.PartitionResult
+
+    throttle_time_ms: int = int32(ignorable=True)
+    error_code: int = int16("4+", ignorable=True)
+    results_by_transaction: list[TransactionResult] = array(TransactionResult, "4+")
+    results_by_topic_v3_and_below: list[TransactionResult.TopicResult] = array(TransactionResult.TopicResult, "0-3")
+
+
+class AddOffsetsToTxnRequest(Message, key=ApiKey.ADD_OFFSETS_TO_TXN, versions="0-4", flexible="3+"):
+    """Add the partition of `__consumer_offsets` that has a group to a transaction."""
+
+    transactional_id: str = string()
+    producer_id: int = int64()
+    producer_epoch: int = int16()
+    group_id: str = string()
+
+
+class AddOffsetsToTxnResponse(Message, key=ApiKey.ADD_OFFSETS_TO_TXN, versions="0-4", flexible="3+"):
+    """The outcome."""
+
+    throttle_time_ms: int = int32(ignorable=True)
+    error_code: int = int16()
+
+
+class EndTxnRequest(Message, key=ApiKey.END_TXN, versions="0-5", flexible="3+"):
+    """Commit or abort a transaction; from v5 every end gives the producer a new epoch (KIP-890)."""
+
+    transactional_id: str = string()
+    producer_id: int = int64()
+    producer_epoch: int = int16()
+    committed: bool = boolean()
+
+
+class EndTxnResponse(Message, key=ApiKey.END_TXN, versions="0-5", flexible="3+"):
+    """The outcome, and from v5 producer id and epoch of the next transaction."""
+
+    throttle_time_ms: int = int32(ignorable=True)
+    error_code: int = int16()
+    producer_id: int = int64("5+", default=-1, ignorable=True)
+    producer_epoch: int = int16("5+", default=-1, ignorable=True)
+
+
+class WriteTxnMarkersRequest(Message, key=ApiKey.WRITE_TXN_MARKERS, versions="1-2", flexible="1+"):
+    """Write the markers that end transactions; from brokers, and from tools that abort a hanging one (KIP-664)."""
+
+    class Marker(Struct):
+        """The marker of one producer; `transaction_result` True commits. Version 2 and up: that of the transaction."""
+
+        class Topic(Struct):
+            """Partitions of one topic."""
+
+            name: str = string()
+            partition_indexes: list[int] = array(int32())
+
+        producer_id: int = int64()
+        producer_epoch: int = int16()
+        transaction_result: bool = boolean()
+        topics: list[Topic] = array(Topic)
+        coordinator_epoch: int = int32()
+        transaction_version: int = int8("2+", ignorable=True)
+
+    Topic = Marker.Topic
+
+    markers: list[Marker] = array(Marker)
+
+
+class WriteTxnMarkersResponse(Message, key=ApiKey.WRITE_TXN_MARKERS, versions="1-2", flexible="1+"):
+    """One error per partition of each marker."""
+
+    class Marker(Struct):
+        """The outcome of one producer's marker."""
+
+        class Topic(Struct):
+            """The partitions of one topic."""
+
+            class Partition(Struct):
+                """The outcome for one partition."""
+
+                partition_index: int = int32()
+                error_code: int = int16()
+
+            name: str = string()
+            partitions: list[Partition] = array(Partition)
+
+        producer_id: int = int64()
+        topics: list[Topic] = array(Topic)
+
+    Topic = Marker.Topic
+    Partition = Marker.Topic.Partition
+
+    markers: list[Marker] = array(Marker)
+
+
+class TxnOffsetCommitRequest(Message, key=ApiKey.TXN_OFFSET_COMMIT, versions="0-5", flexible="3+"):
+    """Store offsets that count once the transaction commits; v3 and up name the member and its generation (KIP-447)."""
+
+    class Topic(Struct):
+        """The partitions of one topic."""
+
+        class Partition(Struct):
+            """The next offset to read, with whatever text the client attaches."""
+
+            partition_index: int = int32()
+            committed_offset: int = int64()
+            committed_leader_epoch: int = int32("2+", default=-1, ignorable=True)
+            committed_metadata: str | None = string(nullable="0+")
+
+        name: str = string()
+        partitions: list[Partition] = array(Partition)
+
+    Partition = Topic.Partition
+
+    transactional_id: str = string()
+    group_id: str = string()
+    producer_id: int = int64()
+    producer_epoch: int = int16()
+    generation_id: int = int32("3+", default=-1)
+    member_id: str = string("3+")
+    group_instance_id: str | None = string("3+", nullable="3+", default=None)
+    topics: list[Topic] = array(Topic)
+
+
+class TxnOffsetCommitResponse(Message, key=ApiKey.TXN_OFFSET_COMMIT, versions="0-5", flexible="3+"):
+    """One error per partition."""
+
+    class Topic(Struct):
+        """The partitions of one topic."""
+
+        class Partition(Struct):
+            """The outcome for one partition."""
+
+            partition_index: int = int32()
+            error_code: int = int16()
+
+        name: str = string()
+        partitions: list[Partition] = array(Partition)
+
+    Partition = Topic.Partition
+
+    throttle_time_ms: int = int32(ignorable=True)
+    topics: list[Topic] = array(Topic)
