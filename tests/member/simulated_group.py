@@ -76,6 +76,8 @@ class Faults:
     slow_release: float = 0.0
     no_offsets: float = 0.0
     delay: int = 30
+    finish: int = 500
+    """Longest time (ms) to finish revoked work."""
 
 
 @dataclass
@@ -191,7 +193,7 @@ class Actor:
             self.positions[partition] = self.world.committed.get(partition, 0)
         if news.revoking:
             slow = self.world.chance.random() < self.world.faults.slow_release
-            delay = 2 * REBALANCE if slow else self.world.chance.randint(0, 500)
+            delay = 2 * REBALANCE if slow else self.world.chance.randint(0, self.world.faults.finish)
             self.world.after(delay, lambda: self._finish(news.revoking, news.epoch))
 
     def _finish(self, partitions: frozenset[TopicPartition], epoch: int) -> None:
@@ -264,14 +266,19 @@ class World:
     # Processes.
 
     def join(
-        self, name: str, assignors: tuple[str | Assignor, ...], instance: str | None = None, **options: object
+        self,
+        name: str,
+        assignors: tuple[str | Assignor, ...],
+        instance: str | None = None,
+        heartbeat_ms: int = HEARTBEAT,
+        **options: object,
     ) -> Actor:
         config = MemberConfig(
             group=GROUP,
             selection=frozenset(self.topics),
             assignors=assignors,
             session_timeout_ms=SESSION,
-            heartbeat_interval_ms=HEARTBEAT,
+            heartbeat_interval_ms=heartbeat_ms,
             rebalance_timeout_ms=REBALANCE,
             request_timeout_ms=8_000,
             metadata_max_age_ms=5_000,

@@ -59,7 +59,7 @@ class GroupMember:
         assignors: assignors that the group may use, most wanted first, by name or, with options, as an Assignor:
             lag_cooperative_sticky(LagOptions(max_skew=0.5)) of roster.assignors.
         session_timeout_ms: ms without a heartbeat after which the coordinator removes the member.
-        heartbeat_interval_ms: ms between heartbeats, less than the session timeout.
+        heartbeat_interval_ms: ms between heartbeats, less than the session timeout; sooner after a rebalance.
         rebalance_timeout_ms: ms that the group waits for this member to finish revoked work.
         request_timeout_ms: ms to wait for a response of a broker.
         metadata_max_age_ms: ms between looks for new topics and partitions.
@@ -85,7 +85,7 @@ class GroupMember:
         *,
         assignors: str | Assignor | Sequence[str | Assignor] = DEFAULT_ASSIGNORS,
         session_timeout_ms: int = 45_000,
-        heartbeat_interval_ms: int = 3_000,
+        heartbeat_interval_ms: int = 1_000,
         rebalance_timeout_ms: int = 300_000,
         request_timeout_ms: int = 30_000,
         metadata_max_age_ms: int = 300_000,

@@ -44,7 +44,7 @@ class MemberConfig:
     selection: Selection
     assignors: tuple[str | Assignor, ...] = DEFAULT_ASSIGNORS
     session_timeout_ms: int = 45_000
-    heartbeat_interval_ms: int = 3_000
+    heartbeat_interval_ms: int = 1_000
     rebalance_timeout_ms: int = 300_000
     request_timeout_ms: int = 30_000
     metadata_max_age_ms: int = 300_000

@@ -11,6 +11,7 @@ from roster.member.backoff import RandomSource
 from roster.member.commit_queue import CommitQueue
 from roster.member.config import MemberConfig
 from roster.member.events import Publish, Report
+from roster.member.follow_up import heartbeat_interval
 from roster.member.outbox import Identity, InFlight, Outbox
 from roster.member.ownership import PartitionOwnership
 from roster.member.states import TRANSITIONS, MemberState, Trigger
@@ -52,6 +53,8 @@ class MemberContext:
         self.rejoins_after_revocation = False
         """True when the next JoinGroup hands back partitions that the last assignment gave to others."""
 
+        self.cooperative_sync: int | None = None
+        """Time of the newest SyncGroup response under a cooperative assignor (ms); None while there is none."""
         self.turned_eager: str | None = None
         """Reason to join once more after the group went over from a cooperative assignor to an eager one."""
 
@@ -105,8 +108,9 @@ class MemberContext:
         return self.generation != NO_GENERATION and self.state is not MemberState.PREPARING_REBALANCE
 
     def schedule_heartbeat(self) -> None:
-        """Set the next heartbeat to one interval from now."""
-        self.out.set(HEARTBEAT, self.out.now + self.config.heartbeat_interval_ms)
+        """Set the next heartbeat to one interval from now; a short one while a follow-up round may come."""
+        since_sync = None if self.cooperative_sync is None else self.out.now - self.cooperative_sync
+        self.out.set(HEARTBEAT, self.out.now + heartbeat_interval(self.config.heartbeat_interval_ms, since_sync))
 
     # Revocation and loss.
 

@@ -96,6 +96,7 @@ def on_join_group_response(me: MemberContext, response: JoinGroupResponse, reque
         me.generation, me.member_id = response.generation_id, response.member_id
         me.protocol_name = response.protocol_name
         me.leader = response.leader == response.member_id
+        me.cooperative_sync = None
         me.schedule_heartbeat()
         if me.is_eager and me.ownership.owned_or_revoking:
             me.turned_eager = f"gave up everything: the group went over to {me.protocol_name}"

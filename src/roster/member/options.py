@@ -30,8 +30,9 @@ GROUP_OPTIONS = by_name(
         Option(
             "heartbeat_interval_ms",
             "int",
-            "time between heartbeats; less than the session timeout, usually a third of it or less",
-            3_000,
+            "time between heartbeats, and so until a member learns of a rebalance; less than the session "
+            "timeout, usually a third of it or less; after a rebalance they come every 100 ms at first",
+            1_000,
             unit="ms",
             least=1,
             kafka="heartbeat.interval.ms",

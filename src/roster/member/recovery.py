@@ -71,6 +71,7 @@ def reset_generation(me: MemberContext, reason: str, action: Action) -> None:
     me.topics.stop_tracking_group()
     me.last_assignment = (NO_GENERATION, frozenset())
     me.rejoins_after_revocation = False
+    me.cooperative_sync = None
     me.out.cancel(HEARTBEAT)
     me.lose(me.ownership.owned_or_revoking, reason)
     me.request_rejoin(reason)

@@ -52,6 +52,8 @@ def on_sync_group_response(me: MemberContext, response: SyncGroupResponse, reque
         return
     me.transition(Trigger.SYNC_ACCEPTED)
     me.failures[JOIN] = 0
+    me.cooperative_sync = None if me.is_eager else me.out.now
+    me.schedule_heartbeat()
     on_join_complete(me, assigned)
 
 
