@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import importlib.util
 import inspect
+import pydoc
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,9 +30,12 @@ SIGNATURES = [(Pipeline, PIPELINE_OPTIONS), (GroupMember, GROUP_MEMBER_OPTIONS)]
 
 @pytest.mark.parametrize(("public", "options"), SIGNATURES)
 def test_a_signature_is_as_declared(public, options):
-    parameters = list(inspect.signature(public.__init__).parameters.values())[1:]
+    parameters = inspect.signature(public).parameters.values()
     given = {each.name: REQUIRED if each.default is each.empty else each.default for each in parameters}
     assert list(given.items()) == [(name, option.default) for name, option in options.items()]
+    shown = inspect.signature(public, eval_str=True)
+    assert all(each.annotation is not each.empty for each in shown.parameters.values())
+    assert f"{public.__name__}({next(iter(options))}:" in pydoc.plain(pydoc.render_doc(public)), "what help() prints"
 
 
 @pytest.mark.parametrize(
@@ -62,7 +66,7 @@ def test_the_reference_has_a_row_for_each_option(page):
     shown = hooks.on_page_markdown((DOCS / "reference" / page).read_text())
     rows = re.findall(r"^\| `(\w+)` \|", shown, re.MULTILINE)
     public, _ = SIGNATURES[["pipeline.md", "client.md"].index(page)]
-    assert rows == list(inspect.signature(public.__init__).parameters)[1:]
+    assert rows == list(inspect.signature(public).parameters)
     assert all(line.count(" | ") == 4 for line in shown.splitlines() if re.match(r"\| `\w+` \|", line))
 
 

@@ -134,10 +134,22 @@ def test_the_forms_options_may_take() -> None:
 
 
 def test_every_foreign_name_leads_to_an_option_there_is() -> None:
-    known = inspect.signature(Pipeline.__init__).parameters
+    known = inspect.signature(Pipeline).parameters
     for fix in options._FOREIGN.values():
         assert fix.partition("=")[0] in known
     refuse_foreign_names(known, known)
+
+
+def test_a_subclass_has_options_of_its_own() -> None:
+    class Counted(Pipeline):
+        def __init__(self, group: str, *, counted: bool, **options: Any) -> None:
+            super().__init__(NO_SPARK, "127.0.0.1:9092", group, ["t"], **options)
+            self.counted = counted
+
+    assert list(inspect.signature(Counted).parameters) == ["group", "counted", "options"]
+    assert Counted("g", counted=True, tasks=3)._options.tasks == 3
+    with pytest.raises(PipelineError, match="startingOffsets: a pipeline has no option of this name"):
+        Counted("g", counted=True, startingOffsets="latest")
 
 
 def test_a_sink_that_cannot_work_is_refused_at_once(tmp_path: Path) -> None:

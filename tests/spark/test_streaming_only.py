@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from pyspark.sql import functions as F
+from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
 
 from roster.spark import PipelineError
 from roster.spark.streaming_only import checked, notes
@@ -14,8 +16,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pyspark.sql import DataFrame, SparkSession
-
-pytestmark = pytest.mark.spark
 
 
 def records(spark: SparkSession) -> DataFrame:
@@ -36,7 +36,36 @@ def test_a_watermark_is_refused_with_the_way_out(
 ) -> None:
     with pytest.raises(PipelineError, match=r"transform: withWatermark\('at'\) needs state.*Leave it out\. Keep what"):
         checked(transform, records(spark))
-    assert records(spark).withWatermark("at", "1 minute").columns == ["id", "at", "key"], "elsewhere it is as it was"
+    assert records(spark).withWatermark("at", "1 minute").columns == ["id", "at", "key"], "elsewhere it works"
+
+
+def test_withwatermark_is_pysparks_own_except_while_a_transform_is_checked() -> None:
+    own = ClassicDataFrame.withWatermark
+    frame: Any = None
+
+    def outer(df: DataFrame) -> DataFrame:
+        assert ClassicDataFrame.withWatermark is not own
+        other = threading.Thread(target=checked, args=(lambda df: df, df))
+        other.start()
+        other.join()
+        assert ClassicDataFrame.withWatermark is not own, "this check goes on"
+        return df
+
+    checked(outer, frame)
+    assert ClassicDataFrame.withWatermark is own
+    with pytest.raises(ZeroDivisionError):
+        checked(lambda df: 1 / 0, frame)
+    assert ClassicDataFrame.withWatermark is own
+
+
+def test_withwatermark_of_another_library_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    def theirs(*_: Any) -> None: ...
+
+    frame: Any = None
+    checked(lambda df: monkeypatch.setattr(ClassicDataFrame, "withWatermark", theirs), frame)
+    assert ClassicDataFrame.withWatermark is theirs
+    checked(lambda df: df, frame)
+    assert ClassicDataFrame.withWatermark is theirs
 
 
 @pytest.mark.parametrize(

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import difflib
+import functools
+import inspect
 import json
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, TypeAlias
+from typing import Any, ParamSpec, TypeAlias
 
 from confluent_kafka import Consumer, KafkaException
 
@@ -24,6 +26,8 @@ StartingOffsets: TypeAlias = str | datetime | Mapping[Any, Any]
 """`"earliest"`, `"latest"`, a moment (the first record at or after it), or a map by partition, written
 `{TopicPartition: offset}` or as Spark does `{"topic": {0: 23, 1: "latest"}}` with -2 and -1 for earliest and latest,
 also as JSON text; partitions left out of a map start at earliest."""
+
+Parameters = ParamSpec("Parameters")
 
 _NUMBER = re.compile(r"[0-9]{1,10}", re.ASCII)
 
@@ -208,6 +212,18 @@ def refuse_foreign_names(given: Iterable[str], known: Collection[str]) -> None:
         else:
             fix = f"Did you mean {near[0]}?" if near else "Settings of the tasks' consumers go into reader_options"
         raise PipelineError("a pipeline has no option of this name", field=name, fix=fix)
+
+
+def explaining_names(initialise: Callable[Parameters, None]) -> Callable[Parameters, None]:
+    """Check the names of the options before Python does, so that the error names Roster's; the signature stays."""
+    known = inspect.signature(initialise).parameters.keys() - {"self"}
+
+    @functools.wraps(initialise)
+    def checked(*values: Parameters.args, **options: Parameters.kwargs) -> None:
+        refuse_foreign_names(options, known)
+        initialise(*values, **options)
+
+    return checked
 
 
 def shown(value: object) -> str:

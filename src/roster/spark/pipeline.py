@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import inspect
 import re
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,10 +24,10 @@ from roster.spark.member_protocol import Membership, group_member
 from roster.spark.options import (
     Options,
     StartingOffsets,
+    explaining_names,
     parse_bootstrap,
     parse_starting_offsets,
     parse_topics,
-    refuse_foreign_names,
 )
 from roster.spark.reader import ReaderConfig
 from roster.spark.reporting import Reporter, enable_logging, level_of
@@ -50,11 +49,7 @@ class Pipeline:
     which need Roster importable (the same environment, or `spark.sparkContext.addPyFile`).
     """
 
-    def __new__(cls, *_: object, **options: object) -> Self:
-        """Refuse Spark's and Kafka's names for options, naming Roster's; the signature is that of `__init__`."""
-        refuse_foreign_names(options, inspect.signature(cls.__init__).parameters)
-        return super().__new__(cls)
-
+    @explaining_names
     def __init__(
         self,
         spark: SparkSession,

@@ -82,19 +82,41 @@ def _aggregate_notes(plan: Any) -> Iterator[str]:
 
 @contextlib.contextmanager
 def _noting_watermarks() -> Iterator[list[str]]:
-    """Collect the columns that this thread passes to `withWatermark`."""
-    _install()
+    """Collect the columns that this thread passes to `withWatermark`; replaces the method meanwhile."""
+    _replacement.enter()
     _calls.watermarks = []
     try:
         yield _calls.watermarks
     finally:
         del _calls.watermarks
+        _replacement.leave()
 
 
-@functools.cache
-def _install() -> None:
-    original = ClassicDataFrame.withWatermark
+class _Replacement:
+    """`withWatermark` that notes its calls, there while a thread checks a transform; else PySpark's own."""
 
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._users = 0
+        self._original = self._noting = ClassicDataFrame.withWatermark
+
+    def enter(self) -> None:
+        with self._lock:
+            self._users += 1
+            if self._users == 1:
+                self._original = ClassicDataFrame.withWatermark
+                self._noting = _noting(self._original)
+                ClassicDataFrame.withWatermark = self._noting  # type: ignore[method-assign]
+
+    def leave(self) -> None:
+        with self._lock:
+            self._users -= 1
+            # Whatever another library has put there since refers to ours; it stays.
+            if not self._users and ClassicDataFrame.withWatermark is self._noting:
+                ClassicDataFrame.withWatermark = self._original  # type: ignore[method-assign]
+
+
+def _noting(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def noting(self: Any, eventTime: str, delayThreshold: str) -> Any:  # noqa: N803 - PySpark's names
         noted = getattr(_calls, "watermarks", None)
@@ -102,4 +124,7 @@ def _install() -> None:
             noted.append(eventTime)
         return original(self, eventTime, delayThreshold)
 
-    ClassicDataFrame.withWatermark = noting  # type: ignore[method-assign]
+    return noting
+
+
+_replacement = _Replacement()
