@@ -22,6 +22,7 @@ ROOMS = (
     "roster.plugins.kafka_python",
     "roster.spark",
     "roster.testing",
+    "roster.transactions",
     "roster.wire",
 )
 

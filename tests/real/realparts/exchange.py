@@ -35,6 +35,9 @@ IGNORED = {"throttle_time_ms", "error_message", "cluster_id", "port", "tags"}
 HOSTS = {"client_host"}
 """Addresses as text: Java writes a slash before them."""
 
+PRODUCERS = {"producer_id"}
+"""Numbers a broker counts up; they are named by order of appearance."""
+
 CHOSEN = {"session_id"}
 """Numbers a broker chooses at random; zero means none."""
 
@@ -158,6 +161,7 @@ class Exchange:
         self.stem = stem
         self.log: list[tuple[str, Any]] = []
         self._ids: dict[str, str] = {}
+        self._producers: dict[int, str] = {}
         self._connections: list[Connection] = []
         self.main = self.connect()
 
@@ -202,7 +206,9 @@ class Exchange:
         """The value with random ids named by order of appearance, lists of structures sorted, noise left out."""
         if isinstance(value, Mapping):
             named = {key: self.comparable(entry) for key, entry in value.items() if key not in IGNORED}
-            return {key: _plain(key, entry) for key, entry in named.items()}
+            return {
+                key: self._producer(entry) if key in PRODUCERS else _plain(key, entry) for key, entry in named.items()
+            }
         if isinstance(value, (list, tuple, set)):
             entries = [self.comparable(entry) for entry in value]
             return sorted(entries, key=lambda entry: json.dumps(entry, sort_keys=True, default=str))
@@ -218,6 +224,9 @@ class Exchange:
         if found[0] == NO_ID:
             return "no id"
         return self._ids.setdefault(found[0], f"id {len(self._ids) + 1}")
+
+    def _producer(self, number: int) -> int | str:
+        return number if number < 0 else self._producers.setdefault(number, f"producer {len(self._producers) + 1}")
 
     # What scripts need again and again.
     def state(self, group: str | None = None) -> str:

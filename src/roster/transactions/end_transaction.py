@@ -1,0 +1,134 @@
+"""EndTxn, and the aborts that the coordinator decides on: a producer that is fenced, a transaction that took too long.
+
+The answer is sent when the decision is durable; markers and completion follow. With version 2 of the protocol
+(EndTxn v5, KIP-890) every end gives the producer a new epoch, which the markers carry into the partitions.
+"""
+
+from __future__ import annotations
+
+from roster.transactions import metadata as change
+from roster.transactions.events import RequestReceived
+from roster.transactions.metadata import CLIENT_V1, CLIENT_V2, LAST_EPOCH, NONE, Metadata, Transaction
+from roster.transactions.runtime import Continuation, Runtime
+from roster.transactions.states import AT_REST, TransactionState
+from roster.wire import ErrorCode
+from roster.wire.messages import EndTxnRequest, EndTxnResponse
+
+EPOCH_BUMP_FROM = 5
+"""EndTxn version of transactions version 2."""
+PRODUCER_FENCED_FROM = 2
+"""EndTxn version that knows PRODUCER_FENCED; earlier ones get INVALID_PRODUCER_EPOCH."""
+
+
+def end_transaction(rt: Runtime, event: RequestReceived, request: EndTxnRequest) -> None:
+    """Commit or abort; a repeated request gets the first answer, or CONCURRENT_TRANSACTIONS until it is complete."""
+    _end(rt, event, request, None)
+
+
+def _end(rt: Runtime, event: RequestReceived, request: EndTxnRequest, new_producer_id: int | None) -> None:
+    transaction = rt.find(request.transactional_id)
+    if isinstance(transaction, ErrorCode):
+        _answer(rt, event, transaction)
+        return
+    version = CLIENT_V2 if event.api_version >= EPOCH_BUMP_FROM else CLIENT_V1
+    decide = _decide_v2 if version == CLIENT_V2 else _decide_v1
+    decision = decide(transaction, request)
+    if isinstance(decision, ErrorCode):
+        _answer(rt, event, decision, transaction.current)
+    elif version == CLIENT_V2 and transaction.current.is_exhausted and new_producer_id is None:
+        rt.want_producer_id(
+            lambda given: (
+                _answer(rt, event, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+                if given is None
+                else _end(rt, event, request, given)
+            )
+        )
+    else:
+        following = change.prepare(
+            transaction.current,
+            commit=request.committed,
+            client_version=version,
+            new_producer_id=new_producer_id if transaction.current.is_exhausted else None,
+            wall_ms=rt.wall_ms,
+        )
+        rt.store(transaction, following, lambda error: _answer(rt, event, error, following))
+
+
+class _Prepare:
+    """The decision to end the transaction now."""
+
+
+_PREPARE = _Prepare()
+
+
+def _decide_v1(transaction: Transaction, request: EndTxnRequest) -> ErrorCode | _Prepare:
+    current = transaction.current
+    if current.producer_id != request.producer_id:
+        return ErrorCode.INVALID_PRODUCER_ID_MAPPING
+    if current.producer_epoch != request.producer_epoch:
+        return ErrorCode.PRODUCER_FENCED
+    if transaction.pending is not None:
+        return ErrorCode.CONCURRENT_TRANSACTIONS
+    if current.state is TransactionState.ONGOING:
+        return _PREPARE
+    return _repeated(current.state, committed=request.committed)
+
+
+def _decide_v2(transaction: Transaction, request: EndTxnRequest) -> ErrorCode | _Prepare:
+    current = transaction.current
+    after_rotation = (
+        current.previous_producer_id == request.producer_id
+        and request.producer_epoch == LAST_EPOCH
+        and current.producer_epoch == 0
+        and current.state in AT_REST
+    )
+    is_repeat = after_rotation or current.producer_epoch == request.producer_epoch + 1
+    if current.producer_id != request.producer_id and not after_rotation:
+        return ErrorCode.INVALID_PRODUCER_ID_MAPPING
+    if not _is_valid_epoch(current, request.producer_epoch, is_repeat=is_repeat):
+        return ErrorCode.PRODUCER_FENCED
+    if transaction.pending is not None:
+        return ErrorCode.CONCURRENT_TRANSACTIONS
+    if current.state is TransactionState.ONGOING:
+        return _PREPARE
+    if is_repeat or current.state.is_prepared:
+        return _repeated(current.state, committed=request.committed)
+    return ErrorCode.INVALID_TXN_STATE if request.committed else _PREPARE  # the abort of nothing: a new epoch
+
+
+def _is_valid_epoch(current: Metadata, epoch: int, *, is_repeat: bool) -> bool:
+    if current.state.is_prepared:
+        return is_repeat
+    ended = current.state in (TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT)
+    return epoch == current.producer_epoch or (ended and is_repeat)
+
+
+def _repeated(state: TransactionState, *, committed: bool) -> ErrorCode:
+    """Answer an EndTxn for a transaction whose end was decided before."""
+    if state in (
+        (TransactionState.PREPARE_COMMIT, TransactionState.COMPLETE_COMMIT)
+        if committed
+        else (TransactionState.PREPARE_ABORT, TransactionState.COMPLETE_ABORT)
+    ):
+        return ErrorCode.CONCURRENT_TRANSACTIONS if state.is_prepared else ErrorCode.NONE
+    return ErrorCode.INVALID_TXN_STATE
+
+
+def _answer(rt: Runtime, event: RequestReceived, error: ErrorCode, decided: Metadata | None = None) -> None:
+    """Answer EndTxn; with the producer id and epoch of the next transaction if this one is decided."""
+    if error is ErrorCode.PRODUCER_FENCED and event.api_version < PRODUCER_FENCED_FROM:
+        error = ErrorCode.INVALID_PRODUCER_EPOCH
+    response = EndTxnResponse(error_code=error)
+    if not error and decided is not None:
+        rotated = decided.next_producer_id != NONE
+        response.producer_id = decided.next_producer_id if rotated else decided.producer_id
+        response.producer_epoch = 0 if rotated else decided.producer_epoch
+    rt.reply(event.token, response)
+
+
+def fence(rt: Runtime, transaction: Transaction, then: Continuation) -> None:
+    """Abort an open transaction with an epoch its producer has not got; `then` runs when that is durable."""
+    following = change.prepare(
+        transaction.current, commit=False, client_version=CLIENT_V2, new_producer_id=None, wall_ms=rt.wall_ms
+    )
+    rt.store(transaction, following, then)

@@ -1,0 +1,190 @@
+"""Events and effects: the whole interface between the transaction coordinator and the shell that runs it.
+
+Times are integer milliseconds: `now` of a step is monotonic and drives the timers, `wall_ms` is for records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import NamedTuple, TypeAlias
+
+from roster.model import CancelTimer, SetTimer
+from roster.wire import ErrorCode, Message
+
+
+class TopicPartition(NamedTuple):
+    """A partition of a topic."""
+
+    topic: str
+    partition: int
+
+
+class TimerKind(Enum):
+    """Purpose of a timer."""
+
+    TRANSACTION_TIMEOUT = "transaction timeout"
+    COMPLETION = "completion"
+    """Next attempt to store that a transaction is complete."""
+    ID_EXPIRATION = "id expiration"
+    """Next check of the transactional ids of one partition of `__transaction_state`."""
+
+
+class TimerName(NamedTuple):
+    """Identity of a timer; setting a name again replaces its deadline."""
+
+    kind: TimerKind
+    transactional_id: str = ""
+    partition: int = -1
+    """For ID_EXPIRATION."""
+
+
+@dataclass(frozen=True, slots=True)
+class RequestReceived:
+    """A client's request; `token` is the shell's handle for the reply."""
+
+    token: int
+    api_version: int
+    wall_ms: int
+    message: Message
+
+
+@dataclass(frozen=True, slots=True)
+class AddPartitions:
+    """A Produce or TxnOffsetCommit for partitions: add them to the transaction (version 2 of the protocol), or with
+    `verify_only` check that they were added before. Answered with PartitionsAdded.
+    """
+
+    token: int
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+    partitions: frozenset[TopicPartition]
+    wall_ms: int
+    verify_only: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerIdGiven:
+    """The producer id asked for by `Effects.producer_ids`, None if there is none to be had."""
+
+    number: int
+    producer_id: int | None
+    wall_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class MarkersWritten:
+    """All markers of a WriteMarkers are durable."""
+
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+    wall_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class TimerExpired:
+    """A timer reached its deadline."""
+
+    name: TimerName
+    wall_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class WriteCompleted:
+    """The records of `Write` number `id` are durable, or could not be stored because of `error`."""
+
+    id: int
+    wall_ms: int
+    error: ErrorCode = ErrorCode.NONE
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionLoading:
+    """Begin to load a partition of `__transaction_state`, which this process is coordinator for now."""
+
+    partition: int
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionLoaded:
+    """Every record of the partition, in log order; a tombstone has value None."""
+
+    partition: int
+    records: tuple[tuple[bytes, bytes | None], ...]
+    wall_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionUnloaded:
+    """Another process is coordinator for the partition now."""
+
+    partition: int
+
+
+Event: TypeAlias = (
+    RequestReceived
+    | AddPartitions
+    | ProducerIdGiven
+    | MarkersWritten
+    | TimerExpired
+    | WriteCompleted
+    | PartitionLoading
+    | PartitionLoaded
+    | PartitionUnloaded
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """A response that may be sent now, in the api version the request had."""
+
+    token: int
+    message: Message
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionsAdded:
+    """The answer to AddPartitions: one error per partition."""
+
+    token: int
+    errors: Mapping[TopicPartition, ErrorCode]
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """Records to append atomically, in order, to one partition of `__transaction_state`."""
+
+    id: int
+    partition: int
+    records: tuple[tuple[bytes, bytes | None], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class WriteMarkers:
+    """Markers to append to every partition of a transaction; answered by one MarkersWritten, however long it takes."""
+
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+    committed: bool
+    partitions: frozenset[TopicPartition]
+    coordinator_epoch: int
+
+
+TimerEffect: TypeAlias = SetTimer[TimerName] | CancelTimer[TimerName]
+
+
+@dataclass(slots=True)
+class Effects:
+    """Effects of one step; the shell carries out the timers, starts the writes in order and sends the replies."""
+
+    replies: list[Reply] = field(default_factory=list)
+    added: list[PartitionsAdded] = field(default_factory=list)
+    writes: list[Write] = field(default_factory=list)
+    markers: list[WriteMarkers] = field(default_factory=list)
+    producer_ids: list[int] = field(default_factory=list)
+    """Numbers of the new producer ids asked for."""
+    timers: list[TimerEffect] = field(default_factory=list)

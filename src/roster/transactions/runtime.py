@@ -1,0 +1,178 @@
+"""Transactional ids, the clock of the current step, and the effects it has collected so far."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TypeAlias
+
+from roster.model import CancelTimer, SetTimer
+from roster.transactions import metadata as change
+from roster.transactions import records
+from roster.transactions.config import TransactionConfig
+from roster.transactions.events import (
+    Effects,
+    PartitionsAdded,
+    Reply,
+    TimerKind,
+    TimerName,
+    TopicPartition,
+    Write,
+    WriteMarkers,
+)
+from roster.transactions.metadata import Metadata, Transaction
+from roster.transactions.states import TransactionState
+from roster.wire import ErrorCode, Message
+from roster.wire.offsets_topic import partition_of
+
+COORDINATOR_EPOCH = 0
+"""Single broker: the leader epoch of `__transaction_state` never changes."""
+RETRY_MS = 500
+"""Until the next attempt to store that a transaction is complete."""
+
+Continuation: TypeAlias = Callable[[ErrorCode], None]
+"""Called when a write is complete, with the error that clients may see."""
+
+
+class Runtime:
+    """Transactional ids and effects; `now` (monotonic, ms) and `wall_ms` belong to the current step."""
+
+    def __init__(self, config: TransactionConfig) -> None:
+        self.config = config
+        self.now = 0
+        self.wall_ms = 0
+        self.transactions: dict[str, Transaction] = {}
+        self.loaded: dict[int, bool] = {}
+        """Partitions of `__transaction_state` this process coordinates; False while one is being loaded."""
+        self._writes: dict[int, tuple[int, Continuation]] = {}
+        self._last_write = 0
+        self._wanting_ids: dict[int, Callable[[int | None], None]] = {}
+        self._last_wanted = 0
+        self._effects = Effects()
+
+    # -- transactional ids ---------------------------------------------------------------------------------------
+
+    def partition_of(self, transactional_id: str) -> int:
+        """Return the partition of `__transaction_state` that has the id."""
+        return partition_of(transactional_id, self.config.partitions)
+
+    def find(self, transactional_id: str) -> Transaction | ErrorCode:
+        """Return the transactional id, or the error: not valid, not loaded here, or INVALID_PRODUCER_ID_MAPPING."""
+        if not transactional_id:
+            return ErrorCode.INVALID_REQUEST
+        found = self.transactions.get(transactional_id)
+        return found or self.availability(transactional_id) or ErrorCode.INVALID_PRODUCER_ID_MAPPING
+
+    def availability(self, transactional_id: str) -> ErrorCode:
+        """Return the error for an id whose partition is not loaded here, or NONE."""
+        loaded = self.loaded.get(self.partition_of(transactional_id))
+        if loaded is None:
+            return ErrorCode.NOT_COORDINATOR
+        return ErrorCode.NONE if loaded else ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+
+    # -- changes -------------------------------------------------------------------------------------------------
+
+    def store(self, transaction: Transaction, following: Metadata, then: Continuation) -> None:
+        """Write the next state; it counts, and `then` runs, once that is durable."""
+        transaction.pending = following
+
+        def written(error: ErrorCode) -> None:
+            transaction.pending = None
+            if not error:
+                self._enter(transaction, following)
+            then(error)
+
+        self.write(transaction.partition, [records.record(transaction.transactional_id, following)], written)
+
+    def _enter(self, transaction: Transaction, following: Metadata) -> None:
+        timeout = TimerName(TimerKind.TRANSACTION_TIMEOUT, transaction.transactional_id)
+        before, transaction.current = transaction.current, following
+        if following.state is TransactionState.ONGOING:
+            if before.state is not TransactionState.ONGOING:
+                self.set_timer(timeout, self.now + following.timeout_ms)
+        elif before.state is TransactionState.ONGOING:
+            self.cancel_timer(timeout)
+        if following.state.is_prepared:
+            self.write_markers(transaction)
+
+    def write_markers(self, transaction: Transaction) -> None:
+        """Ask for the markers of a prepared transaction."""
+        current = transaction.current
+        self._effects.markers.append(
+            WriteMarkers(
+                transaction.transactional_id,
+                current.producer_id,
+                current.producer_epoch,
+                current.state is TransactionState.PREPARE_COMMIT,
+                current.partitions,
+                COORDINATOR_EPOCH,
+            )
+        )
+
+    def complete(self, transaction: Transaction) -> None:
+        """Store that every marker is durable; tried again until it succeeds."""
+
+        def stored(error: ErrorCode) -> None:
+            if error and self.transactions.get(transaction.transactional_id) is transaction:
+                self.set_timer(TimerName(TimerKind.COMPLETION, transaction.transactional_id), self.now + RETRY_MS)
+
+        self.store(transaction, change.complete(transaction.current, self.wall_ms), stored)
+
+    # -- effects -------------------------------------------------------------------------------------------------
+
+    def reply(self, token: int, message: Message) -> None:
+        """Answer a request now."""
+        self._effects.replies.append(Reply(token, message))
+
+    def reply_added(self, token: int, partitions: Iterable[TopicPartition], error: ErrorCode) -> None:
+        """Answer AddPartitions with one error for all partitions."""
+        self._effects.added.append(PartitionsAdded(token, dict.fromkeys(partitions, error)))
+
+    def reply_verified(self, token: int, errors: dict[TopicPartition, ErrorCode]) -> None:
+        """Answer AddPartitions with one error per partition."""
+        self._effects.added.append(PartitionsAdded(token, errors))
+
+    def write(self, partition: int, log: Iterable[tuple[bytes, bytes | None]], then: Continuation) -> None:
+        """Append records to the log; `then` runs in the step that reports the result."""
+        self._last_write += 1
+        self._writes[self._last_write] = (partition, then)
+        self._effects.writes.append(Write(self._last_write, partition, tuple(log)))
+
+    def write_completed(self, write_id: int, error: ErrorCode) -> None:
+        """Run the continuation of a write; an id from before an unload is ignored."""
+        if write_id in self._writes:
+            self._writes.pop(write_id)[1](_CLIENT_ERRORS.get(error, error))
+
+    def fail_writes(self, partition: int) -> None:
+        """Fail the writes under way in an unloaded partition; its next coordinator sees which are durable."""
+        for write_id in [number for number, (owner, _) in self._writes.items() if owner == partition]:
+            self.write_completed(write_id, ErrorCode.NOT_COORDINATOR)
+
+    def want_producer_id(self, then: Callable[[int | None], None]) -> None:
+        """Ask for a fresh producer id; `then` gets it in a later step, or None."""
+        self._last_wanted += 1
+        self._wanting_ids[self._last_wanted] = then
+        self._effects.producer_ids.append(self._last_wanted)
+
+    def producer_id_given(self, number: int, producer_id: int | None) -> None:
+        """Go on with the request that waits for a producer id."""
+        self._wanting_ids.pop(number)(producer_id)
+
+    def set_timer(self, name: TimerName, deadline: int) -> None:
+        """Request TimerExpired(name) at `deadline` (ms); replaces the timer's earlier deadline."""
+        self._effects.timers.append(SetTimer(name, deadline))
+
+    def cancel_timer(self, name: TimerName) -> None:
+        """Cancel a timer."""
+        self._effects.timers.append(CancelTimer(name))
+
+    def take_effects(self) -> Effects:
+        """Return the effects collected since the last call."""
+        effects, self._effects = self._effects, Effects()
+        return effects
+
+
+_CLIENT_ERRORS = {
+    ErrorCode.KAFKA_STORAGE_ERROR: ErrorCode.NOT_COORDINATOR,
+    ErrorCode.MESSAGE_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
+}
+"""Error of a failed append to the log: the error for clients; errors not listed pass unchanged."""
