@@ -22,13 +22,13 @@ from roster.coordinator import (
     RequestReceived,
     SetTimer,
     TimerExpired,
+    TimerKind,
     TimerName,
     Write,
     WriteCompleted,
 )
 from roster.coordinator.group import Group
 from roster.coordinator.states import TRANSITIONS, GroupState
-from roster.coordinator.timers import join_timer, session_timer, sync_timer
 from roster.wire import ErrorCode, Message, decode, encode
 from roster.wire.consumer.messages import Subscription, encode_subscription
 from roster.wire.messages import (
@@ -273,15 +273,16 @@ class Shell:
     def _check_timers(self, group: Group) -> None:
         """S12: every deadline is backed by a timer that rings by then, and no timer watches what is gone."""
         expected = {
-            session_timer(group.group_id, member_id): deadline for member_id, deadline in group.pending_members.items()
+            TimerName(TimerKind.SESSION, group.group_id, member_id): deadline
+            for member_id, deadline in group.pending_members.items()
         }
         for member in group.members.values():
             if member.timer_deadline is not None:
-                expected[session_timer(group.group_id, member.member_id)] = member.timer_deadline
+                expected[TimerName(TimerKind.SESSION, group.group_id, member.member_id)] = member.timer_deadline
         if group.join_deadline is not None:
-            expected[join_timer(group.group_id)] = group.join_deadline
+            expected[TimerName(TimerKind.JOIN, group.group_id)] = group.join_deadline
         if group.sync_deadline is not None:
-            expected[sync_timer(group.group_id)] = group.sync_deadline
+            expected[TimerName(TimerKind.SYNC, group.group_id)] = group.sync_deadline
         found = {name: deadline for name, deadline in self.timers.items() if name.group_id == group.group_id}
         assert found == expected
 

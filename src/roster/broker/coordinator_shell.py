@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from roster.broker.log.partition_log import PartitionLog
     from roster.broker.topics import Topic, TopicCatalogue
     from roster.coordinator import CoordinatorConfig
-    from roster.coordinator.timers import TimerName
+    from roster.coordinator.events import TimerName
     from roster.wire import Message
 
 OFFSETS_SETTINGS = {"cleanup.policy": "compact"}

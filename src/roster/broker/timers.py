@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from roster.coordinator.timers import TimerName
+    from roster.coordinator.events import TimerName
 
 
 class Timers:

@@ -11,11 +11,12 @@ from roster.coordinator.events import (
     Reply,
     RequestReceived,
     TimerExpired,
+    TimerKind,
+    TimerName,
     TopicsDeleted,
     Write,
     WriteCompleted,
 )
-from roster.coordinator.timers import TimerKind, TimerName
 from roster.model import CancelTimer, SetTimer
 
 __all__ = [

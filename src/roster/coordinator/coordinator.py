@@ -14,8 +14,11 @@ from roster.coordinator.events import (
     PartitionLoaded,
     PartitionLoading,
     PartitionUnloaded,
+    Reply,
     RequestReceived,
     TimerExpired,
+    TimerKind,
+    TimerName,
     TopicsDeleted,
     WriteCompleted,
 )
@@ -40,8 +43,8 @@ from roster.coordinator.records import Replay
 from roster.coordinator.runtime import PartitionStatus, Runtime
 from roster.coordinator.states import Trigger
 from roster.coordinator.sync_group import sync_group
-from roster.coordinator.timers import TimerKind, TimerName, offset_expiration_timer
-from roster.wire import ErrorCode
+from roster.model import CancelTimer, SetTimer
+from roster.wire import ErrorCode, Message
 from roster.wire.messages import (
     DeleteGroupsRequest,
     DescribeGroupsRequest,
@@ -55,7 +58,7 @@ from roster.wire.messages import (
     SyncGroupRequest,
 )
 
-REQUEST_HANDLERS: dict[type, Callable[[Runtime, RequestReceived, Any], None]] = {
+REQUEST_HANDLERS: dict[type, Callable[[Runtime, RequestReceived, Any], Message | None]] = {
     JoinGroupRequest: join_group,
     SyncGroupRequest: sync_group,
     HeartbeatRequest: heartbeat,
@@ -67,7 +70,7 @@ REQUEST_HANDLERS: dict[type, Callable[[Runtime, RequestReceived, Any], None]] = 
     DescribeGroupsRequest: describe_groups,
     DeleteGroupsRequest: delete_groups,
 }
-"""Handler of each request that RequestReceived may carry."""
+"""Handler of each request that RequestReceived may carry: returns the response, or None if that comes later."""
 
 TIMER_HANDLERS: dict[TimerKind, Callable[[GroupContext, TimerName], None]] = {
     TimerKind.SESSION: lambda ctx, name: expire_session(ctx, name.member_id),
@@ -126,7 +129,9 @@ class Coordinator:
 
     def _request_received(self, event: RequestReceived) -> None:
         self._rt.wall_ms = event.wall_ms
-        REQUEST_HANDLERS[type(event.message)](self._rt, event, event.message)
+        response = REQUEST_HANDLERS[type(event.message)](self._rt, event, event.message)
+        if response is not None:
+            self._rt.replies.append(Reply(event.token, response))
 
     def _timer_expired(self, event: TimerExpired) -> None:
         rt = self._rt
@@ -182,7 +187,7 @@ class Coordinator:
         rt = self._rt
         if partition not in rt.partitions:
             return
-        rt.cancel_timer(offset_expiration_timer(partition))
+        rt.timers.append(CancelTimer(offset_expiration_timer(partition)))
         for group in rt.groups_in(partition):
             self._unload_group(group)
         rt.fail_writes(partition)
@@ -191,15 +196,20 @@ class Coordinator:
         ctx = GroupContext(self._rt, group)
         for member in group.members.values():
             ctx.fail_join(member, ErrorCode.NOT_COORDINATOR, member.member_id)
-            ctx.answer_sync(member, ErrorCode.NOT_COORDINATOR)
+            ctx.complete_sync(member, ErrorCode.NOT_COORDINATOR)
             ctx.end_session(member)
         for member_id in list(group.pending_members):
             ctx.remove_pending_member(member_id)
         cancel_join_phase(ctx)
         cancel_sync_phase(ctx)
-        ctx.transition(Trigger.UNLOADED)
+        group.transition(Trigger.UNLOADED, self._rt.wall_ms)
         self._rt.drop_group(group)
 
     def _schedule_expiration(self, partition: int) -> None:
         interval = self._rt.config.offsets_retention_check_interval_ms
-        self._rt.set_timer(offset_expiration_timer(partition), self._rt.now + interval)
+        self._rt.timers.append(SetTimer(offset_expiration_timer(partition), self._rt.now + interval))
+
+
+def offset_expiration_timer(partition: int) -> TimerName:
+    """Name the timer of the periodic expiration in a partition of `__consumer_offsets`."""
+    return TimerName(TimerKind.OFFSET_EXPIRATION, partition=partition)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from roster.coordinator.events import RequestReceived
-from roster.coordinator.group import Group
+from functools import partial
+
+from roster.coordinator.events import Reply, RequestReceived
 from roster.coordinator.group_context import GroupContext
 from roster.coordinator.offset_store import delete_group
 from roster.coordinator.runtime import Runtime
@@ -12,30 +13,26 @@ from roster.wire import ErrorCode
 from roster.wire.messages import DeleteGroupsRequest, DeleteGroupsResponse
 
 
-def delete_groups(rt: Runtime, event: RequestReceived, request: DeleteGroupsRequest) -> None:
-    """Delete empty groups with their offsets; answered once every deletion is durable or has failed."""
-    results = [
-        DeleteGroupsResponse.Result(group_id=group_id, error_code=validate(rt, group_id))
-        for group_id in dict.fromkeys(request.groups_names)
-    ]
-    open_deletions = {result.group_id for result in results if not result.error_code}
+def delete_groups(rt: Runtime, event: RequestReceived, request: DeleteGroupsRequest) -> DeleteGroupsResponse | None:
+    """Delete empty groups with their offsets; None if the response waits until every deletion is durable or failed."""
+    response = DeleteGroupsResponse(
+        results=[
+            DeleteGroupsResponse.Result(group_id=group_id, error_code=validate(rt, group_id))
+            for group_id in dict.fromkeys(request.groups_names)
+        ]
+    )
+    deletable = [result for result in response.results if not result.error_code]
+    open_deletions = {result.group_id for result in deletable}
 
-    def reply_if_done() -> None:
+    def deleted(result: DeleteGroupsResponse.Result, error: ErrorCode) -> None:
+        result.error_code = error
+        open_deletions.remove(result.group_id)
         if not open_deletions:
-            rt.reply(event.token, DeleteGroupsResponse(results=results))
+            rt.replies.append(Reply(event.token, response))
 
-    def delete(group: Group, result: DeleteGroupsResponse.Result) -> None:
-        def deleted(error: ErrorCode) -> None:
-            result.error_code = error
-            open_deletions.remove(result.group_id)
-            reply_if_done()
-
-        delete_group(GroupContext(rt, group), deleted)
-
-    for result in results:
-        if not result.error_code:
-            delete(rt.groups[result.group_id], result)
-    reply_if_done()
+    for result in deletable:
+        delete_group(GroupContext(rt, rt.groups[result.group_id]), partial(deleted, result))
+    return None if deletable else response
 
 
 def validate(rt: Runtime, group_id: str) -> ErrorCode:

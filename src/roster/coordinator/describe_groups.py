@@ -18,11 +18,10 @@ NOT_FOUND_FROM = 6
 """DescribeGroups version from which an unknown group is an error (KIP-1043) and not a Dead group."""
 
 
-def list_groups(rt: Runtime, event: RequestReceived, request: ListGroupsRequest) -> None:
+def list_groups(rt: Runtime, event: RequestReceived, request: ListGroupsRequest) -> ListGroupsResponse:
     """List the groups of this process, filtered by state and type without regard to case."""
     if PartitionStatus.LOADING in rt.partitions.values():
-        rt.reply(event.token, ListGroupsResponse(error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS))
-        return
+        return ListGroupsResponse(error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
     states = {state.strip().lower() for state in request.states_filter}
     types = {kind.strip().lower() for kind in request.types_filter}
     listed = [
@@ -35,13 +34,12 @@ def list_groups(rt: Runtime, event: RequestReceived, request: ListGroupsRequest)
         for group in rt.groups.values()
         if (not states or group.state.value.lower() in states) and (not types or GROUP_TYPE in types)
     ]
-    rt.reply(event.token, ListGroupsResponse(groups=listed))
+    return ListGroupsResponse(groups=listed)
 
 
-def describe_groups(rt: Runtime, event: RequestReceived, request: DescribeGroupsRequest) -> None:
+def describe_groups(rt: Runtime, event: RequestReceived, request: DescribeGroupsRequest) -> DescribeGroupsResponse:
     """Describe groups with their members; metadata is shown only while the group is Stable."""
-    described = [describe(rt, group_id, event.api_version) for group_id in request.groups]
-    rt.reply(event.token, DescribeGroupsResponse(groups=described))
+    return DescribeGroupsResponse(groups=[describe(rt, group_id, event.api_version) for group_id in request.groups])
 
 
 def describe(rt: Runtime, group_id: str, api_version: int) -> DescribeGroupsResponse.Group:

@@ -1,4 +1,4 @@
-"""Events and effects: the whole interface between the coordinator and the shell that runs it.
+"""Events, timers and effects: the whole interface between the coordinator and the shell that runs it.
 
 Times are integer milliseconds. `now` given to `Coordinator.step` is monotonic and drives every timer; wall-clock time
 for record timestamps comes with the event that needs it.
@@ -7,11 +7,35 @@ for record timestamps comes with the event that needs it.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeAlias
+from enum import Enum
+from typing import NamedTuple, TypeAlias
 
-from roster.coordinator.timers import TimerName
 from roster.model import CancelTimer, SetTimer
 from roster.wire import ErrorCode, Message
+
+
+class TimerKind(Enum):
+    """Purpose of a timer."""
+
+    SESSION = "session"
+    """Session of a member, or the reservation of a pending member id."""
+    JOIN = "join"
+    """End of the join phase, or of a window of the initial one."""
+    SYNC = "sync"
+    """End of the wait for members that do not fetch their assignment."""
+    OFFSET_EXPIRATION = "offset expiration"
+    """Next check of the committed offsets of one partition of `__consumer_offsets`."""
+
+
+class TimerName(NamedTuple):
+    """Identity of a timer; setting a name again replaces its deadline."""
+
+    kind: TimerKind
+    group_id: str = ""
+    member_id: str = ""
+    """For SESSION."""
+    partition: int = -1
+    """For OFFSET_EXPIRATION."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,9 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
 from roster.coordinator.states import TRANSITIONS, GroupState, Trigger
-from roster.wire import ErrorCode
+from roster.wire import ErrorCode, WireError
+from roster.wire.consumer.messages import decode_subscription
+from roster.wire.messages import JoinGroupResponse
 
 Protocols: TypeAlias = tuple[tuple[str, bytes], ...]
 """The protocols (assignors) of a member, preferred first: (name, metadata), names unique."""
@@ -133,18 +135,6 @@ class Group:
         self.state = state
         self.state_since_ms = wall_ms
 
-    def can_rebalance(self) -> bool:
-        """Return True if a join phase may begin in the current state."""
-        return (self.state, Trigger.REBALANCE_NEEDED) in TRANSITIONS
-
-    def is_consumer_group(self) -> bool:
-        """Return True if members use the consumer protocol, so that their metadata are subscriptions."""
-        return self.protocol_type == CONSUMER_PROTOCOL_TYPE
-
-    def next_generation(self) -> int:
-        """Return a generation above every one that a member may have seen."""
-        return max(self.generation, self.generation_floor) + 1
-
     def validate_generation(self, generation: int) -> ErrorCode:
         """Check the generation in a request.
 
@@ -206,11 +196,15 @@ class Group:
             self.pending_sync_members.remove(old_id)
             self.pending_sync_members.add(new_id)
 
-    def set_protocols(self, member: Member, protocols: Protocols) -> None:
-        """Replace the protocols of a member."""
+    def update_member(
+        self, member: Member, protocols: Protocols, session_timeout_ms: int, rebalance_timeout_ms: int
+    ) -> None:
+        """Replace the protocols and timeouts of a member."""
         self._count_support(member.protocols, -1)
         member.protocols = protocols
         self._count_support(protocols, 1)
+        member.session_timeout_ms = session_timeout_ms
+        member.rebalance_timeout_ms = rebalance_timeout_ms
 
     def park_join(self, member: Member, parked: ParkedJoin) -> ParkedJoin | None:
         """Park a JoinGroup; return the one that it displaces."""
@@ -225,9 +219,37 @@ class Group:
         self.awaiting_join -= parked is not None
         return parked
 
+    def unpark_joins(self) -> list[tuple[Member, ParkedJoin]]:
+        """Take every parked JoinGroup out, to answer them."""
+        return [(m, parked) for m in self.members.values() if (parked := self.unpark_join(m)) is not None]
+
+    def current_members(self) -> list[JoinGroupResponse.Member]:
+        """Return every member with its metadata for the selected protocol, for the leader."""
+        return [
+            JoinGroupResponse.Member(
+                member_id=member.member_id,
+                group_instance_id=member.instance_id,
+                metadata=member.metadata(self.protocol),
+            )
+            for member in self.members.values()
+        ]
+
+    # -- rebalance -----------------------------------------------------------------------------------------------
+
+    def can_rebalance(self) -> bool:
+        """Return True if a join phase may begin in the current state."""
+        return (self.state, Trigger.REBALANCE_NEEDED) in TRANSITIONS
+
     def has_all_members_joined(self) -> bool:
         """Return True if no member is missing; a group without members does not wait for pending ones either."""
         return self.awaiting_join == len(self.members) and not (self.members and self.pending_members)
+
+    def remove_not_yet_rejoined(self) -> list[Member]:
+        """Remove the dynamic members without a parked JoinGroup, and return them."""
+        missing = [m for m in self.members.values() if m.parked_join is None and m.instance_id is None]
+        for member in missing:
+            self.remove(member)
+        return missing
 
     def maybe_elect_new_joined_leader(self) -> bool:
         """Replace a leader that has not rejoined by the oldest member that has; return False if no member has."""
@@ -238,6 +260,18 @@ class Group:
             return False
         self.leader_id = leader.member_id
         return True
+
+    def init_next_generation(self, wall_ms: int) -> None:
+        """Begin the next generation with the members there are; without any the group becomes Empty."""
+        self.generation = max(self.generation, self.generation_floor) + 1
+        if not self.members:
+            self.protocol = self.leader_id = None
+            self.transition(Trigger.LAST_MEMBER_LEFT, wall_ms)
+            return
+        self.protocol = self.select_protocol()
+        self.transition(Trigger.JOIN_PHASE_COMPLETED, wall_ms)
+        # Assignments stay: DescribeGroups shows the former ones until the sync.
+        self.pending_sync_members = set(self.members)
 
     def rebalance_timeout_ms(self) -> int:
         """Return the longest rebalance timeout of the members."""
@@ -278,6 +312,28 @@ class Group:
             self.supported_protocols[name] += change
             if not self.supported_protocols[name]:
                 del self.supported_protocols[name]
+
+    # -- subscriptions -------------------------------------------------------------------------------------------
+
+    def is_consumer_group(self) -> bool:
+        """Return True if members use the consumer protocol, so that their metadata are subscriptions."""
+        return self.protocol_type == CONSUMER_PROTOCOL_TYPE
+
+    def subscribed_topics(self) -> set[str] | None:
+        """Return the topics that the members of a consumer group subscribe to, or None if they cannot be read.
+
+        Subscriptions are decoded on demand only: malformed metadata cannot stop a rebalance (worked case DF-4), it only
+        keeps the group's offsets from being deleted and from expiring by topic.
+        """
+        if not self.is_consumer_group():
+            return None
+        topics: set[str] = set()
+        for member in self.members.values():
+            try:
+                topics.update(decode_subscription(member.metadata(self.protocol)).topics)
+            except WireError:
+                return None
+        return topics
 
     # -- offsets -------------------------------------------------------------------------------------------------
 

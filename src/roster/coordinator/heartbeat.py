@@ -11,14 +11,14 @@ from roster.wire import ErrorCode
 from roster.wire.messages import HeartbeatRequest, HeartbeatResponse
 
 
-def heartbeat(rt: Runtime, event: RequestReceived, request: HeartbeatRequest) -> None:
+def heartbeat(rt: Runtime, event: RequestReceived, request: HeartbeatRequest) -> HeartbeatResponse:
     """Renew the session, during a rebalance too; REBALANCE_IN_PROGRESS asks the member to rejoin."""
     group = rt.groups.get(request.group_id)
     error = validate(rt, group, request)
     if not error and group is not None:
         GroupContext(rt, group).renew_session(group.members[request.member_id])
         error = ErrorCode.REBALANCE_IN_PROGRESS if group.state is GroupState.PREPARING else ErrorCode.NONE
-    rt.reply(event.token, HeartbeatResponse(error_code=error))
+    return HeartbeatResponse(error_code=error)
 
 
 def validate(rt: Runtime, group: Group | None, request: HeartbeatRequest) -> ErrorCode:

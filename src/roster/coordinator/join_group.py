@@ -2,42 +2,83 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from roster.coordinator.config import CoordinatorConfig
-from roster.coordinator.events import RequestReceived
-from roster.coordinator.group import Group, Member, metadata_size
-from roster.coordinator.group_context import GroupContext
-from roster.coordinator.join_call import JoinCall
+from roster.coordinator.events import Reply, RequestReceived
+from roster.coordinator.group import Group, Member, ParkedJoin, Protocols, metadata_size
+from roster.coordinator.group_context import GroupContext, join_error, join_response
 from roster.coordinator.rebalance import (
     cancel_join_phase,
     maybe_complete_join_phase,
     maybe_prepare_rebalance_or_complete_join,
+    prepare_rebalance,
 )
-from roster.coordinator.responses import join_error, join_response
 from roster.coordinator.runtime import Runtime
 from roster.coordinator.states import GroupState, Trigger
-from roster.coordinator.static_member import replace_static_member
 from roster.wire import ErrorCode
-from roster.wire.messages import JoinGroupRequest
+from roster.wire.messages import JoinGroupRequest, JoinGroupResponse
 
+MEMBER_ID_REQUIRED_FROM = 4
+"""KIP-394: JoinGroup version from which a new dynamic member is given an id first and joins with it."""
+SKIP_ASSIGNMENT_FROM = 9
+"""KIP-814: JoinGroup version from which a returning static leader is answered with skip_assignment."""
 MAX_INSTANCE_ID_LENGTH = 249
 """Kafka's limit for group.instance.id; its clients check it, a server has to."""
 MAX_CLIENT_ID_PREFIX = 249
 
 
-def join_group(rt: Runtime, event: RequestReceived, request: JoinGroupRequest) -> None:
-    """Answer or park a JoinGroup."""
+def join_group(rt: Runtime, event: RequestReceived, request: JoinGroupRequest) -> JoinGroupResponse | None:
+    """Handle a JoinGroup; None if the request is parked until the end of the join phase."""
     join = JoinCall.of(event, request)
     group = rt.groups.get(request.group_id)
     if error := validate(rt, group, join):
-        reject(rt, group, join, error)
-        return
+        return reject(rt, group, join, error)
     ctx = create_group(rt, request.group_id) if group is None else GroupContext(rt, group)
     if join.member_id:
-        join_existing_member(ctx, join)
-    elif join.instance_id is not None:
+        return join_existing_member(ctx, join)
+    if join.instance_id is not None:
         join_new_static_member(ctx, join)
-    else:
-        join_new_dynamic_member(ctx, join)
+        return None
+    return join_new_dynamic_member(ctx, join)
+
+
+class JoinCall(NamedTuple):
+    """A JoinGroup request with what is derived from it."""
+
+    event: RequestReceived
+    request: JoinGroupRequest
+    member_id: str
+    """Empty for a new member."""
+    instance_id: str | None
+    """`group.instance.id` of a static member, else None."""
+    rebalance_timeout_ms: int
+    protocols: Protocols
+    metadata_bytes: int
+    """Size of the metadata of all protocols."""
+    parked: ParkedJoin
+    """What is kept of the request while it waits for the end of the join phase."""
+
+    @classmethod
+    def of(cls, event: RequestReceived, request: JoinGroupRequest) -> JoinCall:
+        """Take in a request: of a protocol named twice the first entry counts.
+
+        The session timeout is the rebalance timeout too where the request has none (v0) or none above zero.
+        """
+        protocols: dict[str, bytes] = {}
+        for protocol in request.protocols:
+            protocols.setdefault(protocol.name, protocol.metadata)
+        timeout = request.rebalance_timeout_ms
+        return cls(
+            event=event,
+            request=request,
+            member_id=request.member_id,
+            instance_id=request.group_instance_id,
+            rebalance_timeout_ms=timeout if timeout > 0 else request.session_timeout_ms,
+            protocols=tuple(protocols.items()),
+            metadata_bytes=sum(map(len, protocols.values())),
+            parked=ParkedJoin(event.token, event.api_version),
+        )
 
 
 # -- validation ------------------------------------------------------------------------------------------------------
@@ -58,7 +99,7 @@ def validate_request(config: CoordinatorConfig, join: JoinCall) -> ErrorCode:
         return ErrorCode.INVALID_SESSION_TIMEOUT
     if len(join.instance_id or "") > MAX_INSTANCE_ID_LENGTH:
         return ErrorCode.INVALID_REQUEST
-    if metadata_size(join.protocols) > config.max_member_metadata_bytes:
+    if join.metadata_bytes > config.max_member_metadata_bytes:
         return ErrorCode.MESSAGE_TOO_LARGE
     return ErrorCode.NONE
 
@@ -92,7 +133,7 @@ def accepts_joining_member(config: CoordinatorConfig, group: Group, join: JoinCa
     """Check the limits of members and of metadata, the latter with the member's new protocols in place of its old."""
     member = group.members.get(join.member_id or group.instances.get(join.instance_id or "", ""))
     before = 0 if member is None else metadata_size(member.protocols)
-    if group.metadata_bytes - before + metadata_size(join.protocols) > config.max_group_metadata_bytes:
+    if group.metadata_bytes - before + join.metadata_bytes > config.max_group_metadata_bytes:
         return False
     match group.state:
         case GroupState.EMPTY | GroupState.DEAD:
@@ -105,12 +146,12 @@ def accepts_joining_member(config: CoordinatorConfig, group: Group, join: JoinCa
             return len(group.members) < config.max_group_size or member is not None
 
 
-def reject(rt: Runtime, group: Group | None, join: JoinCall, error: ErrorCode) -> None:
-    """Answer with the error; a member that a full group has no place for is removed, and its id is void."""
+def reject(rt: Runtime, group: Group | None, join: JoinCall, error: ErrorCode) -> JoinGroupResponse:
+    """Build the error; a member that a full group has no place for is removed, and its id is void."""
     full = error is ErrorCode.GROUP_MAX_SIZE_REACHED
     if full and group is not None:
         remove_from_full_group(GroupContext(rt, group), join.member_id)
-    rt.reply(join.event.token, join_error(join.parked, error, "" if full else join.member_id))
+    return join_error(join.parked, error, "" if full else join.member_id)
 
 
 def remove_from_full_group(ctx: GroupContext, member_id: str) -> None:
@@ -149,32 +190,23 @@ def abort_new_group(ctx: GroupContext, error: ErrorCode) -> None:
         ctx.remove_pending_member(member_id)
     if group.state is GroupState.PREPARING:
         cancel_join_phase(ctx)
-        ctx.transition(Trigger.LAST_MEMBER_LEFT)
+        group.transition(Trigger.LAST_MEMBER_LEFT, ctx.rt.wall_ms)
     if not group.all_offsets():
-        ctx.transition(Trigger.DELETED)
+        group.transition(Trigger.DELETED, ctx.rt.wall_ms)
         ctx.rt.drop_group(group)
 
 
 # -- new members -----------------------------------------------------------------------------------------------------
 
 
-def join_new_dynamic_member(ctx: GroupContext, join: JoinCall) -> None:
+def join_new_dynamic_member(ctx: GroupContext, join: JoinCall) -> JoinGroupResponse | None:
     """Add a dynamic member, or give it a member id to join with, so that a lost response leaves no member behind."""
     new_id = f"{join.event.client_id[:MAX_CLIENT_ID_PREFIX]}-{ctx.rt.new_id()}"
-    if join.requires_known_member_id:
+    if join.event.api_version >= MEMBER_ID_REQUIRED_FROM:
         ctx.add_pending_member(new_id, join.request.session_timeout_ms)
-        ctx.rt.reply(join.event.token, join_error(join.parked, ErrorCode.MEMBER_ID_REQUIRED, new_id))
-    else:
-        add_member(ctx, join, new_id)
-
-
-def join_new_static_member(ctx: GroupContext, join: JoinCall) -> None:
-    """Add a static member, or replace the one with its instance id (KIP-345)."""
-    new_id = f"{join.instance_id}-{ctx.rt.new_id()}"
-    if join.instance_id in ctx.group.instances:
-        replace_static_member(ctx, join, new_id)
-    else:
-        add_member(ctx, join, new_id)
+        return join_error(join.parked, ErrorCode.MEMBER_ID_REQUIRED, new_id)
+    add_member(ctx, join, new_id)
+    return None
 
 
 def add_member(ctx: GroupContext, join: JoinCall, member_id: str) -> None:
@@ -205,21 +237,121 @@ def add_member(ctx: GroupContext, join: JoinCall, member_id: str) -> None:
 # -- known members ---------------------------------------------------------------------------------------------------
 
 
-def join_existing_member(ctx: GroupContext, join: JoinCall) -> None:
+def join_existing_member(ctx: GroupContext, join: JoinCall) -> JoinGroupResponse | None:
     """Add a pending member; let a member rejoin, or repeat the current generation if nothing changes."""
     group = ctx.group
     if join.member_id in group.pending_members and join.instance_id is None:
         add_member(ctx, join, join.member_id)
-        return
+        return None
     member = group.members[join.member_id]
     unchanged = join.protocols == member.protocols
     match group.state:
         case GroupState.COMPLETING if unchanged:
-            ctx.rt.reply(join.event.token, join_response(group, member))
+            return join_response(group, member)
         case GroupState.STABLE if unchanged and member.member_id != group.leader_id:
-            ctx.rt.reply(join.event.token, join_response(group, member))
+            return join_response(group, member)
         case GroupState.PREPARING | GroupState.COMPLETING | GroupState.STABLE:
-            ctx.update_member(member, join)
+            update_member(ctx, member, join)
             maybe_prepare_rebalance_or_complete_join(ctx)
+            return None
         case _:
-            ctx.rt.reply(join.event.token, join_error(join.parked, ErrorCode.UNKNOWN_MEMBER_ID, join.member_id))
+            return join_error(join.parked, ErrorCode.UNKNOWN_MEMBER_ID, join.member_id)
+
+
+def update_member(ctx: GroupContext, member: Member, join: JoinCall) -> None:
+    """Take over protocols and timeouts of a JoinGroup and park it; an earlier one of the member has to retry."""
+    group, request = ctx.group, join.request
+    group.update_member(member, join.protocols, request.session_timeout_ms, join.rebalance_timeout_ms)
+    displaced = group.park_join(member, join.parked)
+    if displaced is not None:
+        response = join_error(displaced, ErrorCode.REBALANCE_IN_PROGRESS, member.member_id)
+        ctx.rt.replies.append(Reply(displaced.token, response))
+
+
+# -- static members --------------------------------------------------------------------------------------------------
+
+
+def join_new_static_member(ctx: GroupContext, join: JoinCall) -> None:
+    """Add a static member, or replace the one with its instance id (KIP-345)."""
+    new_id = f"{join.instance_id}-{ctx.rt.new_id()}"
+    if join.instance_id in ctx.group.instances:
+        replace_static_member(ctx, join, new_id)
+    else:
+        add_member(ctx, join, new_id)
+
+
+def replace_static_member(ctx: GroupContext, join: JoinCall, new_id: str) -> None:
+    """Give the returning member a new id and fence the old one; rebalance only if the selected protocol changes."""
+    group = ctx.group
+    member = group.members[group.instances[join.instance_id or ""]]
+    old_leader = group.leader_id
+    before = ReplacedMember(member)
+    ctx.fail_join(member, ErrorCode.FENCED_INSTANCE_ID, member.member_id)
+    ctx.complete_sync(member, ErrorCode.FENCED_INSTANCE_ID)
+    ctx.end_session(member)
+    group.replace_member_id(member, new_id)
+    member.client_id, member.client_host, member.is_new = join.event.client_id, join.event.client_host, False
+    update_member(ctx, member, join)
+    ctx.renew_session(member)
+    match group.state:
+        case GroupState.STABLE if group.select_protocol() == group.protocol:
+            keep_generation(ctx, member, before, old_leader)
+        case GroupState.STABLE | GroupState.COMPLETING:
+            prepare_rebalance(ctx)
+        case _:
+            maybe_complete_join_phase(ctx)
+
+
+class ReplacedMember:
+    """Identity and settings of a static member before its replacement."""
+
+    def __init__(self, member: Member) -> None:
+        self.member_id = member.member_id
+        self.client_id = member.client_id
+        self.client_host = member.client_host
+        self.protocols = member.protocols
+        self.session_timeout_ms = member.session_timeout_ms
+        self.rebalance_timeout_ms = member.rebalance_timeout_ms
+
+    def restore(self, ctx: GroupContext, member: Member) -> None:
+        """Undo the replacement."""
+        ctx.end_session(member)
+        ctx.group.replace_member_id(member, self.member_id)
+        ctx.group.update_member(member, self.protocols, self.session_timeout_ms, self.rebalance_timeout_ms)
+        member.client_id, member.client_host = self.client_id, self.client_host
+        ctx.renew_session(member)
+
+
+def keep_generation(ctx: GroupContext, member: Member, before: ReplacedMember, old_leader: str | None) -> None:
+    """Store the new member id, then answer with the current generation; the other members notice nothing."""
+    group = ctx.group
+    call = member.parked_join
+    new_id = member.member_id
+
+    def written(error: ErrorCode) -> None:
+        if group.state is not GroupState.STABLE or member.member_id != new_id or member.parked_join is not call:
+            return  # a rebalance began meanwhile; the JoinGroup waits in it, or has been answered
+        parked = group.unpark_join(member)
+        if parked is None:
+            return
+        if error:
+            before.restore(ctx, member)
+            ctx.rt.replies.append(Reply(parked.token, join_error(parked, error)))
+            return
+        ctx.renew_session(member)
+        ctx.rt.replies.append(Reply(parked.token, returning_member_response(group, member, parked, old_leader)))
+
+    ctx.write_group(written)
+
+
+def returning_member_response(
+    group: Group, member: Member, call: ParkedJoin, old_leader: str | None
+) -> JoinGroupResponse:
+    """Build the response for a static member that returned.
+
+    A returning leader must not assign again. From v9 on the response says so; up to v8 it names the leader's old id,
+    which is not the member's own.
+    """
+    if call.api_version >= SKIP_ASSIGNMENT_FROM:
+        return join_response(group, member, skip_assignment=member.member_id == group.leader_id)
+    return join_response(group, member, leader=old_leader, list_members=False)

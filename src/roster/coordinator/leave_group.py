@@ -15,20 +15,20 @@ BATCH_LEAVE_FROM = 3
 """KIP-345: LeaveGroup version from which one request names several members and has an error for each."""
 
 
-def leave_group(rt: Runtime, event: RequestReceived, request: LeaveGroupRequest) -> None:
+def leave_group(rt: Runtime, event: RequestReceived, request: LeaveGroupRequest) -> LeaveGroupResponse | None:
     """Remove members; if that leaves the group empty, the response waits until its record is durable."""
     batch = event.api_version >= BATCH_LEAVE_FROM
     leaving = request.members if batch else [LeaveGroupRequest.Member(member_id=request.member_id)]
     group = rt.groups.get(request.group_id)
     if error := validate(rt, group, request):
-        rt.reply(event.token, LeaveGroupResponse(error_code=error))
-        return
+        return LeaveGroupResponse(error_code=error)
     if group is None:
         results = [member_result(entry, ErrorCode.UNKNOWN_MEMBER_ID) for entry in leaving]
     else:
         results = remove_leaving_members(GroupContext(rt, group), leaving)
     response = LeaveGroupResponse(members=results) if batch else LeaveGroupResponse(error_code=results[0].error_code)
     rt.reply_when_durable(event.token, response, lambda error: LeaveGroupResponse(error_code=error))
+    return None
 
 
 def validate(rt: Runtime, group: Group | None, request: LeaveGroupRequest) -> ErrorCode:

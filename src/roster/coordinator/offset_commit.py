@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from roster.coordinator.events import RequestReceived
+from roster.coordinator.events import Reply, RequestReceived
 from roster.coordinator.group import CommittedOffset, Group
 from roster.coordinator.group_context import GroupContext
 from roster.coordinator.offset_store import drop_if_unused, write_offsets
@@ -17,24 +17,25 @@ GROUP_ID_NOT_FOUND_FROM = 9
 """OffsetCommit version from which a generation in an unknown group is answered GROUP_ID_NOT_FOUND."""
 
 
-def commit_offsets(rt: Runtime, event: RequestReceived, request: OffsetCommitRequest) -> None:
-    """Store offsets; answered when they are durable."""
+def commit_offsets(rt: Runtime, event: RequestReceived, request: OffsetCommitRequest) -> OffsetCommitResponse | None:
+    """Store offsets; None if the response waits until they are durable."""
     group = rt.groups.get(request.group_id)
     if error := validate(rt, group, request, event.api_version):
-        rt.reply(event.token, commit_response(request, error))
-        return
+        return commit_response(request, error)
     ctx = GroupContext(rt, rt.create_group(request.group_id) if group is None else group)
     member = ctx.group.members.get(request.member_id)
     if member is not None:
         ctx.renew_session(member)
     offsets = accepted_offsets(rt, request)
-    if offsets:
-        write_offsets(
-            ctx, offsets, lambda error: rt.reply(event.token, commit_response(request, error, offsets.keys()))
-        )
-    else:
-        rt.reply(event.token, commit_response(request, ErrorCode.NONE, offsets.keys()))
+    if not offsets:
         drop_if_unused(ctx)
+        return commit_response(request, ErrorCode.NONE, offsets.keys())
+
+    def written(error: ErrorCode) -> None:
+        rt.replies.append(Reply(event.token, commit_response(request, error, offsets.keys())))
+
+    write_offsets(ctx, offsets, written)
+    return None
 
 
 def validate(rt: Runtime, group: Group | None, request: OffsetCommitRequest, api_version: int) -> ErrorCode:

@@ -4,28 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from roster.coordinator.events import RequestReceived
+from roster.coordinator.events import Reply, RequestReceived
 from roster.coordinator.group import CommittedOffset, Group
 from roster.coordinator.group_context import GroupContext
 from roster.coordinator.offset_store import write_offsets
 from roster.coordinator.runtime import Runtime
 from roster.coordinator.states import GroupState
-from roster.coordinator.subscriptions import is_subscribed_to, subscribed_topics
 from roster.wire import ErrorCode
 from roster.wire.messages import OffsetDeleteRequest, OffsetDeleteResponse
 
 
-def delete_offsets(rt: Runtime, event: RequestReceived, request: OffsetDeleteRequest) -> None:
-    """Delete offsets of topics that no member subscribes to; answered when that is durable (KIP-496)."""
+def delete_offsets(rt: Runtime, event: RequestReceived, request: OffsetDeleteRequest) -> OffsetDeleteResponse | None:
+    """Delete offsets of topics that no member subscribes to; None if the response waits until that is durable."""
     group = rt.groups.get(request.group_id)
     error = validate(rt, group, request)
     if error or group is None:
-        rt.reply(event.token, OffsetDeleteResponse(error_code=error))
-        return
+        return OffsetDeleteResponse(error_code=error)
     topics: list[OffsetDeleteResponse.Topic] = []
     tombstones: dict[tuple[str, int], CommittedOffset | None] = {}
     known = group.all_offsets()
-    subscribed = subscribed_topics(group)
+    subscribed = group.subscribed_topics()
     for topic in request.topics:
         in_use = is_subscribed_to(group, subscribed, topic.name)
         outcome = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC if in_use else ErrorCode.NONE
@@ -43,13 +41,13 @@ def delete_offsets(rt: Runtime, event: RequestReceived, request: OffsetDeleteReq
             tombstones.update({key: None for key in keys if key in known})
     response = OffsetDeleteResponse(topics=topics)
     if not tombstones:
-        rt.reply(event.token, response)
-        return
-    write_offsets(
-        GroupContext(rt, group),
-        tombstones,
-        lambda error: rt.reply(event.token, OffsetDeleteResponse(error_code=error) if error else response),
-    )
+        return response
+
+    def written(error: ErrorCode) -> None:
+        rt.replies.append(Reply(event.token, OffsetDeleteResponse(error_code=error) if error else response))
+
+    write_offsets(GroupContext(rt, group), tombstones, written)
+    return None
 
 
 def validate(rt: Runtime, group: Group | None, request: OffsetDeleteRequest) -> ErrorCode:
@@ -63,6 +61,11 @@ def validate(rt: Runtime, group: Group | None, request: OffsetDeleteRequest) -> 
     if group.state is not GroupState.EMPTY and not group.is_consumer_group():
         return ErrorCode.NON_EMPTY_GROUP  # the topics that its members use are unknown
     return ErrorCode.NONE
+
+
+def is_subscribed_to(group: Group, subscribed: set[str] | None, topic: str) -> bool:
+    """Return True if a topic is in use; unreadable consumer groups use every topic, other kinds of groups none."""
+    return group.is_consumer_group() if subscribed is None else topic in subscribed
 
 
 def topics_deleted(rt: Runtime, topics: Iterable[str]) -> None:

@@ -7,7 +7,6 @@ from roster.coordinator.group_context import GroupContext
 from roster.coordinator.offset_store import delete_group, write_offsets
 from roster.coordinator.runtime import Runtime
 from roster.coordinator.states import GroupState
-from roster.coordinator.subscriptions import subscribed_topics
 
 
 def expire_offsets(rt: Runtime, partition: int) -> None:
@@ -38,7 +37,7 @@ def expired_offsets(rt: Runtime, group: Group) -> dict[tuple[str, int], Committe
     if group.protocol_type is not None and group.state is GroupState.EMPTY:
         since_ms = group.state_since_ms
     elif group.protocol_type is not None:
-        subscribed = subscribed_topics(group) if group.state is GroupState.STABLE else None
+        subscribed = group.subscribed_topics() if group.state is GroupState.STABLE else None
         if subscribed is None:
             return {}
         in_use = subscribed

@@ -14,12 +14,12 @@ GROUP_ERROR_FROM = 2
 NO_OFFSET = CommittedOffset(offset=-1, leader_epoch=-1, metadata="", committed_at_ms=-1)
 
 
-def fetch_offsets(rt: Runtime, event: RequestReceived, request: OffsetFetchRequest) -> None:
+def fetch_offsets(rt: Runtime, event: RequestReceived, request: OffsetFetchRequest) -> OffsetFetchResponse:
     """Answer with the durable offsets; -1 for a partition without one."""
     if event.api_version >= MANY_GROUPS_FROM:
-        groups = [fetch_group(rt, wanted.group_id, wanted.topics) for wanted in request.groups]
-        rt.reply(event.token, OffsetFetchResponse(groups=groups))
-        return
+        return OffsetFetchResponse(
+            groups=[fetch_group(rt, wanted.group_id, wanted.topics) for wanted in request.groups]
+        )
     answer = fetch_group(rt, request.group_id, request.topics)
     if answer.error_code and event.api_version < GROUP_ERROR_FROM:
         topics = [
@@ -29,9 +29,8 @@ def fetch_offsets(rt: Runtime, event: RequestReceived, request: OffsetFetchReque
         for topic in topics:
             for partition in topic.partitions:
                 partition.error_code = answer.error_code
-        rt.reply(event.token, OffsetFetchResponse(topics=topics))
-        return
-    rt.reply(event.token, OffsetFetchResponse(topics=answer.topics, error_code=answer.error_code))
+        return OffsetFetchResponse(topics=topics)
+    return OffsetFetchResponse(topics=answer.topics, error_code=answer.error_code)
 
 
 def fetch_group(

@@ -44,7 +44,7 @@ def drop_if_unused(ctx: GroupContext) -> None:
     group = ctx.group
     never_joined = group.protocol_type is None and group.generation == 0 and not group.recorded
     if never_joined and group.state is GroupState.EMPTY and not group.pending_members and not group.all_offsets():
-        ctx.transition(Trigger.DELETED)
+        group.transition(Trigger.DELETED, ctx.rt.wall_ms)
         ctx.rt.drop_group(group)
 
 
@@ -52,13 +52,13 @@ def delete_group(ctx: GroupContext, then: Continuation) -> None:
     """Delete an empty group with all its offsets; Dead until the tombstones are durable, Empty again if that fails."""
     group = ctx.group
     since_ms = group.state_since_ms
-    ctx.transition(Trigger.DELETED)
+    group.transition(Trigger.DELETED, ctx.rt.wall_ms)
     for member_id in list(group.pending_members):
         ctx.remove_pending_member(member_id)
 
     def written(error: ErrorCode) -> None:
         if error:
-            ctx.transition(Trigger.DELETION_FAILED)
+            group.transition(Trigger.DELETION_FAILED, ctx.rt.wall_ms)
             group.state_since_ms = since_ms
         else:
             ctx.rt.drop_group(group)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from roster.coordinator.events import TimerKind, TimerName
 from roster.coordinator.group_context import GroupContext
 from roster.coordinator.states import GroupState, Trigger
-from roster.coordinator.timers import join_timer, sync_timer
+from roster.model import CancelTimer, SetTimer
 from roster.wire import ErrorCode
 
 
@@ -26,7 +27,7 @@ def prepare_rebalance(ctx: GroupContext) -> None:
         reset_assignments(ctx, ErrorCode.REBALANCE_IN_PROGRESS)
     cancel_sync_phase(ctx)
     was_empty = group.state is GroupState.EMPTY
-    ctx.transition(Trigger.REBALANCE_NEEDED)
+    group.transition(Trigger.REBALANCE_NEEDED, ctx.rt.wall_ms)
     if was_empty:
         delay = ctx.rt.config.initial_rebalance_delay_ms
         group.initial_delay_left_ms = max(group.rebalance_timeout_ms() - delay, 0)
@@ -47,20 +48,6 @@ def schedule_initial_rebalance(ctx: GroupContext, delay_ms: int) -> None:
         schedule_join_phase_end(ctx, delay_ms)
 
 
-def schedule_join_phase_end(ctx: GroupContext, timeout_ms: int) -> None:
-    """End the join phase after `timeout_ms` at the latest."""
-    ctx.group.join_deadline = ctx.rt.now + timeout_ms
-    ctx.rt.set_timer(join_timer(ctx.group.group_id), ctx.group.join_deadline)
-
-
-def maybe_complete_join_phase(ctx: GroupContext) -> None:
-    """Complete the join phase early once all members have joined; the initial delay always runs its time."""
-    group = ctx.group
-    initial = group.initial_delay_left_ms is not None
-    if group.state is GroupState.PREPARING and not initial and group.has_all_members_joined():
-        complete_join_phase(ctx)
-
-
 def expire_join_phase(ctx: GroupContext) -> None:
     """Handle the join timer: extend the initial delay if a member joined in it and time is left, else complete."""
     group = ctx.group
@@ -74,61 +61,51 @@ def expire_join_phase(ctx: GroupContext) -> None:
         complete_join_phase(ctx)
 
 
+def maybe_complete_join_phase(ctx: GroupContext) -> None:
+    """Complete the join phase early once all members have joined; the initial delay always runs its time."""
+    group = ctx.group
+    initial = group.initial_delay_left_ms is not None
+    if group.state is GroupState.PREPARING and not initial and group.has_all_members_joined():
+        complete_join_phase(ctx)
+
+
 def complete_join_phase(ctx: GroupContext) -> None:
-    """End the join phase: remove dynamic members that did not rejoin; the others form the next generation."""
+    """End the join phase: the members that have rejoined form the next generation, dynamic ones that have not go."""
     group = ctx.group
     cancel_join_phase(ctx)
-    for member in [m for m in group.members.values() if m.parked_join is None and m.instance_id is None]:
+    for member in group.remove_not_yet_rejoined():
         ctx.end_session(member)
-        group.remove(member)
-    if not group.members:
-        become_empty(ctx)
-    elif group.maybe_elect_new_joined_leader():
-        init_next_generation(ctx)
-    else:
+    if group.members and not group.maybe_elect_new_joined_leader():
         schedule_join_phase_end(ctx, group.rebalance_timeout_ms())
+        return
+    group.init_next_generation(ctx.rt.wall_ms)
+    if group.members:
+        ctx.complete_joins()
+        schedule_sync_phase_end(ctx)
+    else:  # if this write fails, the old generation reappears after a failover and expires again
+        ctx.write_group(lambda _: None)
+
+
+def schedule_join_phase_end(ctx: GroupContext, timeout_ms: int) -> None:
+    """End the join phase after `timeout_ms` at the latest."""
+    ctx.group.join_deadline = ctx.rt.now + timeout_ms
+    ctx.rt.timers.append(SetTimer(TimerName(TimerKind.JOIN, ctx.group.group_id), ctx.group.join_deadline))
 
 
 def cancel_join_phase(ctx: GroupContext) -> None:
     """Cancel the join timer."""
     if ctx.group.join_deadline is not None:
-        ctx.rt.cancel_timer(join_timer(ctx.group.group_id))
+        ctx.rt.timers.append(CancelTimer(TimerName(TimerKind.JOIN, ctx.group.group_id)))
     ctx.group.join_deadline = ctx.group.initial_delay_left_ms = None
-
-
-def become_empty(ctx: GroupContext) -> None:
-    """Persist a group without members.
-
-    If that write fails, the old generation reappears after a failover and expires again.
-    """
-    group = ctx.group
-    group.generation = group.next_generation()
-    group.protocol = group.leader_id = None
-    ctx.transition(Trigger.LAST_MEMBER_LEFT)
-    ctx.write_group(lambda _: None)
-
-
-def init_next_generation(ctx: GroupContext) -> None:
-    """Answer every parked JoinGroup with the next generation, and wait for SyncGroup requests."""
-    group = ctx.group
-    group.generation = group.next_generation()
-    group.protocol = group.select_protocol()
-    ctx.transition(Trigger.JOIN_PHASE_COMPLETED)
-    for member in group.members.values():  # assignments stay: DescribeGroups shows the former ones until the sync
-        ctx.answer_join(member)
-    group.pending_sync_members = set(group.members)
-    group.sync_deadline = ctx.rt.now + group.rebalance_timeout_ms()
-    ctx.rt.set_timer(sync_timer(group.group_id), group.sync_deadline)
 
 
 # -- sync phase ------------------------------------------------------------------------------------------------------
 
 
-def reset_assignments(ctx: GroupContext, error: ErrorCode) -> None:
-    """Clear all assignments and answer every parked SyncGroup with `error`."""
-    for member in ctx.group.members.values():
-        member.assignment = b""
-        ctx.propagate_assignment(member, error)
+def schedule_sync_phase_end(ctx: GroupContext) -> None:
+    """Wait for the SyncGroup of every member, for the rebalance timeout at the latest."""
+    ctx.group.sync_deadline = ctx.rt.now + ctx.group.rebalance_timeout_ms()
+    ctx.rt.timers.append(SetTimer(TimerName(TimerKind.SYNC, ctx.group.group_id), ctx.group.sync_deadline))
 
 
 def cancel_sync_phase(ctx: GroupContext) -> None:
@@ -136,7 +113,14 @@ def cancel_sync_phase(ctx: GroupContext) -> None:
     ctx.group.pending_sync_members.clear()
     if ctx.group.sync_deadline is not None:
         ctx.group.sync_deadline = None
-        ctx.rt.cancel_timer(sync_timer(ctx.group.group_id))
+        ctx.rt.timers.append(CancelTimer(TimerName(TimerKind.SYNC, ctx.group.group_id)))
+
+
+def reset_assignments(ctx: GroupContext, error: ErrorCode) -> None:
+    """Clear all assignments and answer every parked SyncGroup with `error`."""
+    for member in ctx.group.members.values():
+        member.assignment = b""
+        ctx.propagate_assignment(member, error)
 
 
 def expire_pending_sync(ctx: GroupContext) -> None:

@@ -13,8 +13,6 @@ from typing import TypeAlias
 from roster.coordinator.config import CoordinatorConfig
 from roster.coordinator.events import Effects, Reply, TimerEffect, Write
 from roster.coordinator.group import Group
-from roster.coordinator.timers import TimerName
-from roster.model import CancelTimer, SetTimer
 from roster.wire import ErrorCode, Message
 from roster.wire.offsets_topic import partition_of
 
@@ -44,7 +42,10 @@ class PartitionStatus(Enum):
 
 
 class Runtime:
-    """Groups and effects; `now` (monotonic, ms) and `wall_ms` belong to the current step."""
+    """Groups and effects; `now` (monotonic, ms) and `wall_ms` belong to the current step.
+
+    Handlers append to `replies` and `timers` and call `write`; `take_effects` ends the step.
+    """
 
     def __init__(self, config: CoordinatorConfig, new_id: Callable[[], str]) -> None:
         self.config = config
@@ -54,11 +55,11 @@ class Runtime:
         self.groups: dict[str, Group] = {}
         """Every group of the active partitions, by id."""
         self.partitions: dict[int, PartitionStatus] = {}
+        self.replies: list[Reply] = []
+        self.timers: list[TimerEffect] = []
+        self._writes: list[Write] = []
         self._writes_under_way: dict[int, tuple[int, list[Continuation]]] = {}
         self._last_write = 0
-        self._replies: list[Reply] = []
-        self._writes: list[Write] = []
-        self._timers: list[TimerEffect] = []
 
     # -- groups -------------------------------------------------------------------------------------------------
 
@@ -90,19 +91,7 @@ class Runtime:
         """Return the groups of one partition."""
         return [group for group in self.groups.values() if group.partition == partition]
 
-    # -- effects -------------------------------------------------------------------------------------------------
-
-    def reply(self, token: int, message: Message) -> None:
-        """Answer a request now."""
-        self._replies.append(Reply(token, message))
-
-    def reply_when_durable(self, token: int, message: Message, failed: Callable[[ErrorCode], Message]) -> None:
-        """Answer a request once the last write that this step started, if any, is complete."""
-        if not self._writes:
-            self.reply(token, message)
-            return
-        _, continuations = self._writes_under_way[self._last_write]
-        continuations.append(lambda error: self.reply(token, failed(error) if error else message))
+    # -- writes ------------------------------------------------------------------------------------------------
 
     def write(self, partition: int, records: Iterable[LogRecord], then: Continuation) -> None:
         """Append records to the log; `then` runs in the step that reports the result."""
@@ -110,13 +99,13 @@ class Runtime:
         self._writes_under_way[self._last_write] = (partition, [then])
         self._writes.append(Write(self._last_write, partition, tuple(records)))
 
-    def set_timer(self, name: TimerName, deadline: int) -> None:
-        """Request TimerExpired(name) at `deadline` (ms); replaces the timer's earlier deadline."""
-        self._timers.append(SetTimer(name, deadline))
-
-    def cancel_timer(self, name: TimerName) -> None:
-        """Cancel a timer."""
-        self._timers.append(CancelTimer(name))
+    def reply_when_durable(self, token: int, message: Message, failed: Callable[[ErrorCode], Message]) -> None:
+        """Answer a request once the last write that this step started, if any, is complete."""
+        if not self._writes:
+            self.replies.append(Reply(token, message))
+            return
+        _, continuations = self._writes_under_way[self._last_write]
+        continuations.append(lambda error: self.replies.append(Reply(token, failed(error) if error else message)))
 
     def write_completed(self, write_id: int, error: ErrorCode) -> None:
         """Run the continuations of a write; an id from before an unload is ignored."""
@@ -129,13 +118,15 @@ class Runtime:
         for write_id in [number for number, (owner, _) in self._writes_under_way.items() if owner == partition]:
             self.write_completed(write_id, ErrorCode.NOT_COORDINATOR)
 
+    # -- effects -----------------------------------------------------------------------------------------------
+
     def take_effects(self) -> Effects:
         """Return the effects collected since the last call."""
-        effects = Effects(tuple(self._replies), tuple(self._writes), tuple(self._timers))
-        if self._replies:
-            self._replies = []
+        effects = Effects(tuple(self.replies), tuple(self._writes), tuple(self.timers))
+        if self.replies:
+            self.replies = []
         if self._writes:
             self._writes = []
-        if self._timers:
-            self._timers = []
+        if self.timers:
+            self.timers = []
         return effects

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from roster.coordinator.events import RequestReceived
 from roster.coordinator.group import Group
-from roster.coordinator.group_context import GroupContext
+from roster.coordinator.group_context import GroupContext, sync_response
 from roster.coordinator.rebalance import maybe_prepare_rebalance_or_complete_join, reset_assignments
-from roster.coordinator.responses import sync_response
 from roster.coordinator.runtime import Runtime
 from roster.coordinator.states import GroupState, Trigger
 from roster.wire import ErrorCode
@@ -16,23 +15,22 @@ PROTOCOL_REQUIRED_FROM = 5
 """KIP-559: SyncGroup version from which the request names the protocol type and protocol."""
 
 
-def sync_group(rt: Runtime, event: RequestReceived, request: SyncGroupRequest) -> None:
-    """Answer or park a SyncGroup."""
+def sync_group(rt: Runtime, event: RequestReceived, request: SyncGroupRequest) -> SyncGroupResponse | None:
+    """Handle a SyncGroup; None if the request is parked until the assignment is stored."""
     group = rt.groups.get(request.group_id)
     error = validate(rt, group, request, event.api_version)
     if error or group is None:
-        rt.reply(event.token, SyncGroupResponse(error_code=error))
-        return
+        return SyncGroupResponse(error_code=error)
     member = group.members[request.member_id]
     group.pending_sync_members.discard(member.member_id)
     if group.state is GroupState.STABLE:
-        rt.reply(event.token, sync_response(group, member))
-        return
+        return sync_response(group, member)
     ctx = GroupContext(rt, group)
-    ctx.answer_sync(member, ErrorCode.REBALANCE_IN_PROGRESS)  # an earlier one that this one displaces
+    ctx.complete_sync(member, ErrorCode.REBALANCE_IN_PROGRESS)  # an earlier one that this one displaces
     member.parked_sync = event.token
     if member.member_id == group.leader_id and group.sync_write_generation != group.generation:
         store_assignment(ctx, request)
+    return None
 
 
 def validate(rt: Runtime, group: Group | None, request: SyncGroupRequest, api_version: int) -> ErrorCode:
@@ -73,7 +71,7 @@ def store_assignment(ctx: GroupContext, request: SyncGroupRequest) -> None:
             reset_assignments(ctx, error)
             maybe_prepare_rebalance_or_complete_join(ctx)
             return
-        ctx.transition(Trigger.ASSIGNMENT_STORED)
+        group.transition(Trigger.ASSIGNMENT_STORED, ctx.rt.wall_ms)
         for member in group.members.values():
             member.assignment = assignments.get(member.member_id, b"")
             ctx.propagate_assignment(member)
