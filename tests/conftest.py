@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -15,6 +15,9 @@ from tests.real.realparts.apache import ApacheKafka
 from tests.real.realparts.clients import Host, HostedMember, KcatMember, Member, Settings
 from tests.real.realparts.cluster import Cluster
 
+if TYPE_CHECKING:
+    from tests.real.realparts.secured import SecuredKafka
+
 DEMANDING = os.environ.get("ROSTER_REQUIRE_REAL") == "1" or "CI" in os.environ
 load_profile(default="ci" if DEMANDING else "dev")
 
@@ -22,6 +25,7 @@ HOSTS = {"java": "java_host", "franz-go": "go_host"}
 """The fixture whose process holds clients of that kind; all others live in `python_host`."""
 MARKS = {
     "apache_kafka": "real",
+    "secured_kafka": "real",
     "java_host": "real",
     "kcat": "real",
     "client": "real",
@@ -81,6 +85,16 @@ def pytest_configure(config: pytest.Config) -> None:
 def apache_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApacheKafka]:
     """Apache Kafka 4 from its published jars, one broker for the whole run; `.bootstrap` is its address."""
     broker = ApacheKafka(tmp_path_factory.mktemp("apache-kafka"))
+    yield broker
+    broker.stop()
+
+
+@pytest.fixture(scope="session")
+def secured_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredKafka]:
+    """Apache Kafka 4 with TLS, SASL and ACLs on listeners of its own, one broker for the whole run."""
+    from tests.real.realparts.secured import SecuredKafka
+
+    broker = SecuredKafka(tmp_path_factory.mktemp("secured-kafka"))
     yield broker
     broker.stop()
 

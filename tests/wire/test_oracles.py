@@ -12,6 +12,7 @@ import kafka.protocol.admin
 import kafka.protocol.consumer
 import kafka.protocol.metadata
 import kafka.protocol.producer
+import kafka.protocol.sasl
 import kio.schema.index
 import kio.serial
 import pytest
@@ -25,7 +26,13 @@ from roster.wire.frames import encode_request
 from roster.wire.messages import ApiVersionsRequest, ApiVersionsResponse, HeartbeatRequest
 from tests.examples_tried import examples
 
-MODULES = (kafka.protocol.admin, kafka.protocol.consumer, kafka.protocol.metadata, kafka.protocol.producer)
+MODULES = (
+    kafka.protocol.admin,
+    kafka.protocol.consumer,
+    kafka.protocol.metadata,
+    kafka.protocol.producer,
+    kafka.protocol.sasl,
+)
 PEER = {name: value for module in MODULES for name, value in vars(module).items()}
 CLASSES = [cls for key in API_VERSIONS for cls in (request_class(key), response_class(key))]
 EACH = pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.__name__)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from roster.broker.handlers import fetch, list_offsets, metadata, produce, topic_admin
 from roster.wire import ApiKey, ErrorCode
-from roster.wire.messages import ConsumerGroupDescribeResponse
+from roster.wire.messages import ConsumerGroupDescribeResponse, SaslAuthenticateResponse, SaslHandshakeResponse
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -57,6 +57,17 @@ async def _consumer_group_describe(_services: Services, call: Call[ConsumerGroup
     return ConsumerGroupDescribeResponse(groups=described)
 
 
+async def _sasl_handshake(_services: Services, _call: Call[Any]) -> Message:
+    """Answer as a PLAINTEXT listener of Apache Kafka does."""
+    return SaslHandshakeResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE)
+
+
+async def _sasl_authenticate(_services: Services, _call: Call[Any]) -> Message:
+    """Answer as a PLAINTEXT listener of Apache Kafka does."""
+    text = "SaslAuthenticate request received after successful authentication"
+    return SaslAuthenticateResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE, error_message=text)
+
+
 HANDLERS: dict[int, Handler] = {
     ApiKey.PRODUCE: _produce,
     ApiKey.FETCH: fetch.fetch,
@@ -71,12 +82,14 @@ HANDLERS: dict[int, Handler] = {
     ApiKey.SYNC_GROUP: _group,
     ApiKey.DESCRIBE_GROUPS: _describe_groups,
     ApiKey.LIST_GROUPS: _group,
+    ApiKey.SASL_HANDSHAKE: _sasl_handshake,
     ApiKey.API_VERSIONS: metadata.api_versions,
     ApiKey.CREATE_TOPICS: topic_admin.create_topics,
     ApiKey.DELETE_TOPICS: topic_admin.delete_topics,
     ApiKey.INIT_PRODUCER_ID: produce.init_producer_id,
     ApiKey.OFFSET_FOR_LEADER_EPOCH: list_offsets.offset_for_leader_epoch,
     ApiKey.DESCRIBE_CONFIGS: topic_admin.describe_configs,
+    ApiKey.SASL_AUTHENTICATE: _sasl_authenticate,
     ApiKey.CREATE_PARTITIONS: topic_admin.create_partitions,
     ApiKey.DELETE_GROUPS: _group,
     ApiKey.INCREMENTAL_ALTER_CONFIGS: topic_admin.incremental_alter_configs,

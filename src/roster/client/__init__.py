@@ -3,6 +3,7 @@
 from roster.client.admin import Admin
 from roster.client.errors import (
     AssignmentError,
+    AuthenticationError,
     AuthorizationError,
     BrokerError,
     ClientError,
@@ -49,6 +50,7 @@ __all__ = [
     "DEFAULT_ASSIGNORS",
     "Admin",
     "AssignmentError",
+    "AuthenticationError",
     "AuthorizationError",
     "BrokerError",
     "ClientError",

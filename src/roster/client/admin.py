@@ -17,6 +17,7 @@ from roster.client.topic_admin import TopicAdmin
 from roster.client.types import GroupDescription, GroupListing, TopicDescription
 from roster.model import OffsetAndMetadata, TopicPartition
 from roster.model.offsets import OffsetSpec
+from roster.security import Security
 from roster.wire.messages import CreateTopicsRequest
 
 
@@ -30,6 +31,8 @@ class Admin:
         bootstrap: brokers to ask first, "host:port", several with commas or as a list; the default port is 9092.
         client_id: name in the brokers' logs.
         request_timeout_ms: ms to wait for a response, and to retry a request that may succeed later.
+        security: TLS and SASL: settings by their names in Kafka's clients, as in {"security.protocol": "SSL"}, or what
+            `roster.security.load_properties` read; None: PLAINTEXT.
 
     Raises:
         OptionError: an argument has an invalid value; `option` is its name.
@@ -37,11 +40,17 @@ class Admin:
     """
 
     def __init__(
-        self, bootstrap: str | Sequence[str], *, client_id: str = "roster-admin", request_timeout_ms: int = 30_000
+        self,
+        bootstrap: str | Sequence[str],
+        *,
+        client_id: str = "roster-admin",
+        request_timeout_ms: int = 30_000,
+        security: Security | Mapping[str, object] | None = None,
     ) -> None:
         if isinstance(request_timeout_ms, bool) or not isinstance(request_timeout_ms, int) or request_timeout_ms < 1:
             raise OptionError("request_timeout_ms", f"must be a positive number of ms, not {request_timeout_ms!r}")
-        self._cluster = Cluster(bootstrap, client_id, request_timeout_ms / 1000, Random())  # noqa: S311 - no secret
+        chance = Random()  # noqa: S311 - no secret
+        self._cluster = Cluster(bootstrap, client_id, request_timeout_ms / 1000, chance, security)
         self._coordinators = Coordinators(self._cluster)
         self._topics = TopicAdmin(self._cluster)
         self._groups = GroupAdmin(self._cluster, self._coordinators)

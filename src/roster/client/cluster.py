@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
 from typing import TypeVar
 
 from roster.client.connection import Connection
 from roster.client.errors import (
-    ClientError,
+    AuthorizationError,
     OptionError,
     RequestTimeoutError,
     UnknownTopicError,
@@ -19,6 +19,7 @@ from roster.client.errors import (
 from roster.client.retry import Retry
 from roster.member.types import Channel, Node
 from roster.model import Address, AddressError, parse_addresses
+from roster.security import Security, SettingError, parse_security
 from roster.wire import ErrorCode, Message
 from roster.wire.errors import error_code
 from roster.wire.messages import MetadataRequest, MetadataResponse
@@ -39,6 +40,14 @@ def parse_bootstrap(bootstrap: str | Sequence[str]) -> list[Address]:
         raise OptionError("bootstrap", str(error)) from error
 
 
+def check_security(given: Security | Mapping[str, object] | None) -> Security:
+    """Return security settings, checked; OptionError names a setting that is wrong."""
+    try:
+        return parse_security(given)
+    except SettingError as error:
+        raise OptionError("security", str(error)) from None
+
+
 @dataclass(slots=True)
 class Topic:
     """A topic by the newest metadata; leaders[p] is the broker id, -1 for none."""
@@ -55,8 +64,16 @@ class Cluster:
     Everything runs on one event loop. Times are seconds.
     """
 
-    def __init__(self, bootstrap: str | Sequence[str], client_id: str, request_timeout: float, chance: Random) -> None:
+    def __init__(
+        self,
+        bootstrap: str | Sequence[str],
+        client_id: str,
+        request_timeout: float,
+        chance: Random,
+        security: Security | Mapping[str, object] | None = None,
+    ) -> None:
         self._bootstrap = parse_bootstrap(bootstrap)
+        self._security = check_security(security)
         self._client_id = client_id
         self._timeout = request_timeout
         self._chance = chance
@@ -79,7 +96,7 @@ class Cluster:
             opening.done() and (opening.cancelled() or opening.exception() or opening.result().closed)
         ):
             timeout = min(CONNECT_TIMEOUT, self._timeout)
-            opening = asyncio.create_task(Connection.open(host, port, self._client_id, timeout))
+            opening = asyncio.create_task(Connection.open(host, port, self._client_id, timeout, self._security))
             self._connections[key] = opening
         return await asyncio.shield(opening)
 
@@ -207,7 +224,7 @@ def _raise_refused(errors: dict[str | None, ErrorCode]) -> None:
         if code is ErrorCode.INVALID_TOPIC_EXCEPTION:
             raise UnknownTopicError(f"the broker refuses {name!r} as a topic name", topics=[name or ""], code=code)
         if code is ErrorCode.TOPIC_AUTHORIZATION_FAILED:
-            raise ClientError(f"this client may not read topic {name}; grant it DESCRIBE and READ", code=code)
+            raise AuthorizationError(f"this client may not read topic {name}; grant it DESCRIBE and READ", code=code)
 
 
 def expect(response: Message, kind: type[M]) -> M:

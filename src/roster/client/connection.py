@@ -9,6 +9,7 @@ from typing import Self
 from roster._version import __version__
 from roster.client.api_versions import choose_version, from_version, to_version
 from roster.client.errors import (
+    AuthenticationError,
     BrokerError,
     ClientError,
     InvalidRequestError,
@@ -17,6 +18,10 @@ from roster.client.errors import (
     UnsupportedError,
 )
 from roster.model import Address
+from roster.security import PLAINTEXT, AuthenticationFailed, Security, SettingError
+from roster.security.driver import TokenError, begin_login
+from roster.security.login import Login
+from roster.security.tls import cut_off, is_cut_off, is_tls_alert, tls_context, tls_problem
 from roster.wire import API_VERSIONS, ApiKey, ErrorCode, Message, Versions, WireError, response_class
 from roster.wire.frames import decode_response, encode_request
 from roster.wire.messages import ApiVersionsRequest, ApiVersionsResponse
@@ -31,13 +36,20 @@ class Connection:
     """An open connection, for one event loop.
 
     A request that times out closes the connection: nothing behind it would be answered before it. Every request in
-    flight when the connection ends raises UnreachableError.
+    flight when the connection ends raises UnreachableError, or AuthenticationError if that is why it ended. Where the
+    broker limits sessions, requests wait while the login is renewed (KIP-368).
     """
 
     def __init__(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, address: str, client_id: str
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        address: str,
+        client_id: str,
+        security: Security = PLAINTEXT,
     ) -> None:
         self.address = address
+        self._security = security
         self._reader = reader
         self._writer = writer
         self._client_id = client_id
@@ -45,25 +57,34 @@ class Connection:
         self._next = 0
         self._waiting: dict[int, tuple[Message, int, asyncio.Future[Message]]] = {}
         self._end: str | None = None
+        self._renewing = asyncio.Lock()
+        self._renew_at: float | None = None
+        self._is_known = False  # until it has answered more than the request that every listener answers
         self._reading = asyncio.create_task(self._read(), name=f"roster reads {address}")
 
     @classmethod
-    async def open(cls, host: str, port: int, client_id: str, timeout: float) -> Self:
-        """Connect and agree on versions within `timeout` seconds; UnreachableError, or UnsupportedError."""
+    async def open(cls, host: str, port: int, client_id: str, timeout: float, security: Security = PLAINTEXT) -> Self:
+        """Connect, agree on versions and log in within `timeout` seconds.
+
+        Raises UnreachableError, UnsupportedError, or AuthenticationError where another attempt would not help.
+        """
         address = str(Address(host, port))
+        context = tls_context(security) if security.uses_tls else None
         try:
             async with asyncio.timeout(timeout):
-                reader, writer = await asyncio.open_connection(host, port)
-                connection = cls(reader, writer, address, client_id)
+                reader, writer = await asyncio.open_connection(host, port, ssl=context)
+                connection = cls(reader, writer, address, client_id, security)
                 try:
                     await connection._agree(timeout)
+                    if security.uses_sasl:
+                        await connection._login(timeout)
                 except BaseException:
                     connection.close("no agreement on versions")
                     raise
         except TimeoutError:
             raise UnreachableError(f"no answer from {address} within {timeout:g} s") from None
         except OSError as error:
-            raise UnreachableError(f"cannot connect to {address}: {error.strerror or error}") from None
+            raise _no_connection(error, address, security) from None
         return connection
 
     @property
@@ -73,6 +94,10 @@ class Connection:
 
     async def request(self, message: Message, timeout: float) -> Message:
         """Send a request and await its response, both in the newest shape of their message."""
+        if self._is_due():
+            async with self._renewing:
+                if self._is_due():
+                    await self._login(timeout)
         version = choose_version(message, self._spoken, self.address)
         return await self._request(message, version, timeout)
 
@@ -88,6 +113,38 @@ class Connection:
         if response.error_code != ErrorCode.NONE:
             raise UnsupportedError(f"{self.address} did not say which versions it speaks (error {response.error_code})")
         self._spoken = {e.api_key: Versions(e.min_version, e.max_version) for e in response.api_keys}
+
+    # Logging in.
+
+    def _is_due(self) -> bool:
+        return self._renew_at is not None and asyncio.get_running_loop().time() >= self._renew_at
+
+    async def _login(self, timeout: float) -> None:
+        """Log in, for the first time or again. Requests sent before are answered before: the broker keeps the order."""
+        begun = asyncio.get_running_loop().time()
+        try:
+            login = await self._begin_login(timeout)
+            message: Message | None = login.start()
+            while message is not None:
+                version = choose_version(message, self._spoken, self.address)
+                message = login.receive(await self._request(message, version, timeout))
+        except (AuthenticationFailed, SettingError) as error:
+            self.close(str(error))
+            raise AuthenticationError(f"{self.address}: {error}") from None
+        except TokenError as error:
+            self.close(str(error))
+            raise UnreachableError(str(error)) from error
+        self._renew_at = None if login.renew_after is None else begun + login.renew_after
+
+    async def _begin_login(self, timeout: float) -> Login:
+        """Begin the exchange; a token function may block, so it has a thread."""
+        if self._security.token is None:
+            return begin_login(self._security)
+        try:
+            async with asyncio.timeout(timeout):
+                return await asyncio.to_thread(begin_login, self._security)
+        except TimeoutError:
+            raise TokenError(f"sasl.oauthbearer.token.function returned nothing for {timeout:g} s") from None
 
     async def _request(self, message: Message, version: int, timeout: float) -> Message:
         if self._end is not None:
@@ -117,20 +174,26 @@ class Connection:
                 answer.exception()  # retrieved, so that nothing complains about it
 
     async def _read(self) -> None:
-        reason = "the broker closed it"
+        reason, refusal = "the broker closed it", None
         try:
             while True:
-                size = int.from_bytes(await self._reader.readexactly(4), "big", signed=True)
+                head = await self._reader.readexactly(4)
+                if not self._is_known and is_tls_alert(head):
+                    refusal = reason = "it speaks TLS; set security.protocol=SSL, or SASL_SSL"
+                    return
+                size = int.from_bytes(head, "big", signed=True)
                 if not 4 <= size <= MAX_FRAME:
                     reason = f"a frame of {size} bytes announced; is this a Kafka broker?"
                     return
                 self._take(await self._reader.readexactly(size))
         except asyncio.IncompleteReadError:
-            pass
+            if not self._is_known:
+                reason += self._hint()
         except (OSError, ClientError, WireError) as error:
-            reason = str(error)
+            refusal = tls_problem(error, self._security) if isinstance(error, OSError) else None
+            reason = refusal or str(error)
         finally:
-            self.close(reason)
+            self.close(reason, is_refusal=refusal is not None)
 
     def _take(self, frame: bytes) -> None:
         number = int.from_bytes(frame[:4], "big", signed=True)
@@ -140,11 +203,19 @@ class Connection:
         key = request.__table__.key
         assert key is not None  # noqa: S101 - it was sent
         _, response = decode_response(response_class(key), version, frame)
+        self._is_known = self._is_known or not isinstance(response, ApiVersionsResponse)
         if not answer.done():
             answer.set_result(from_version(request, response, version))
 
-    def close(self, reason: str = "closed") -> None:
-        """Close; requests in flight fail with `reason`."""
+    def _hint(self) -> str:
+        """Say why a listener may close the connection at the first request."""
+        if self._security.uses_sasl or not self._waiting:
+            return ""
+        better = "SASL_SSL" if self._security.uses_tls else "SASL_PLAINTEXT"
+        return f" at the first request; if its listener asks for a login, set security.protocol={better}"
+
+    def close(self, reason: str = "closed", *, is_refusal: bool = False) -> None:
+        """Close; requests in flight fail with `reason`, as AuthenticationError if the broker refused this client."""
         if self._end is not None:
             return
         self._end = reason
@@ -153,7 +224,21 @@ class Connection:
             self._reading.cancel()
         for _, _, answer in self._waiting.values():
             if not answer.done():
-                answer.set_exception(UnreachableError(f"the connection to {self.address} ended: {reason}"))
+                answer.set_exception(
+                    AuthenticationError(f"{self.address}: {reason}")
+                    if is_refusal
+                    else UnreachableError(f"the connection to {self.address} ended: {reason}")
+                )
+
+
+def _no_connection(error: OSError, address: str, security: Security) -> ClientError:
+    problem = tls_problem(error, security) if security.uses_tls else None
+    if problem is not None:
+        return AuthenticationError(f"{address}: {problem}")
+    text = error.strerror or str(error)
+    if security.uses_tls and is_cut_off(error):
+        text = cut_off(security)
+    return UnreachableError(f"cannot connect to {address}: {text}")
 
 
 def _unwritable(message: Message, version: int, address: str, error: WireError) -> ClientError:

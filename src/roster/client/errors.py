@@ -31,6 +31,10 @@ class OptionError(ClientError, ValueError):
         self.option = option
 
 
+class AuthenticationError(ClientError):
+    """The broker refused the login or the client's certificate, or its own certificate is not to be trusted."""
+
+
 class UnreachableError(ClientError):
     """No broker answered at the addresses given."""
 
@@ -148,6 +152,7 @@ _ERRORS: dict[FailureKind, type[ClientError]] = {
     FailureKind.PROTOCOL: InconsistentProtocolError,
     FailureKind.GROUP_FULL: GroupFullError,
     FailureKind.FENCED_INSTANCE: FencedInstanceError,
+    FailureKind.AUTHENTICATION: AuthenticationError,
     FailureKind.AUTHORIZATION: AuthorizationError,
     FailureKind.UNSUPPORTED: UnsupportedError,
     FailureKind.ASSIGNMENT: AssignmentError,

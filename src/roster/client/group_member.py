@@ -39,6 +39,7 @@ from roster.member.states import MemberState
 from roster.member.types import ReportKind, Selection
 from roster.model import OffsetAndMetadata, TopicPartition
 from roster.model.offsets import OffsetSpec
+from roster.security import Security
 
 log = logging.getLogger("roster.member")
 
@@ -69,6 +70,8 @@ class GroupMember:
         capacity: plain members that it counts for where the assignor looks at lag.
         auto_offset_reset: "earliest", "latest" or "none": what lag means where nothing is committed; the member itself
             resets nothing.
+        security: TLS and SASL: settings by their names in Kafka's clients, as in {"security.protocol": "SSL"}, or what
+            `roster.security.load_properties` read; None: PLAINTEXT.
         on_event: called with a MemberEvent on the loop's thread; must not block.
         seed: of the jitter in retry pauses, for tests.
 
@@ -94,6 +97,7 @@ class GroupMember:
         rack_id: str | None = None,
         capacity: int = 1,
         auto_offset_reset: str = "latest",
+        security: Security | Mapping[str, object] | None = None,
         on_event: Callable[[MemberEvent], None] | None = None,
         seed: int | None = None,
     ) -> None:
@@ -115,7 +119,7 @@ class GroupMember:
         except ConfigError as error:
             raise OptionError(error.option, str(error)) from None
         self._chance = Random(seed)  # noqa: S311 - jitter, no secret
-        self._cluster = Cluster(bootstrap, client_id, request_timeout_ms / 1000, self._chance)
+        self._cluster = Cluster(bootstrap, client_id, request_timeout_ms / 1000, self._chance, security)
         self._coordinators = Coordinators(self._cluster)
         self._on_event = on_event
         self._changed = threading.Condition()

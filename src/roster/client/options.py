@@ -19,10 +19,18 @@ REQUIRED_OPTIONS = by_name(
 )
 """Options that every member of a group must be given."""
 
+SECURITY_OPTION = Option(
+    "security",
+    "mapping or `Security`",
+    "TLS and SASL: [settings](security.md) by their names in Kafka's clients",
+    None,
+)
+
 GROUP_MEMBER_OPTIONS = by_name(
     [
         *REQUIRED_OPTIONS.values(),
         *GROUP_OPTIONS.values(),
+        SECURITY_OPTION,
         Option("on_event", "callable", "called with a `MemberEvent` on the loop's thread; must not block", None),
         Option("seed", "int", "of the jitter in retry pauses, for tests", None),
     ]

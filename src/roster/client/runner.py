@@ -10,7 +10,7 @@ from typing import Any
 
 from roster.client.cluster import Cluster
 from roster.client.coordinators import Coordinators
-from roster.client.errors import ClientError, UnsupportedError
+from roster.client.errors import AuthenticationError, ClientError, UnsupportedError
 from roster.client.offsets import group_offsets
 from roster.member.assign_group import assign_group
 from roster.member.config import MemberConfig
@@ -103,6 +103,8 @@ class MemberRunner:
                 response = await self._cluster.request(send.to, send.message, timeout, send.channel)
         except UnsupportedError as error:
             self.feed(RequestFailed(send.id, str(error), unsupported=True))
+        except AuthenticationError as error:
+            self.feed(RequestFailed(send.id, str(error), refused=True))
         except ClientError as error:
             self.feed(RequestFailed(send.id, str(error)))
         else:

@@ -45,6 +45,10 @@ INVALID_TOPIC = frozenset(
 """Answers to a request to create or change a topic that say what is wrong with the request."""
 
 
+_RIGHTS = {"create": "CREATE", "delete": "DELETE", "grow": "ALTER", "look up the settings of": "DESCRIBE_CONFIGS"}
+"""The ACL operation that each request needs."""
+
+
 class TopicAdmin:
     """Requests about topics; changes wait until the metadata shows them."""
 
@@ -149,5 +153,5 @@ def _check_topic(value: int, message: str | None, name: str, what: str) -> None:
     if code in INVALID_TOPIC:
         raise InvalidTopicError(text, code=code)
     if code in (ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.CLUSTER_AUTHORIZATION_FAILED):
-        raise AuthorizationError(f"{text}; this client lacks the right to", code=code)
+        raise AuthorizationError(f"{text}; grant this client {_RIGHTS[what]} on the topic", code=code)
     raise BrokerError(text, code=code)

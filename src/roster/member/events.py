@@ -42,6 +42,8 @@ class RequestFailed:
     reason: str
     unsupported: bool = False
     """True when the broker does not support the request in a version that can carry it."""
+    refused: bool = False
+    """True when the broker refused this client's login or certificate, or is not to be trusted."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -195,7 +195,9 @@ def _on_request_failed(me: MemberContext, event: RequestFailed) -> None:
     request = me.out.take(event.id)
     if request is None:
         return
-    if event.unsupported:
+    if event.refused:
+        leave.fail(me, Failure(FailureKind.AUTHENTICATION, event.reason, ErrorCode.SASL_AUTHENTICATION_FAILED))
+    elif event.unsupported:
         leave.fail(me, Failure(FailureKind.UNSUPPORTED, event.reason, ErrorCode.UNSUPPORTED_VERSION))
     elif request.api is ApiKey.FIND_COORDINATOR:
         me.back_off(DISCOVER, event.reason)

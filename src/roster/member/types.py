@@ -43,6 +43,7 @@ class FailureKind(Enum):
     PROTOCOL = "protocol"
     GROUP_FULL = "group full"
     FENCED_INSTANCE = "fenced instance"
+    AUTHENTICATION = "authentication"
     AUTHORIZATION = "authorization"
     GROUP_ID = "group id"
     UNSUPPORTED = "unsupported"

@@ -71,10 +71,21 @@ class ApacheKafka(Cluster):
                 day_ms=DAY_MS,
             )
         )
+        self._format(settings)
+        self._launch(settings)
+        super().__init__("apache", f"127.0.0.1:{port}")
+        try:
+            self._await_ready()
+        except BaseException:
+            self.stop()
+            raise
+
+    def _format(self, settings: Path, *arguments: str) -> None:
         cluster_id = urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=").replace("-", "A")
         quiet = ("-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",)
+        command = ("kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", str(settings), *arguments)
         formatted = subprocess.run(
-            jvm.java_command("kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", str(settings), options=quiet),
+            jvm.java_command(*command, options=quiet),
             capture_output=True,
             text=True,
             timeout=START_TIMEOUT,
@@ -82,6 +93,8 @@ class ApacheKafka(Cluster):
         )
         if formatted.returncode != 0:
             raise RuntimeError(f"formatting Kafka's storage failed:\n{formatted.stdout}\n{formatted.stderr}")
+
+    def _launch(self, settings: Path) -> None:
         with self.log_path.open("wb") as log:
             self.process = subprocess.Popen(
                 jvm.bound_to_parent(
@@ -96,12 +109,6 @@ class ApacheKafka(Cluster):
                 stdout=log,
                 stderr=subprocess.STDOUT,
             )
-        super().__init__("apache", f"127.0.0.1:{port}")
-        try:
-            self._await_ready()
-        except BaseException:
-            self.stop()
-            raise
 
     def _await_ready(self) -> None:
         deadline = monotonic() + START_TIMEOUT

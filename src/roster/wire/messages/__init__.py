@@ -48,6 +48,12 @@ from roster.wire.messages.produce_fetch import (
     ProduceRequest,
     ProduceResponse,
 )
+from roster.wire.messages.sasl import (
+    SaslAuthenticateRequest,
+    SaslAuthenticateResponse,
+    SaslHandshakeRequest,
+    SaslHandshakeResponse,
+)
 from roster.wire.messages.topics import (
     CreatePartitionsRequest,
     CreatePartitionsResponse,
@@ -144,6 +150,10 @@ __all__ = [
     "OffsetForLeaderEpochResponse",
     "ProduceRequest",
     "ProduceResponse",
+    "SaslAuthenticateRequest",
+    "SaslAuthenticateResponse",
+    "SaslHandshakeRequest",
+    "SaslHandshakeResponse",
     "SyncGroupRequest",
     "SyncGroupResponse",
     "TxnOffsetCommitRequest",

@@ -1,0 +1,17 @@
+"""TLS and SASL of a connection to Kafka: settings by their Kafka names, TLS contexts, the exchange that logs in."""
+
+from roster.security.errors import AuthenticationFailed, SettingError
+from roster.security.parse import ClientProperties, load_properties, parse_properties, parse_security
+from roster.security.settings import PLAINTEXT, Security, TokenFunction
+
+__all__ = [
+    "PLAINTEXT",
+    "AuthenticationFailed",
+    "ClientProperties",
+    "Security",
+    "SettingError",
+    "TokenFunction",
+    "load_properties",
+    "parse_properties",
+    "parse_security",
+]

@@ -1,0 +1,33 @@
+"""What a login needs from outside, for the loops that hold sockets: a nonce, a token."""
+
+from __future__ import annotations
+
+import secrets
+
+from roster.security.errors import SettingError
+from roster.security.login import Login
+from roster.security.settings import Security
+
+_NONCE_BYTES = 24
+
+
+class TokenError(Exception):
+    """The token function failed: a later call may succeed."""
+
+
+def begin_login(security: Security) -> Login:
+    """Return a new exchange, with a nonce or a fresh token; blocks for as long as the token function does.
+
+    Raises:
+        TokenError: the token function failed.
+        SettingError: there is no such function, or it does not return text.
+
+    """
+    if security.token is None:
+        return Login(security, nonce=secrets.token_urlsafe(_NONCE_BYTES))
+    try:
+        return Login(security, token=security.token.token())
+    except SettingError:
+        raise
+    except Exception as error:
+        raise TokenError(f"sasl.oauthbearer.token.function failed: {type(error).__name__}: {error}") from error

@@ -1,0 +1,64 @@
+"""Java's properties format, as `java.util.Properties.load` reads it: comments, escapes, continued lines, separators."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from roster.security.errors import SettingError
+
+_SPACE = " \t\f"
+_ESCAPE = re.compile(r"\\(u[0-9A-Fa-f]{4}|.)", re.DOTALL)
+_NAMED = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
+_KEY = re.compile(r"(?:[^\\:=\s]|\\.)*", re.DOTALL)
+_SEPARATOR = re.compile(r"[ \t\f]*[:=]?[ \t\f]*")
+_CUT_UNICODE = re.compile(r"(?<!\\)(?:\\\\)*\\u(?![0-9A-Fa-f]{4})")
+
+
+def read_properties(text: str) -> dict[str, str]:
+    """Return the properties in their order; of a key that comes twice, the last value, as in Java.
+
+    Raises:
+        SettingError: an escape of a character by its number is cut short; `key` is the line.
+
+    """
+    found: dict[str, str] = {}
+    for number, line in _logical_lines(text):
+        if _CUT_UNICODE.search(line):
+            raise SettingError(
+                f"line {number}", "an escape \\u without four hexadecimal digits", "write \\\\ for one \\"
+            )
+        key = _KEY.match(line)
+        assert key is not None  # noqa: S101 - it matches the empty string
+        separator = _SEPARATOR.match(line, key.end())
+        assert separator is not None  # noqa: S101 - as above
+        found[_unescaped(key[0])] = _unescaped(line[separator.end() :])
+    return found
+
+
+def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
+    """Yield the number and text of each logical line, without comments, blank lines and leading space."""
+    held, begun = "", 0
+    for number, natural in enumerate(re.split(r"\r\n|\r|\n", text), 1):
+        line = natural.lstrip(_SPACE)
+        if not held:
+            if not line or line[0] in "#!":
+                continue
+            begun = number
+        body = line.rstrip("\\")
+        goes_on = (len(line) - len(body)) % 2 == 1
+        held += line[:-1] if goes_on else line
+        if held and not goes_on:
+            yield begun, held
+            held = ""
+    if held:
+        yield begun, held
+
+
+def _unescaped(text: str) -> str:
+    return _ESCAPE.sub(_character, text)
+
+
+def _character(escape: re.Match[str]) -> str:
+    named = escape[1]
+    return chr(int(named[1:], 16)) if len(named) == 5 else _NAMED.get(named, named)

@@ -1,0 +1,37 @@
+"""PLAIN (RFC 4616): user name and password in one message, so only over TLS."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from roster.wire.sasl.errors import SaslError
+
+
+@dataclass(frozen=True, slots=True)
+class Plain:
+    """The exchange of one user; `authzid` is the identity to act as, empty for the user's own.
+
+    Raises:
+        SaslError: a part holds U+0000, which separates the parts.
+
+    """
+
+    username: str
+    password: str = field(repr=False)
+    authzid: str = ""
+
+    def first(self) -> bytes:
+        """Return `authzid NUL username NUL password`."""
+        parts = (self.authzid, self.username, self.password)
+        if any("\0" in part for part in parts):
+            raise SaslError("PLAIN cannot carry a user name or password with a zero byte")
+        return "\0".join(parts).encode()
+
+    def answer(self, challenge: bytes) -> bytes | None:
+        """Take the server's message, which says nothing."""
+        if challenge:
+            raise SaslError("the server answered PLAIN with a challenge, which the mechanism does not have")
+        return None
+
+    def finish(self) -> None:
+        """Accept the end of the exchange."""

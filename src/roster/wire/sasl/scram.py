@@ -1,0 +1,139 @@
+"""SCRAM-SHA-256 and SCRAM-SHA-512 (RFC 5802, RFC 7677), without channel binding, as Kafka has them.
+
+User name and password are taken as their UTF-8 bytes: Apache Kafka does not apply SASLprep when it stores or checks
+them, so a client that did could not use a password that SASLprep changes.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+import re
+from dataclasses import dataclass, field
+from enum import Enum
+
+from roster.wire.sasl.errors import SaslError
+
+HASHES = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
+LEAST_ITERATIONS = 4096
+MOST_ITERATIONS = 1_000_000
+"""Fewer make a password easy to guess (RFC 7677), more are an attack on the client's time."""
+
+_GS2_HEADER = "n,,"
+_PRINTABLE = re.compile(r"[\x21-\x2b\x2d-\x7e]+")
+_NUMBER = re.compile(r"[1-9][0-9]{0,8}", re.ASCII)
+
+
+class _State(Enum):
+    NEW = "new"
+    FIRST_SENT = "client-first sent"
+    FINAL_SENT = "client-final sent"
+    DONE = "done"
+
+
+@dataclass(slots=True)
+class Scram:
+    """One exchange.
+
+    `nonce` is printable ASCII without commas that was never used before, of at least 16 random bytes.
+
+    Raises:
+        SaslError: the mechanism or the nonce is not valid.
+
+    """
+
+    mechanism: str
+    username: str
+    password: str = field(repr=False)
+    nonce: str = field(repr=False)
+    _state: _State = field(default=_State.NEW, init=False)
+    _first_bare: str = field(default="", init=False, repr=False)
+    _server_signature: bytes = field(default=b"", init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.mechanism not in HASHES:
+            raise SaslError(f"no SCRAM mechanism {self.mechanism!r}")
+        if not _PRINTABLE.fullmatch(self.nonce):
+            raise SaslError("a nonce is printable ASCII without commas")
+
+    def first(self) -> bytes:
+        """Return the client-first message."""
+        name = self.username.replace("=", "=3D").replace(",", "=2C")
+        self._first_bare = f"n={name},r={self.nonce}"
+        self._state = _State.FIRST_SENT
+        return (_GS2_HEADER + self._first_bare).encode()
+
+    def answer(self, challenge: bytes) -> bytes | None:
+        """Return the client-final message for the server-first one, None for a server-final one that is right."""
+        if self._state is _State.FIRST_SENT:
+            return self._final(challenge)
+        if self._state is _State.FINAL_SENT:
+            self._verify(challenge)
+            return None
+        raise SaslError("the server sent more messages than SCRAM has")
+
+    def finish(self) -> None:
+        """Raise SaslError unless the server has proved that it knows the password's keys."""
+        if self._state is not _State.DONE:
+            raise SaslError("the server ended the SCRAM exchange before it proved itself")
+
+    def _final(self, challenge: bytes) -> bytes:
+        server_first = _text(challenge)
+        nonce, salt, iterations = self._parse_first(server_first)
+        bare = f"c={base64.b64encode(_GS2_HEADER.encode()).decode()},r={nonce}"
+        signed = ",".join((self._first_bare, server_first, bare)).encode()
+        hashed = HASHES[self.mechanism]
+        salted = hashlib.pbkdf2_hmac(hashed, self.password.encode(), salt, iterations)
+        client_key = hmac.digest(salted, b"Client Key", hashed)
+        signature = hmac.digest(hashlib.new(hashed, client_key).digest(), signed, hashed)
+        proof = bytes(a ^ b for a, b in zip(client_key, signature, strict=True))
+        self._server_signature = hmac.digest(hmac.digest(salted, b"Server Key", hashed), signed, hashed)
+        self._state = _State.FINAL_SENT
+        return f"{bare},p={base64.b64encode(proof).decode()}".encode()
+
+    def _parse_first(self, message: str) -> tuple[str, bytes, int]:
+        parts = message.split(",")
+        if parts[0].startswith("e="):
+            raise SaslError(f"the server refused: {parts[0][2:]}")
+        if parts[0].startswith("m="):
+            raise SaslError("the server demands a SCRAM extension, of which there is none here")
+        if [part[:2] for part in parts[:3]] != ["r=", "s=", "i="]:
+            raise SaslError("the server's first message is not one of SCRAM")
+        nonce, salt, iterations = (part[2:] for part in parts[:3])
+        if not nonce.startswith(self.nonce) or len(nonce) == len(self.nonce) or not _PRINTABLE.fullmatch(nonce):
+            raise SaslError("the server's nonce does not continue the client's")
+        if not _NUMBER.fullmatch(iterations) or not LEAST_ITERATIONS <= int(iterations) <= MOST_ITERATIONS:
+            raise SaslError(
+                f"the server asks for {iterations[:20]} SCRAM iterations; from {LEAST_ITERATIONS} to"
+                f" {MOST_ITERATIONS} are accepted"
+            )
+        decoded = _decoded(salt)
+        if not decoded:
+            raise SaslError("the server's salt is empty")
+        return nonce, decoded, int(iterations)
+
+    def _verify(self, challenge: bytes) -> None:
+        final = _text(challenge).split(",")[0]
+        if final.startswith("e="):
+            raise SaslError(f"the server refused: {final[2:]}")
+        if not final.startswith("v="):
+            raise SaslError("the server's final message is not one of SCRAM")
+        if not hmac.compare_digest(_decoded(final[2:]), self._server_signature):
+            raise SaslError("the server's signature is wrong: it does not know this user's password")
+        self._state = _State.DONE
+
+
+def _text(message: bytes) -> str:
+    try:
+        return message.decode()
+    except UnicodeDecodeError:
+        raise SaslError("a message of the server is not UTF-8") from None
+
+
+def _decoded(text: str) -> bytes:
+    try:
+        return base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        raise SaslError("a value of the server is not base64") from None
