@@ -6,9 +6,10 @@ import re
 
 from roster.client.options import GROUP_MEMBER_OPTIONS
 from roster.model.options import markdown_table
+from roster.security.settings import SECURITY_OPTIONS
 from roster.spark.pipeline_options import PIPELINE_OPTIONS
 
-TABLES = {"GroupMember": GROUP_MEMBER_OPTIONS, "Pipeline": PIPELINE_OPTIONS}
+TABLES = {"GroupMember": GROUP_MEMBER_OPTIONS, "Pipeline": PIPELINE_OPTIONS, "Security": SECURITY_OPTIONS}
 _MARK = re.compile(r"^<!-- options: (\w+) -->$", re.MULTILINE)
 
 
