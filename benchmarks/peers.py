@@ -59,14 +59,14 @@ def franz_version() -> str:
     return found.group(1)
 
 
-def _tool(name: str) -> str:
+def tool(name: str) -> str:
     path = shutil.which(name)
     if path is None:
         raise MissingError(f"{name} is not on the PATH")
     return path
 
 
-def _made(name: str, sources: Sequence[Path], build: Callable[[Path], list[str]], cwd: Path) -> Path:
+def made(name: str, sources: Sequence[Path], build: Callable[[Path], list[str]], cwd: Path) -> Path:
     """A directory in the cache, built once for each state of the sources by the command `build(directory)`."""
     state = hashlib.sha256(b"\0".join(source.read_bytes() for source in sorted(sources))).hexdigest()[:16]
     ready = CACHE / f"{name}-{state}"
@@ -98,9 +98,9 @@ def _made(name: str, sources: Sequence[Path], build: Callable[[Path], list[str]]
 @functools.cache
 def java(program: str) -> list[str]:
     """The command that runs one of our Java programs."""
-    launcher, maven, compiler = _tool("java"), _tool("mvn"), _tool("javac")
+    launcher, maven, compiler = tool("java"), tool("mvn"), tool("javac")
     directory = HERE / "java"
-    jars = _made(
+    jars = made(
         "jars",
         [directory / "pom.xml"],
         lambda target: [
@@ -110,7 +110,7 @@ def java(program: str) -> list[str]:
         directory,
     )
     sources = sorted(directory.glob("*.java"))
-    classes = _made(
+    classes = made(
         "classes",
         [directory / "pom.xml", *sources],
         lambda target: [compiler, "-nowarn", "-cp", f"{jars}/*", "-d", str(target), *map(str, sources)],
@@ -122,15 +122,15 @@ def java(program: str) -> list[str]:
 @functools.cache
 def franz_go() -> list[str]:
     """The command that runs franz-go's balancer."""
-    go = _tool("go")
+    go = tool("go")
     directory = HERE / "go"
-    made = _made(
+    program = made(
         "franz-go",
         list(directory.iterdir()),
         lambda target: [go, "build", "-buildvcs=false", "-mod=readonly", "-o", str(target), "."],
         directory,
     )
-    return [str(made / "balancer")]
+    return [str(program / "balancer")]
 
 
 def python(library: str) -> list[str]:

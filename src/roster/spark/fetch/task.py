@@ -133,10 +133,13 @@ def _patience_over(ranges: Ranges, timeout: float, problem: str) -> str:
 
 
 def _merged(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Small record batches are joined: each costs its reader more than its rows do."""
+    """Small record batches are joined: each costs its reader more than its rows do. Large ones are not copied."""
     held: list[pa.RecordBatch] = []
     rows = 0
     for batch in batches:
+        if held and batch.num_rows >= _ROWS_PER_BATCH:
+            yield _joined(held)
+            held, rows = [], 0
         held.append(batch)
         rows += batch.num_rows
         if rows >= _ROWS_PER_BATCH:

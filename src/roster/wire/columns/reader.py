@@ -128,6 +128,8 @@ class RecordColumns:
         self._topics = pa.array(topics, pa.string())
         self._topic_of = np.array([topics.index(topic) for topic, _ in partitions], np.int32)
         self._number_of = np.array([number for _, number in partitions], np.int32)
+        self._topic: pa.Array | None = None
+        """The column of a record batch whose rows are of one topic, as long as any was."""
 
     def batches(self, data: Any, tables: Sequence[Any], limit: int = MAX_EXPANDED) -> Iterator[pa.RecordBatch]:
         """Yield record batches of at least one row. `limit` bounds the bytes one compressed batch may expand to.
@@ -163,13 +165,12 @@ class RecordColumns:
         """The rows written, as a record batch."""
         rows = int(state[at.AT_ROW])
         per_batch = table[:, at.ROWS]
-        source = np.repeat(table[:, at.SOURCE], per_batch)
-        topic = pa.DictionaryArray.from_arrays(pa.array(self._topic_of[source]), self._topics)
+        numbers = self._number_of[table[:, at.SOURCE]]
         columns = {
             "key": out.keys.array(rows, int(state[at.KEY_NULLS])),
             "value": out.values.array(rows, int(state[at.VALUE_NULLS])),
-            "topic": topic.dictionary_decode(),
-            "partition": pa.array(self._number_of[source]),
+            "topic": self._topic_column(table, rows),
+            "partition": pa.array(np.repeat(numbers, per_batch)),
             "offset": pa.array(out.offsets[:rows]),
             "timestamp": pa.array(out.timestamps[:rows]).view(_TIMESTAMP),
             "timestampType": pa.array(np.repeat((table[:, at.ATTRIBUTES] >> 3 & 1).astype(np.int32), per_batch)),
@@ -177,6 +178,14 @@ class RecordColumns:
         if self._headers:
             columns["headers"] = out.headers(rows, state)
         return pa.RecordBatch.from_pydict(columns)
+
+    def _topic_column(self, table: Any, rows: int) -> pa.Array:
+        if len(self._topics) == 1:
+            if self._topic is None or len(self._topic) < rows:
+                self._topic = pa.repeat(self._topics[0], rows)
+            return self._topic.slice(0, rows)
+        topic = np.repeat(self._topic_of[table[:, at.SOURCE]], table[:, at.ROWS])
+        return pa.DictionaryArray.from_arrays(pa.array(topic), self._topics).dictionary_decode()
 
 
 def _groups(table: Any) -> Iterator[Any]:
