@@ -1,7 +1,7 @@
 """`python -m benchmarks [--quick] [SECTION ...]`: all benchmarks in one go, or some; see README.md beside this file.
 
-Sections: wire, fetch, broker, assignors, tasks, pipeline. What a section needs and cannot have (Java, Go, a library) is
-said in a line that begins with ***, and the rest goes on.
+Sections are named by --help. What one needs and cannot have (Java, Go, a library) is said in a line that begins with
+***, and the rest goes on.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ SECTIONS = {
     "assignors": "sticky assignors against Java, franz-go, kafka-python and aiokafka",
     "tasks": "the task assignor against Kafka Streams",
     "pipeline": "Spark reading from a group",
+    "handover": "partitions that move between applications",
 }
 
 

@@ -53,6 +53,15 @@ class SlotRunner(FakeRunner):
         super().__init__()
         self.script = [FakeProbe(0, lambda: None)]
         self.asked: list[FakeProbe] = []
+        self.warmed = 0
+        self.on_warm_up: Callable[[], object] = lambda: None
+
+    def warm_up(self, sink: object) -> None:
+        self.warmed += 1
+        self.cancelled = False
+        self.on_warm_up()
+        if self.cancelled:
+            raise RuntimeError("job group cancelled")
 
     def ask_for_slot(self) -> FakeProbe:
         probe = self.script.pop(0) if len(self.script) > 1 else self.script[0]
@@ -116,6 +125,39 @@ def test_stopped_while_waiting_the_probe_is_withdrawn_and_nothing_joins() -> Non
     assert stage.members == []
 
 
+def test_it_warms_up_before_it_joins_and_so_owns_nothing_meanwhile() -> None:
+    stage = Stage()
+
+    def look() -> None:
+        assert stage.run.phase == "warming up"
+        assert stage.members == []
+
+    stage.runner.on_warm_up = look
+    stage.run.work(available_now=True)
+    assert stage.runner.warmed == 1
+    assert len(stage.members) == 1
+
+
+def test_stopped_while_warming_up_its_jobs_are_cancelled_and_nothing_joins() -> None:
+    stage = Stage()
+    stage.runner.on_warm_up = stage.run.stop
+    stage.run.work(available_now=False)
+    assert stage.runner.cancelled
+    assert stage.members == []
+
+
+def test_a_plan_that_fails_without_rows_ends_the_run_before_the_join() -> None:
+    stage = Stage()
+
+    def fail() -> None:
+        raise PipelineError("no column x", field="transform")
+
+    stage.runner.on_warm_up = fail
+    with pytest.raises(PipelineError, match="no column x"):
+        stage.run.work(available_now=False)
+    assert stage.members == []
+
+
 def test_stopped_while_joining_the_join_is_given_up() -> None:
     stage = Stage()
 
@@ -153,7 +195,7 @@ def test_after_a_stall_the_group_is_left_a_slot_awaited_and_the_work_taken_up_as
 
     stage.runner.during = stall
     stage.run.work(available_now=True)
-    assert len(stage.runner.asked) == len(stage.members) == 2
+    assert len(stage.runner.asked) == stage.runner.warmed == len(stage.members) == 2
     assert sorted(stage.sink.records) == sorted((p, o) for p, end in {P0: 10, P1: 20}.items() for o in range(end))
     assert stage.sink.aborted == 1
     assert set(stage.sink.claims.values()) == {"m1"}

@@ -72,13 +72,30 @@ class SparkRunner:
         Raises FunctionError for the `map_arrow` function, ReadError for a range that could not be read, PipelineError
         for a frame or rows that do not fit, and what Spark, the transform or the sink raised.
         """
+        with self._jobs(str(batch.number), f"batch {batch.number}"):
+            return self._write(batch, tasks, sink)
+
+    def warm_up(self, sink: Sink) -> None:
+        """Run the plan with tasks that read nothing. Raises as `run` does."""
+        self._failed.value = {}
+        with self._jobs("warm-up", "warms up"):
+            try:
+                sink.warm_up(self._frame([()] * max(self.cores, 1)))
+            except Exception as error:
+                if isinstance(error, (PySparkException, Py4JError)) and (short := _task_error(error)) is not None:
+                    raise short from None
+                raise
+
+    @contextlib.contextmanager
+    def _jobs(self, suffix: str, description: str) -> Iterator[None]:
+        """Put the calling thread's jobs into a group of their own, which `cancel` cancels."""
         context = self._context
         before = {name: context.getLocalProperty(name) for name in _JOB_PROPERTIES}
-        job_group = f"{self._prefix}-{batch.number}"
-        context.setJobGroup(job_group, f"{self._config.group}: batch {batch.number}", interruptOnCancel=True)
+        job_group = f"{self._prefix}-{suffix}"
+        context.setJobGroup(job_group, f"{self._config.group}: {description}", interruptOnCancel=True)
         self._job_group = job_group
         try:
-            return self._write(batch, tasks, sink)
+            yield
         finally:
             self._job_group = None
             with contextlib.suppress(PySparkException, Py4JError, OSError):

@@ -202,6 +202,8 @@ class Pipeline:
     def transform(self, function: Callable[[DataFrame], DataFrame]) -> Self:
         """Apply `function` to each batch's DataFrame; several are applied in the order given.
 
+        It is also applied to a DataFrame without rows before the pipeline joins the group, to check and warm up.
+
         Raises PipelineError if `function` is not callable. The run ends with PipelineError if it does not return a
         DataFrame or uses what needs a stream, such as `withWatermark`.
         """
@@ -240,7 +242,10 @@ class Pipeline:
 
     @property
     def status(self) -> str:
-        """`new`, `starting`, `waiting for executors`, `joining`, `running`, `stopping`, `stopped` or `failed`."""
+        """Name of the phase the pipeline is in.
+
+        `new`, `starting`, `waiting for executors`, `warming up`, `joining`, `running`, `stopping`, `stopped`, `failed`.
+        """
         if self._active and self._stopping:
             return "stopping"
         return self._run_now.phase if self._run_now is not None else self._status

@@ -1,4 +1,8 @@
-"""One run of a pipeline: wait for a task slot, join the group, run batches, leave; and again after a stall."""
+"""One run of a pipeline: wait for a task slot, warm up, join the group, run batches, leave; and again after a stall.
+
+Warming up runs the pipeline's own plan on no rows, so that Python workers are forked, modules and compiled code loaded
+and the transform checked before partitions are taken: a partition that moves here waits for one batch, not for a start.
+"""
 
 from __future__ import annotations
 
@@ -19,11 +23,13 @@ from roster.spark.options import Options
 from roster.spark.reporting import Reporter
 from roster.spark.sinks.base import Sink
 
+log = logging.getLogger(__name__)
+
 _SLICE = 0.2  # seconds between two looks at `stop` while waiting
 _FIRST_NOTICE = 5.0  # seconds of waiting for executors before a line in the log
 _NOTICE_INTERVAL = 30.0  # seconds between two such lines
 
-WAITING, JOINING, RUNNING = "waiting for executors", "joining", "running"
+WAITING, WARMING, JOINING, RUNNING = "waiting for executors", "warming up", "joining", "running"
 
 
 class Probe(Protocol):
@@ -44,10 +50,13 @@ class Probe(Protocol):
 
 
 class SlotRunner(Runner, Protocol):
-    """A runner that can probe for a task slot."""
+    """A runner that can probe for a task slot, and warm up."""
 
     def ask_for_slot(self) -> Probe:
         """Start a probe."""
+
+    def warm_up(self, sink: Sink) -> None:
+        """Run the plan on no rows. Raises as `run` does."""
 
 
 class Run:
@@ -76,8 +85,10 @@ class Run:
         return (self._loop.last_progress if self._loop is not None else None) or self._last_progress
 
     def stop(self, *, now: bool = False) -> None:
-        """End after the running batch, or with `now` cancel it; waiting and joining end at once."""
+        """End after the running batch, or with `now` cancel it; waiting, warming up and joining end at once."""
         self._stopping.set()
+        if self.phase == WARMING:
+            self._runner.cancel()
         if self._loop is not None:
             self._loop.stop(now=now)
         if self._joining is not None:
@@ -89,7 +100,7 @@ class Run:
         Raises PipelineError, ClientError, and what a function, a task or the sink raised.
         """
         batches = 0
-        while self._has_slot():
+        while self._has_slot() and self._warm_up():
             member = self._membership(
                 replace(self._options, capacity=self._options.capacity or max(self._runner.cores, 1))
             )
@@ -134,6 +145,19 @@ class Run:
             return False
         probe.check()
         return True
+
+    def _warm_up(self) -> bool:
+        """Run the plan on no rows; return False if the run was stopped meanwhile."""
+        self.phase = WARMING
+        began = time.monotonic()
+        try:
+            if not self._stopping.is_set():
+                self._runner.warm_up(self._sink)
+        except Exception:
+            if not self._stopping.is_set():
+                raise
+        log.debug("warmed up in %.1f s", time.monotonic() - began)
+        return not self._stopping.is_set()
 
     def _join(self, member: Membership) -> bool:
         """Join the group; return False if the run was stopped meanwhile."""

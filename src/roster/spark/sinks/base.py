@@ -18,9 +18,9 @@ class Sink:
     next offset of each partition as stored in the sink itself, and `commit` makes results and new positions visible in
     one atomic step, raising SinkFencedError if a partition's position is not the start of its range.
 
-    Methods are called on the pipeline's thread, in the order open, then claim, write and commit or abort per batch,
-    then close. What they raise ends the run, except SinkFencedError from `commit`: the batch's partitions are then read
-    again from the sink's positions.
+    Methods are called on the pipeline's thread, in the order open and warm_up, then claim, write and commit or abort
+    per batch, then close. What they raise ends the run, except SinkFencedError from `commit`: the batch's partitions
+    are then read again from the sink's positions.
     """
 
     default_trigger_interval_ms: int = 0
@@ -33,6 +33,13 @@ class Sink:
 
     def open(self, spark: SparkSession, group: str) -> None:
         """Check the sink before the pipeline joins `group`. Raise PipelineError if it cannot work."""
+
+    def warm_up(self, df: DataFrame) -> None:
+        """Run what `write` would, before the pipeline joins, with a DataFrame that has no rows and no effect.
+
+        By default its plan is run and the result dropped.
+        """
+        df.write.format("noop").mode("overwrite").save()
 
     def claim(
         self, partitions: Collection[TopicPartition], owner: Owner, committed: Mapping[TopicPartition, int]

@@ -1,0 +1,165 @@
+"""What the benchmarks `handover` and `trickle` share: a steady stream, and applications in processes of their own.
+
+    python -m benchmarks.applications BOOTSTRAP GROUP TOPIC [--heartbeat-interval-ms N] …
+
+runs one application: a pipeline with default settings that counts records in SQL. It prints a JSON object a line:
+{"up": …} when Spark is up, {"ranges": …} when a batch has been committed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from confluent_kafka import Producer
+
+if TYPE_CHECKING:
+    from roster.spark import Batch, Progress
+
+PARTITIONS = 12
+VALUE = b"x" * 100
+OPTIONS = ("session_timeout_ms", "heartbeat_interval_ms", "trigger_interval_ms", "poll_interval_ms")
+"""Options of a pipeline that an application takes on its command line, all whole numbers."""
+
+
+class Stream:
+    """A producer that spreads `rate` records a second over the partitions of a topic, ten times a second."""
+
+    def __init__(self, bootstrap: str, topic: str, rate: int) -> None:
+        self._producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 5})
+        self._topic, self._rate = topic, rate
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join()
+        self._producer.flush(10)
+
+    def _run(self) -> None:
+        begin, sent = time.monotonic(), 0
+        while not self._ended.wait(0.1):
+            due = int((time.monotonic() - begin) * self._rate)
+            for number in range(sent, due):
+                self._producer.produce(self._topic, VALUE, partition=number % PARTITIONS)
+            self._producer.poll(0)
+            sent = due
+
+
+class Application:
+    """One application in a process of its own; `batches` fills while it runs."""
+
+    def __init__(self, bootstrap: str, group: str, topic: str, **options: int) -> None:
+        words = [word for name, value in options.items() for word in (f"--{name.replace('_', '-')}", str(value))]
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "benchmarks.applications", bootstrap, group, topic, *words],
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        self.batches: list[tuple[float, dict[int, tuple[int, int]]]] = []
+        """Time (seconds since the epoch) and offsets by partition of each committed batch."""
+        self.up = threading.Event()
+        self._thread = threading.Thread(target=self._read, daemon=True)
+        self._thread.start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            with contextlib.suppress(json.JSONDecodeError):
+                said = json.loads(line)
+                if "ranges" in said:
+                    self.batches.append((said["at"], {int(p): tuple(span) for p, span in said["ranges"].items()}))
+                self.up.set()
+
+    def cpu(self) -> float:
+        """Seconds of CPU of the process, its JVM and its Python workers."""
+        return sum(_cpu_of(pid) for pid in _tree(self.process.pid))
+
+    def leave(self) -> None:
+        """Stop as a user would; returns at once."""
+        self.process.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """End at once, with everything the process has started."""
+        for pid in _tree(self.process.pid):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self.process.wait()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.process.poll() is None:
+            self.kill()
+
+
+def _tree(pid: int) -> list[int]:
+    """The process and all its descendants."""
+    parents: dict[int, list[int]] = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            fields = stat.read_text().rpartition(")")[2].split()
+            parents.setdefault(int(fields[1]), []).append(int(stat.parent.name))
+    found, at = [pid], 0
+    while at < len(found):
+        found += parents.get(found[at], [])
+        at += 1
+    return found
+
+
+def _cpu_of(pid: int) -> float:
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return sum(int(field) for field in fields[11:15]) / os.sysconf("SC_CLK_TCK")
+
+
+def say(**what: Any) -> None:
+    print(json.dumps(what), flush=True)
+
+
+def main() -> None:
+    from roster.spark import Pipeline, session  # noqa: PLC0415 - the benchmark itself needs no Spark
+
+    parser = argparse.ArgumentParser(description=__doc__)
+    for name in ("bootstrap", "group", "topic"):
+        parser.add_argument(name)
+    for name in OPTIONS:
+        parser.add_argument(f"--{name.replace('_', '-')}", type=int)
+    given = vars(parser.parse_args())
+    options = {name: given[name] for name in OPTIONS if given[name] is not None}
+
+    def count(df: Any, batch: Batch) -> None:
+        df.groupBy("partition").count().collect()
+
+    def report(progress: Progress) -> None:
+        ranges = {partition.partition: span for partition, span in progress.ranges.items()}
+        say(at=time.time(), ranges=ranges, generation=progress.generation, phases=dict(progress.phases))
+
+    spark = session("bench", "local[1]", spark_sql_shuffle_partitions=1, spark_driver_memory="512m")
+    spark.sparkContext.setLogLevel("ERROR")
+    say(up=True)
+    Pipeline(
+        spark, given["bootstrap"], given["group"], given["topic"], log="warning", on_progress=report, **options
+    ).foreach_batch(count).run()
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main()
