@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from bisect import bisect_left
 from typing import TYPE_CHECKING
 
 from roster.broker.call import wall_ms
@@ -14,8 +15,9 @@ from roster.wire import WireError
 from roster.wire.records import build_batch, read_batch, read_header
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
+    from roster.broker.log.aborted_transactions import AbortedTransaction
     from roster.broker.log.flusher import Flusher
     from roster.broker.log.partition_log import PartitionLog
     from roster.wire.records import BatchHeader, Record
@@ -23,18 +25,22 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-def rewrite(segments: Sequence[Segment], index_interval_bytes: int, keep_tombstones_since: int) -> Segment:
+def rewrite(
+    segments: Sequence[Segment],
+    index_interval_bytes: int,
+    keep_tombstones_since: int,
+    aborted: Sequence[AbortedTransaction] = (),
+) -> Segment:
     """Replace sealed, consecutive segments by one with the newest record of each key; for a thread of its own.
 
-    A tombstone from before `keep_tombstones_since` (wall-clock ms) goes too, a record without a key stays. A crash
-    at any point is harmless: the new segment takes the place of the first old one by a rename,
+    A tombstone from before `keep_tombstones_since` (wall-clock ms) goes too, a record without a key stays. Every
+    transaction in the segments must be decided: records of `aborted` ones go, and so do markers without records.
+    A crash at any point is harmless: the new segment takes the place of the first old one by a rename,
     and the others, which recovery recognises by their offsets, are deleted oldest first, so that a deletion never
     disappears before what it deleted.
     """
-    newest: dict[bytes, int] = {}
-    for segment in segments:
-        for _, _, batch in segment.batches():
-            newest.update((record.key, record.offset) for record in read_batch(batch) if record.key is not None)
+    left_out = _Aborted(aborted)
+    newest = _newest(segments, left_out)
 
     def is_kept(record: Record) -> bool:
         if record.key is None:
@@ -48,13 +54,8 @@ def rewrite(segments: Sequence[Segment], index_interval_bytes: int, keep_tombsto
     compacted = Segment(directory, segments[0].base_offset, index_interval_bytes, gaps=True, suffix=LOG_SUFFIX + ".tmp")
     compacted.path.unlink(missing_ok=True)
     compacted.create()
-    for segment in segments:
-        for header, _, batch in segment.batches():
-            records = read_batch(batch)
-            kept = [record for record in records if is_kept(record)]
-            if kept:
-                data = batch if len(kept) == len(records) else memoryview(_rebuild(header, kept))
-                compacted.append(read_header(data), data, header.base_offset, LEADER_EPOCH)
+    for header, batch in _kept_batches(segments, left_out, is_kept):
+        compacted.append(header, batch, header.base_offset, LEADER_EPOCH)
     compacted.extend(segments[-1].next_offset)
     last = Segment(directory, segments[-1].base_offset, index_interval_bytes)
     producers = last.load_sidecar()
@@ -65,12 +66,60 @@ def rewrite(segments: Sequence[Segment], index_interval_bytes: int, keep_tombsto
     segments[0].unseal()
     compacted.move(final_path)
     sync_directory(directory)
-    compacted.seal(producers.encode())
+    compacted.seal(producers.encode(compacted.next_offset))
     for segment in segments[1:]:
         segment.sidecar_path.unlink(missing_ok=True)
         segment.path.unlink()
         sync_directory(directory)
     return compacted
+
+
+def _newest(segments: Sequence[Segment], left_out: _Aborted) -> dict[bytes, int]:
+    """Return the offset of the newest record of each key."""
+    newest: dict[bytes, int] = {}
+    for segment in segments:
+        for header, _, batch in segment.batches():
+            if not header.is_control and header not in left_out:
+                newest.update((record.key, record.offset) for record in read_batch(batch) if record.key is not None)
+    return newest
+
+
+def _kept_batches(
+    segments: Sequence[Segment], left_out: _Aborted, is_kept: Callable[[Record], bool]
+) -> Iterator[tuple[BatchHeader, memoryview]]:
+    """Yield the batches of the new segment; a marker only if a record of its transaction is kept."""
+    in_transaction: set[int] = set()
+    for segment in segments:
+        for header, _, batch in segment.batches():
+            if header.is_control:
+                if header.producer_id in in_transaction:
+                    in_transaction.discard(header.producer_id)
+                    yield header, batch
+                continue
+            records = [] if header in left_out else read_batch(batch)
+            kept = [record for record in records if is_kept(record)]
+            if not kept:
+                continue
+            if header.is_transactional:
+                in_transaction.add(header.producer_id)
+            data = batch if len(kept) == len(records) else memoryview(_rebuild(header, kept))
+            yield read_header(data), data
+
+
+class _Aborted:
+    """Tells which batches belong to aborted transactions."""
+
+    def __init__(self, aborted: Sequence[AbortedTransaction]) -> None:
+        self._by_producer: dict[int, list[AbortedTransaction]] = {}
+        for entry in aborted:
+            self._by_producer.setdefault(entry.producer_id, []).append(entry)
+
+    def __contains__(self, header: BatchHeader) -> bool:
+        entries = self._by_producer.get(header.producer_id) if header.is_transactional else None
+        if entries is None:
+            return False
+        place = bisect_left(entries, header.base_offset, key=lambda entry: entry.last_offset)
+        return place < len(entries) and entries[place].first_offset <= header.base_offset
 
 
 def _rebuild(header: BatchHeader, kept: list[Record]) -> bytes:
@@ -83,6 +132,7 @@ def _rebuild(header: BatchHeader, kept: list[Record]) -> bytes:
         producer_id=header.producer_id,
         producer_epoch=header.producer_epoch,
         base_sequence=header.base_sequence,
+        transactional=header.is_transactional,
         last_offset=header.last_offset,
     )
 
@@ -120,13 +170,16 @@ class Compactor:
 
     async def _compact(self, log: PartitionLog) -> None:
         before = log.size
-        log.roll(wall_ms())
-        await self._commit.durable(log)
-        old = log.sealed_segments()
+        if log.last_stable_offset == log.end_offset:
+            log.roll(wall_ms())
+            await self._commit.durable(log)
+        stable = log.last_stable_offset
+        old = [segment for segment in log.sealed_segments() if segment.next_offset <= stable]
         drop_before = wall_ms() - log.config.tombstone_retention_ms
-        if log.removed or not old:
+        if log.removed or not log.is_worth_compacting(old):
             return
-        compacted = await asyncio.to_thread(rewrite, old, log.config.index_interval_bytes, drop_before)
+        aborted = log.producers.aborted.overlapping(0, old[-1].next_offset)
+        compacted = await asyncio.to_thread(rewrite, old, log.config.index_interval_bytes, drop_before, aborted)
         log.replace(old, compacted)
         logger.info("%s: compacted from %d to %d bytes", log.directory, before, log.size)
 

@@ -12,13 +12,16 @@ from roster.broker.log.producer_state import ProducerTable
 from roster.broker.log.recovery import Recovery
 from roster.broker.log.segment import Segment
 from roster.broker.log.segment_index import BEFORE_ALL_TIME
-from roster.wire.records import NO_PRODUCER, read_batch
+from roster.wire.control_records import build_marker
+from roster.wire.records import NO_PRODUCER, read_batch, read_header
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from roster.broker.config import LogConfig
+    from roster.broker.log.aborted_transactions import AbortedTransaction
+    from roster.wire.control_records import EndTxnMarker
     from roster.wire.records import BatchHeader
 
 
@@ -94,6 +97,16 @@ class PartitionLog:
         return self._segments[-1].next_offset if self._segments else 0
 
     @property
+    def last_stable_offset(self) -> int:
+        """The offset below which every transaction is decided; readers of committed records stop there."""
+        return self._producers.last_stable_offset(self.high_watermark)
+
+    @property
+    def producers(self) -> ProducerTable:
+        """The producers that wrote here."""
+        return self._producers
+
+    @property
     def is_dirty(self) -> bool:
         """True if something was appended that is not durable yet."""
         return self.high_watermark < self.end_offset or bool(self._to_seal)
@@ -165,12 +178,40 @@ class PartitionLog:
             repeated = self._producers.check(header)
             if repeated is not None:
                 return Appended(repeated.base_offset, repeated.last_offset)
-        segment = self._segment_for(header.size, now_ms)
-        base_offset = segment.next_offset
-        segment.append(header, batch, base_offset, LEADER_EPOCH)
+        base_offset = self._write(header, batch, now_ms)
         if header.producer_id != NO_PRODUCER:
             self._producers.add(header, base_offset, now_ms)
         return Appended(base_offset, base_offset + header.last_offset_delta)
+
+    def append_transactional(self, batch: memoryview, now_ms: int) -> Appended:
+        """Write a batch of the broker's own, part of a producer's transaction; not durable until a flush.
+
+        Raise SequenceError if the producer was fenced.
+        """
+        header = read_header(batch)
+        self._producers.check_epoch(header)
+        base_offset = self._write(header, batch, now_ms)
+        self._producers.add(header, base_offset, now_ms)
+        return Appended(base_offset, base_offset + header.last_offset_delta)
+
+    def append_marker(self, marker: EndTxnMarker, producer_id: int, producer_epoch: int, now_ms: int) -> int:
+        """End a producer's transaction here, if it has one; return the marker's offset, not durable until a flush.
+
+        Raise SequenceError if the producer or the coordinator was fenced, OSError if the disk refuses it.
+        """
+        batch = build_marker(marker, producer_id=producer_id, producer_epoch=producer_epoch, timestamp=now_ms)
+        header = read_header(batch)
+        self._producers.check_marker(header, marker)
+        offset = self._write(header, memoryview(batch), now_ms)
+        self._producers.end(header, marker, offset, now_ms)
+        return offset
+
+    def _write(self, header: BatchHeader, batch: memoryview, now_ms: int) -> int:
+        """Write a batch at the end and return its offset."""
+        segment = self._segment_for(header.size, now_ms)
+        base_offset = segment.next_offset
+        segment.append(header, batch, base_offset, LEADER_EPOCH)
+        return base_offset
 
     def _segment_for(self, size: int, now_ms: int) -> Segment:
         """The segment the next batch goes to."""
@@ -190,11 +231,13 @@ class PartitionLog:
         self._new_names_in.append(self.directory)
 
     def roll(self, now_ms: int) -> None:
-        """End the active segment, to be sealed by the next flush, and begin another."""
+        """End the active segment, to be sealed by the next flush, and begin another; an empty one goes on."""
+        if not self._segments[-1].size:
+            return
         self._producers.expire(now_ms - self.config.producer_expiration_ms)
         ended = self._segments[-1]
         self._begin_segment(self.end_offset)
-        self._to_seal.append((ended, self._producers.encode()))
+        self._to_seal.append((ended, self._producers.encode(ended.base_offset)))
 
     # Flushing
 
@@ -233,6 +276,11 @@ class PartitionLog:
             self.compacted and size >= self.config.compact_min_bytes and dirty >= size * self.config.compact_dirty_ratio
         )
 
+    def is_worth_compacting(self, segments: list[Segment]) -> bool:
+        """Return True if enough of these, the oldest segments, was not compacted yet."""
+        size = sum(segment.size for segment in segments)
+        return size > self._clean_bytes and size - self._clean_bytes >= size * self.config.compact_dirty_ratio
+
     def sealed_segments(self) -> list[Segment]:
         """The segments that will not change any more."""
         unsealed = {self._segments[-1], *(segment for segment, _ in self._to_seal)} if self._segments else set()
@@ -242,20 +290,26 @@ class PartitionLog:
         """Put one segment in the place of the oldest ones."""
         self._segments[: len(old)] = [new]
         self._clean_bytes = new.size
+        self._producers.aborted.forget_before(new.next_offset)
 
     # Reading
 
-    def locate(self, offset: int, max_bytes: int, *, at_least_one: bool) -> tuple[Segment, int, int] | None:
+    def locate(
+        self, offset: int, max_bytes: int, *, at_least_one: bool, before: int | None = None
+    ) -> tuple[Segment, int, int] | None:
         """Locate whole batches from the one with this offset on: segment, from, to; None if nothing can be read.
 
-        No more than `max_bytes`, except that `at_least_one` gives the first batch whatever its size.
+        No more than `max_bytes`, except that `at_least_one` gives the first batch whatever its size. `before` is where
+        a batch begins at which to stop, the last stable offset.
         """
-        if offset >= self.high_watermark:
+        if offset >= (self.high_watermark if before is None else before):
             return None
         first = max(bisect_right(self._segments, offset, key=lambda segment: segment.base_offset) - 1, 0)
         for segment in self._segments[first:]:
             start = segment.position_of(offset)
             end = self._durable_end(segment)
+            if before is not None and before < min(segment.next_offset, self.high_watermark):
+                end = min(end, segment.position_of(before))
             if start >= end:
                 continue
             stop = segment.cut(start, min(start + max_bytes, end))
@@ -263,6 +317,10 @@ class PartitionLog:
                 stop = segment.first_batch_end(start)
             return (segment, start, stop) if stop > start else None
         return None
+
+    def aborted_in(self, offset: int, segment: Segment, end: int) -> list[AbortedTransaction]:
+        """Return the aborted transactions with records from an offset up to a position in a segment."""
+        return self._producers.aborted.overlapping(offset, segment.offset_behind(end))
 
     def read(self, offset: int, max_bytes: int, *, at_least_one: bool = True) -> bytes | bytearray:
         """Whole batches from the one that holds this offset on, waiting for the disk if need be."""
@@ -315,7 +373,7 @@ class PartitionLog:
         """
         try:
             if self._segments and self._segments[-1].size and not self.is_dirty:
-                self._segments[-1].seal(self._producers.encode())
+                self._segments[-1].seal(self._producers.encode(self._segments[-1].base_offset))
         finally:
             for segment in self._segments:
                 segment.close()

@@ -1,4 +1,4 @@
-"""State of idempotent producers: the last batches of each in a partition (KIP-98, KIP-360)."""
+"""State of producers in a partition: the last batches of each, and the transactions (KIP-98, KIP-360, KIP-890)."""
 
 from __future__ import annotations
 
@@ -7,10 +7,15 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
+from roster.broker.log.aborted_transactions import AbortedTransaction, AbortedTransactions
 from roster.wire import ErrorCode
+from roster.wire.control_records import ControlType
 from roster.wire.records import NO_PRODUCER
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from roster.wire.control_records import EndTxnMarker
     from roster.wire.records import BatchHeader
 
 REMEMBERED_BATCHES = 5
@@ -18,7 +23,9 @@ REMEMBERED_BATCHES = 5
 HIGHEST_GIVEN_ID = (1 << 62) - 1
 """Higher producer ids are a client's invention: a broker that counts up never reaches them."""
 _SEQUENCES = 1 << 31
+NO_TRANSACTION = -1
 _ENTRY = struct.Struct(">qhqi")
+_TRANSACTION = struct.Struct(">iq")
 _BATCH = struct.Struct(">iiqq")
 
 
@@ -40,10 +47,16 @@ class WrittenBatch(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Producer:
+class Producer:
+    """A producer: its epoch, its last batches, and where its open transaction begins."""
+
     epoch: int
     last_seen_ms: int = -1
     batches: deque[WrittenBatch] = field(default_factory=lambda: deque(maxlen=REMEMBERED_BATCHES))
+    coordinator_epoch: int = -1
+    """Of the last marker; older coordinators are fenced."""
+    first_offset: int = NO_TRANSACTION
+    """The first record of its open transaction."""
 
 
 def last_sequence(header: BatchHeader) -> int:
@@ -52,18 +65,28 @@ def last_sequence(header: BatchHeader) -> int:
 
 
 class ProducerTable:
-    """The producers of one partition."""
+    """The producers of one partition, with the transactions that are open and those that were aborted."""
 
     def __init__(self) -> None:
-        self._producers: dict[int, _Producer] = {}
+        self._producers: dict[int, Producer] = {}
+        self._open: dict[int, int] = {}
+        """First offset of each open transaction by producer id, in the order of the log."""
+        self._ended: list[tuple[int, int]] = []
+        """First offset and marker of transactions whose marker may not be durable yet."""
+        self.aborted = AbortedTransactions()
 
     def __len__(self) -> int:
         return len(self._producers)
+
+    def __iter__(self) -> Iterator[tuple[int, Producer]]:
+        return iter(self._producers.items())
 
     @property
     def highest_id(self) -> int:
         """The highest producer id a broker can have issued, or -1."""
         return max((p for p in self._producers if p <= HIGHEST_GIVEN_ID), default=NO_PRODUCER)
+
+    # Batches
 
     def check(self, header: BatchHeader) -> WrittenBatch | None:
         """Return the batch in the log that this one repeats, None if it is new; SequenceError if it may not be written.
@@ -73,11 +96,7 @@ class ProducerTable:
         known = self._producers.get(header.producer_id)
         if known is None:
             return None
-        if header.producer_epoch < known.epoch:
-            raise SequenceError(
-                ErrorCode.INVALID_PRODUCER_EPOCH,
-                f"producer {header.producer_id} has epoch {known.epoch}, the batch {header.producer_epoch}",
-            )
+        self._check_epoch(header, known)
         if header.producer_epoch > known.epoch:
             if header.base_sequence != 0:
                 raise SequenceError(
@@ -95,44 +114,135 @@ class ProducerTable:
                 ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
                 f"producer {header.producer_id} sent sequence {header.base_sequence}, expected {expected}",
             )
+        if known.first_offset != NO_TRANSACTION and not header.is_transactional:
+            raise SequenceError(
+                ErrorCode.INVALID_TXN_STATE,
+                f"producer {header.producer_id} has a transaction open, the batch is not part of one",
+            )
         return None
 
-    def add(self, header: BatchHeader, base_offset: int, now_ms: int) -> None:
-        """Remember a batch written at an offset; `now_ms` is the wall clock: the records' own time may be history."""
+    def check_epoch(self, header: BatchHeader) -> None:
+        """Raise SequenceError for a batch of a fenced producer."""
         known = self._producers.get(header.producer_id)
-        if known is None or known.epoch != header.producer_epoch:
-            known = self._producers[header.producer_id] = _Producer(header.producer_epoch)
-        known.last_seen_ms = now_ms
-        known.batches.append(
-            WrittenBatch(
-                header.base_sequence, last_sequence(header), base_offset, base_offset + header.last_offset_delta
+        if known is not None:
+            self._check_epoch(header, known)
+
+    def _check_epoch(self, header: BatchHeader, known: Producer) -> None:
+        if header.producer_epoch < known.epoch:
+            raise SequenceError(
+                ErrorCode.INVALID_PRODUCER_EPOCH,
+                f"producer {header.producer_id} has epoch {known.epoch}, the batch {header.producer_epoch}",
             )
-        )
+
+    def add(self, header: BatchHeader, base_offset: int, now_ms: int) -> None:
+        """Remember a batch written at an offset; `now_ms` is the wall clock: the records' own time may be history.
+
+        A batch without a sequence is the broker's own, with offsets of a group.
+        """
+        known = self._seen(header, now_ms)
+        if header.base_sequence >= 0:
+            known.batches.append(
+                WrittenBatch(
+                    header.base_sequence, last_sequence(header), base_offset, base_offset + header.last_offset_delta
+                )
+            )
+        if header.is_transactional and known.first_offset == NO_TRANSACTION:
+            known.first_offset = self._open[header.producer_id] = base_offset
+
+    def _seen(self, header: BatchHeader, now_ms: int) -> Producer:
+        """Return the producer of a batch in the batch's epoch, in which it has written nothing if that is new."""
+        known = self._producers.get(header.producer_id)
+        if known is None:
+            known = self._producers[header.producer_id] = Producer(header.producer_epoch)
+        elif known.epoch != header.producer_epoch:
+            known.epoch = header.producer_epoch
+            known.batches.clear()
+        known.last_seen_ms = now_ms
+        return known
+
+    # Transactions
+
+    def begins_at(self, producer_id: int, epoch: int) -> int:
+        """Return the first offset of the transaction that a producer has open in this epoch, else -1."""
+        known = self._producers.get(producer_id)
+        return NO_TRANSACTION if known is None or known.epoch != epoch else known.first_offset
+
+    def has_epoch(self, producer_id: int, epoch: int) -> bool:
+        """Return True if the producer wrote in this epoch, or in a later one."""
+        known = self._producers.get(producer_id)
+        return known is not None and known.epoch >= epoch
+
+    def check_marker(self, header: BatchHeader, marker: EndTxnMarker) -> None:
+        """Raise SequenceError for a marker of a fenced producer or coordinator."""
+        known = self._producers.get(header.producer_id)
+        if known is None:
+            return
+        self._check_epoch(header, known)
+        if marker.coordinator_epoch < known.coordinator_epoch:
+            raise SequenceError(
+                ErrorCode.TRANSACTION_COORDINATOR_FENCED,
+                f"a marker of coordinator epoch {marker.coordinator_epoch}, there was {known.coordinator_epoch}",
+            )
+
+    def end(self, header: BatchHeader, marker: EndTxnMarker, offset: int, now_ms: int) -> None:
+        """Remember a marker written at an offset; its epoch is the producer's from now on."""
+        known = self._seen(header, now_ms)
+        known.coordinator_epoch = marker.coordinator_epoch
+        first = known.first_offset
+        if first == NO_TRANSACTION:
+            return
+        known.first_offset = NO_TRANSACTION
+        del self._open[header.producer_id]
+        self._ended.append((first, offset))
+        if marker.control_type is ControlType.ABORT:
+            self.aborted.add(AbortedTransaction(header.producer_id, first, offset))
+
+    def last_stable_offset(self, high_watermark: int) -> int:
+        """Return the offset below which every transaction is decided, by a marker that is durable."""
+        if self._ended:
+            self._ended = [ended for ended in self._ended if ended[1] >= high_watermark]
+        undecided = [next(iter(self._open.values()))] if self._open else []
+        return min([high_watermark, *undecided, *(first for first, _ in self._ended)])
 
     def expire(self, before_ms: int) -> None:
-        """Forget the producers that wrote nothing since a wall-clock time."""
-        for producer_id in [p for p, known in self._producers.items() if known.last_seen_ms < before_ms]:
-            del self._producers[producer_id]
+        """Forget the producers that wrote nothing since a wall-clock time, except those with an open transaction."""
+        for producer_id, known in list(self._producers.items()):
+            if known.last_seen_ms < before_ms and known.first_offset == NO_TRANSACTION:
+                del self._producers[producer_id]
 
-    def encode(self) -> bytes:
-        """The whole table as bytes, for a segment's sidecar."""
+    # Storing
+
+    def encode(self, from_offset: int = 0) -> bytes:
+        """The whole table as bytes, for the sidecar of a segment that begins at an offset."""
         parts = [struct.pack(">i", len(self._producers))]
         for producer_id, known in self._producers.items():
             parts.append(_ENTRY.pack(producer_id, known.epoch, known.last_seen_ms, len(known.batches)))
+            parts.append(_TRANSACTION.pack(known.coordinator_epoch, known.first_offset))
             parts.extend(_BATCH.pack(*batch) for batch in known.batches)
+        parts.append(self.aborted.encode(from_offset))
         return b"".join(parts)
 
     @classmethod
-    def decode(cls, data: bytes) -> ProducerTable:
-        """Read what `encode` wrote; raise struct.error for anything else."""
+    def decode(cls, data: bytes, *, transactions: bool = True) -> ProducerTable:
+        """Read what `encode` wrote, or with `transactions` False a table from before there were any.
+
+        Raise struct.error for anything else.
+        """
         table = cls()
         (count,) = struct.unpack_from(">i", data)
         position = 4
         for _ in range(count):
             producer_id, epoch, last_seen_ms, batches = _ENTRY.unpack_from(data, position)
             position += _ENTRY.size
-            known = table._producers[producer_id] = _Producer(epoch, last_seen_ms)
+            known = table._producers[producer_id] = Producer(epoch, last_seen_ms)
+            if transactions:
+                known.coordinator_epoch, known.first_offset = _TRANSACTION.unpack_from(data, position)
+                position += _TRANSACTION.size
             for _ in range(batches):
                 known.batches.append(WrittenBatch(*_BATCH.unpack_from(data, position)))
                 position += _BATCH.size
+        open_ = {key: known.first_offset for key, known in table if known.first_offset != NO_TRANSACTION}
+        table._open = dict(sorted(open_.items(), key=lambda item: item[1]))
+        if transactions:
+            table.aborted = AbortedTransactions.decode(data, position)
         return table

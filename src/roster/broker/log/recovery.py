@@ -18,6 +18,7 @@ from roster.broker.log.producer_state import ProducerTable
 from roster.broker.log.segment import LOG_SUFFIX, Segment
 from roster.broker.log.sidecar import SIDECAR_SUFFIX
 from roster.wire import WireError
+from roster.wire.control_records import read_marker
 from roster.wire.records import HEADER_SIZE, NO_PRODUCER, verify_crc
 
 if TYPE_CHECKING:
@@ -120,6 +121,7 @@ class Recovery:
         producers = segment.load_sidecar()
         proven = segment.size if producers is not None else -1
         if producers is not None:
+            producers.aborted.precede(self.producers.aborted)
             self.producers = producers
         self.segments.append(segment)
         # Compaction rewrites several segments as one and deletes the others later; it never touches the last.
@@ -139,15 +141,20 @@ class Recovery:
                 break
             self._skip(segment, damage, following)
         if not segment.is_sealed:
-            self._unsealed.append((segment, self.producers.encode()))
+            self._unsealed.append((segment, self.producers.encode(segment.base_offset)))
             self._changed = True
 
     def _path(self, base: int) -> Path:
         return self._directory / f"{base:020d}{LOG_SUFFIX}"
 
-    def _seen(self, header: BatchHeader) -> None:
+    def _seen(self, header: BatchHeader, batch: memoryview) -> None:
         self._changed = True
-        if header.producer_id != NO_PRODUCER:
+        if header.producer_id == NO_PRODUCER:
+            return
+        marker = read_marker(batch) if header.is_control else None
+        if marker is not None:
+            self.producers.end(header, marker, header.base_offset, self._now_ms)
+        elif not header.is_control:
             self.producers.add(header, header.base_offset, self._now_ms)
 
     def _skip(self, segment: Segment, damage: Damage, bases: list[int]) -> None:

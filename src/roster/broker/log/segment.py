@@ -152,8 +152,10 @@ class Segment(SegmentReader):
             self.sidecar_path.unlink()
             sync_directory(self.path.parent)
 
-    def scan(self, seen: Callable[[BatchHeader], None], before: int = NO_END, *, gaps: bool = False) -> Damage | None:
-        """Read and check every batch from `size` on, index it and call `seen`; return what is wrong after them, if any.
+    def scan(
+        self, seen: Callable[[BatchHeader, memoryview], None], before: int = NO_END, *, gaps: bool = False
+    ) -> Damage | None:
+        """Read and check every batch from `size` on, index it, call `seen`; return what is wrong after them, if any.
 
         `size` is then the end of the last valid batch; the file itself is not touched.
         """
@@ -177,7 +179,7 @@ class Segment(SegmentReader):
                 except WireError as error:
                     return Damage(self.path, self.size, self.next_offset, str(error))
                 self._index.add(header, header.base_offset)
-                seen(header)
+                seen(header, data[: header.size])
         return None
 
     def skip(self, end: int, next_offset: int) -> None:

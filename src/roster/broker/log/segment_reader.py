@@ -98,6 +98,10 @@ class SegmentReader:
             lambda damage: damage.readable_from is not None and offset >= damage.readable_from,
         )
 
+    def offset_behind(self, position: int) -> int:
+        """Return an offset behind every batch before a position, at most one block behind."""
+        return self._index.end(self._index.block_at(max(position - 1, 0))).offset if len(self._index) else 0
+
     def cut(self, start: int, limit: int) -> int:
         """The last batch boundary that is neither before `start`, itself one, nor after `limit`."""
         if limit >= self.size:

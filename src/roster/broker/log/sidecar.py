@@ -16,11 +16,13 @@ _HEAD = struct.Struct(">4sHqqqqii")
 """Magic, version, the segment's end (size, next offset, newest timestamp and its batch), number of blocks, bytes of the
 producer table."""
 _MAGIC = b"RSTR"
-_VERSION = 1
+_VERSION = 2
+_WITHOUT_TRANSACTIONS = 1
+"""Version of sidecars from before there were transactions."""
 
 
 class Sidecar(NamedTuple):
-    """Contents of a sidecar; `producers` is the table as of the segment's end."""
+    """Contents of a sidecar; `producers` is the table as of the segment's end, with the transactions aborted in it."""
 
     end: BlockEnd
     max_timestamp: int
@@ -47,11 +49,11 @@ def decode_sidecar(data: bytes) -> Sidecar | None:
     try:
         (crc,) = struct.unpack_from(">I", data, len(data) - 4)
         magic, version, size, next_offset, newest, newest_offset, count, table = _HEAD.unpack_from(data)
-        if (magic, version, crc) != (_MAGIC, _VERSION, google_crc32c.value(data[:-4])):
+        if (magic, crc) != (_MAGIC, google_crc32c.value(data[:-4])) or version not in (_WITHOUT_TRANSACTIONS, _VERSION):
             return None
         columns = array("q", struct.unpack_from(f">{3 * count}q", data, _HEAD.size))
         start = _HEAD.size + 8 * len(columns)
-        producers = ProducerTable.decode(data[start : start + table])
+        producers = ProducerTable.decode(data[start : start + table], transactions=version != _WITHOUT_TRANSACTIONS)
     except struct.error:
         return None
     return Sidecar(BlockEnd(size, next_offset), newest, newest_offset, columns, producers)
