@@ -5,8 +5,9 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 OLDEST := .venv-oldest
 PYTEST_ARGS ?=
-# What `make unit` leaves out, as tests/conftest.py marks it.
-UNIT = HYPOTHESIS_PROFILE=quick $(BIN)/pytest -q --numprocesses auto -m "not real and not spark and not process"
+# Leaves out what tests/conftest.py marks; neighbouring tests share a process and its fixtures, and pytest keeps what it compiled.
+UNIT = PYTHONDONTWRITEBYTECODE= HYPOTHESIS_PROFILE=quick $(BIN)/pytest -q --numprocesses auto --dist worksteal \
+	-m "not real and not spark and not process"
 
 .PHONY: help setup demo unit test test-spark-oldest coverage check bench docs dist clean
 

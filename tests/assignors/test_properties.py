@@ -202,7 +202,7 @@ def test_sg_6_hundred_rounds_of_changing_subscriptions():
     topics = {f"t{i:02}": chance.randint(1, 10) for i in range(chance.randint(10, 20))}
     names = [f"m{i:02}" for i in range(chance.randint(20, 40))]
     owned = {m: {} for m in names}
-    for generation in range(100):
+    for generation in range(examples(100, quick=20)):
         group = {
             m: MemberInfo(chance.sample(sorted(topics), chance.randint(1, 8)), owned[m], generation) for m in names
         }

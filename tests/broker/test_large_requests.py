@@ -15,6 +15,7 @@ from roster.broker.group_parts import AT_ONCE, offset_fetch_parts, topic_parts
 from roster.broker.handlers import topic_admin
 from roster.broker.request_limits import DEFAULT_MAX_BYTES, MAX_BYTES, MAX_ITEMS, SLICE, count_items, in_slices
 from roster.wire import ApiKey, ErrorCode
+from roster.wire.frames import encode_request
 from roster.wire.messages import (
     CreateTopicsRequest,
     DescribeGroupsRequest,
@@ -28,10 +29,24 @@ from tests.broker.rawclient import RawClient
 from tests.broker.test_restart import commit, create
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from roster.broker import Broker
 
 TOPIC = CreateTopicsRequest.Topic
 ONE_FETCH = FetchRequest.Topic.Partition(partition=0, fetch_offset=0, partition_max_bytes=1)
+
+
+def create_topics_of(count: int) -> CreateTopicsRequest:
+    return CreateTopicsRequest(topics=[TOPIC(name="x")] * count)
+
+
+def metadata_of(count: int) -> MetadataRequest:
+    return MetadataRequest(topics=[MetadataRequest.Topic(name="")] * count)
+
+
+def describe_groups_of(count: int) -> DescribeGroupsRequest:
+    return DescribeGroupsRequest(groups=[""] * count)
 
 
 def fetch_of(count: int) -> FetchRequest:
@@ -43,25 +58,36 @@ def offset_fetch_of(topics: int) -> OffsetFetchRequest:
     return OffsetFetchRequest(group_id="g", topics=[OffsetFetchRequest.Topic(name="", partition_indexes=[])] * topics)
 
 
-@pytest.mark.parametrize(
-    ("request_", "version"),
-    [
-        pytest.param(CreateTopicsRequest(topics=[TOPIC(name="x")] * 200_000), 2, id="CreateTopics, one name"),
-        pytest.param(MetadataRequest(topics=[MetadataRequest.Topic(name="")] * 1_000_000), 1, id="Metadata, 2 MB"),
-        pytest.param(MetadataRequest(topics=[MetadataRequest.Topic(name="")] * 4_000_000), 1, id="Metadata, 8 MB"),
-        pytest.param(MetadataRequest(topics=[MetadataRequest.Topic(name="")] * 500_000), 1, id="Metadata, 1 MB"),
-        pytest.param(DescribeGroupsRequest(groups=[""] * 1_000_000), 0, id="DescribeGroups"),
-        pytest.param(DescribeGroupsRequest(groups=[""] * 500_000), 0, id="DescribeGroups, 1 MB"),
-        pytest.param(fetch_of(200_000), 4, id="Fetch"),
-        pytest.param(offset_fetch_of(300_000), 1, id="OffsetFetch"),
-    ],
-)
+def frame_of(request_of: Callable[[int], Any], count: int, version: int) -> bytes:
+    """The frame of `request_of(count)`, made of two short ones: an item's bytes are what the second has more."""
+    one, two = (encode_request(request_of(number), version, 1, "raw") for number in (1, 2))
+    size = len(two) - len(one)
+    end = next(at for at in range(4, len(one)) if one[at] != two[at]) + 1  # of the int32 that counts the items
+    item = one[end : end + size]
+    body = one[4 : end - 4] + struct.pack(">i", count) + item * count + one[end + size :]
+    return struct.pack(">i", len(body)) + body
+
+
+LARGE = [
+    pytest.param(create_topics_of, 200_000, 2, id="CreateTopics, one name"),
+    pytest.param(metadata_of, 1_000_000, 1, id="Metadata, 2 MB"),
+    pytest.param(metadata_of, 4_000_000, 1, id="Metadata, 8 MB"),
+    pytest.param(metadata_of, 500_000, 1, id="Metadata, 1 MB"),
+    pytest.param(describe_groups_of, 1_000_000, 0, id="DescribeGroups"),
+    pytest.param(describe_groups_of, 500_000, 0, id="DescribeGroups, 1 MB"),
+    pytest.param(fetch_of, 200_000, 4, id="Fetch"),
+    pytest.param(offset_fetch_of, 300_000, 1, id="OffsetFetch"),
+]
+
+
+@pytest.mark.parametrize(("request_of", "count", "version"), LARGE)
 def test_a_request_with_more_items_than_any_client_needs_is_refused(
-    broker: Broker, request_: Any, version: int
+    broker: Broker, request_of: Callable[[int], Any], count: int, version: int
 ) -> None:
+    assert frame_of(request_of, 3, version) == encode_request(request_of(3), version, 1, "raw")
     with RawClient(broker.address) as client, RawClient(broker.address) as bystander:
         try:
-            client.send(request_, version)
+            client.socket.sendall(frame_of(request_of, count, version))
         except ConnectionError:
             pass  # closed at the header
         else:

@@ -78,14 +78,8 @@ def test_members_that_come_and_go_share_everything(assignors: Assignors) -> None
 @pytest.mark.parametrize("members", [1, 2, 5])
 def test_a_cooperative_join_takes_at_most_two_rounds_and_an_eager_one_takes_one(members: int) -> None:
     """L4: sticky rounds to the fixed point are at most two, eager one."""
-    for assignors, most in (
-        (EAGER, 1),
-        (COOPERATIVE, 2),
-        (LAG, 1),
-        (LAG_STICKY, 1),
-        (LAG_COOPERATIVE, 2),
-        (RESTLESS, 2),
-    ):
+    cases = [(EAGER, 1), (COOPERATIVE, 2), (LAG, 1), (LAG_STICKY, 1), (LAG_COOPERATIVE, 2), (RESTLESS, 2)]
+    for assignors, most in cases[: examples(len(cases), quick=2)]:
         world = World(2, {"t": 12}, Faults())
         for number in range(members):
             world.join(f"m{number}", assignors)
@@ -217,7 +211,7 @@ def test_a_leader_that_cannot_have_offsets_assigns_all_the_same() -> None:
         max_size=10,
     ),
 )
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 def test_a_group_goes_over_to_range_for_a_neighbour_that_knows_nothing_else_and_back(
     seed: int, faults: Faults, actions: list[tuple[str, int, int]]
 ) -> None:

@@ -14,6 +14,7 @@ from roster.spark.batch import Owner, Range
 from roster.spark.errors import PipelineError, SinkFencedError
 from roster.spark.sinks.commit_log import CHECKPOINTS, LOG, OLD_CHECKPOINT, STAGING, CommitLog, Entry, folder
 from roster.spark.sinks.storage import LocalStorage, storage
+from tests.examples_tried import some
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -171,7 +172,7 @@ def operations_of_a_run(root: Path) -> int:
 
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 def test_a_crash_at_any_operation_loses_and_doubles_nothing(tmp_path: Path, after: bool) -> None:
-    for at in range(operations_of_a_run(tmp_path / "whole")):
+    for at in some(range(operations_of_a_run(tmp_path / "whole"))):
         root = tmp_path / f"crash-{at}"
 
         def die() -> None:
@@ -188,7 +189,7 @@ def test_a_crash_at_any_operation_loses_and_doubles_nothing(tmp_path: Path, afte
 
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 def test_a_paused_writer_that_wakes_up_after_a_take_over_writes_nothing_more(tmp_path: Path, after: bool) -> None:
-    for at in range(operations_of_a_run(tmp_path / "whole")):
+    for at in some(range(operations_of_a_run(tmp_path / "whole"))):
         root = tmp_path / f"pause-{at}"
         others: list[list[str]] = []
 

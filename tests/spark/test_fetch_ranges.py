@@ -24,6 +24,7 @@ from roster.wire.messages import (
     MetadataResponse,
 )
 from roster.wire.records import Record, build_batch
+from tests.examples_tried import examples
 
 KERNEL = kernel()
 Key = tuple[str, int]
@@ -192,7 +193,7 @@ def worlds(draw: st.DrawFn) -> tuple[dict[Key, Log], list[tuple[str, int, int, i
 
 
 @given(worlds(), st.integers(0, 2**32), st.sampled_from([0.0, 0.05, 0.3]))
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 def test_a_range_gives_the_same_rows_whatever_happens_to_brokers_and_leaders(
     world: tuple[dict[Key, Log], list[tuple[str, int, int, int]]], seed: int, trouble: float
 ) -> None:

@@ -22,7 +22,7 @@ from roster.wire.messages import (
     MetadataResponse,
     ProduceRequest,
 )
-from tests.examples_tried import examples
+from tests.examples_tried import examples, some
 
 
 class Everything(Message, versions="0-2", flexible="1+"):
@@ -54,7 +54,7 @@ VERSIONS = [pytest.param(cls, v, id=f"{cls.__name__}-{v}") for cls in CLASSES fo
 
 
 @EACH
-@settings(max_examples=examples(40))
+@settings(max_examples=examples(40, quick=4))
 @given(st.data())
 def test_every_message_comes_back(messages_of, cls, data):
     version = data.draw(st.sampled_from(list(cls.__table__.versions)))
@@ -82,7 +82,7 @@ def test_a_message_cut_or_continued_anywhere_is_refused(filled, cls, version):
 
 
 @EACH
-@settings(max_examples=examples(40))
+@settings(max_examples=examples(40, quick=4))
 @given(st.data())
 def test_damaged_bytes_are_refused_or_read_as_a_message(filled, cls, data):
     version = data.draw(st.sampled_from(list(cls.__table__.versions)))
@@ -100,7 +100,7 @@ def test_damaged_bytes_are_refused_or_read_as_a_message(filled, cls, data):
 
 
 @EACH
-@settings(max_examples=examples(30))
+@settings(max_examples=examples(30, quick=4))
 @given(st.data())
 def test_any_bytes_are_refused_or_read_as_a_message(cls, data):
     version = data.draw(st.sampled_from(list(cls.__table__.versions)))
@@ -122,7 +122,7 @@ def test_hostile_counts_and_lengths_allocate_nothing(filled, cls):
             tracemalloc.reset_peak()
             before, _ = tracemalloc.get_traced_memory()
             for hostile in (b"\x7f\xff\xff\xff", b"\xff\xff\xff\xff\x0f", b"\x7f\xff"):
-                for at in range(len(data)):
+                for at in some(range(len(data)), quick=24):
                     try:
                         decode(cls, version, data[:at] + hostile + data[at + len(hostile) :])
                     except WireError:
