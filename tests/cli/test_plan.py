@@ -520,6 +520,74 @@ def test_explain_says_each_move_and_a_summary(feed):
     assert "A       0_0" in out
 
 
+OWN_ASSIGNOR = """
+from roster.assignors import Assignor
+from roster.model import Plan
+
+class First(Assignor):
+    name = "first-takes-all"
+
+    def assign(self, problem):
+        if problem.members[0] == "broken":
+            raise LookupError("no first")
+        return Plan.from_assignment(problem, {problem.members[0]: {"t": [*range(problem.counts[0])]}})
+
+class Chosen:
+    first = First()
+
+class Choosy(First):
+    def __init__(self, choice):
+        pass
+
+NO_ASSIGNOR = 5
+"""
+
+
+@pytest.fixture
+def own_assignor(tmp_path, monkeypatch):
+    """`module:` of a file in the current directory."""
+    module = f"assignor_of_{tmp_path.name.replace('-', '_')}"
+    (tmp_path / f"{module}.py").write_text(OWN_ASSIGNOR)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [each for each in sys.path if each])
+    yield module
+    sys.modules.pop(module, None)
+
+
+@pytest.mark.parametrize("attribute", ["First", "Chosen.first"])
+def test_an_assignor_of_ones_own_is_named_by_module_and_attribute(plan, own_assignor, attribute):
+    problem = {"topics": {"t": 3}, "members": {"a": member("t"), "b": member("t", "t-1")}}
+    answer = plan(f"{own_assignor}:{attribute}", problem)
+    assert answer["assignment"] == {"a": {"t": [0, 1, 2]}, "b": {}}
+    assert not answer["balance"]["optimal"], "the proof does not depend on the assignor"
+
+
+@pytest.mark.parametrize(
+    ("attribute", "complaint"),
+    [
+        ("{}:", "must be MODULE:ATTRIBUTE, for example my_assignors:RACK_AWARE"),
+        (":First", "must be MODULE:ATTRIBUTE"),
+        ("{}_2:First", "cannot be imported: ModuleNotFoundError"),
+        ("{}:Second", "has no 'Second'"),
+        ("{}:NO_ASSIGNOR", "NO_ASSIGNOR' is of type int, not a roster.assignors.Assignor"),
+        ("{}:Chosen", "Chosen' is of type type, not a roster.assignors.Assignor"),
+        ("{}:Choosy", "Choosy() failed: TypeError: "),
+    ],
+)
+def test_an_assignor_of_ones_own_that_is_not_there_is_one_line(own_assignor, capsys, attribute, complaint):
+    assert run(["plan", "--assignor", attribute.format(own_assignor)]) == 2
+    err = capsys.readouterr().err
+    assert complaint in err
+    assert err.count("\n") == 1
+
+
+def test_an_error_of_ones_own_assignor_names_it(feed, own_assignor):
+    problem = {"topics": {"t": 3}, "members": {"broken": member("t")}}
+    code, out, complaints = feed(f"{own_assignor}:First", problem)
+    assert (code, out) == (1, "")
+    assert complaints[-1].endswith("assignor first-takes-all: LookupError: no first")
+
+
 @pytest.mark.process
 def test_lines_are_answered_as_they_come():
     program = [sys.executable, "-c", "from roster.cli import main; main()", "plan", "-a", "range"]

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 
 import pytest
+from aiokafka import AIOKafkaConsumer
 from kafka import KafkaConsumer
 
 from roster.assignors import Assignor
 from roster.client import GroupMember
 from roster.client.errors import ClientError
 from roster.model import Plan
-from roster.plugins.kafka_python import RosterCustom
+from roster.plugins import aiokafka as for_aiokafka
+from roster.plugins import kafka_python as for_kafka_python
 
 
 class ByName(Assignor):
@@ -54,7 +57,7 @@ def kafka_python_member(bootstrap, group, topic, assignor, done):
         topic,
         bootstrap_servers=bootstrap,
         group_id=group,
-        partition_assignment_strategy=[RosterCustom(assignor)],
+        partition_assignment_strategy=[for_kafka_python.RosterCustom(assignor)],
         **TIMES,
     )
     while not done.is_set():
@@ -62,25 +65,44 @@ def kafka_python_member(bootstrap, group, topic, assignor, done):
     consumer.close()
 
 
-def test_members_and_a_kafka_python_consumer_exchange_user_data(cluster):
-    topic = cluster.create_topic("by-name", 3)
-    mine = [ByName(name) for name in (b"c", b"a", b"b")]
+def aiokafka_member(bootstrap, group, topic, assignor, done):
+    async def work():
+        consumer = AIOKafkaConsumer(
+            topic,
+            bootstrap_servers=bootstrap,
+            group_id=group,
+            partition_assignment_strategy=[for_aiokafka.RosterCustom(assignor)],
+            **TIMES,
+        )
+        async with consumer:
+            while not done.is_set():
+                await consumer.getmany(timeout_ms=100)
+
+    asyncio.run(work())
+
+
+KINDS = (roster_member, roster_member, kafka_python_member, aiokafka_member)
+
+
+def test_members_and_consumers_of_other_clients_exchange_user_data(cluster):
+    topic = cluster.create_topic("by-name", 4)
+    mine = [ByName(name) for name in (b"c", b"a", b"d", b"b")]
     done = threading.Event()
     threads = [
         threading.Thread(target=kind, args=(cluster.bootstrap, f"of-{topic}", topic, assignor, done), daemon=True)
-        for kind, assignor in zip((roster_member, roster_member, kafka_python_member), mine, strict=True)
+        for kind, assignor in zip(KINDS, mine, strict=True)
     ]
     for thread in threads:
         thread.start()
     deadline = time.monotonic() + 40
-    while {a.received[-1][1] for a in mine} != {b"a b c"} and time.monotonic() < deadline:
+    while {a.received[-1][1] for a in mine} != {b"a b c d"} and time.monotonic() < deadline:
         time.sleep(0.05)
     last = [a.received[-1] for a in mine]
     done.set()
     for thread in threads:
         thread.join(20)
-    assert [each[:2] for each in last] == [([n], b"a b c") for n in (2, 0, 1)]
-    assert len({generation for *_, generation in last}) == 1
+    assert [each[:2] for each in last] == [([n], b"a b c d") for n in (2, 0, 3, 1)]
+    assert len({generation for *_, generation in last[:3]}) == 1, "aiokafka passes no generation on"
 
 
 def test_an_error_of_the_assignor_reaches_the_member_and_names_it(cluster):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import sys
 from typing import Any
 
@@ -29,7 +30,10 @@ class AssignorName(click.Choice[str]):
 
 
 def load_assignor(place: str) -> Assignor:
-    """Import the assignor at `module:attribute`. Raises ValueError that says what is missing."""
+    """Import the assignor at `module:attribute`, an instance or a class that needs no arguments.
+
+    Raises ValueError that says what is missing.
+    """
     module_name, _, attribute = place.partition(":")
     if not module_name or not attribute:
         raise ValueError(f"{place!r} must be MODULE:ATTRIBUTE, for example my_assignors:RACK_AWARE")
@@ -43,6 +47,13 @@ def load_assignor(place: str) -> Assignor:
         if not hasattr(found, part):
             raise ValueError(f"module {module_name!r} has no {attribute!r}")
         found = getattr(found, part)
+    if inspect.isclass(found) and issubclass(found, Assignor):
+        try:
+            found = found()
+        except Exception as error:
+            raise ValueError(f"{attribute}() failed: {type(error).__name__}: {error}; name an instance") from error
+    if not isinstance(found, Assignor):
+        raise ValueError(f"{place!r} is of type {type(found).__name__}, not a roster.assignors.Assignor")
     (assignor,) = resolve_assignors([found]).values()
     return assignor
 

@@ -67,7 +67,7 @@ DEFAULT = COOPERATIVE_STICKY.name
     "names",
     type=AssignorName([*ASSIGNORS, TASKS]),
     multiple=True,
-    help=f"A name, or MODULE:ATTRIBUTE of an assignor of your own. Default: {DEFAULT}; with --group all, and "
+    help=f"A name, or MODULE:ATTRIBUTE of an assignor of your own or its class. Default: {DEFAULT}; with --group all, and "
     "repeatable.",
 )
 @click.option("--explain", "explained", is_flag=True, help="Print every move and its reason for people.")
