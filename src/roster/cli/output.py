@@ -64,11 +64,6 @@ def drop_stdout() -> None:
     os.close(nowhere)
 
 
-def counted(number: int, noun: str) -> str:
-    """Return a number and its noun, in the singular for one."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
-
-
 def _text(value: object) -> str:
     """A value on one line; a control character, which could move the cursor, is escaped."""
     text = "-" if value is None else str(value)

@@ -78,5 +78,5 @@ def named_briefly(partitions: Collection[TopicPartition], most: int = 60) -> str
 
 
 def counted(number: int, noun: str) -> str:
-    """`1 member`, `2 members`."""
+    """Return a number and its noun: `1 member`, `2,000 members`."""
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"

@@ -8,14 +8,16 @@ import inspect
 import json
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import datetime
 from typing import Any, ParamSpec, TypeAlias
 
 from confluent_kafka import Consumer, KafkaException
 
-from roster.assignors import Assignor, resolve_assignors
+from roster.assignors import Assignor
 from roster.client import DEFAULT_ASSIGNORS
+from roster.member.config import ConfigError, MemberConfig
+from roster.member.options import GROUP_OPTIONS
 from roster.model import AddressError, OffsetSpec, TopicPartition, parse_addresses
 from roster.model.options import INT32_MAX, INT64_MAX
 from roster.model.topics import NAME_RULE, is_legal_name
@@ -28,6 +30,11 @@ StartingOffsets: TypeAlias = str | datetime | Mapping[Any, Any]
 also as JSON text; partitions left out of a map start at earliest."""
 
 Parameters = ParamSpec("Parameters")
+
+_OF_THE_MEMBER = (
+    GROUP_OPTIONS.keys() & PIPELINE_OPTIONS.keys() & {each.name for each in fields(MemberConfig)} - {"capacity"}
+)
+"""Options that the member checks; `capacity` may be None here."""
 
 _NUMBER = re.compile(r"[0-9]{1,10}", re.ASCII)
 
@@ -75,24 +82,18 @@ class Options:
                 )
         if not isinstance(self.group, str):
             raise PipelineError(f"{self.group!r} is not a name", field="group", fix="Pass group='my-group'")
-        if not self.group:
-            raise PipelineError("the group needs a name", field="group", fix="Pass group='my-group'")
         if self.isolation_level not in {"read_uncommitted", "read_committed"}:
             raise PipelineError(
                 f"{self.isolation_level!r} is not known",
                 field="isolation_level",
                 fix="Use 'read_uncommitted' or 'read_committed'",
             )
-        if self.heartbeat_interval_ms >= self.session_timeout_ms:
-            raise PipelineError(
-                f"{self.heartbeat_interval_ms} is not shorter than session_timeout_ms ({self.session_timeout_ms})",
-                field="heartbeat_interval_ms",
-                fix="A third of the session timeout is usual",
-            )
+        member = {name: getattr(self, name) for name in _OF_THE_MEMBER}
+        selection = self.topics if isinstance(self.topics, re.Pattern) else frozenset(self.topics)
         try:
-            resolve_assignors(self.assignors)
-        except ValueError as error:
-            raise PipelineError(str(error), field="assignors") from None
+            MemberConfig(group=self.group, selection=selection, **member)
+        except ConfigError as error:
+            raise PipelineError(str(error), field=error.option) from None
         check_reader_options(self.group, self.reader_options)
 
 

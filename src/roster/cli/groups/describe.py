@@ -10,9 +10,10 @@ import click
 
 from roster.cli.admin import admin
 from roster.cli.options import NAME, bootstrap_option, json_option
-from roster.cli.output import counted, print_json, print_table
+from roster.cli.output import print_json, print_table
 from roster.client import group_lag
 from roster.client.group_lag import SETTLED
+from roster.console.text import counted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -9,7 +9,6 @@ import itertools
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import IO
 
 import pyarrow as pa
@@ -18,7 +17,7 @@ import pyarrow.csv as pacsv
 
 from roster.cli.errors import UserError, one_line
 from roster.cli.load.json_rows import JSON_NUMBER
-from roster.cli.load.source import Checked, Records, arrow_records, oversize, require_columns
+from roster.cli.load.source import Checked, FileOptions, Records, arrow_records, oversize, require_columns
 from roster.cli.load.unpack import unpacked
 
 BLOCK_BYTES = 4 << 20
@@ -28,15 +27,10 @@ _ESCAPED_BYTE = re.compile("[\udc80-\udcff]")
 
 
 @dataclass
-class CsvSource:
+class CsvSource(FileOptions):
     """CSV with a header. A column is numbers (or booleans) when every value of it is, otherwise text."""
 
-    path: Path
-    name: str
-    key: tuple[str, ...]
-    skip_bad: bool = False
     nulls: tuple[str, ...] = ()
-    most: int | None = field(default=None, init=False)
     raw: frozenset[str] | None = field(default=None, init=False)
 
     def check(self, most: int | None = None) -> Checked:

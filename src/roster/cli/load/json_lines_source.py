@@ -4,25 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
 from roster.cli import strict_json
 from roster.cli.errors import UserError
-from roster.cli.load.source import BATCH_ROWS, Checked, Records, oversize
+from roster.cli.load.source import BATCH_ROWS, Checked, FileOptions, Records, oversize
 from roster.cli.load.unpack import unpacked
 
 
 @dataclass
-class JsonLinesSource:
+class JsonLinesSource(FileOptions):
     """One JSON object a line; values are sent as the bytes of their line."""
-
-    path: Path
-    name: str
-    key: tuple[str, ...]
-    skip_bad: bool = False
-    most: int | None = field(default=None, init=False)
 
     def check(self, most: int | None = None) -> Checked:
         """See Source."""

@@ -4,25 +4,18 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from roster.cli.errors import UserError, one_line
-from roster.cli.load.source import BATCH_ROWS, Checked, Records, arrow_records, oversize, require_columns
+from roster.cli.load.source import BATCH_ROWS, Checked, FileOptions, Records, arrow_records, oversize, require_columns
 
 
 @dataclass
-class ParquetSource:
+class ParquetSource(FileOptions):
     """Parquet; its schema says what each column is."""
-
-    path: Path
-    name: str
-    key: tuple[str, ...]
-    skip_bad: bool = False
-    most: int | None = field(default=None, init=False)
 
     def check(self, most: int | None = None) -> Checked:
         """See Source."""

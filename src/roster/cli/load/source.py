@@ -6,7 +6,7 @@ leave half a file in the topic, and learns the row count and which CSV columns a
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
@@ -16,6 +16,7 @@ from roster.cli.load.json_rows import json_keys, json_rows
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
+    from pathlib import Path
 
 BATCH_ROWS = 8192
 
@@ -46,6 +47,17 @@ class Checked:
 
     rows: int
     bad: int
+
+
+@dataclass
+class FileOptions:
+    """Options that every format has; `most` is the largest record that the topic takes, in bytes, set by `check`."""
+
+    path: Path
+    name: str
+    key: tuple[str, ...]
+    skip_bad: bool = False
+    most: int | None = field(default=None, init=False)
 
 
 class Source(Protocol):

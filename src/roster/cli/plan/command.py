@@ -67,8 +67,8 @@ DEFAULT = COOPERATIVE_STICKY.name
     "names",
     type=AssignorName([*ASSIGNORS, TASKS]),
     multiple=True,
-    help=f"A name, or MODULE:ATTRIBUTE of an assignor of your own or its class. Default: {DEFAULT}; with --group all, and "
-    "repeatable.",
+    help=f"A name, or MODULE:ATTRIBUTE of an assignor of your own or its class. Default: {DEFAULT}; with --group all, "
+    "and repeatable.",
 )
 @click.option("--explain", "explained", is_flag=True, help="Print every move and its reason for people.")
 @click.option("--group", "-g", type=NAME, help="Plan for this group as it is now; nothing is changed.")

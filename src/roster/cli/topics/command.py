@@ -9,8 +9,9 @@ import click
 from roster.cli.admin import admin
 from roster.cli.errors import UserError
 from roster.cli.options import INT32, NAME, bootstrap_option, confirm, json_option, require_yes, yes_option
-from roster.cli.output import counted, print_json, print_table
+from roster.cli.output import print_json, print_table
 from roster.cli.topics.read import read
+from roster.console.text import counted
 from roster.model import TopicPartition
 from roster.model.topics import MAX_NAME
 
