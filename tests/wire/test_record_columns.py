@@ -305,7 +305,7 @@ def test_a_flipped_bit_is_an_error_or_without_effect_on_rows(compression: Compre
 def test_older_message_formats_are_refused_by_name(kernel: Any) -> None:
     batch = bytearray(build_batch([Record(value=b"v")]))
     batch[16] = 1
-    with pytest.raises(WireError, match="magic 1, only 2 is spoken"):
+    with pytest.raises(WireError, match="magic 1, only 2 is supported"):
         rows(kernel, bytes(batch))
 
 

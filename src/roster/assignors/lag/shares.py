@@ -1,9 +1,9 @@
-"""How many partitions each member may have, where every topic must be spread evenly (KIP-169's guarantee).
+"""Number of partitions of each topic that a member may have, so that every topic is spread evenly (KIP-169).
 
-Of a topic's n partitions a subscriber has its share n x capacity / capacities of all subscribers, rounded down, or one
-more (an extra) if its share is no whole number. With equal capacities that is KIP-169's guarantee: counts within a
-topic differ by one at most. Who gets the extras is free topic by topic; `level` chooses so that the totals over all
-topics are fairest too.
+Of a topic's n partitions a subscriber gets its share, n x capacity / sum of the subscribers' capacities, rounded down,
+or one more (an extra) if its share is not a whole number. With equal capacities that is KIP-169's guarantee: counts
+within a topic differ by at most one. KIP-169 leaves open who gets the extras; `level` chooses them so that the totals
+over all topics are fairest.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from roster.model.arrays import Bool, Float64, Int32, Int64
 
 
 class Shares:
-    """Each topic's subscribers and what they are due.
+    """Subscribers of each topic and their shares.
 
-    consumers: per class of topics the members that subscribe to them, ascending; class_of: [topics]; weight: [members]
-    capacity; busy: members that subscribe to something.
+    class_of: [topics] number of the class of topics with the same subscribers. consumers: for each class the members
+    that subscribe to it, ascending. weight: [members] capacity. busy: members that subscribe to any topic.
     """
 
     def __init__(self, problem: Problem, weight: Int64) -> None:
@@ -53,7 +53,10 @@ class Shares:
         return np.asarray(self.counts[topic] * self.weight[member] % self.topic_weight[topic] > 0, dtype=np.bool_)
 
     def lot(self, topic: int) -> tuple[Int64, Bool]:
-        """([subscribers] least, [subscribers] may have an extra) of one topic; alike topics share the arrays."""
+        """Return [subscribers] the share rounded down and [subscribers] whether an extra is allowed, for one topic.
+
+        Topics of one class with equal partition counts share the arrays.
+        """
         number, count = int(self.class_of[topic]), int(self.counts[topic])
         if (number, count) not in self._lots:
             due = count * self.weight[self.consumers[number]]
@@ -68,7 +71,7 @@ class Shares:
         return is_subscribed(self.problem, np.asarray(member, dtype=np.int32), np.asarray(topic, dtype=np.int32))
 
     def base(self) -> Int64:
-        """[members] partitions that each has without extras."""
+        """Return [members] the number of partitions without extras."""
         total = np.zeros(len(self.weight), dtype=np.int64)
         kinds, example, number = np.unique(
             np.stack((self.class_of, self.counts)), axis=1, return_index=True, return_counts=True
@@ -79,17 +82,24 @@ class Shares:
 
 
 def fullness(count: Int64, weight: Int64) -> Float64:
-    """Return the cost of one more partition, by the convex cost count^2 / capacity, whose minimum is the fairest."""
+    """Return the increase of count^2 / weight by one more partition; the fairest counts minimise the sum of these."""
     return np.asarray((2 * count + 1) / weight, dtype=np.float64)
 
 
 def level(eligible: list[Int64], has: list[Bool], count: Int64, weight: Int64, load: Int64) -> None:
-    """Pass extras on until the totals are fairest; changes `has` and `count`.
+    """Move extras between members until the totals are fairest; changes `has` and `count`.
 
-    eligible[t]: members that may have an extra of topic t, has[t]: which of them do; count: [members] total. One who is
-    fuller than another by more than one partition passes an extra on, directly or by way of others; of those equally
-    full the one with most `load` first. When no such way is left the totals are fairest for every convex cost (they
-    form an M-convex set, where local is global; Murota, Discrete Convex Analysis, 2003).
+    A member fuller than another by more than one partition passes an extra on, directly or through other members; of
+    equally full members the one with most `load` first. When no such path is left, the totals minimise every convex
+    cost: they form an M-convex set, where a local minimum is global (Murota, "Discrete Convex Analysis", 2003).
+
+    Args:
+        eligible: for each topic the members that may have an extra of it.
+        has: for each topic, which of these have one.
+        count: [members] partitions in total.
+        weight: [members] capacity.
+        load: [members] lag in records.
+
     """
     extras = np.zeros(len(count), dtype=np.int64)
     chances = np.zeros(len(count), dtype=np.int64)
@@ -125,9 +135,9 @@ def _pass_on(
     sheds: Float64,
     takes: Float64,
 ) -> tuple[int, int] | None:
-    """Pass an extra along one path from a fuller to an emptier member; returns its ends, None if there is no path.
+    """Move extras along one path from a fuller to an emptier member; return its ends, None if there is no path.
 
-    A member reached from a fuller source is not visited again from a less full one.
+    Breadth-first search from each source in turn; a member reached from a fuller source is not visited again.
     """
     met = np.zeros(len(takes), dtype=np.bool_)
     seen = np.zeros(len(eligible), dtype=np.bool_)
@@ -165,6 +175,7 @@ def _hand_along(
     has: list[Bool],
     holds: list[list[int]],
 ) -> None:
+    """Hand an extra on at each step of the path that `came` describes, from `target` back to `source`."""
     taker = target
     while taker != source:
         topic, giver = came[taker]

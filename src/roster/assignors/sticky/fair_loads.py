@@ -1,10 +1,10 @@
-"""The fairest loads that subscriptions allow: how much each member must carry, whatever the claims.
+"""The fairest loads that subscriptions allow, computed without regard to present owners.
 
-Rows are kinds of partitions (all with the same possible owners), classes are members with the same subscription. Among
-all assignments one is fairest: its loads, sorted, are lexicographically least from the top, and that is least for every
-convex cost at once. All fairest assignments share one structure (Frank and Murota, Decreasing minimization on M-convex
-sets): the classes fall into blocks, a block's members carry `level` or `level - 1` each, and every row belongs to one
-block, whose members alone own its partitions. So after the blocks are known each is an independent problem.
+A row stands for partitions with the same possible owners, a class for members with the same subscription. An assignment
+is fairest if its loads, sorted in descending order, are lexicographically least; it then minimises every convex cost.
+All fairest assignments share one structure (Frank and Murota, "Decreasing minimization on M-convex sets"): classes fall
+into blocks, members of a block carry `level` or `level - 1` partitions each, and every row belongs to the block whose
+members own its partitions. Each block is a problem of its own.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from roster.assignors.min_cost_flow import GOLDEN, UNBOUNDED, MinCostFlow
 from roster.model.arrays import Bool, Int64
 
 _ROUNDS, _CELLS = 32, 1 << 15
-"""Most rounds of bringing loads nearer to the mean, and most cells looked at in them once there were four."""
+"""Limits of `spread`: rounds of scaling, and cells visited in the rounds after the fourth."""
 
 _WEIGHTS = 1e-60, 1e60
 """Clamp against underflow and overflow when a class cannot reach the mean."""
@@ -27,14 +27,15 @@ _LEAST = 1e-6
 """Smallest target per member, so that a full class can still receive when the row's other classes are fuller."""
 
 _ALIKE = 0.25
-"""Partitions a member that loads may be off the mean and count as alike."""
+"""Partitions per member by which `spread` may miss its target loads."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Table:
-    """Rows x classes as a sparse table: cell i says that members of `column[i]` may own partitions of `row[i]`.
+    """Sparse table of rows and classes: members of class `column[i]` may own partitions of `row[i]`, for each cell i.
 
-    Cells are ordered by row and column. supply: [rows] partitions of each; size: [classes] members of each; none is 0.
+    Cells are ordered by row, then column. supply: [rows] number of partitions; size: [classes] number of members. All
+    are positive.
     """
 
     row: Int64
@@ -45,11 +46,12 @@ class Table:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Levels:
-    """level: [classes] most that a member of the class carries, all carry that or one less (0: all carry nothing).
+    """Blocks and their loads.
 
-    block_of_class, block_of_row: blocks are numbered; classes of equal level may be in different blocks.
-    placed: [cells] an assignment; where `fairest` was asked for one, its loads are these. Cells between a row and a
-    class of different blocks count nothing.
+    level: [classes] partitions of the fullest member; the others have that many or one less (0: none has any).
+    block_of_class, block_of_row: number of the block; classes of equal level may be in different blocks.
+    placed: [cells] an assignment, with these loads if `fairest` was called with wants_placed; cells between a row and a
+    class of different blocks are to be ignored.
     """
 
     level: Int64
@@ -59,8 +61,10 @@ class Levels:
 
 
 def fairest(table: Table, placed: Int64, *, wants_placed: bool = False) -> Levels:
-    """The blocks of a table. `placed` ([cells]) is any assignment of the whole supply; a near one is faster. It is
-    worked on in place, and made a fairest assignment if that is wanted.
+    """Compute the blocks of a table.
+
+    `placed` ([cells]) is any assignment of the whole supply; one with nearly fair loads is faster. It is changed in
+    place, into a fairest assignment if `wants_placed`.
     """
     classes, rows = len(table.size), len(table.supply)
     result = Levels(np.zeros(classes, dtype=np.int64), np.full(classes, -1), np.full(rows, -1), placed)
@@ -89,7 +93,7 @@ def fairest(table: Table, placed: Int64, *, wants_placed: bool = False) -> Level
 
 
 class _Part:
-    """A subproblem: rows and classes settled apart from the others, with the placement of their supply so far."""
+    """Subproblem: rows and classes independent of the others, with the placement of their supply so far."""
 
     def __init__(self, table: Table, placed: Int64, cells: Int64, rows: Int64, classes: Int64) -> None:
         self.table, self.placed = table, placed
@@ -109,9 +113,9 @@ class _Part:
         )
 
     def even_out(self) -> None:
-        """Bring loads to the mean, rounded down or up, as far as excess meets demand; later steps settle the rest.
+        """Bring loads to the mean, rounded down or up, as far as excess meets demand; later steps do the rest.
 
-        Members at the mean take no part, so that no later step has to undo this one.
+        Classes whose load is within that rounding take no part, so that no later step has to undo this one.
         """
         excess = self.network.excess
         between = np.clip(excess, -self.size, 0)
@@ -120,12 +124,12 @@ class _Part:
         self.network.excess += between
 
     def above(self, level: int) -> Bool:
-        """[rows + classes] those in which some member must carry more than `level`, however the rest is shared."""
+        """Return [rows + classes] True where a member must carry more than `level` in every assignment."""
         self.bring_down_to(level)
         return self.network.reachable()
 
     def bring_down_to(self, level: int) -> None:
-        """Lower the loads above `level` where possible; no other load gets smaller."""
+        """Lower loads above `level` as far as possible; no other load gets smaller."""
         self.network.excess += (self.level - level) * self.size
         self.level = level
         self.network.solve()
@@ -136,7 +140,7 @@ class _Part:
         return _Part(self.table, self.placed, cells, rows, classes)
 
     def record(self, chosen: Bool) -> tuple[Int64, Int64, Int64]:
-        """Record the placement between the chosen rows and classes; return (their cells, rows, classes)."""
+        """Store the placement between the chosen rows and classes; return their cells, rows and classes."""
         flow = self.network.flow
         stuck = self.network.excess[: len(self.rows)]
         rows, classes = chosen[: len(self.rows)], chosen[len(self.rows) :]
@@ -153,7 +157,7 @@ class _Part:
 
 
 def spread(table: Table, supply: Int64, load: Int64) -> Int64:
-    """Return [cells] a first placement of each row's supply, with roughly equal loads."""
+    """Return [cells] a first placement of `supply` ([rows]) on top of `load` ([classes]), with roughly equal loads."""
     rows = np.flatnonzero(supply)
     if not len(rows):
         return np.zeros(len(table.row), dtype=np.int64)

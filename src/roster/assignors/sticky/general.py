@@ -1,10 +1,10 @@
 """Balance for members with different subscriptions, or in different racks: exactly fairest, then fewest moves.
 
-Partitions that the same members may own, with replicas in the same racks, are alike (a row); so are members with the
-same subscription and rack (a class). The loads are settled on rows and classes alone (`levels`). Then each member keeps
-what it holds and the cheapest flow says what must change hands: over nodes for rows, classes, members and, in each
-block, the right to carry one more than the others. Its cost follows the number of holdings (member, row), not
-partitions or members x topics.
+Partitions that the same members may own, with replicas in the same racks, form a row; members with the same
+subscription and rack form a class. `fair_loads` computes the loads from rows and classes alone. Then every member keeps
+its partitions, and a minimum-cost flow finds the ones that have to move. The network has nodes for rows, classes,
+members, and for each block the allowance of one partition above its lower level. Its size grows with the number of
+holdings (pairs of member and row), not with partitions or members x topics.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from roster.model.arrays import Bool, Int32, Int64
 
 
 def balance(problem: Problem, held: Int32, *, by_rack: bool) -> Int32:
-    """Return [partitions] the owner of every partition of subscribed topics.
+    """Return [partitions] the owner of each, NO_OWNER for topics without subscribers.
 
     First the loads are lexicographically fairest, then (by_rack) most partitions have a replica in their owner's rack,
     then fewest partitions change owner.
@@ -33,9 +33,11 @@ def balance(problem: Problem, held: Int32, *, by_rack: bool) -> Int32:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Kinds:
-    """row_of: [partitions]; class_of: [members], -1 for those that subscribe to nothing; table: who may own what.
+    """Rows and classes of a problem.
 
-    off_rack: [cells] True where the members of the class have a rack, and it holds no replica of the row's partitions.
+    row_of: [partitions] number of the row. class_of: [members] number of the class, -1 without a subscription.
+    table: the cells, pairs of a row and a class whose members may own its partitions.
+    off_rack: [cells] True if the class has a rack without a replica of the row's partitions.
     """
 
     row_of: Int64
@@ -77,9 +79,9 @@ def _kinds(problem: Problem, *, by_rack: bool) -> _Kinds:
 
 
 class _Exchange:
-    """The flow that decides which partitions move, and its translation into partitions.
+    """Minimum-cost flow that decides how many partitions move, and the choice of these partitions.
 
-    A holding is a (member, row) pair with at least one partition.
+    A holding is a pair (member, row) with at least one partition that the member owns.
     """
 
     def __init__(self, kinds: _Kinds, has: Int32) -> None:
@@ -96,7 +98,7 @@ class _Exchange:
             self._let_go(self.held_cell < 0)
 
     def _cells(self) -> Int64:
-        """[holdings] the cell of the holding's row and class, -1 where the member does not subscribe."""
+        """Return [holdings] the cell of its row and its member's class, -1 if the member does not subscribe."""
         table, held_class = self.kinds.table, self.kinds.class_of[self.holder]
         cells = table.row * self.classes + table.column
         wanted = self.held_row * self.classes + held_class
@@ -104,7 +106,7 @@ class _Exchange:
         return np.where((cells[place] == wanted) & (held_class >= 0), place, -1)
 
     def _let_go(self, gone: Bool) -> None:
-        """Forget holdings."""
+        """Remove holdings, a mask over all of them; their partitions have no owner then."""
         stays = ~gone[self.holding_of_owned]
         number = np.cumsum(~gone) - 1
         self.owned, self.holding_of_owned = self.owned[stays], number[self.holding_of_owned[stays]]
@@ -113,7 +115,7 @@ class _Exchange:
         )
 
     def owners(self, problem: Problem, has: Int32) -> Int32:
-        """Return [partitions] the plan."""
+        """Return [partitions] the owner of each."""
         nothing_to_lose = not len(self.held) and not self.kinds.off_rack.any()
         levels = self._levels(wants_placed=nothing_to_lose)
         kept, row_to_class, class_to_member = (self._as_placed if nothing_to_lose else self._cheapest)(levels)
@@ -122,7 +124,7 @@ class _Exchange:
         return owner
 
     def _levels(self, *, wants_placed: bool) -> Levels:
-        """Blocks and loads, starting from what is held."""
+        """Return blocks and loads, computed from a placement that keeps every holding."""
         table = self.kinds.table
         placed = np.zeros(len(table.row), dtype=np.int64)
         np.add.at(placed, self.held_cell, self.held)
@@ -131,7 +133,7 @@ class _Exchange:
         return fairest(table, placed + spread(table, left, load), wants_placed=wants_placed)
 
     def _as_placed(self, levels: Levels) -> tuple[Int64, Int64, Int64]:
-        """Replace `_cheapest` where nothing is held and racks do not matter: every way to reach the loads will do."""
+        """Return what `_cheapest` returns, for no holdings and no racks: any placement with these loads is cheapest."""
         table = self.kinds.table
         inside = levels.block_of_row[table.row] == levels.block_of_class[table.column]
         row_to_class = np.where(inside, levels.placed, 0)
@@ -144,7 +146,7 @@ class _Exchange:
         return self.held, row_to_class, class_to_member
 
     def _cheapest(self, levels: Levels) -> tuple[Int64, Int64, Int64]:
-        """([holdings] partitions kept, [cells] how many go to a class, [members] how many one is given)."""
+        """Return [holdings] partitions kept, [cells] partitions that go to a class, [members] partitions received."""
         kinds, table, rows, classes, members = self.kinds, self.kinds.table, self.rows, self.classes, self.members
         busy = np.flatnonzero(kinds.class_of >= 0)
         member_class = kinds.class_of[busy]
@@ -174,7 +176,7 @@ class _Exchange:
 
         zero = np.zeros
         arcs = [
-            # a row's partitions that a member holds, kept or given up
+            # a row's partitions that a member keeps or gives up
             (self.held_row[holding], member_node + self.holder[holding], self.held[holding],
              wrong_rack * off_rack[holding], kept[holding]),
             # a row's partitions that go to a new owner in a class: one move each
@@ -182,7 +184,7 @@ class _Exchange:
              1 + wrong_rack * kinds.off_rack[cell], zero(len(cell), dtype=np.int64)),
             (class_node + member_class, member_node + busy, np.full(len(busy), UNBOUNDED),
              zero(len(busy), dtype=np.int64), zero(len(busy), dtype=np.int64)),
-            # the right to carry one more, to begin with for those that hold more
+            # the allowance of one more partition, given first to members that hold more
             (member_node + busy[loaded], block_node + member_block[loaded], np.ones(len(loaded), dtype=np.int64),
              zero(len(loaded), dtype=np.int64), carries_more[loaded].astype(np.int64)),
         ]  # fmt: skip
@@ -199,8 +201,9 @@ class _Exchange:
         return kept, row_to_class, class_to_member
 
     def _keep(self, problem: Problem, has: Int32, kept: Int64) -> Int32:
-        """Return what stays; a shrinking holding keeps its lowest numbers, so all its topics shrink alike
-        (KAFKA-16277).
+        """Return [partitions] the owners that stay.
+
+        A holding that shrinks keeps its lowest partition numbers, so that all its topics shrink alike (KAFKA-16277).
         """
         owner = np.full(len(has), NO_OWNER, dtype=np.int32)
         owner[self.owned] = has[self.owned]
@@ -212,9 +215,7 @@ class _Exchange:
         return owner
 
     def _give_out(self, owner: Int32, row_to_class: Int64, class_to_member: Int64) -> None:
-        """Hand the free partitions of each row to classes in proportion, and those of a class to its members in
-        turn.
-        """
+        """Assign the free partitions: of a row to classes in proportion, within a class to members in turn."""
         table = self.kinds.table
         unit_cell = np.repeat(np.arange(len(table.row)), row_to_class)
         within = np.arange(len(unit_cell)) - np.repeat(np.cumsum(row_to_class) - row_to_class, row_to_class)

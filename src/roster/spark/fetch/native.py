@@ -1,9 +1,9 @@
 """Machine code of the loops in `roster.wire.columns.kernel`: compiled once by numba, kept on disk, loaded by llvmlite.
 
-Why so: importing numba takes 0.4–0.7 s of CPU and loading a function from numba's own cache 0.4 s, in each worker
-process that Spark starts. The loops take plain pointers and call nothing, so llvmlite alone can link their object file,
-in a tenth of the time. numba is imported only where no object file fits: at the first run of a version of Roster, numba
-or llvmlite on a kind of processor, which costs 5 s of CPU once. The driver does so, and ships the code to executors.
+Importing numba takes 0.4 to 0.7 s of CPU and loading a function from numba's own cache 0.4 s, in each worker process
+that Spark starts. The loops take plain pointers and call nothing, so llvmlite alone links their object file, in a tenth
+of the time. numba is imported only if no object file fits: at the first run of a version of Roster, numba or llvmlite
+on a kind of processor, for 5 s of CPU. The driver does that, and ships the code to executors.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class NativeKernel:
         self.fill = self._function("fill")
 
     def _function(self, name: str) -> Callable[..., int]:
-        """A callable for numba's calling convention: result and error come back through pointers."""
+        """Wrap a function in numba's calling convention, where result and error come back through pointers."""
         arrays = [kind is not None for kind in layout.SIGNATURES[name].values()]
         types = [ctypes.c_void_p if is_array else ctypes.c_int64 for is_array in arrays]
         prototype = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p, *types)
@@ -67,7 +67,7 @@ class NativeKernel:
 
 
 class Compiled(NamedTuple):
-    """Object code, and the digest of what it was made from and for."""
+    """Object code, and the digest of its sources, compiler and processor."""
 
     digest: str
     object_code: bytes
@@ -75,7 +75,7 @@ class Compiled(NamedTuple):
 
 @cache
 def compiled() -> Compiled:
-    """The object code for this process, from the cache on disk or compiled now (some seconds)."""
+    """Return the object code for this process, from the cache on disk or compiled now (5 s of CPU)."""
     digest = _digest()
     path = _cache_path(digest)
     object_code = _read(path) if path is not None else None
@@ -89,7 +89,7 @@ def compiled() -> Compiled:
 
 @cache
 def kernel(shipped: Compiled | None = None) -> NativeKernel:
-    """The compiled functions; from `shipped`, made in another process, where it fits this one."""
+    """Return the compiled functions; from `shipped`, made in another process, if it fits this processor."""
     fits = shipped is not None and shipped.digest == _digest()
     return NativeKernel(shipped.object_code if shipped is not None and fits else compiled().object_code)
 
@@ -117,7 +117,7 @@ def build() -> bytes:
 
 
 def _defined(text: str) -> list[str]:
-    """Names of the functions a module in LLVM's language defines."""
+    """Return the names of the functions that a module in LLVM's language defines."""
     return [function.name for function in llvm.parse_assembly(text).functions if not function.is_declaration]
 
 
@@ -127,7 +127,7 @@ def _features() -> str:
 
 @cache
 def _digest() -> str:
-    """What object code is made from, and what for: sources, compiler, processor."""
+    """Return a digest of sources, compiler and processor."""
     folder = Path(layout.__file__).parent
     made_from = [(folder / f"{name}.py").read_bytes() for name in ("kernel", "layout")] + [Path(__file__).read_bytes()]
     made_for = [version("numba"), version("llvmlite"), llvm.get_process_triple(), llvm.get_host_cpu_name(), _features()]
@@ -135,7 +135,7 @@ def _digest() -> str:
 
 
 def _cache_path(digest: str) -> Path | None:
-    """Where the object code is kept; None for a user without a home."""
+    """Return the file that keeps the object code; None for a user without a home directory."""
     given = os.environ.get("XDG_CACHE_HOME")
     try:
         caches = Path(given) if given else Path.home() / ".cache"
@@ -145,7 +145,7 @@ def _cache_path(digest: str) -> Path | None:
 
 
 def _read(path: Path) -> bytes | None:
-    """The object code in `path`; None when there is none or it is damaged."""
+    """Return the object code in `path`; None if there is none or it is damaged."""
     try:
         content = path.read_bytes()
     except OSError:
@@ -155,7 +155,7 @@ def _read(path: Path) -> bytes | None:
 
 
 def _write(path: Path, object_code: bytes) -> None:
-    """Replace `path` in one step; a folder that cannot be written costs each process the compilation."""
+    """Replace `path` atomically; if the folder cannot be written, each process compiles again."""
     with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:

@@ -79,7 +79,7 @@ from roster.wire.columns.layout import (
 
 
 def _crc_table() -> Any:
-    """Tables to take in eight bytes at a time ("slicing by 8"), one behind the other."""
+    """Return the eight tables of the "slicing by 8" algorithm, one behind the other."""
     table = np.arange(256, dtype=np.int64)
     for _ in range(8):
         table = np.where(table & 1, (table >> 1) ^ 0x82F63B78, table >> 1)
@@ -92,14 +92,14 @@ def _crc_table() -> Any:
 _CRC_TABLE = _crc_table()
 
 OPTIONS: dict[str, Any] = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True, "error_model": "numpy", "nogil": True}
-"""How numba compiles: without a way in from Python, which would need Python's and numba's own functions."""
+"""Options of numba's compiler; without wrappers for Python, so that the code calls neither Python nor numba."""
 
 _function = njit(**OPTIONS)
 
 
 @_function
 def number(data, pos, size):  # type: ignore[no-untyped-def]
-    """The signed big-endian number of `size` bytes at `pos`."""
+    """Read the signed big-endian number of `size` bytes at `pos`."""
     value = int64(data[pos])
     if value > 127:
         value -= 256
@@ -110,7 +110,7 @@ def number(data, pos, size):  # type: ignore[no-untyped-def]
 
 @_function
 def varint(data, pos, end, bits):  # type: ignore[no-untyped-def]
-    """A zig-zag varint and the position behind it, -1 for one that does not end or has more than 32 or 64 bits."""
+    """Read a zig-zag varint; return it and its end, -1 if it does not end or has more than `bits` bits."""
     if pos < end:
         byte = int64(data[pos])
         if byte < 128:
@@ -135,7 +135,7 @@ def varint(data, pos, end, bits):  # type: ignore[no-untyped-def]
 
 @_function
 def crc32c(data, pos, end):  # type: ignore[no-untyped-def]
-    """CRC-32C of batches so small that a call of the library costs more."""
+    """Compute the CRC-32C of a batch so small that calling google-crc32c costs more."""
     crc = int64(0xFFFFFFFF)
     while pos + 8 <= end:
         crc ^= int64(data[pos]) | int64(data[pos + 1]) << 8 | int64(data[pos + 2]) << 16 | int64(data[pos + 3]) << 24
@@ -158,7 +158,7 @@ def crc32c(data, pos, end):  # type: ignore[no-untyped-def]
 
 @_function
 def control_type(data, pos, end):  # type: ignore[no-untyped-def]
-    """The type of a control batch's first record (0 abort, 1 commit), -1 where there is none."""
+    """Return the type of a control batch's first record: 0 abort, 1 commit, -1 if it has none."""
     length, pos = varint(data, pos, end, 32)
     if pos < 0 or length < 0 or length > end - pos:
         return int64(-1)
@@ -177,9 +177,10 @@ def control_type(data, pos, end):  # type: ignore[no-untyped-def]
 
 @_function
 def is_aborted(data, pos, size, last_offset, producers, firsts, aborted, active, state):  # type: ignore[no-untyped-def]
-    """Whether a transactional batch is part of an aborted transaction; an abort marker (a control batch) ends one.
+    """Return 1 for a batch of an aborted transaction, 0 for any other, -1 for a control batch without a type.
 
-    Returns 1, 0, or -1 for a control batch without a type. `firsts` ascend.
+    An abort marker ends its producer's transaction. `firsts` are the first offsets of the aborted transactions,
+    ascending; `active` marks those that have begun and not ended.
     """
     while state[SCAN_ABORTED] < aborted and firsts[state[SCAN_ABORTED]] <= last_offset:
         active[state[SCAN_ABORTED]] = 1
@@ -203,10 +204,10 @@ def is_aborted(data, pos, size, last_offset, producers, firsts, aborted, active,
 
 @_function
 def scan(data, end, start, stop, source, committed, producers, firsts, aborted, active, state, table, room):  # type: ignore[no-untyped-def]
-    """Walk batches, write those with visible records of offsets in [start, stop) to `table`; how many, or an error.
+    """Write the batches with visible records of offsets in [start, stop) to `table`; return their number or an error.
 
-    SCAN_NEXT becomes the offset behind the last batch seen. A last batch that is cut off ends the walk, as does one
-    that begins at or past `stop`. Batches over CHECKED_HERE bytes still have to have their CRC checked (UNCHECKED).
+    SCAN_NEXT becomes the offset behind the last batch read. The walk ends at a batch that is cut off or that begins at
+    or past `stop`. UNCHECKED marks batches of more than CHECKED_HERE bytes, whose CRC the caller has to check.
     """
     kept = 0
     pos = state[SCAN_POS]
@@ -290,7 +291,7 @@ def scan(data, end, start, stop, source, committed, producers, firsts, aborted, 
 
 @_function
 def headers_fit(data, pos, end):  # type: ignore[no-untyped-def]
-    """The number of a record's headers when they fill [pos, end) exactly, else an error."""
+    """Return the number of a record's headers if they fill [pos, end) exactly, else an error."""
     count, pos = varint(data, pos, end, 32)
     if pos < 0:
         return BAD_VARINT
@@ -309,7 +310,7 @@ def headers_fit(data, pos, end):  # type: ignore[no-untyped-def]
 
 @_function
 def copy(data, pos, size, out, at):  # type: ignore[no-untyped-def]
-    """Copy bytes, behind which there is room in `out`."""
+    """Copy `size` bytes to `out[at:]`; the caller has checked that they fit."""
     for index in range(size):
         out[at + index] = data[pos + index]
 
@@ -318,7 +319,7 @@ def copy(data, pos, size, out, at):  # type: ignore[no-untyped-def]
 def fill_headers(  # type: ignore[no-untyped-def]
     data, pos, end, row, state, header_ends, header_bits, name_ends, names, data_ends, datas, data_bits
 ):
-    """Append the headers of a record that `headers_fit`; none at all are null, as in Spark's Kafka source."""
+    """Append the headers of a record, checked by `headers_fit`; no headers become null, as in Spark's Kafka source."""
     count, pos = varint(data, pos, end, 32)
     header = state[AT_HEADER]
     for _ in range(count):
@@ -369,9 +370,10 @@ def fill(  # type: ignore[no-untyped-def]
     datas,
     data_bits,
 ):
-    """Append the records of the offsets wanted to the outputs: DONE, FULL (call again with new ones), an error.
+    """Append the records of the batches in `table` to the outputs; return DONE, FULL or an error.
 
-    Timestamps are written in microseconds. Bits of nulls must be zero before. `*_ends[0]` is the caller's.
+    After FULL call again with new outputs. Timestamps are written in microseconds. The caller sets all bits for nulls
+    to zero, and `*_ends[0]`.
     """
     row = state[AT_ROW]
     key_at = state[AT_KEY]

@@ -1,25 +1,25 @@
-"""What the compiled loops and their callers share: places in arrays, codes of errors, signatures.
+"""Indexes into arrays, error codes and signatures shared by the compiled loops and their callers.
 
-Kept apart from `kernel`, whose import brings numba with it (0.4 s): a process with cached machine code needs none.
+Kept apart from `kernel`, which imports numba (0.4 s); a process that loads cached machine code does without.
 """
 
 from __future__ import annotations
 
 HEADER = 61
 CHECKED_HERE = 400
-"""Bytes up to which the loop over batches checks a CRC itself; above, a call of google-crc32c is cheaper."""
+"""Size in bytes up to which `scan` checks a batch's CRC itself; beyond it a call of google-crc32c is cheaper."""
 
-# A row of the table of batches. POS and END are where the records lie, in the response or behind decompression; records
-# of offsets in [START, STOP) are wanted; SOURCE is the caller's number of the partition.
+# A row of the table of batches. POS and END delimit the records, in the response or after decompression; records of
+# offsets in [START, STOP) are read; SOURCE is the caller's number of the partition.
 POS, END, COUNT, BASE_OFFSET, LAST_DELTA, BASE_TIMESTAMP, MAX_TIMESTAMP, ATTRIBUTES, ROWS, UNCHECKED = range(10)
 START, STOP, SOURCE = range(10, 13)
 BATCH_FIELDS = 13
 
-# The state of `scan`, kept between calls; SCAN_DETAIL says more of an error.
+# State of `scan`, kept between calls; SCAN_DETAIL is the number in an error's text.
 SCAN_POS, SCAN_NEXT, SCAN_ABORTED, SCAN_DETAIL = range(4)
 SCAN_STATE = 4
 
-# The state of `fill`: the record it stands at, then rows and bytes written, then nulls.
+# State of `fill`: position of the next record, then rows and bytes written, then nulls counted.
 AT_BATCH, AT_RECORD, AT_POS, AT_ROW, AT_KEY, AT_VALUE, AT_HEADER, AT_NAME, AT_DATA, FILL_DETAIL = range(10)
 KEY_NULLS, VALUE_NULLS, HEADERS_NULLS, DATA_NULLS = range(10, 14)
 FILL_STATE = 14
@@ -27,7 +27,7 @@ FILL_STATE = 14
 DONE, FULL = 0, 1
 
 ERRORS = {
-    -1: "record batch: magic {}, only 2 is spoken; the format is older than Kafka 0.11",
+    -1: "record batch: magic {}, only 2 is supported; the format is older than Kafka 0.11",
     -2: "record batch: batch_length {}",
     -3: "record batch: last_offset_delta {}",
     -4: "record batch: records_count {}",
@@ -63,7 +63,7 @@ ERRORS = {
 
 MOST_ROWS, MOST_KEYS, MOST_VALUES, MOST_HEADERS, MOST_NAMES, MOST_DATAS = range(6)
 LIMITS = 6
-"""What fits into the outputs of `fill`: rows, bytes of keys and values, headers, bytes of their names and values."""
+"""Sizes of the outputs of `fill`: rows, bytes of keys and values, headers, bytes of their names and values."""
 
 SIGNATURES = {
     "scan": {
