@@ -127,6 +127,47 @@ def test_revoked_while_idle_is_released_at_once() -> None:
     assert stage.member.of("release") == [("release", {P1})]
 
 
+def test_a_batch_that_would_outlast_the_rebalance_timeout_comes_back_with_half_its_offsets() -> None:
+    stage = Stage(max_offsets_per_batch=8)
+
+    def revoke(batch: Batch) -> None:
+        stage.runner.during = lambda batch: None
+        stage.member.become(P0, revoking=frozenset({P1}), revoke_deadline=100.0)
+        stage.look(now=99.5)
+
+    stage.runner.during = revoke
+    stage.run()
+    sizes = [batch.offsets for batch in stage.runner.batches]
+    assert sizes[:2] == [8, 4]
+    assert sorted(stage.sink.records) == sorted(all_of(P0=10))
+
+
+def test_a_batch_whose_partitions_were_lost_was_not_too_large() -> None:
+    stage = Stage(max_offsets_per_batch=8)
+
+    def lose(batch: Batch) -> None:
+        stage.runner.during = lambda batch: None
+        stage.member.become(P0, lost=frozenset({P1}))
+        stage.look()
+
+    stage.runner.during = lose
+    stage.run()
+    assert [batch.offsets for batch in stage.runner.batches] == [8, 8, 2]
+
+
+def test_batches_are_sized_by_the_rate_of_those_before() -> None:
+    stage = Stage(target_batch_ms=1_000, rebalance_timeout_ms=300_000)
+    stage.loop._size.done(5, 1.0)
+    stage.run()
+    assert stage.runner.batches[0].offsets == 5
+
+
+def test_a_batch_ends_well_inside_the_rebalance_timeout_whatever_the_target() -> None:
+    stage = Stage(target_batch_ms=100_000, rebalance_timeout_ms=6_000)
+    stage.loop._size.done(10, 1.0)
+    assert stage.loop._size.limit == 20
+
+
 def test_revoked_mid_batch_the_batch_is_finished_committed_and_then_released() -> None:
     stage = Stage()
 

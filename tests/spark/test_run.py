@@ -198,6 +198,9 @@ def test_after_a_stall_the_group_is_left_a_slot_awaited_and_the_work_taken_up_as
     assert len(stage.runner.asked) == stage.runner.warmed == len(stage.members) == 2
     assert sorted(stage.sink.records) == sorted((p, o) for p, end in {P0: 10, P1: 20}.items() for o in range(end))
     assert stage.sink.aborted == 1
+    before, after = stage.runner.batches[:2]
+    assert (before.offsets, after.offsets) == (5, 2), "what was learned of batches outlives the membership"
+    assert len(after.ranges) == 1
     assert set(stage.sink.claims.values()) == {"m1"}
     assert "handed back partitions" in caplog.text
     assert "max_batch_ms" in caplog.text

@@ -64,6 +64,11 @@ class Batch:
         return self.owner.generation
 
     @property
+    def offsets(self) -> int:
+        """Number of offsets in all ranges."""
+        return sum(span.size for span in self.ranges.values())
+
+    @property
     def next_offsets(self) -> dict[TopicPartition, int]:
         """Next offset of each partition once the batch is committed."""
         return {partition: span.end for partition, span in self.ranges.items()}

@@ -14,6 +14,7 @@ from roster.spark.member_protocol import Membership
 log = logging.getLogger(__name__)
 
 _TICK = 0.5  # seconds between two checks while ownership does not change
+OUTLASTS = "it would outlast the rebalance timeout"
 _LOOKS = 20  # checks of a batch's progress within its patience
 
 
@@ -31,7 +32,7 @@ def cancel_reason(batch: Batch, ownership: Ownership, now: float, margin: float)
         return f"{len(gone)} of its partitions were lost, among them {min(gone)}"
     late = ownership.revoke_deadline is not None and now >= ownership.revoke_deadline - margin
     if late and not ownership.revoking.isdisjoint(batch.ranges.keys()):
-        return "it would outlast the rebalance timeout"
+        return OUTLASTS
     return None
 
 

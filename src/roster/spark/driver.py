@@ -16,7 +16,8 @@ from roster.client import ClientError, ClosedError, CommitFenced, OffsetAndMetad
 from roster.model import TopicPartition
 from roster.spark import planner
 from roster.spark.batch import Batch, Owner, Progress, Range, Split
-from roster.spark.batch_guard import BatchGuard, cancel_reason
+from roster.spark.batch_guard import OUTLASTS, BatchGuard, cancel_reason
+from roster.spark.batch_size import BatchSize, Suspects
 from roster.spark.errors import SinkFencedError
 from roster.spark.member_protocol import Membership
 from roster.spark.options import Options
@@ -77,6 +78,12 @@ class _Timer:
         return round((self._lapped - self.begun) * 1000)
 
 
+def batch_size(options: Options) -> BatchSize:
+    """Make the size of batches that end near `target_batch_ms`, and well inside the rebalance timeout."""
+    target = min(options.target_batch_ms, options.rebalance_timeout_ms // 3) / 1000
+    return BatchSize(options.max_offsets_per_batch, target)
+
+
 class DriverLoop:
     """Micro-batches of one group member, on the caller's thread."""
 
@@ -90,7 +97,10 @@ class DriverLoop:
         guard: BatchGuard | None = None,
         reporter: Reporter | None = None,
         first_batch: int = 0,
+        size: BatchSize | None = None,
+        suspects: Suspects | None = None,
     ) -> None:
+        """`size` and `suspects` are what earlier loops of the same run have learned of its batches."""
         self._member, self._runner, self._sink, self._options = member, runner, sink, options
         self._on_progress = on_progress
         self._reporter = reporter or Reporter(options.group)
@@ -106,6 +116,8 @@ class DriverLoop:
         self._stopping = False
         self.batches = first_batch
         """The next batch's number."""
+        self._size = size or batch_size(options)
+        self._suspects = suspects or Suspects()
         self._batch_started = float("-inf")
         self.last_progress: Progress | None = None
 
@@ -187,7 +199,8 @@ class DriverLoop:
     ) -> None:
         """Plan a batch, run it, and commit it in the sink and then in the group."""
         self._batch_started = timer.begun
-        ranges = planner.limit(available, self._options.max_offsets_per_batch)
+        chosen = self._suspects.choose(frozenset(available))
+        ranges = planner.limit({p: span for p, span in available.items() if p in chosen}, self._size.limit)
         tasks = planner.tasks(ranges, self._options.tasks or self._runner.cores, self._options.min_offsets_per_task)
         batch = Batch(self.batches, self._owner(ownership), ranges)
         timer.lap("plan")
@@ -198,6 +211,8 @@ class DriverLoop:
             return
         timer.lap("sink")
         self.batches += 1
+        self._size.done(batch.offsets, timer.duration_ms / 1000)
+        self._suspects.done(batch.ranges)
         self._positions.update(batch.next_offsets)
         self._group_commit(batch, ownership)
         timer.lap("group")
@@ -227,7 +242,7 @@ class DriverLoop:
 
     def _pause(self, available: Mapping[TopicPartition, Range], now: float, *, available_now: bool) -> float:
         """Return the seconds to wait before the next look; 0 or less if the batch may start."""
-        configured, most = self._options.trigger_interval_ms, self._options.max_offsets_per_batch
+        configured, most = self._options.trigger_interval_ms, self._size.limit
         if configured is not None:
             return self._batch_started + configured / 1000 - now
         if available_now or (most is not None and sum(span.size for span in available.values()) >= most):
@@ -270,8 +285,12 @@ class DriverLoop:
         try:
             outcome = self._runner.run(batch, tasks, self._sink)
         except Exception:
-            if self._guard.end() is None:
+            reason = self._guard.end()
+            if reason is None:
                 raise
+            if reason == OUTLASTS or self.stalled is not None:
+                self._size.cancelled(batch.offsets)
+                self._suspects.cancelled(batch.ranges)
             self._sink.abort(None, batch)
             return None
         reason = self._guard.end()

@@ -49,6 +49,7 @@ class Options:
     starting_offsets: str | int | Mapping[TopicPartition, int] = "earliest"
     """`earliest`, `latest`, a timestamp in ms, or offsets by partition (-2 earliest, -1 latest)."""
     max_offsets_per_batch: int | None = 1_000_000
+    target_batch_ms: int = 10_000
     min_offsets_per_task: int = 1_000
     tasks: int | None = None
     include_headers: bool = False

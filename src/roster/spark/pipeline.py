@@ -59,6 +59,7 @@ class Pipeline:
         *,
         starting_offsets: StartingOffsets = "earliest",
         max_offsets_per_batch: int | None = 1_000_000,
+        target_batch_ms: int = 10_000,
         min_offsets_per_task: int = 1_000,
         tasks: int | None = None,
         include_headers: bool = False,
@@ -99,6 +100,8 @@ class Pipeline:
             starting_offsets: start of partitions that neither sink nor group knows: "earliest", "latest", a datetime
                 with a time zone, or offsets by partition.
             max_offsets_per_batch: offsets a batch reads at most, shared over partitions by lag; None: no limit.
+            target_batch_ms: ms near which a batch ends: it reads what the rate of earlier ones allows; a third of
+                rebalance_timeout_ms at most.
             min_offsets_per_task: offsets below which a partition's range is not split over more tasks.
             tasks: tasks of a batch; None: as many as Spark runs at once.
             include_headers: whether to add the column `headers`.
@@ -140,6 +143,7 @@ class Pipeline:
             topics=parse_topics(topics),
             starting_offsets=parse_starting_offsets(starting_offsets),
             max_offsets_per_batch=max_offsets_per_batch,
+            target_batch_ms=target_batch_ms,
             min_offsets_per_task=min_offsets_per_task,
             tasks=tasks,
             include_headers=include_headers,

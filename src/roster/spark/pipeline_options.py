@@ -28,6 +28,15 @@ _OWN = [
         spark="maxOffsetsPerTrigger",
     ),
     Option(
+        "target_batch_ms",
+        "int",
+        "time near which a batch ends: it reads as many offsets as the rate of earlier ones allows; a third of "
+        "`rebalance_timeout_ms` at most",
+        10_000,
+        unit="ms",
+        least=1,
+    ),
+    Option(
         "min_offsets_per_task",
         "int",
         "least for which a partition's range is split over more tasks",

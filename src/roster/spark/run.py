@@ -17,7 +17,8 @@ from typing import Protocol
 
 from roster.client import ClosedError
 from roster.spark.batch import Progress
-from roster.spark.driver import DriverLoop, Runner
+from roster.spark.batch_size import Suspects
+from roster.spark.driver import DriverLoop, Runner, batch_size
 from roster.spark.member_protocol import Membership
 from roster.spark.options import Options
 from roster.spark.reporting import Reporter
@@ -99,7 +100,7 @@ class Run:
 
         Raises PipelineError, ClientError, and what a function, a task or the sink raised.
         """
-        batches = 0
+        batches, size, suspects = 0, batch_size(self._options), Suspects()
         while self._has_slot() and self._warm_up():
             member = self._membership(
                 replace(self._options, capacity=self._options.capacity or max(self._runner.cores, 1))
@@ -116,6 +117,8 @@ class Run:
                     self._on_progress,
                     reporter=self._reporter,
                     first_batch=batches,
+                    size=size,
+                    suspects=suspects,
                 )
                 self._loop, self.phase = loop, RUNNING
                 if not self._stopping.is_set():

@@ -1,0 +1,83 @@
+"""Size and partitions of the next batch, learned from those before it: pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from roster.model import TopicPartition
+
+_SHORT = 10
+"""A batch shorter than this part of the target says more about a batch's fixed cost than about the rate."""
+
+_GROWTH = 4
+"""Most by which the rate may rise with one batch."""
+
+
+class BatchSize:
+    """Offsets that a batch may have, so that it ends near a target time, whatever the function does.
+
+    The rate is offsets per second of whole batches. It falls at once and rises by the geometric mean, four times at
+    most, so that one batch of gaps (compacted offsets cost nothing) does not make the next too large. Extrapolating
+    from small batches underestimates it, as their fixed cost counts; the size then grows over a few batches.
+    """
+
+    def __init__(self, most: int | None, target: float) -> None:
+        """`most` offsets in any case; `target` is in seconds."""
+        self._most, self._target = most, target
+        self._rate: float | None = None
+        self._after_cancel: int | None = None
+
+    @property
+    def limit(self) -> int | None:
+        """The most offsets that the next batch may have; None: any number."""
+        limits = [] if self._most is None else [self._most]
+        if self._rate is not None:
+            limits.append(max(int(self._rate * self._target), 1))
+        if self._after_cancel is not None:
+            limits.append(self._after_cancel)
+        return min(limits, default=None)
+
+    def done(self, offsets: int, seconds: float) -> None:
+        """Take note of a batch that ended."""
+        self._after_cancel = None
+        if offsets <= 0:
+            return
+        rate = offsets / max(seconds, 0.001)
+        if self._rate is None:
+            self._rate = rate
+        elif rate > self._rate:
+            self._rate = min((self._rate * rate) ** 0.5, _GROWTH * self._rate)
+        elif seconds >= self._target / _SHORT:
+            self._rate = rate
+
+    def cancelled(self, offsets: int) -> None:
+        """Take note of a batch that was cancelled because it took too long: the next has half of its offsets."""
+        self._after_cancel = max(offsets // 2, 1)
+
+
+class Suspects:
+    """Partitions of batches that were cancelled because they took too long: one of them may hold a record that hangs.
+
+    They are read by halves, in turn with all others, so that the others go on and the halves close in on the one.
+    """
+
+    def __init__(self) -> None:
+        self._suspects: list[TopicPartition] = []
+        """Those cancelled longest ago first."""
+        self._is_their_turn = False
+
+    def choose(self, available: frozenset[TopicPartition]) -> frozenset[TopicPartition]:
+        """Return the partitions of the next batch, among those with records to read."""
+        suspects = [partition for partition in self._suspects if partition in available]
+        others = available.difference(self._suspects)
+        self._is_their_turn = bool(suspects) and (not others or not self._is_their_turn)
+        return frozenset(suspects[: max(len(suspects) // 2, 1)]) if self._is_their_turn else others
+
+    def done(self, partitions: Collection[TopicPartition]) -> None:
+        """Clear the partitions of a batch that ended."""
+        self._suspects = [suspect for suspect in self._suspects if suspect not in partitions]
+
+    def cancelled(self, partitions: Collection[TopicPartition]) -> None:
+        """Take note of a batch that took too long; earlier suspects outside of it come first from now on."""
+        self.done(partitions)
+        self._suspects += sorted(partitions)
