@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 import re
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from roster.client import Admin, AuthenticationError, AuthorizationError, GroupMember, UnreachableError
+from roster.client import Admin, AuthenticationError, AuthorizationError, GroupMember, UnreachableError, connection
 from roster.model import TopicPartition
 from tests.real.realparts.cluster import unique
 from tests.real.realparts.secured import STRANGER, STRANGER_PASSWORD, USER, USER_PASSWORD
@@ -237,3 +238,24 @@ def test_a_password_counts_by_its_bytes_as_in_apache_kafka(secured_kafka: Secure
                 time.sleep(0.2)
         else:
             pytest.fail("the user cannot log in")
+
+
+def test_logins_are_renewed_on_the_same_connection(
+    secured_kafka: SecuredKafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """KIP-368: the broker closes a connection that goes on after its session's end without a new login."""
+    opened, logins = [], []
+    open_connection, login = asyncio.open_connection, connection.begin_login
+
+    def counted(*arguments: object, **options: object):
+        opened.append(1)
+        return open_connection(*arguments, **options)
+
+    monkeypatch.setattr(asyncio, "open_connection", counted)
+    monkeypatch.setattr(connection, "begin_login", lambda security: logins.append(1) or login(security))
+    deadline = time.monotonic() + 60
+    with Admin(secured_kafka.address("RENEWED"), security=secured_kafka.scram()) as admin:
+        while len(logins) < 3 and time.monotonic() < deadline:
+            assert isinstance(admin.list_topics(), dict)
+    assert len(logins) == 3
+    assert len(opened) == 1

@@ -37,17 +37,23 @@ STALE_LEADER = frozenset(
 """Retriable: refresh the metadata, or wait."""
 
 
-async def list_offsets(cluster: Cluster, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
+async def list_offsets(
+    cluster: Cluster, times: Mapping[TopicPartition, int], *, is_committed: bool = False
+) -> dict[TopicPartition, int | None]:
     """List an offset for each partition's time.
 
-    A time is an OffsetSpec or ms since the epoch; the offset is None where no record is at or after it.
+    A time is an OffsetSpec or ms since the epoch; the offset is None where no record is at or after it. With
+    `is_committed` a log ends at its last stable offset.
     """
     found: dict[TopicPartition, int | None] = {}
     retry = Retry(cluster.timeout)
     while missing := [partition for partition in times if partition not in found]:
         by_leader = await _by_leader(cluster, missing)
         answers = await asyncio.gather(
-            *(_ask_leader(cluster, leader, {p: times[p] for p in group}) for leader, group in by_leader.items())
+            *(
+                _ask_leader(cluster, leader, {p: times[p] for p in group}, is_committed=is_committed)
+                for leader, group in by_leader.items()
+            )
         )
         cause = ""
         for offsets, trouble in answers:
@@ -86,7 +92,7 @@ async def _by_leader(cluster: Cluster, partitions: list[TopicPartition]) -> dict
 
 
 async def _ask_leader(
-    cluster: Cluster, leader: int, times: dict[TopicPartition, int]
+    cluster: Cluster, leader: int, times: dict[TopicPartition, int], *, is_committed: bool
 ) -> tuple[dict[TopicPartition, int | None], str]:
     """List the offsets of one broker; with them the cause why others are missing, or ""."""
     address = cluster.address(leader)
@@ -96,7 +102,12 @@ async def _ask_leader(
     for (topic, partition), time in times.items():
         entry = topics.setdefault(topic, ListOffsetsRequest.Topic(name=topic))
         entry.partitions.append(ListOffsetsRequest.Partition(partition_index=partition, timestamp=time))
-    request = ListOffsetsRequest(replica_id=-1, topics=list(topics.values()), timeout_ms=int(cluster.timeout * 1000))
+    request = ListOffsetsRequest(
+        replica_id=-1,
+        isolation_level=int(is_committed),
+        topics=list(topics.values()),
+        timeout_ms=int(cluster.timeout * 1000),
+    )
     try:
         response = expect(await cluster.request(address, request), ListOffsetsResponse)
     except (UnreachableError, RequestTimeoutError) as error:

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Any, Protocol
+from typing import Protocol
 
-import confluent_kafka
-from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
-
-from roster.client import ClientError, GroupMember, OffsetAndMetadata, Ownership, UnreachableError
+from roster.client import GroupMember, OffsetAndMetadata, Ownership
 from roster.model import TopicPartition
 from roster.spark.options import Options
 
@@ -74,6 +71,7 @@ def group_member(options: Options) -> Membership:
         group_instance_id=options.group_instance_id,
         rack_id=options.rack_id,
         capacity=options.capacity or 1,
+        security=options.security,
         auto_offset_reset="latest" if options.starting_offsets == "latest" else "earliest",
     )
 
@@ -81,26 +79,6 @@ def group_member(options: Options) -> Membership:
 class StableEndsMember(GroupMember):
     """Member for `read_committed`: a log ends at its last stable offset, so that no range waits for a transaction."""
 
-    _admin: AdminClient | None = None
-
-    def __init__(self, bootstrap: str, *arguments: Any, request_timeout_ms: int = 30_000, **options: Any) -> None:
-        super().__init__(bootstrap, *arguments, request_timeout_ms=request_timeout_ms, **options)
-        self._addresses, self._patience = bootstrap, request_timeout_ms / 1000
-
     def end_offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         """Return the last stable offset of each partition. Raises ClientError if a broker does not answer."""
-        if self._admin is None:
-            self._admin = AdminClient({"bootstrap.servers": self._addresses, "log_level": 2})
-        wanted = {confluent_kafka.TopicPartition(*partition): partition for partition in partitions}
-        latest: Any = OffsetSpec
-        asked = self._admin.list_offsets(
-            dict.fromkeys(wanted, latest.latest()),
-            isolation_level=confluent_kafka.IsolationLevel.READ_COMMITTED,
-            request_timeout=self._patience,
-        )
-        try:
-            return {wanted[partition]: answer.result().offset for partition, answer in asked.items()}
-        except confluent_kafka.KafkaException as error:
-            reason = error.args[0]
-            kind = UnreachableError if reason.retriable() or reason.code() < 0 else ClientError
-            raise kind(f"the last stable offsets are not known: {reason.str()}") from error
+        return self.stable_offsets(partitions)

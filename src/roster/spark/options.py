@@ -21,6 +21,7 @@ from roster.member.options import GROUP_OPTIONS
 from roster.model import AddressError, OffsetSpec, TopicPartition, parse_addresses
 from roster.model.options import INT32_MAX, INT64_MAX
 from roster.model.topics import NAME_RULE, is_legal_name
+from roster.security import PLAINTEXT, Security, SettingError, parse_security
 from roster.spark.errors import PipelineError
 from roster.spark.pipeline_options import PIPELINE_OPTIONS
 
@@ -73,7 +74,8 @@ class Options:
     rack_id: str | None = None
     capacity: int | None = None
     """Number of plain members that the application counts for; None: the tasks that Spark runs at once."""
-    reader_options: Mapping[str, str | int | bool] = field(default_factory=dict)
+    security: Security = PLAINTEXT
+    reader_options: Mapping[str, str | int | bool] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         for name, option in PIPELINE_OPTIONS.items():
@@ -132,6 +134,7 @@ _FALSE = {"false", "f", "0", "no", "off"}
 
 def check_reader_options(group: str, options: Mapping[str, str | int | bool]) -> None:
     """Raise PipelineError for a consumer setting that is unknown or contradicts the pipeline."""
+    refuse_security_names(options, "reader_options")
     for name, value in options.items():
         if not isinstance(name, str):
             raise PipelineError(f"{name!r} is not the name of a librdkafka setting", field="reader_options")
@@ -143,12 +146,6 @@ def check_reader_options(group: str, options: Mapping[str, str | int | bool]) ->
             )
         if name in _RESERVED:
             raise PipelineError(f"{name!r} is set by the pipeline itself", field="reader_options", fix="Leave it out")
-        if _SECURITY.match(name) and not (name == "security.protocol" and str(value).lower() == "plaintext"):
-            raise PipelineError(
-                f"{name!r}: TLS and SASL are not supported yet, neither by the member nor by the tasks",
-                field="reader_options",
-                fix="Use a PLAINTEXT listener",
-            )
         if name == "check.crcs" and str(value).lower() in _FALSE:
             raise PipelineError(
                 "'check.crcs' cannot be switched off: damaged records would count as read",
@@ -161,6 +158,18 @@ def check_reader_options(group: str, options: Mapping[str, str | int | bool]) ->
         except (KafkaException, TypeError, ValueError) as error:
             text = error.args[0].str() if isinstance(error, KafkaException) else str(error)
             raise PipelineError(text, field="reader_options") from None
+
+
+def refuse_security_names(options: Mapping[str, object], field: str) -> None:
+    """Raise PipelineError for settings of TLS or SASL among librdkafka's: they would secure some connections only."""
+    for name, value in options.items():
+        if not isinstance(name, str) or not _SECURITY.match(name):
+            continue
+        if name == "security.protocol" and str(value).lower() == "plaintext":
+            continue
+        raise PipelineError(
+            f"{name!r} would secure some of the connections only", field=field, fix=f"Use security={{{name!r}: …}}"
+        )
 
 
 def _plain(name: str) -> str:
@@ -243,6 +252,15 @@ def parse_bootstrap(bootstrap: str | Sequence[str]) -> str:
         return ",".join(map(str, parse_addresses(bootstrap)))
     except AddressError as error:
         raise PipelineError(error.problem, field="bootstrap", fix=error.fix[0].upper() + error.fix[1:]) from error
+
+
+def check_security(given: Security | Mapping[str, object] | None) -> Security:
+    """Return security settings, checked. Raise PipelineError that names a setting that is wrong."""
+    try:
+        return parse_security(given)
+    except SettingError as error:
+        problem, fix = f"{error.key}: {error.problem}", error.fix[0].upper() + error.fix[1:]
+        raise PipelineError(problem, field="security", fix=fix) from None
 
 
 def parse_topics(topics: str | Sequence[str] | re.Pattern[str]) -> tuple[str, ...] | re.Pattern[str]:

@@ -16,6 +16,7 @@ from pyspark.sql.types import StructType
 
 from roster.assignors import Assignor, as_tuple
 from roster.client import DEFAULT_ASSIGNORS
+from roster.security import Security
 from roster.spark.batch import Batch, Progress
 from roster.spark.errors import PipelineError
 from roster.spark.execution import SparkRunner, check_session
@@ -24,6 +25,7 @@ from roster.spark.member_protocol import Membership, group_member
 from roster.spark.options import (
     Options,
     StartingOffsets,
+    check_security,
     explaining_names,
     parse_bootstrap,
     parse_starting_offsets,
@@ -80,6 +82,7 @@ class Pipeline:
         group_instance_id: str | None = None,
         rack_id: str | None = None,
         capacity: int | None = None,
+        security: Security | Mapping[str, object] | None = None,
         reader_options: Mapping[str, str | int | bool] | None = None,
         on_progress: Callable[[Progress], object] | None = None,
         log: bool | str | None = None,
@@ -126,6 +129,8 @@ class Pipeline:
             rack_id: the driver's rack, for assignors that place by racks.
             capacity: plain members that it counts for where the assignor looks at lag; None: the tasks that Spark runs
                 at once.
+            security: TLS and SASL of the member and the tasks: settings by their names in Kafka's clients, as in
+                {"security.protocol": "SSL"}, or what `roster.security.load_properties` read; None: PLAINTEXT.
             reader_options: librdkafka settings of the tasks' consumers; with others than client.id, client.rack and
                 fetch.wait.max.ms librdkafka itself reads, at a fraction of the speed.
             on_progress: called with a Progress after each batch, in the running thread.
@@ -164,6 +169,7 @@ class Pipeline:
             group_instance_id=group_instance_id,
             rack_id=rack_id,
             capacity=capacity,
+            security=check_security(security),
             reader_options=dict(reader_options or {}),
         )
         self._spark = spark
@@ -384,6 +390,7 @@ class Pipeline:
             read_timeout_ms=options.read_timeout_ms,
             include_headers=options.include_headers,
             options=options.reader_options,
+            security=options.security,
             compiled=compiled(),
         )
         runner = SparkRunner(self._spark, config, self._function, self._schema, self._transform)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from roster.client.options import REQUIRED_OPTIONS
+from roster.client.options import REQUIRED_OPTIONS, SECURITY_OPTION
 from roster.member.options import GROUP_OPTIONS
 from roster.model.options import INT64_MAX, Option, by_name
 
@@ -133,6 +133,7 @@ PIPELINE_OPTIONS = by_name(
         REQUIRED_OPTIONS["topics"].but(kind="str, list or `re.Pattern`", help=_TOPICS, spark="subscribe"),
         *_OWN,
         *_GROUP.values(),
+        SECURITY_OPTION,
         Option(
             "reader_options",
             "dict",

@@ -17,6 +17,8 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from roster._errors import RosterError
 from roster.model.address import parse_addresses
+from roster.security import PLAINTEXT, Security
+from roster.security.librdkafka import librdkafka_settings
 from roster.spark.errors import FunctionError
 from roster.spark.fetch.native import Compiled
 from roster.spark.fetch.ranges import FetchError, Settings
@@ -59,7 +61,8 @@ class ReaderConfig:
     fail_on_data_loss: bool = True
     read_timeout_ms: int = 60_000
     include_headers: bool = False
-    options: Mapping[str, str | int | bool] = field(default_factory=dict)
+    options: Mapping[str, str | int | bool] = field(default_factory=dict, repr=False)
+    security: Security = PLAINTEXT
     compiled: Compiled | None = field(default=None, repr=False)
 
     @property
@@ -142,6 +145,7 @@ def _fetched_splits(config: ReaderConfig, splits: Sequence[Split]) -> Iterator[p
             headers=config.include_headers,
             timeout=config.read_timeout_ms / 1000,
             shipped=config.compiled,
+            security=config.security,
         )
     except FetchError as error:
         raise ReadError(f"reading from {config.bootstrap}: {error}") from error
@@ -363,10 +367,11 @@ def _consumer(config: ReaderConfig) -> tuple[Consumer, tuple[Any, ...]]:
         "error_cb": _quiet,
         **config.options,
     }
-    key = (os.getpid(), *sorted((name, str(value)) for name, value in settings.items() if name != "error_cb"))
+    names = sorted((name, str(value)) for name, value in settings.items() if name != "error_cb")
+    key = (os.getpid(), config.security, *names)
     consumer = _consumers.get(key)
     if consumer is None:
-        consumer = _consumers[key] = Consumer(settings)
+        consumer = _consumers[key] = Consumer({**settings, **librdkafka_settings(config.security)})
     return consumer, key
 
 

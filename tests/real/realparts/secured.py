@@ -16,7 +16,7 @@ from tests.real.realparts.cluster import Cluster
 USER, USER_PASSWORD = "rita", "s3cr3t-of-rita"
 STRANGER, STRANGER_PASSWORD = "otto", "s3cr3t-of-otto"
 """The user with rights on what begins with `shop`, and one without any right."""
-SESSION_MS = 3_000
+SESSION_MS = 1_500
 """How long a login lasts on the listener RENEWED."""
 
 PROPERTIES = """\

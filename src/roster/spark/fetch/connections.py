@@ -13,45 +13,75 @@ import selectors
 import socket
 import time
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from roster._version import __version__
 from roster.model import Address
+from roster.security import PLAINTEXT, AuthenticationFailed, Security, SettingError
+from roster.security.driver import TokenError, begin_login
+from roster.security.login import Login
 from roster.wire import API_VERSIONS, ApiKey, ErrorCode, Message, Versions, WireError, response_class
 from roster.wire.frames import decode_response, encode_request
-from roster.wire.messages import ApiVersionsRequest, ApiVersionsResponse
+from roster.wire.messages import (
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+    SaslAuthenticateResponse,
+    SaslHandshakeResponse,
+)
+
+if TYPE_CHECKING:
+    from roster.spark.fetch.tls_socket import TlsSocket
 
 _PATIENCE = 30.0
 """Seconds for a connection to be made, and for an answer behind the time a request allows the broker."""
 _MOST_FRAME = 1 << 30
 _RECEIVE = 1 << 20
+_TLS_ALERT = b"\x15\x03"
 _LAST_FETCH_BY_NAME = 12
 """Later versions name topics by id."""
 
 
 class BrokenError(Exception):
-    """A connection that cannot be used any more."""
+    """A connection that cannot be used any more; `is_final` if another one would end in the same way."""
+
+    def __init__(self, problem: str, *, is_final: bool = False) -> None:
+        super().__init__(problem)
+        self.is_final = is_final
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """Result of a request: a response, or None if the connection broke, with the reason in `problem`."""
+    """Result of a request: a response, or None if the connection broke, with the reason in `problem`.
+
+    `is_refused`: the broker refused login or certificate, or cannot be trusted; trying again does not help.
+    """
 
     broker: int
     request: Message
     response: Message | None
     problem: str = ""
+    is_refused: bool = False
 
 
 @dataclass(slots=True, eq=False)
 class _Connection:
-    """One socket; `asked` is the request under way, `outgoing` bytes not sent yet, `incoming` those of an answer."""
+    """One socket; `asked` is the request under way, `outgoing` bytes not sent yet, `incoming` those of an answer.
+
+    `login` is the exchange under way, `renew_at` the moment from which requests wait for another (KIP-368).
+    """
 
     broker: int
     address: Address
     client_id: str
-    sock: socket.socket
+    security: Security
+    sock: socket.socket | TlsSocket
     others: list[Any]
+    tls: TlsSocket | None = None
+    login: Login | None = None
+    login_began: float = 0.0
+    renew_at: float | None = None
+    is_ready: bool = False
+    has_answered: bool = False
     is_connected: bool = False
     spoken: dict[int, Versions] | None = None
     request: Message | None = None
@@ -74,14 +104,22 @@ class _Connection:
 
     def events(self) -> int:
         wants_to_write = bool(self.outgoing) or not self.is_connected
+        if self.tls is not None and not self.tls.is_ready:
+            wants_to_write = self.tls.wants_write
         return selectors.EVENT_READ | (selectors.EVENT_WRITE if wants_to_write else 0)
 
     def write(self) -> None:
         """Send what is due; the first call finds out whether the connection was made."""
-        if not self.is_connected:
+        if isinstance(self.sock, socket.socket) and not self.is_connected:
             if problem := self.sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
                 raise OSError(problem, os.strerror(problem))
             self.is_connected = True
+            if self.security.uses_tls:
+                from roster.spark.fetch.tls_socket import TlsSocket  # noqa: PLC0415 - ssl only where it is needed
+
+                self.sock = self.tls = TlsSocket(self.sock, self.address.host, self.security)
+        if self.tls is not None and not self.tls.is_ready:
+            self.tls.shake_hands()
         if self.outgoing:
             sent = self.sock.send(self.outgoing)
             self.outgoing = self.outgoing[sent:]
@@ -93,6 +131,8 @@ class _Connection:
             self._keep(piece)
             if self.held < 4:
                 return None
+            if not self.has_answered and b"".join(self.incoming).startswith(_TLS_ALERT):
+                raise BrokenError("it speaks TLS; set security.protocol=SSL, or SASL_SSL", is_final=True)
             self.size = int.from_bytes(b"".join(self.incoming), "big", signed=True)
             self.incoming, self.held = [], 0
             if not 4 <= self.size <= _MOST_FRAME:
@@ -115,10 +155,13 @@ class _Connection:
 
 
 class Connections:
-    """Connections by broker id and address, with at most one request each under way."""
+    """Connections by broker id and address, with at most one request each under way; logged in where `security` asks.
 
-    def __init__(self, client_id: str, patience: float = _PATIENCE) -> None:
-        self._client_id, self._patience = client_id, patience
+    A login that is due for renewal is renewed before the next request.
+    """
+
+    def __init__(self, client_id: str, patience: float = _PATIENCE, security: Security = PLAINTEXT) -> None:
+        self._client_id, self._patience, self._security = client_id, patience, security
         self._connections: dict[tuple[int, Address], _Connection] = {}
         self._selector = selectors.DefaultSelector()
         self._replies: list[Reply] = []
@@ -131,10 +174,13 @@ class Connections:
                 connection = self._connect(broker, address)
             connection.request = request
             connection.deadline = time.monotonic() + self._patience
-            if connection.spoken is not None:
+            if connection.is_ready:
                 self._ask(connection)
+        except BlockingIOError:
+            pass  # the rest goes out in `poll`
         except (OSError, UnicodeError, BrokenError, WireError) as error:  # a name can be none for DNS
-            self._replies.append(Reply(broker, request, None, str(error)))
+            is_refused = isinstance(error, BrokenError) and error.is_final
+            self._replies.append(Reply(broker, request, None, str(error), is_refused))
             if connection is not None:
                 self._close(connection)
 
@@ -165,7 +211,7 @@ class Connections:
         if others is None:
             others = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
         sock, others = _begin_to_connect(others)
-        connection = _Connection(broker, address, self._client_id, sock, others)
+        connection = _Connection(broker, address, self._client_id, self._security, sock, others)
         software = ApiVersionsRequest(client_software_name="roster", client_software_version=__version__)
         connection.ask(software, API_VERSIONS[ApiKey.API_VERSIONS].high)
         self._connections[connection.key] = connection
@@ -186,9 +232,10 @@ class Connections:
             if not connection.is_connected and connection.others:
                 self._connect_elsewhere(connection)
                 return
-            self._fail(connection, str(error))
+            text, is_final = (str(error), False) if connection.tls is None else connection.tls.explain(error)
+            self._fail(connection, text, is_refused=is_final)
         except (BrokenError, WireError) as error:
-            self._fail(connection, str(error))
+            self._fail(connection, str(error), is_refused=isinstance(error, BrokenError) and error.is_final)
         if self._connections.get(connection.key) is connection:
             self._selector.modify(connection.sock, connection.events(), connection)
 
@@ -213,6 +260,10 @@ class Connections:
         if isinstance(response, ApiVersionsResponse):
             self._agree(connection, response, version)
             return
+        connection.has_answered = True
+        if isinstance(response, SaslHandshakeResponse | SaslAuthenticateResponse):
+            self._go_on_logging_in(connection, response)
+            return
         assert connection.request is not None  # noqa: S101 - this is its answer
         self._replies.append(Reply(connection.broker, connection.request, response))
         connection.request = None
@@ -229,24 +280,69 @@ class Connections:
         fetch = spoken.get(ApiKey.FETCH, Versions(0, 0))
         spoken[ApiKey.FETCH] = Versions(fetch.low, min(fetch.high, _LAST_FETCH_BY_NAME))
         connection.spoken = spoken
+        if self._security.uses_sasl:
+            self._log_in(connection)
+        else:
+            self._become_ready(connection)
+
+    def _become_ready(self, connection: _Connection) -> None:
+        connection.is_ready = True
         if connection.request is not None:
             self._ask(connection)
 
+    def _log_in(self, connection: _Connection) -> None:
+        """Begin a login: requests wait until it is complete."""
+        connection.is_ready, connection.login_began = False, time.monotonic()
+        try:
+            connection.login = begin_login(self._security)
+        except SettingError as error:
+            raise BrokenError(str(error), is_final=True) from None
+        except TokenError as error:
+            raise BrokenError(str(error)) from error
+        self._write(connection, connection.login.start())
+
+    def _go_on_logging_in(self, connection: _Connection, response: Message) -> None:
+        assert connection.login is not None  # noqa: S101 - this answers its request
+        try:
+            following = connection.login.receive(response)
+        except AuthenticationFailed as error:
+            raise BrokenError(str(error), is_final=True) from None
+        if following is not None:
+            self._write(connection, following)
+            return
+        lasts = connection.login.renew_after
+        connection.renew_at = None if lasts is None else connection.login_began + lasts
+        connection.login = None
+        self._become_ready(connection)
+
     def _ask(self, connection: _Connection) -> None:
         assert connection.request is not None  # noqa: S101 - the caller set it
+        if connection.renew_at is not None and time.monotonic() >= connection.renew_at:
+            self._log_in(connection)
+        else:
+            self._write(connection, connection.request)
+
+    def _write(self, connection: _Connection, message: Message) -> None:
         assert connection.spoken is not None  # noqa: S101 - agreed on
-        connection.ask(connection.request, _version(connection.request, connection.spoken))
-        connection.write()
-        self._selector.modify(connection.sock, connection.events(), connection)
+        connection.ask(message, _version(message, connection.spoken))
+        try:
+            connection.write()
+        finally:
+            self._selector.modify(connection.sock, connection.events(), connection)
 
-    def _fail(self, connection: _Connection, problem: str) -> None:
+    def _fail(self, connection: _Connection, problem: str, *, is_refused: bool = False) -> None:
         self._close(connection)
-        self._lose(connection, problem)
+        self._lose(connection, problem, is_refused=is_refused)
 
-    def _lose(self, connection: _Connection, problem: str) -> None:
-        if connection.request is not None:
-            text = f"the connection to {connection.address} broke: {problem}"
-            self._replies.append(Reply(connection.broker, connection.request, None, text))
+    def _lose(self, connection: _Connection, problem: str, *, is_refused: bool = False) -> None:
+        if connection.request is None:
+            return
+        text = (
+            f"{connection.address}: {problem}"
+            if is_refused
+            else f"the connection to {connection.address} broke: {problem}"
+        )
+        self._replies.append(Reply(connection.broker, connection.request, None, text, is_refused))
 
     def _close(self, connection: _Connection) -> None:
         if self._connections.get(connection.key) is connection:

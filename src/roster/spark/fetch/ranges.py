@@ -355,4 +355,5 @@ class Ranges:
 
 
 def _refused(r: _Range, code: int) -> FetchError:
-    return FetchError(f"{r.topic}-{r.partition}: {error_code(code).name}")
+    fix = "; grant this client READ on the topic" if code == ErrorCode.TOPIC_AUTHORIZATION_FAILED else ""
+    return FetchError(f"{r.topic}-{r.partition}: {error_code(code).name}{fix}")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from roster.model import Address
+from roster.security import PLAINTEXT, Security
 from roster.spark.fetch.connections import Connections
 from roster.spark.fetch.native import Compiled, kernel
 from roster.spark.fetch.ranges import ANY, Answer, FetchError, Knowledge, Ranges, Settings
@@ -52,14 +53,16 @@ def read_ranges(
     headers: bool = False,
     timeout: float = 60.0,
     shipped: Compiled | None = None,
+    security: Security = PLAINTEXT,
 ) -> Iterator[pa.RecordBatch]:
     """All records of the ranges (topic, partition, start, end), each of another partition, in order within one.
 
     `timeout` is how many seconds may pass without progress. Raises FetchError when they do, when records are gone,
-    damaged or may not be read. `shipped` is code that was compiled elsewhere.
+    damaged or may not be read, and when a broker refuses the login that `security` asks for. `shipped` is code that was
+    compiled elsewhere.
     """
-    key = (os.getpid(), tuple(bootstrap), client_id, settings.rack)
-    session = _sessions.pop(key, None) or _Session(Connections(client_id), list(bootstrap))
+    key = (os.getpid(), tuple(bootstrap), client_id, settings.rack, security)
+    session = _sessions.pop(key, None) or _Session(Connections(client_id, security=security), list(bootstrap))
     try:
         loops = kernel(shipped)
         yield from _merged(_batches(session, loops, ranges, settings, headers=headers, timeout=timeout))
@@ -90,6 +93,8 @@ def _batches(
         _send(session, ranges)
         answers = []
         for reply in session.connections.poll(_wait(ranges, last + timeout)):
+            if reply.is_refused:
+                raise FetchError(reply.problem)
             if reply.response is None:
                 problem = reply.problem
                 session.turn += reply.broker == ANY
