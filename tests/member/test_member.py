@@ -262,7 +262,7 @@ def test_a_partition_kept_through_a_rebalance_is_committed_in_the_new_generation
 
 
 def test_a_commit_that_meets_no_end_of_the_rebalance_is_retriable() -> None:
-    stage = Stage(request_timeout_ms=10_000)
+    stage = Stage(request_timeout_ms=10_000, heartbeat_interval_ms=3_000)
     stage.stable("t-0")
     stage.heartbeat(E.REBALANCE_IN_PROGRESS)
     stage.joined(generation=2)
