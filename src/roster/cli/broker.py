@@ -55,14 +55,14 @@ SWITCH_INTERVAL = 0.0005
     type=click.IntRange(14, 2**31 - 1),
     default=_LOG.segment_bytes,
     show_default=True,
-    help="Size at which a new log segment is begun.",
+    help="Bytes after which a new log segment begins.",
 )
 @click.option(
     "--max-message-bytes",
     type=click.IntRange(1, 2**31 - 1),
     default=_LOG.max_message_bytes,
     show_default=True,
-    help="The largest record batch to accept.",
+    help="Bytes of the largest record batch accepted.",
 )
 @click.option(
     "--initial-rebalance-delay-ms",

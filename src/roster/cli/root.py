@@ -20,7 +20,7 @@ from roster.cli.errors import FAILED, INTERRUPTED, USAGE, Failure, one_line
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-# name -> (module, attribute, what `roster --help` says)
+# name -> (module, attribute, line in `roster --help`)
 COMMANDS = {
     "broker": ("roster.cli.broker", "broker", "Run the embedded broker: one process, durable."),
     "topics": ("roster.cli.topics.command", "topics", "List, create, describe, read, grow and delete topics."),
@@ -35,7 +35,7 @@ COMMANDS = {
         "Dry run of an assignor, with JSON lines or a live group.",
     ),
     "load": ("roster.cli.load.command", "load", "Send a CSV, JSON lines or Parquet file to a topic."),
-    "demo": ("roster.cli.demo.command", "demo", "Two PySpark applications share a topic; things die; nothing is lost."),
+    "demo": ("roster.cli.demo.command", "demo", "Show two PySpark applications that share a topic through failures."),
 }
 
 

@@ -31,7 +31,7 @@ def _descriptions(cluster: Admin, group: str | None) -> Iterator[GroupDescriptio
                 yield cluster.describe_group(listed.group_id)
 
 
-@click.command()
+@click.command(short_help="Find subscriptions that make rebalances worse.")
 @click.option("--group", "-g", type=NAME, help="Only this group.")
 @json_option
 @bootstrap_option

@@ -27,7 +27,7 @@ groups.add_command(check)
 groups.add_command(watch)
 
 
-@groups.command("list")
+@groups.command("list", short_help="List groups with their state and type.")
 @json_option
 @bootstrap_option
 def list_(as_json: bool, bootstrap: str) -> None:
@@ -46,7 +46,7 @@ def list_(as_json: bool, bootstrap: str) -> None:
         print_table(("group", "state", "type", "protocol type"), rows, "no groups", shorten=("group",))
 
 
-@groups.command()
+@groups.command(short_help="Set where a group without members goes on reading.")
 @click.argument("group", type=NAME)
 @click.option("--topic", "-t", type=NAME, required=True, help="Topic whose offsets to set.")
 @click.option("--to", "target", required=True, metavar=PLACES, help="Where to go on; TIME: ISO 8601, UTC by default.")
@@ -90,7 +90,7 @@ def reset(group: str, topic: str, target: str, only: tuple[int, ...], dry_run: b
         print_table(columns, rows, f"{topic} has no partitions", shorten=("topic",))
 
 
-@groups.command()
+@groups.command(short_help="Delete a group without members and its offsets.")
 @click.argument("group", type=NAME)
 @yes_option
 @bootstrap_option

@@ -27,7 +27,7 @@ _CLIENT = 14
 _LEAST_TAIL = 6
 
 
-@click.command()
+@click.command(short_help="Show state, members, owners and lag of a group.")
 @click.argument("group", type=NAME)
 @json_option
 @bootstrap_option
@@ -124,7 +124,7 @@ def member_labels(members: Sequence[MemberDescription]) -> dict[str, str]:
     return labels
 
 
-@click.command()
+@click.command(short_help="List committed offsets and log end offsets.")
 @click.argument("group", type=NAME)
 @json_option
 @bootstrap_option

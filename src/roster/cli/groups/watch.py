@@ -53,7 +53,7 @@ class View(Protocol):
         """Called once, however the watch ends."""
 
 
-@click.command()
+@click.command(short_help="Show a live group: owners, lag, rates, events.")
 @click.argument("group", type=NAME)
 @click.option("--interval", type=POSITIVE, default=2.0, show_default=True, help="Seconds between looks.")
 @click.option("--once", is_flag=True, help="Look once and end.")

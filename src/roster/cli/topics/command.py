@@ -36,7 +36,7 @@ def topics() -> None:
 topics.add_command(read)
 
 
-@topics.command("list")
+@topics.command("list", short_help="List topics, their partitions and offsets.")
 @click.option("--internal", is_flag=True, help="Show the cluster's own topics too.")
 @json_option
 @bootstrap_option
@@ -56,7 +56,7 @@ def list_(internal: bool, as_json: bool, bootstrap: str) -> None:
         print_table(("topic", "partitions", "offsets"), rows, "no topics", shorten=("topic",))
 
 
-@topics.command()
+@topics.command(short_help="Create a topic.")
 @click.argument("name", type=NAME)
 @click.option(
     "--partitions", "-p", type=click.IntRange(1, INT32), default=1, show_default=True, help="Number of partitions."
@@ -64,7 +64,9 @@ def list_(internal: bool, as_json: bool, bootstrap: str) -> None:
 @click.option(
     "--replication", type=click.IntRange(1, 2**15 - 1), help="Replicas of each partition; default: the cluster's."
 )
-@click.option("--config", "configs", type=NAME, metavar="NAME=VALUE", multiple=True, help="A setting of the topic.")
+@click.option(
+    "--config", "configs", type=NAME, metavar="NAME=VALUE", multiple=True, help="A setting of the topic; repeatable."
+)
 @bootstrap_option
 def create(name: str, partitions: int, replication: int | None, configs: tuple[str, ...], bootstrap: str) -> None:
     """Create the topic NAME."""
@@ -88,7 +90,7 @@ def _check_name(name: str) -> None:
         raise UserError(f"NAME: has {len(name)} characters, a topic's name at most {MAX_NAME}")
 
 
-@topics.command()
+@topics.command(short_help="Show leader, replicas and offsets of partitions.")
 @click.argument("name", type=NAME)
 @json_option
 @bootstrap_option
@@ -121,7 +123,7 @@ def _listed(value: object) -> object:
     return ",".join(map(str, value)) if isinstance(value, list) else value
 
 
-@topics.command()
+@topics.command(short_help="Raise the number of partitions of a topic.")
 @click.argument("name", type=NAME)
 @click.argument("total", type=click.IntRange(1, INT32))
 @bootstrap_option
@@ -135,7 +137,7 @@ def grow(name: str, total: int, bootstrap: str) -> None:
     click.echo(f"{name}: {before} -> {total} partitions")
 
 
-@topics.command()
+@topics.command(short_help="Delete a topic and its records.")
 @click.argument("name", type=NAME)
 @yes_option
 @bootstrap_option

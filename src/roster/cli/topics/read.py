@@ -27,7 +27,7 @@ LEVELS = ("read_uncommitted", "read_committed")
 _MOST_LAST = 1_000_000
 
 
-@click.command()
+@click.command(short_help="Print the records of a topic.")
 @click.argument("topic", type=NAME)
 @click.option(
     "--from", "start", metavar=PLACES, help="Where to begin; default: earliest, with --follow latest. TIME: ISO 8601."
