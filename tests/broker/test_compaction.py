@@ -116,21 +116,21 @@ def test_a_crash_at_any_step_of_a_rewriting_changes_nothing_a_reader_ends_up_wit
         fill(log, batches)
         wanted, end = newest(records(log)), log.end_offset
         old = log.sealed_segments()
-        saved = module.sync_directory, segment_module.sync_directory, segment_module.write_atomically
+        saved = module.sync_path, segment_module.sync_path, segment_module.write_atomically
         original_write = segment_module.write_atomically
 
         def write(path: Path, data: bytes) -> None:
             step()
             original_write(path, data)
 
-        module.sync_directory = segment_module.sync_directory = step
+        module.sync_path = segment_module.sync_path = step
         segment_module.write_atomically = write
         try:
             rewrite(old, CONFIG.index_interval_bytes, NOW)
         except Crash:
             pass
         finally:
-            module.sync_directory, segment_module.sync_directory, segment_module.write_atomically = saved
+            module.sync_path, segment_module.sync_path, segment_module.write_atomically = saved
         for _ in range(2):
             shutil.copytree(directory, directory.with_name("copy"), dirs_exist_ok=True)
             log = opened(directory)

@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING
 import confluent_kafka
 import pytest
 
-from roster.broker import BrokerError, LogConfig
+from roster.broker import BrokerStartError, LogConfig
 from roster.broker.checked_json import read_checked
 from roster.broker.log.batch_check import CorruptSegmentError
 from roster.broker.log.compaction import rewrite
 from roster.broker.log.files import names_in
 from roster.broker.log.open_files import OPEN_FILES
 from roster.broker.log.partition_log import PartitionLog
-from roster.broker.meta import Identity
+from roster.broker.meta import MetaFile
 from roster.broker.topics import TopicCatalogue
 from roster.broker.verification import Verifier
 from roster.testing.broker import BrokerProcess, running_broker
@@ -383,7 +383,7 @@ def test_every_flipped_bit_of_the_small_files_is_refused_with_the_files_name(tmp
                 try:
                     assert read_checked(path, fields)[0] == what  # a blank that became another one
                     unseen += 1
-                except BrokerError as error:
+                except BrokerStartError as error:
                     assert str(path) in str(error)  # noqa: PT017 (the other right outcome)
                 path.write_bytes(good)
         assert unseen < len(good)
@@ -422,11 +422,11 @@ def test_topics_without_the_brokers_file_are_refused_with_the_fix(tmp_path: Path
 
 
 async def test_producer_ids_that_were_skipped_are_skipped_for_good(tmp_path: Path) -> None:
-    first = Identity(tmp_path)
+    first = MetaFile(tmp_path)
     first.load(has_topics=False)
     first.skip_producer_ids(4_321)
     assert [await first.new_producer_id() for _ in range(3)] == [4_322, 4_323, 4_324]
-    second = Identity(tmp_path)
+    second = MetaFile(tmp_path)
     second.load(has_topics=True)
     assert await second.new_producer_id() > 4_324
 
@@ -437,10 +437,10 @@ def test_partitions_that_topic_json_does_not_know_are_refused(tmp_path: Path) ->
         produce(client, "t", batch([b"x"]), partition=1)
     path = tmp_path / "topics/t/topic.json"
     path.write_text('{"id": "2f0a3c52-5d3b-4c7c-9e87-0d4f5ba1c0de", "partitions": 1, "settings": {}}')
-    with pytest.raises(BrokerError, match=r"says 1 partitions, but there is .*topics/t/1"):
+    with pytest.raises(BrokerStartError, match=r"says 1 partitions, but there is .*topics/t/1"):
         TopicCatalogue(tmp_path, LogConfig()).load(NOW)
     path.unlink()
-    with pytest.raises(BrokerError, match=r"topics/t holds partitions but no topic\.json"):
+    with pytest.raises(BrokerStartError, match=r"topics/t holds partitions but no topic\.json"):
         TopicCatalogue(tmp_path, LogConfig()).load(NOW)
 
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from roster._files import sync_path, write_atomically
 from roster.broker import topics
-from roster.broker.log.files import sync_directory, write_atomically
 from roster.testing.broker import running_broker
 from roster.wire import ErrorCode
 from roster.wire.messages import (
@@ -212,7 +212,7 @@ class Refusals:
 
             return wrapped
 
-        monkeypatch.setattr(topics, "sync_directory", failing("sync", sync_directory))
+        monkeypatch.setattr(topics, "sync_path", failing("sync", sync_path))
         monkeypatch.setattr(topics, "write_atomically", failing("write", write_atomically))
 
 

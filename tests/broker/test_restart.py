@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import confluent_kafka
 import pytest
 
-from roster.broker import Broker, BrokerError, parse_listen
+from roster.broker import Broker, BrokerFailedError, BrokerStartError, parse_listen
 from roster.testing.broker import BrokerProcess, quick_config, running_broker
 from roster.wire import ErrorCode
 from roster.wire.messages import CreateTopicsRequest, OffsetCommitRequest, OffsetFetchRequest
@@ -172,13 +172,13 @@ def test_topics_ids_settings_and_offsets_are_the_same_after_a_restart(tmp_path: 
         produce(client, "t", batch([b"a", b"b"]), partition=2)
         assert commit(client, "g", "t", 1) == ErrorCode.NONE
         (before,) = metadata(client, "t")
-        cluster = broker._services.identity.cluster_id  # type: ignore[union-attr]
+        cluster = broker._services.meta.cluster_id  # type: ignore[union-attr]
     with running_broker(tmp_path) as broker, RawClient(broker.address) as client:
         (after,) = metadata(client, "t")
         assert (after.topic_id, len(after.partitions)) == (before.topic_id, 3)
         assert base_offsets(fetch(client, "t", 0, partition=2).records) == [0]
         assert committed(client, "g") == {"t": 1}
-        assert broker._services.identity.cluster_id == cluster  # type: ignore[union-attr]
+        assert broker._services.meta.cluster_id == cluster  # type: ignore[union-attr]
 
 
 # What cannot be: one clear error
@@ -215,7 +215,7 @@ def test_addresses_are_host_and_port() -> None:
     assert parse_listen("127.0.0.1:9092") == ("127.0.0.1", 9092)
     assert parse_listen("[::1]:0") == ("::1", 0)
     for bad in ("", "nonsense", "127.0.0.1:", "127.0.0.1:x", "127.0.0.1:70000", ":1", "::1:9", "h:-1", "h:\u0661"):
-        with pytest.raises(BrokerError, match="is not host:port"):
+        with pytest.raises(BrokerStartError, match="is not host:port"):
             parse_listen(bad)
 
 
@@ -255,7 +255,7 @@ def test_a_failed_sync_stops_the_broker_with_the_reason(tmp_path: Path, monkeypa
     def broken(fd: int) -> None:
         raise OSError(5, "Input/output error")
 
-    async def run() -> BrokerError:
+    async def run() -> BrokerFailedError:
         async with Broker(quick_config(tmp_path)) as broker:
 
             def talk() -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from roster.broker.topics import InvalidTopicError, check_name
+from roster.broker.errors import RefusedError
+from roster.broker.topics import check_name
 from roster.member import ConfigError, MemberConfig
 from roster.model.topics import MAX_NAME, is_legal_name
 from roster.spark import KafkaSink, PipelineError
@@ -24,7 +25,7 @@ TAKERS = {
     "instance id": (instance, ConfigError),
     "pipeline": (lambda name: parse_topics([name]), PipelineError),
     "sink": (lambda name: KafkaSink("localhost:1", name), PipelineError),
-    "broker": (check_name, InvalidTopicError),
+    "broker": (check_name, RefusedError),
 }
 
 

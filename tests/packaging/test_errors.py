@@ -30,10 +30,10 @@ def test_every_public_exception_is_a_roster_error(room: str) -> None:
 
 
 def test_some_of_them() -> None:
-    from roster.broker.config import BrokerError
+    from roster.broker import BrokerStartError
     from roster.client import ClientError
     from roster.spark import PipelineError
 
     assert issubclass(PipelineError, RosterError)
     assert issubclass(ClientError, RosterError)
-    assert issubclass(BrokerError, RosterError)
+    assert issubclass(BrokerStartError, RosterError)

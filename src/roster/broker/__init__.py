@@ -5,7 +5,8 @@ import sys
 if sys.platform == "win32":
     raise ImportError("the embedded broker runs on Linux and macOS only; on Windows run it in WSL or in a container")
 
-from roster.broker.config import BrokerConfig, BrokerError, LogConfig, parse_listen
+from roster.broker.config import BrokerConfig, LogConfig, parse_listen
+from roster.broker.errors import BrokerFailedError, BrokerStartError
 from roster.broker.server import Broker, run
 
-__all__ = ["Broker", "BrokerConfig", "BrokerError", "LogConfig", "parse_listen", "run"]
+__all__ = ["Broker", "BrokerConfig", "BrokerFailedError", "BrokerStartError", "LogConfig", "parse_listen", "run"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
@@ -48,8 +47,3 @@ class Call(Generic[M]):
 
 class CloseConnection(Exception):  # noqa: N818 (an instruction, not a failure)
     """Raised for a request that can only be answered by closing its connection; the text is the reason."""
-
-
-def wall_ms() -> int:
-    """Return the wall clock in milliseconds since 1970."""
-    return time.time_ns() // 1_000_000

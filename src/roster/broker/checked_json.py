@@ -6,8 +6,8 @@ import json
 import os
 from typing import TYPE_CHECKING, Any
 
-from roster.broker.config import BrokerError
-from roster.broker.log.files import write_atomically
+from roster._files import write_atomically
+from roster.broker.errors import BrokerStartError
 from roster.wire.records import crc32c
 
 if TYPE_CHECKING:
@@ -25,24 +25,24 @@ def encode_checked(what: dict[str, Any]) -> bytes:
 def read_checked(path: Path, fields: Set[str]) -> tuple[dict[str, Any], bool]:
     """Return the fields, and True if the file had a checksum (files of Roster 0.1.0 lack it).
 
-    Raise BrokerError, naming the file, for bytes that are not JSON, a checksum that does not fit and fields other than
-    `fields`; FileNotFoundError if there is no such file.
+    Raise BrokerStartError, naming the file, for bytes that are not JSON, a checksum that does not fit and fields other
+    than `fields`; FileNotFoundError if there is no such file.
     """
     try:
         what = json.loads(path.read_bytes())
     except ValueError as error:
-        raise BrokerError(f"{path} is damaged: {error}; restore it from a backup") from error
+        raise BrokerStartError(f"{path} is damaged: {error}; restore it from a backup") from error
     if not isinstance(what, dict):
-        raise BrokerError(f"{path} is damaged: not a JSON object; restore it from a backup")
+        raise BrokerStartError(f"{path} is damaged: not a JSON object; restore it from a backup")
     said = what.pop(_CHECKSUM, None)
     if said is not None and said != _checksum(what):
-        raise BrokerError(
+        raise BrokerStartError(
             f"{path} is damaged: its checksum does not match; restore it from a backup, or correct it and delete the "
             f"line {_CHECKSUM!r} if you know what it said"
         )
     unknown = sorted(what.keys() - fields)
     if unknown:  # else a bit flip in the name of the checksum would turn the file into one without a checksum
-        raise BrokerError(f"{path}: unknown field {unknown[0]!r}; restore the file from a backup, or correct it")
+        raise BrokerStartError(f"{path}: unknown field {unknown[0]!r}; restore the file from a backup, or correct it")
     return what, said is not None
 
 

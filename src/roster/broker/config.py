@@ -1,19 +1,15 @@
-"""Settings of a broker, and the error that it stops with."""
+"""Settings of a broker."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from roster._errors import RosterError
+from roster.broker.errors import BrokerStartError
 from roster.coordinator.config import CoordinatorConfig
 from roster.model import Address, AddressError, parse_address
 
 MAX_PARTITIONS_PER_TOPIC = 100_000
-
-
-class BrokerError(RosterError):
-    """The broker cannot start or go on; the message is for its operator."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,14 +64,14 @@ class BrokerConfig:
 
     def __post_init__(self) -> None:
         if not 0 <= self.port <= 65_535:
-            raise BrokerError(f"port {self.port} is not between 0 and 65535")
+            raise BrokerStartError(f"port {self.port} is not between 0 and 65535")
         if not 1 <= self.default_partitions <= MAX_PARTITIONS_PER_TOPIC:
-            raise BrokerError(f"{self.default_partitions} partitions: must be 1 to {MAX_PARTITIONS_PER_TOPIC}")
+            raise BrokerStartError(f"{self.default_partitions} partitions: must be 1 to {MAX_PARTITIONS_PER_TOPIC}")
 
 
 def parse_listen(text: str, option: str = "--listen") -> Address:
-    """Parse a listen address, port 0 for any free one; raise BrokerError naming the option if it is malformed."""
+    """Parse a listen address, port 0 for any free one; raise BrokerStartError naming the option if it is malformed."""
     try:
         return parse_address(text, listening=True)
     except AddressError as error:
-        raise BrokerError(f"{option}: {error}") from error
+        raise BrokerStartError(f"{option}: {error}") from error

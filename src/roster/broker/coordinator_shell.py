@@ -9,9 +9,9 @@ import uuid
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
+from roster._clock import wall_ms
 from roster.broker import permissions
-from roster.broker.call import wall_ms
-from roster.broker.config import BrokerError
+from roster.broker.errors import BrokerFailedError
 from roster.broker.group_parts import COMMITS_AT_ONCE, describe_parts, offset_fetch_parts, topic_parts
 from roster.broker.timers import Timers
 from roster.broker.topics import OFFSETS_TOPIC
@@ -41,7 +41,7 @@ from roster.wire.messages import (
 from roster.wire.records import Record, build_batch, read_batch, read_header, verify_crc
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Sequence
 
     from roster.broker.call import Call
     from roster.broker.log.flusher import Flusher
@@ -59,9 +59,9 @@ logger = logging.getLogger(__name__)
 class CoordinatorShell:
     """Runs one coordinator for all partitions of `__consumer_offsets`."""
 
-    def __init__(self, topics: TopicCatalogue, commit: Flusher, on_failure: Callable[[BaseException], None]) -> None:
+    def __init__(self, topics: TopicCatalogue, flusher: Flusher, on_failure: Callable[[BaseException], None]) -> None:
         self._topics = topics
-        self._commit = commit
+        self._flusher = flusher
         self._on_failure = on_failure
         self._timers = Timers(self._timer_expired)
         self._tokens = itertools.count(1)
@@ -91,10 +91,10 @@ class CoordinatorShell:
                 records = await asyncio.to_thread(_read_all, log) if log.high_watermark else ()
                 self._step(PartitionLoaded(partition, records, wall_ms()))
         except WireError as error:
-            self._on_failure(BrokerError(f"cannot load the groups: {error}"))
+            self._on_failure(BrokerFailedError(f"cannot load the groups: {error}"))
         except Exception as error:  # without its groups the broker is of no use
             logger.exception("cannot load the groups")
-            self._on_failure(BrokerError(f"cannot load the groups: {error}"))
+            self._on_failure(BrokerFailedError(f"cannot load the groups: {error}"))
 
     async def stop(self) -> None:
         """Stop timers and loading; parked requests are not answered."""
@@ -124,42 +124,42 @@ class CoordinatorShell:
             self._waiting.pop(token, None)
 
     async def commit_offsets(self, call: Call[OffsetCommitRequest]) -> Message:
-        """Handle OffsetCommit; refuse unknown partitions here, since the coordinator does not know topics."""
+        """Handle OffsetCommit; a request for very many partitions is handled in parts."""
         request = call.message
-        refused = self._take_unknown(request.topics)
-        request.topics = [topic for topic in request.topics if topic.partitions]
+        refused = self._take_unknown(request)
         response = OffsetCommitResponse()
-        if request.topics:
-            for topics in list(topic_parts(request.topics, "partitions", COMMITS_AT_ONCE)):
-                part = await self.handle(replace(call, message=replace(request, topics=topics)))
-                response.topics += cast("OffsetCommitResponse", part).topics
-                await asyncio.sleep(0)
+        for topics in list(topic_parts(request.topics, "partitions", COMMITS_AT_ONCE)) if request.topics else ():
+            part = await self.handle(replace(call, message=replace(request, topics=topics)))
+            response.topics += cast("OffsetCommitResponse", part).topics
+            await asyncio.sleep(0)
         response.topics = _with_refused(OffsetCommitResponse.Topic, refused, response.topics)
         return response
 
     async def delete_offsets(self, call: Call[OffsetDeleteRequest]) -> Message:
-        """Handle OffsetDelete; refuse unknown partitions here, as for OffsetCommit."""
-        request = call.message
-        refused = self._take_unknown(request.topics)
-        request.topics = [topic for topic in request.topics if topic.partitions]
+        """Handle OffsetDelete."""
+        refused = self._take_unknown(call.message)
         response = OffsetDeleteResponse()
-        if request.topics:
+        if call.message.topics:
             response = cast("OffsetDeleteResponse", await self.handle(call))
             if response.error_code != ErrorCode.NONE:
                 return response
         response.topics = _with_refused(OffsetDeleteResponse.Topic, refused, response.topics)
         return response
 
-    def _take_unknown(self, topics: Iterable[Any]) -> dict[str, list[int]]:
-        """Take the partitions that do not exist out of a request; return them by topic."""
+    def _take_unknown(self, request: Any) -> dict[str, list[int]]:
+        """Take the partitions that do not exist out of an OffsetCommit or OffsetDelete; return them by topic.
+
+        They are refused here, since the coordinator does not know topics.
+        """
         taken: dict[str, list[int]] = {}
-        for asked in topics:
+        for asked in request.topics:
             topic = self._topics.get(asked.name)
             count = len(topic.logs) if topic is not None else 0
             unknown = [each.partition_index for each in asked.partitions if not 0 <= each.partition_index < count]
             if unknown:
                 taken.setdefault(asked.name, []).extend(unknown)
                 asked.partitions = [each for each in asked.partitions if 0 <= each.partition_index < count]
+        request.topics = [asked for asked in request.topics if asked.partitions]
         return taken
 
     async def describe(self, call: Call[DescribeGroupsRequest]) -> Message:
@@ -233,7 +233,7 @@ class CoordinatorShell:
             error = ErrorCode.KAFKA_STORAGE_ERROR if lost else ErrorCode.NONE
             self._write_completed(WriteCompleted(write.id, error))
 
-        self._commit.durable(log).add_done_callback(done)
+        self._flusher.durable(log).add_done_callback(done)
 
     def _write_completed(self, event: WriteCompleted) -> None:
         if self._stopped:

@@ -25,23 +25,23 @@ async def _produce(services: Services, call: Call[Any]) -> Message | None:
 
 
 async def _group(services: Services, call: Call[Any]) -> Message:
-    return await services.groups.handle(call)
+    return await services.group_coordinator.handle(call)
 
 
 async def _offset_commit(services: Services, call: Call[Any]) -> Message:
-    return await services.groups.commit_offsets(call)
+    return await services.group_coordinator.commit_offsets(call)
 
 
 async def _describe_groups(services: Services, call: Call[Any]) -> Message:
-    return await services.groups.describe(call)
+    return await services.group_coordinator.describe(call)
 
 
 async def _offset_fetch(services: Services, call: Call[Any]) -> Message:
-    return await services.groups.fetch_offsets(call)
+    return await services.group_coordinator.fetch_offsets(call)
 
 
 async def _offset_delete(services: Services, call: Call[Any]) -> Message:
-    return await services.groups.delete_offsets(call)
+    return await services.group_coordinator.delete_offsets(call)
 
 
 async def _consumer_group_describe(_services: Services, call: Call[ConsumerGroupDescribeRequest]) -> Message:

@@ -8,7 +8,7 @@ import uuid
 from typing import TYPE_CHECKING
 
 from roster.broker.checked_json import read_checked, write_checked
-from roster.broker.config import BrokerError
+from roster.broker.errors import BrokerStartError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -22,7 +22,7 @@ def _new_cluster_id() -> str:
     return base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
 
 
-class Identity:
+class MetaFile:
     """The file `broker.json`."""
 
     def __init__(self, data_dir: Path) -> None:
@@ -33,15 +33,15 @@ class Identity:
         self.cluster_id = ""
 
     def load(self, *, has_topics: bool) -> None:
-        """Read the file, or begin a new cluster if it is missing; BrokerError if it is malformed.
+        """Read the file, or begin a new cluster if it is missing; BrokerStartError for a malformed one.
 
-        With topics but no file it is a BrokerError too: a new cluster would give out producer ids that the logs know.
+        The same for topics without a file: a new cluster would give out producer ids that the logs know.
         """
         try:
             what, is_checked = read_checked(self._path, _FIELDS)
         except FileNotFoundError:
             if has_topics:
-                raise BrokerError(
+                raise BrokerStartError(
                     f"{self._path} is missing but {self._path.parent / 'topics'} holds topics: restore the file from a "
                     f'backup, or begin a new cluster with these topics by writing {{"format": {FORMAT}, "cluster_id": '
                     f'"{_new_cluster_id()}", "next_producer_id": 0}} into it'
@@ -51,13 +51,13 @@ class Identity:
             return
         try:
             if what["format"] != FORMAT:
-                raise BrokerError(
+                raise BrokerStartError(
                     f"{self._path}: data format {what['format']} is not {FORMAT}, the one this version reads"
                 )
             self.cluster_id = str(what["cluster_id"])
             self._next_id = self._reserved = int(what["next_producer_id"])
         except (ValueError, KeyError, TypeError) as error:
-            raise BrokerError(f"{self._path} does not describe a broker: {error!r}") from error
+            raise BrokerStartError(f"{self._path} does not describe a broker: {error!r}") from error
         if not is_checked:
             self._save(self._reserved)
 

@@ -12,16 +12,17 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
-from roster.broker.call import wall_ms
-from roster.broker.config import BrokerConfig, BrokerError
+from roster._clock import wall_ms
+from roster.broker.config import BrokerConfig
 from roster.broker.connection import ClientProtocol, Connection, ReceiveBudget
 from roster.broker.coordinator_shell import CoordinatorShell
+from roster.broker.errors import BrokerFailedError, BrokerStartError
 from roster.broker.log.compaction import Compactor
 from roster.broker.log.files import DirectoryLock
 from roster.broker.log.flusher import Flusher
 from roster.broker.log.open_files import OPEN_FILES
 from roster.broker.log.partition_log import PartitionLog
-from roster.broker.meta import Identity
+from roster.broker.meta import MetaFile
 from roster.broker.services import Services
 from roster.broker.topics import TopicCatalogue
 from roster.broker.verification import Verifier
@@ -36,8 +37,8 @@ logger = logging.getLogger(__name__)
 class Broker:
     """A Kafka-compatible server in this process's event loop.
 
-    `async with Broker(config) as broker: ...`; start raises BrokerError with one sentence for the user. If the disk
-    fails later, the broker answers KAFKA_STORAGE_ERROR and `failed()` returns with the reason.
+    `async with Broker(config) as broker: ...`; start raises BrokerStartError with one sentence for the user.
+    If the disk fails later, the broker answers KAFKA_STORAGE_ERROR and `failed()` returns with the reason.
     """
 
     def __init__(self, config: BrokerConfig) -> None:
@@ -48,7 +49,7 @@ class Broker:
         self._compactor: Compactor | None = None
         self._connections: dict[asyncio.Task[None], Connection] = {}
         self._verifier: Verifier | None = None
-        self._failure: BrokerError | None = None
+        self._failure: BrokerFailedError | None = None
         self._has_failed = asyncio.Event()
 
     @property
@@ -64,20 +65,20 @@ class Broker:
         return str(Address(*self.address))
 
     async def start(self) -> None:
-        """Take the data directory and the port, recover the logs, and serve. BrokerError if any of it is impossible."""
+        """Take the data directory and the port, recover the logs, and serve. BrokerStartError if that is impossible."""
         config = self.config
         _raise_file_limit()
         try:
             config.data_dir.mkdir(parents=True, exist_ok=True)
             self._lock.acquire()
         except OSError as error:
-            raise BrokerError(f"cannot use data directory {config.data_dir}: {error.strerror}") from error
+            raise BrokerStartError(f"cannot use data directory {config.data_dir}: {error.strerror}") from error
         try:
             self._server = await self._bind()
             await self._start_parts(self._server)
         except OSError as error:
             await self._give_up()
-            raise BrokerError(f"cannot use data directory {config.data_dir}: {error}") from error
+            raise BrokerStartError(f"cannot use data directory {config.data_dir}: {error}") from error
         except BaseException:
             await self._give_up()
             raise
@@ -91,34 +92,34 @@ class Broker:
             )
         except (OSError, UnicodeError) as error:
             reason = getattr(error, "strerror", None) or str(error)
-            raise BrokerError(f"cannot listen on {config.host}:{config.port}: {reason}") from error
+            raise BrokerStartError(f"cannot listen on {config.host}:{config.port}: {reason}") from error
 
     async def _start_parts(self, server: asyncio.Server) -> None:
         config = self.config
-        identity = Identity(config.data_dir)
+        meta = MetaFile(config.data_dir)
         topics = TopicCatalogue(config.data_dir, config.log)
-        await asyncio.to_thread(identity.load, has_topics=topics.holds_topics())
+        await asyncio.to_thread(meta.load, has_topics=topics.holds_topics())
         await asyncio.to_thread(topics.load, wall_ms())
-        identity.skip_producer_ids(topics.highest_producer_id)
-        commit = Flusher(config.sync_threads, self._fail, self._flushed)
-        self._compactor = Compactor(commit)
-        groups = CoordinatorShell(topics, commit, self._fail)
+        meta.skip_producer_ids(topics.highest_producer_id)
+        flusher = Flusher(config.sync_threads, self._fail, self._flushed)
+        self._compactor = Compactor(flusher)
+        group_coordinator = CoordinatorShell(topics, flusher, self._fail)
         bound = server.sockets[0].getsockname()
         self._services = Services(
             config,
-            identity,
+            meta,
             topics,
-            commit,
-            groups,
+            flusher,
+            group_coordinator,
             host=config.advertised_host or _reachable(config.host),
             port=config.advertised_port or bound[1],
         )
-        await groups.start(config.coordinator)
+        await group_coordinator.start(config.coordinator)
         self._budget = ReceiveBudget(config.max_buffered_bytes)
         try:
             await server.start_serving()
         except OSError as error:
-            raise BrokerError(f"cannot listen on {config.host}:{config.port}: {error.strerror}") from error
+            raise BrokerStartError(f"cannot listen on {config.host}:{config.port}: {error.strerror}") from error
         self._verifier = Verifier(topics)
         self._verifier.start()
         logger.debug("serving %s, data in %s", self.bootstrap, config.data_dir)
@@ -126,10 +127,12 @@ class Broker:
     def _fail(self, error: BaseException) -> None:
         """Record a failure that the broker cannot survive."""
         if self._failure is None:
-            self._failure = error if isinstance(error, BrokerError) else BrokerError(f"the disk has failed: {error}")
+            if not isinstance(error, BrokerFailedError):
+                error = BrokerFailedError(f"the disk has failed: {error}")
+            self._failure = error
             self._has_failed.set()
 
-    async def failed(self) -> BrokerError:
+    async def failed(self) -> BrokerFailedError:
         """Wait until the broker cannot go on, and return why."""
         while self._failure is None:
             await self._has_failed.wait()
@@ -165,20 +168,20 @@ class Broker:
         if self._connections:
             await asyncio.wait(list(self._connections))
         services.refusals.flush()
-        await services.groups.stop()
+        await services.group_coordinator.stop()
         if self._verifier is not None:
             await self._verifier.stop()
         if self._compactor is not None:
             await self._compactor.stop()
         await self._flush(services)
-        await services.commit.close()
-        if not services.commit.failed:
+        await services.flusher.close()
+        if not services.flusher.failed:
             await asyncio.to_thread(services.topics.close)
         self._lock.release()
         logger.info("stopped")
 
     async def _flush(self, services: Services) -> None:
-        dirty = [services.commit.durable(log) for topic in services.topics for log in topic.logs if log.is_dirty]
+        dirty = [services.flusher.durable(log) for topic in services.topics for log in topic.logs if log.is_dirty]
         await asyncio.gather(*dirty, return_exceptions=True)
         await asyncio.sleep(0)
 
@@ -201,7 +204,7 @@ class Broker:
 
 
 async def run(config: BrokerConfig, ready: Callable[[Broker], None] = lambda _: None) -> None:
-    """Serve until SIGTERM or SIGINT, then stop cleanly; BrokerError if the broker cannot start or go on."""
+    """Serve until SIGTERM or SIGINT, then stop cleanly; BrokerStartError or BrokerFailedError if that fails."""
     loop = asyncio.get_running_loop()
     stopping = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from roster.broker.config import BrokerConfig
     from roster.broker.coordinator_shell import CoordinatorShell
     from roster.broker.log.flusher import Flusher
-    from roster.broker.meta import Identity
+    from roster.broker.meta import MetaFile
     from roster.broker.topics import TopicCatalogue
 
 
@@ -20,10 +20,10 @@ class Services:
     """The parts of a running broker."""
 
     config: BrokerConfig
-    identity: Identity
+    meta: MetaFile
     topics: TopicCatalogue
-    commit: Flusher
-    groups: CoordinatorShell
+    flusher: Flusher
+    group_coordinator: CoordinatorShell
     host: str = ""
     """Host and port in Metadata and FindCoordinator responses."""
     port: int = 0

@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from roster.broker.errors import RefusedError
+from roster.wire import ErrorCode
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -16,8 +19,11 @@ TYPE_LONG = 5
 TYPE_LIST = 7
 
 
-class InvalidConfigError(ValueError):
+class InvalidConfigError(RefusedError):
     """A topic setting that this broker does not know or cannot honour."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(ErrorCode.INVALID_CONFIG, message)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,14 +13,16 @@ import uuid
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from roster._errors import RosterError
+from roster._files import sync_path, write_atomically
 from roster.broker.checked_json import add_checksums, encode_checked, read_checked
-from roster.broker.config import MAX_PARTITIONS_PER_TOPIC, BrokerError
+from roster.broker.config import MAX_PARTITIONS_PER_TOPIC
+from roster.broker.errors import BrokerStartError, RefusedError
 from roster.broker.log.batch_check import CorruptSegmentError
-from roster.broker.log.files import names_in, sync_directory, write_atomically
+from roster.broker.log.files import names_in
 from roster.broker.log.partition_log import PartitionLog
 from roster.broker.topic_config import log_config
 from roster.model.topics import NAME_RULE, is_legal_name
+from roster.wire import ErrorCode
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -34,22 +36,6 @@ _LINKS_OF_A_LEAF = 2
 _FIELDS = frozenset({"id", "partitions", "settings", "was_compacted"})
 
 logger = logging.getLogger(__name__)
-
-
-class TopicError(RosterError):
-    """Failure to create or change a topic."""
-
-
-class InvalidTopicError(TopicError):
-    """A name no topic may have."""
-
-
-class TopicExistsError(TopicError):
-    """A topic of that name exists already."""
-
-
-class InvalidPartitionsError(TopicError):
-    """A number of partitions no topic may have."""
 
 
 @dataclass(slots=True)
@@ -89,15 +75,15 @@ class Topic:
 
 
 def check_name(name: str) -> None:
-    """Raise InvalidTopicError unless Kafka would accept the name too."""
+    """Raise RefusedError unless Kafka would accept the name too."""
     if not is_legal_name(name):
-        raise InvalidTopicError(f"topic name {name[:260]!r} is not {NAME_RULE}")
+        raise RefusedError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"topic name {name[:260]!r} is not {NAME_RULE}")
 
 
 def check_partitions(count: int) -> None:
-    """Raise InvalidPartitionsError unless a topic may have so many."""
+    """Raise RefusedError unless a topic may have so many."""
     if not 1 <= count <= MAX_PARTITIONS_PER_TOPIC:
-        raise InvalidPartitionsError(f"{count} partitions: must be 1 to {MAX_PARTITIONS_PER_TOPIC}")
+        raise RefusedError(ErrorCode.INVALID_PARTITIONS, f"{count} partitions: must be 1 to {MAX_PARTITIONS_PER_TOPIC}")
 
 
 class TopicCatalogue:
@@ -124,7 +110,7 @@ class TopicCatalogue:
         return self._by_id.get(topic_id)
 
     def load(self, now_ms: int) -> None:
-        """Read all topics and recover their logs; for a thread of its own. BrokerError if that cannot be done."""
+        """Read all topics and recover their logs; for a thread of its own. BrokerStartError if that cannot be done."""
         self._root.mkdir(parents=True, exist_ok=True)
         if self._scratch.exists():
             shutil.rmtree(self._scratch)
@@ -149,13 +135,13 @@ class TopicCatalogue:
         return max((log.highest_producer_id for topic in self for log in topic.logs), default=-1)
 
     def _pass_over(self, directory: Path) -> None:
-        """Skip an entry that is not a topic, with a warning; BrokerError if it was one."""
+        """Skip an entry that is not a topic, with a warning; BrokerStartError if it was one."""
         try:
             partitions = [entry for entry in names_in(directory) if entry.isdigit()]
         except OSError:  # a file, or a directory only root may read
             partitions = []
         if partitions:
-            raise BrokerError(
+            raise BrokerStartError(
                 f"{directory} holds partitions but no {_DESCRIPTION}: restore it from a backup, or move it all away"
             )
         logger.warning("%s is no topic and is ignored; nothing else belongs in %s", directory, self._root)
@@ -168,13 +154,13 @@ class TopicCatalogue:
             topic.was_compacted = bool(what.get("was_compacted", False))
             partitions = int(what["partitions"])
             check_partitions(partitions)
-        except (ValueError, KeyError, TypeError, AttributeError, TopicError) as error:
-            raise BrokerError(f"{path} does not describe a topic: {error!r}") from error
+        except (ValueError, KeyError, TypeError, AttributeError, RefusedError) as error:
+            raise BrokerStartError(f"{path} does not describe a topic: {error!r}") from error
         # Two links are a directory without directories in it, on the file systems that count them.
         entries = names_in(directory) if directory.stat().st_nlink != _LINKS_OF_A_LEAF else []
         highest = max((int(entry) for entry in entries if entry.isdigit()), default=-1)
         if highest >= partitions:
-            raise BrokerError(
+            raise BrokerStartError(
                 f"{path} says {partitions} partitions, but there is {directory / str(highest)}: correct the number and "
                 f"delete the line 'crc32c', or move the directory away"
             )
@@ -187,7 +173,7 @@ class TopicCatalogue:
                 if topic.is_internal:
                     log.verify()
         except CorruptSegmentError as error:
-            raise BrokerError(_explain(error, topic, log)) from error
+            raise BrokerStartError(_explain(error, topic, log)) from error
         self._register(topic)
 
     def _topic(self, name: str, topic_id: bytes, settings: dict[str, str]) -> Topic:
@@ -228,12 +214,12 @@ class TopicCatalogue:
             )
 
     async def create(self, name: str, partitions: int, settings: Mapping[str, str]) -> Topic:
-        """Create a topic; raise a TopicError if it cannot be."""
+        """Create a topic; raise RefusedError if it cannot be."""
         check_name(name)
         check_partitions(partitions)
         async with self._changing:
             if name in self._by_name:
-                raise TopicExistsError(f"topic {name!r} already exists")
+                raise RefusedError(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {name!r} already exists")
             topic = self._topic(name, uuid.uuid4().bytes, dict(settings))
             await asyncio.to_thread(self._write_new, topic, partitions)
             self._add_logs(topic, partitions)
@@ -248,7 +234,7 @@ class TopicCatalogue:
             write_atomically(scratch / _DESCRIPTION, encode_checked(topic.describe(partitions)))
             scratch.rename(directory)
             try:
-                sync_directory(self._root)
+                sync_path(self._root)
             except OSError:
                 directory.rename(scratch)
                 raise
@@ -281,18 +267,20 @@ class TopicCatalogue:
         scratch, directory = self._scratch / topic.id.hex(), self._root / topic.name
         directory.rename(scratch)
         try:
-            sync_directory(self._root)
+            sync_path(self._root)
         except OSError:
             scratch.rename(directory)
             raise
         shutil.rmtree(scratch, ignore_errors=True)  # what is left goes at the next start
 
     async def grow(self, topic: Topic, partitions: int) -> None:
-        """Add partitions to a topic; raise a TopicError unless the number is larger than before."""
+        """Add partitions to a topic; raise RefusedError unless the number is larger than before."""
         check_partitions(partitions)
         async with self._changing:
             if partitions <= len(topic.logs):
-                raise InvalidPartitionsError(f"topic {topic.name!r} has {len(topic.logs)} partitions already")
+                raise RefusedError(
+                    ErrorCode.INVALID_PARTITIONS, f"topic {topic.name!r} has {len(topic.logs)} partitions already"
+                )
             await self._describe_anew(topic, partitions)
             self._add_logs(topic, partitions)
 
@@ -304,7 +292,7 @@ class TopicCatalogue:
             topic.settings = dict(settings)
             try:
                 await self._describe_anew(topic, len(topic.logs))
-            except (OSError, TopicError):
+            except (OSError, RefusedError):
                 topic.settings, topic.was_compacted = before
                 raise
             topic.config = log_config(self._config, settings)
@@ -313,7 +301,7 @@ class TopicCatalogue:
 
     async def _describe_anew(self, topic: Topic, partitions: int) -> None:
         if self._by_id.get(topic.id) is not topic:
-            raise InvalidTopicError(f"topic {topic.name!r} was deleted")
+            raise RefusedError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"topic {topic.name!r} was deleted")
         path = self._root / topic.name / _DESCRIPTION
         await asyncio.to_thread(_replace, path, encode_checked(topic.describe(partitions)))
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 
 from roster._extras import install_command
-from roster.broker import Broker, BrokerConfig, BrokerError, LogConfig, parse_listen, run
+from roster.broker import Broker, BrokerConfig, BrokerFailedError, BrokerStartError, LogConfig, parse_listen, run
 from roster.cli.errors import Failure, UserError
 from roster.coordinator import CoordinatorConfig
 
@@ -127,7 +127,7 @@ def broker(
                 max_session_timeout_ms=max_session_timeout_ms,
             ),
         )
-    except (BrokerError, ValueError) as error:
+    except (BrokerStartError, ValueError) as error:
         raise UserError(str(error)) from error
     logging.basicConfig(level=log_level.upper(), format="%(asctime)s %(levelname)s %(message)s")
     if find_spec("pyarrow") is None:
@@ -139,7 +139,7 @@ def broker(
     try:
         sys.setswitchinterval(SWITCH_INTERVAL)
         asyncio.run(run(config, _announce))
-    except BrokerError as error:
+    except (BrokerStartError, BrokerFailedError) as error:
         raise Failure(str(error)) from error
 
 

@@ -29,6 +29,12 @@ class OffsetSpec(IntEnum):
 
     LATEST = -1
     EARLIEST = -2
+    MAX_TIMESTAMP = -3
+    """The first record with the newest timestamp (KIP-734)."""
+    EARLIEST_LOCAL = -4
+    """The first offset on the broker's own disk (KIP-405)."""
+    LATEST_TIERED = -5
+    """The last offset in remote storage (KIP-1005)."""
 
 
 class AutoOffsetReset(StrEnum):

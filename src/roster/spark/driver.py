@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from roster._clock import wall_ms
 from roster.client import ClientError, ClosedError, CommitFenced, OffsetAndMetadata, Ownership
 from roster.model import TopicPartition
 from roster.spark import planner
@@ -61,7 +62,7 @@ class _Timer:
     """Times of one batch: when it began, and how long each phase took."""
 
     def __init__(self) -> None:
-        self.started_at = time.time_ns() // 1_000_000
+        self.started_at = wall_ms()
         """Wall-clock milliseconds."""
         self.begun = self._lapped = time.monotonic()
         self.phases: dict[str, int] = {}

@@ -342,7 +342,7 @@ def _partition_number(topic: str, number: object) -> int:
 
 
 def _offset(partition: TopicPartition, value: object) -> int:
-    named = {spec.name.lower(): int(spec) for spec in OffsetSpec}
+    named = {spec.name.lower(): int(spec) for spec in (OffsetSpec.EARLIEST, OffsetSpec.LATEST)}
     offset = named.get(value, value) if isinstance(value, str) else value
     if not isinstance(offset, int) or isinstance(offset, bool) or not OffsetSpec.EARLIEST <= offset <= INT64_MAX:
         raise PipelineError(f"{partition}: {shown(value)} is not an offset", field="starting_offsets")

@@ -6,10 +6,11 @@ import logging
 from typing import TYPE_CHECKING
 
 from roster.broker import permissions
+from roster.broker.errors import RefusedError
 from roster.broker.log.batch_check import LEADER_EPOCH
 from roster.broker.request_limits import in_slices
 from roster.broker.served import SERVED
-from roster.broker.topics import InvalidTopicError, TopicExistsError, check_name
+from roster.broker.topics import check_name
 from roster.wire import ZERO_UUID, ErrorCode
 from roster.wire.frames import advertised
 from roster.wire.messages import (
@@ -48,7 +49,7 @@ async def metadata(services: Services, call: Call[MetadataRequest]) -> Message:
     config = services.config
     response = MetadataResponse(
         brokers=[MetadataResponse.Broker(node_id=config.node_id, host=services.host, port=services.port)],
-        cluster_id=services.identity.cluster_id,
+        cluster_id=services.meta.cluster_id,
         controller_id=config.node_id,
     )
     if request.include_cluster_authorized_operations:
@@ -82,10 +83,10 @@ async def _find_or_create(services: Services, name: str, *, may_create: bool) ->
             return None, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         topic = await services.topics.create(name, services.config.default_partitions, {})
         logger.info("created topic %s with %d partitions because a client asked for it", name, len(topic.logs))
-    except InvalidTopicError:
-        return None, ErrorCode.INVALID_TOPIC_EXCEPTION
-    except TopicExistsError:  # another request was faster
-        topic = services.topics.get(name)
+    except RefusedError as error:
+        if error.code != ErrorCode.TOPIC_ALREADY_EXISTS:
+            return None, error.code
+        topic = services.topics.get(name)  # another request was faster
     except OSError as error:
         logger.error("cannot create topic %s: %s", name, error)
         return None, ErrorCode.KAFKA_STORAGE_ERROR
@@ -117,7 +118,7 @@ async def describe_cluster(services: Services, call: Call[DescribeClusterRequest
     request = call.message
     response = DescribeClusterResponse(
         endpoint_type=request.endpoint_type,
-        cluster_id=services.identity.cluster_id,
+        cluster_id=services.meta.cluster_id,
         controller_id=services.config.node_id,
     )
     if request.include_cluster_authorized_operations:

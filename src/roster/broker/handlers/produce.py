@@ -6,7 +6,9 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
-from roster.broker.call import CloseConnection, wall_ms
+from roster._clock import wall_ms
+from roster.broker.call import CloseConnection
+from roster.broker.errors import RefusedError
 from roster.broker.log.producer_state import SequenceError
 from roster.broker.request_limits import in_slices
 from roster.wire import ErrorCode, WireError
@@ -28,12 +30,6 @@ ACKS = (-1, 0, 1)
 logger = logging.getLogger(__name__)
 
 
-class _Refused(Exception):  # noqa: N818 (an answer)
-    def __init__(self, code: ErrorCode, detail: str) -> None:
-        super().__init__(detail)
-        self.code = code
-
-
 async def produce(services: Services, call: Call[ProduceRequest]) -> Coroutine[None, None, Message | None]:
     """Append, then return a coroutine that waits until it is durable and gives the response.
 
@@ -53,7 +49,7 @@ async def produce(services: Services, call: Call[ProduceRequest]) -> Coroutine[N
             try:
                 log = _log(request, call.version, topic, data.index)
                 appended = log.append(*_batch(log, data.records), wall_ms())
-            except (_Refused, SequenceError) as refusal:
+            except RefusedError as refusal:
                 answer.error_code, answer.error_message, answer.base_offset = refusal.code, str(refusal), -1
                 if isinstance(refusal, SequenceError):
                     answer.log_start_offset = log.log_start_offset
@@ -64,7 +60,7 @@ async def produce(services: Services, call: Call[ProduceRequest]) -> Coroutine[N
             else:
                 answer.base_offset = appended.base_offset
                 answer.log_start_offset = log.log_start_offset
-                written.append((answer, services.commit.durable(log)))
+                written.append((answer, services.flusher.durable(log)))
     return _answer(request.acks, response, written)
 
 
@@ -91,41 +87,41 @@ def _topic(services: Services, version: int, data: ProduceRequest.Topic) -> Topi
 
 
 def _log(request: ProduceRequest, version: int, topic: Topic | None, partition: int) -> PartitionLog:
-    """Return the log to write to; raise _Refused if this request may not write there."""
+    """Return the log to write to; raise RefusedError if this request may not write there."""
     if request.acks not in ACKS:
-        raise _Refused(ErrorCode.INVALID_REQUIRED_ACKS, f"acks {request.acks} is not -1, 0 or 1")
+        raise RefusedError(ErrorCode.INVALID_REQUIRED_ACKS, f"acks {request.acks} is not -1, 0 or 1")
     if topic is None and version >= 13:
-        raise _Refused(ErrorCode.UNKNOWN_TOPIC_ID, "no topic with this id")
+        raise RefusedError(ErrorCode.UNKNOWN_TOPIC_ID, "no topic with this id")
     log = topic.log(partition) if topic is not None else None
     if topic is None or log is None:
-        raise _Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "no such topic or partition")
+        raise RefusedError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "no such topic or partition")
     if topic.is_internal:
-        raise _Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{topic.name} is written by the broker only")
+        raise RefusedError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{topic.name} is written by the broker only")
     return log
 
 
 def _batch(log: PartitionLog, records: bytes | memoryview | None) -> tuple[BatchHeader, memoryview]:
-    """Return the one batch of a partition's records; raise _Refused unless Kafka would accept it."""
+    """Return the one batch of a partition's records; raise RefusedError unless Kafka would accept it."""
     try:
         batches = split_batches(memoryview(records or b""))
     except WireError as error:
-        raise _Refused(ErrorCode.INVALID_RECORD, str(error)) from error
+        raise RefusedError(ErrorCode.INVALID_RECORD, str(error)) from error
     if len(batches) != 1:
-        raise _Refused(ErrorCode.INVALID_RECORD, f"{len(batches)} record batches where exactly one belongs")
+        raise RefusedError(ErrorCode.INVALID_RECORD, f"{len(batches)} record batches where exactly one belongs")
     header, batch = batches[0]
     if len(batch) > log.config.max_message_bytes:
-        raise _Refused(
+        raise RefusedError(
             ErrorCode.MESSAGE_TOO_LARGE,
             f"a batch of {len(batch)} bytes, at most {log.config.max_message_bytes} are allowed",
         )
     if not verify_crc(batch):
-        raise _Refused(ErrorCode.CORRUPT_MESSAGE, "the batch fails its CRC")
+        raise RefusedError(ErrorCode.CORRUPT_MESSAGE, "the batch fails its CRC")
     if header.is_control or header.records_count < 1 or header.last_offset_delta != header.records_count - 1:
-        raise _Refused(ErrorCode.INVALID_RECORD, "not a batch of records with consecutive offsets")
+        raise RefusedError(ErrorCode.INVALID_RECORD, "not a batch of records with consecutive offsets")
     if header.is_transactional:
-        raise _Refused(ErrorCode.INVALID_REQUEST, "transactions are not supported")
+        raise RefusedError(ErrorCode.INVALID_REQUEST, "transactions are not supported")
     if header.producer_id >= 0 and (header.producer_epoch < 0 or header.base_sequence < 0):
-        raise _Refused(ErrorCode.INVALID_RECORD, "a producer id without epoch or sequence")
+        raise RefusedError(ErrorCode.INVALID_RECORD, "a producer id without epoch or sequence")
     return header, batch
 
 
@@ -136,7 +132,7 @@ async def init_producer_id(services: Services, call: Call[InitProducerIdRequest]
         logger.warning("%s asked for transactions, which are not supported", call.client_host)
         return InitProducerIdResponse(error_code=ErrorCode.INVALID_REQUEST, producer_epoch=-1)
     try:
-        producer_id = await services.identity.new_producer_id()
+        producer_id = await services.meta.new_producer_id()
     except OSError as error:
         logger.error("cannot reserve producer ids: %s", error)
         return InitProducerIdResponse(error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE, producer_epoch=-1)

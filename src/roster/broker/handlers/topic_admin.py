@@ -6,16 +6,10 @@ import logging
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from roster.broker.errors import RefusedError
 from roster.broker.request_limits import in_slices
 from roster.broker.topic_config import TOPIC_SETTINGS, InvalidConfigError, check_settings, default_settings
-from roster.broker.topics import (
-    InvalidPartitionsError,
-    InvalidTopicError,
-    TopicError,
-    TopicExistsError,
-    check_name,
-    check_partitions,
-)
+from roster.broker.topics import check_name, check_partitions
 from roster.wire import ZERO_UUID, ErrorCode
 from roster.wire.messages import (
     CreatePartitionsRequest,
@@ -46,31 +40,14 @@ OPERATION_SET = 0
 OPERATION_DELETE = 1
 _DEFAULT = -1
 _TOPICS_BY_NAME_OR_ID_SINCE = 6
-_ERRORS: dict[type[Exception], ErrorCode] = {
-    InvalidTopicError: ErrorCode.INVALID_TOPIC_EXCEPTION,
-    TopicExistsError: ErrorCode.TOPIC_ALREADY_EXISTS,
-    InvalidPartitionsError: ErrorCode.INVALID_PARTITIONS,
-    InvalidConfigError: ErrorCode.INVALID_CONFIG,
-}
 
 
-class _RefusedError(TopicError):
-    def __init__(self, code: ErrorCode, detail: str) -> None:
-        super().__init__(detail)
-        self.code = code
-
-
-_REFUSALS = (TopicError, InvalidConfigError, OSError)
-
-
-def _explain(error: Exception) -> tuple[ErrorCode, str]:
+def _explain(error: RefusedError | OSError) -> tuple[ErrorCode, str]:
     """Return the error code and message for a failure."""
-    if isinstance(error, _RefusedError):
+    if isinstance(error, RefusedError):
         return error.code, str(error)
-    if isinstance(error, OSError):
-        logger.error("cannot change a topic on disk: %s", error)
-        return ErrorCode.KAFKA_STORAGE_ERROR, f"cannot write to disk: {error.strerror}"
-    return _ERRORS[type(error)], str(error)
+    logger.error("cannot change a topic on disk: %s", error)
+    return ErrorCode.KAFKA_STORAGE_ERROR, f"cannot write to disk: {error.strerror}"
 
 
 async def create_topics(services: Services, call: Call[CreateTopicsRequest]) -> Message:
@@ -87,7 +64,7 @@ async def create_topics(services: Services, call: Call[CreateTopicsRequest]) -> 
             continue
         try:
             await _create(services, asked, answer, validate_only=request.validate_only)
-        except _REFUSALS as error:
+        except (RefusedError, OSError) as error:
             answer.error_code, answer.error_message = _explain(error)
     return response
 
@@ -97,21 +74,21 @@ async def _create(
 ) -> None:
     check_name(asked.name)
     if services.topics.get(asked.name) is not None:
-        raise TopicExistsError(f"topic {asked.name!r} already exists")
+        raise RefusedError(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {asked.name!r} already exists")
     if asked.replication_factor not in (_DEFAULT, 1):
-        raise _RefusedError(
+        raise RefusedError(
             ErrorCode.INVALID_REPLICATION_FACTOR,
             f"replication factor {asked.replication_factor} is larger than the number of brokers, 1",
         )
     partitions = services.config.default_partitions if asked.num_partitions == _DEFAULT else asked.num_partitions
     if asked.assignments and (asked.num_partitions, asked.replication_factor) != (_DEFAULT, _DEFAULT):
-        raise _RefusedError(
+        raise RefusedError(
             ErrorCode.INVALID_REQUEST, "partitions and replication factor must be -1 where replicas are placed by hand"
         )
     if asked.assignments:
         placed = sorted((entry.partition_index, entry.broker_ids) for entry in asked.assignments)
         if placed != [(index, [services.config.node_id]) for index in range(len(placed))]:
-            raise _RefusedError(
+            raise RefusedError(
                 ErrorCode.INVALID_REPLICA_ASSIGNMENT,
                 f"partitions must be numbered from 0 and placed on broker {services.config.node_id}",
             )
@@ -166,7 +143,7 @@ async def delete_topics(services: Services, call: Call[DeleteTopicsRequest]) -> 
         logger.info("deleted topic %s", topic.name)
         deleted.append(topic.name)
     if deleted:
-        services.groups.topics_deleted(deleted)
+        services.group_coordinator.topics_deleted(deleted)
     return response
 
 
@@ -179,7 +156,7 @@ async def create_partitions(services: Services, call: Call[CreatePartitionsReque
         response.results.append(answer)
         try:
             await _grow(services, asked, validate_only=request.validate_only)
-        except _REFUSALS as error:
+        except (RefusedError, OSError) as error:
             answer.error_code, answer.error_message = _explain(error)
     return response
 
@@ -187,14 +164,16 @@ async def create_partitions(services: Services, call: Call[CreatePartitionsReque
 async def _grow(services: Services, asked: CreatePartitionsRequest.Topic, *, validate_only: bool) -> None:
     topic = _topic(services, asked.name)
     if topic.is_internal:
-        raise _RefusedError(ErrorCode.INVALID_REQUEST, f"{topic.name} belongs to the broker")
+        raise RefusedError(ErrorCode.INVALID_REQUEST, f"{topic.name} belongs to the broker")
     check_partitions(asked.count)
     if asked.count <= len(topic.logs):
-        raise InvalidPartitionsError(f"topic {topic.name!r} has {len(topic.logs)} partitions already")
+        raise RefusedError(
+            ErrorCode.INVALID_PARTITIONS, f"topic {topic.name!r} has {len(topic.logs)} partitions already"
+        )
     if asked.assignments is not None:
         placed = [entry.broker_ids for entry in asked.assignments]
         if placed != [[services.config.node_id]] * (asked.count - len(topic.logs)):
-            raise _RefusedError(
+            raise RefusedError(
                 ErrorCode.INVALID_REPLICA_ASSIGNMENT,
                 f"every new partition must be placed on broker {services.config.node_id}",
             )
@@ -206,7 +185,7 @@ async def _grow(services: Services, asked: CreatePartitionsRequest.Topic, *, val
 def _topic(services: Services, name: str) -> Topic:
     topic = services.topics.get(name)
     if topic is None:
-        raise _RefusedError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name!r}")
+        raise RefusedError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name!r}")
     return topic
 
 
@@ -222,7 +201,7 @@ async def describe_configs(services: Services, call: Call[DescribeConfigsRequest
         response.results.append(answer)
         try:
             own = _own_settings(services, resource.resource_type, resource.resource_name)
-        except _RefusedError as error:
+        except RefusedError as error:
             answer.error_code, answer.error_message = _explain(error)
             continue
         keys = resource.configuration_keys
@@ -245,7 +224,7 @@ def _own_settings(services: Services, resource_type: int, name: str) -> dict[str
         return _topic(services, name).settings
     if resource_type == RESOURCE_BROKER and name in ("", str(services.config.node_id)):
         return {}
-    raise _RefusedError(ErrorCode.INVALID_REQUEST, f"no resource of type {resource_type} named {name!r}")
+    raise RefusedError(ErrorCode.INVALID_REQUEST, f"no resource of type {resource_type} named {name!r}")
 
 
 async def incremental_alter_configs(services: Services, call: Call[IncrementalAlterConfigsRequest]) -> Message:
@@ -259,14 +238,14 @@ async def incremental_alter_configs(services: Services, call: Call[IncrementalAl
         response.responses.append(answer)
         try:
             if resource.resource_type != RESOURCE_TOPIC:
-                raise _RefusedError(ErrorCode.INVALID_REQUEST, "only the settings of topics can be changed")
+                raise RefusedError(ErrorCode.INVALID_REQUEST, "only the settings of topics can be changed")
             topic = _topic(services, resource.resource_name)
             if topic.is_internal:
-                raise _RefusedError(ErrorCode.INVALID_REQUEST, f"{topic.name} belongs to the broker")
+                raise RefusedError(ErrorCode.INVALID_REQUEST, f"{topic.name} belongs to the broker")
             settings = _altered(topic.settings, resource.configs)
             if not request.validate_only:
                 await services.topics.reconfigure(topic, settings)
-        except _REFUSALS as error:
+        except (RefusedError, OSError) as error:
             answer.error_code, answer.error_message = _explain(error)
     return response
 

@@ -7,9 +7,9 @@ import logging
 from bisect import bisect_left
 from typing import TYPE_CHECKING
 
-from roster.broker.call import wall_ms
+from roster._clock import wall_ms
+from roster._files import sync_path
 from roster.broker.log.batch_check import LEADER_EPOCH
-from roster.broker.log.files import sync_directory
 from roster.broker.log.segment import LOG_SUFFIX, Segment
 from roster.wire import WireError
 from roster.wire.records import build_batch, read_batch, read_header
@@ -65,12 +65,12 @@ def rewrite(
     segments[0].retire(keep_open=True)
     segments[0].unseal()
     compacted.move(final_path)
-    sync_directory(directory)
+    sync_path(directory)
     compacted.seal(producers.encode(compacted.next_offset))
     for segment in segments[1:]:
         segment.sidecar_path.unlink(missing_ok=True)
         segment.path.unlink()
-        sync_directory(directory)
+        sync_path(directory)
     return compacted
 
 
@@ -140,8 +140,8 @@ def _rebuild(header: BatchHeader, kept: list[Record]) -> bytes:
 class Compactor:
     """Rewrites logs that have become dirty, one at a time, in the background."""
 
-    def __init__(self, commit: Flusher) -> None:
-        self._commit = commit
+    def __init__(self, flusher: Flusher) -> None:
+        self._flusher = flusher
         self._queue: dict[PartitionLog, None] = {}
         self._task: asyncio.Task[None] | None = None
 
@@ -172,7 +172,7 @@ class Compactor:
         before = log.size
         if log.last_stable_offset == log.end_offset:
             log.roll(wall_ms())
-            await self._commit.durable(log)
+            await self._flusher.durable(log)
         stable = log.last_stable_offset
         old = [segment for segment in log.sealed_segments() if segment.next_offset <= stable]
         drop_before = wall_ms() - log.config.tombstone_retention_ms

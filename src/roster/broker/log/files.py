@@ -7,7 +7,7 @@ import fcntl
 import os
 from typing import TYPE_CHECKING
 
-from roster.broker.config import BrokerError
+from roster.broker.errors import BrokerStartError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -28,34 +28,6 @@ def names_in(directory: Path) -> list[str]:
     """The names of a directory's entries, in order."""
     with os.scandir(directory) as entries:
         return sorted(entry.name for entry in entries)
-
-
-def sync_directory(path: Path) -> None:
-    """Make creations, renames and removals in the directory durable."""
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
-
-
-def write_atomically(path: Path, data: bytes) -> None:
-    """Replace the file durably: after a crash it holds the old bytes or the new ones.
-
-    An OSError names the file, and leaves it as it was.
-    """
-    scratch = path.with_name(path.name + ".tmp")
-    try:
-        with scratch.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        scratch.replace(path)
-        sync_directory(path.parent)
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            scratch.unlink(missing_ok=True)
-        raise OSError(error.errno, error.strerror, str(path)) from error
 
 
 def read_cached(fd: int, size: int, position: int) -> bytes | bytearray | None:
@@ -89,14 +61,14 @@ class DirectoryLock:
         self._fd = -1
 
     def acquire(self) -> None:
-        """Take the lock, or raise BrokerError naming the process that has it."""
+        """Take the lock, or raise BrokerStartError naming the process that has it."""
         fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             holder = os.pread(fd, 32, 0).decode("ascii", "replace").strip()
             os.close(fd)
-            raise BrokerError(
+            raise BrokerStartError(
                 f"data directory {self._path.parent} is in use by another broker (process {holder or 'unknown'})"
             ) from None
         os.ftruncate(fd, 0)

@@ -8,7 +8,8 @@ import threading
 from collections import OrderedDict
 from typing import TYPE_CHECKING, TypeVar
 
-from roster.broker.log.files import sync_directory, sync_file
+from roster._files import sync_path
+from roster.broker.log.files import sync_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -50,8 +51,8 @@ class OpenFiles:
         return self._with_descriptors(lambda: os.open(path, flags | os.O_CLOEXEC, 0o644))
 
     def sync_directory(self, path: Path) -> None:
-        """`files.sync_directory`, closing files as `open` does."""
-        self._with_descriptors(lambda: sync_directory(path))
+        """`sync_path`, closing files as `open` does."""
+        self._with_descriptors(lambda: sync_path(path))
 
     def _with_descriptors(self, act: Callable[[], T]) -> T:
         try:

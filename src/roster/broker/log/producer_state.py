@@ -7,6 +7,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
+from roster.broker.errors import RefusedError
 from roster.broker.log.aborted_transactions import AbortedTransaction, AbortedTransactions
 from roster.wire import ErrorCode
 from roster.wire.control_records import ControlType
@@ -29,12 +30,8 @@ _TRANSACTION = struct.Struct(">iq")
 _BATCH = struct.Struct(">iiqq")
 
 
-class SequenceError(Exception):
-    """A batch that does not follow what its producer wrote before; `code` is the answer for the client."""
-
-    def __init__(self, code: ErrorCode, detail: str) -> None:
-        super().__init__(detail)
-        self.code = code
+class SequenceError(RefusedError):
+    """A batch that does not follow what its producer wrote before."""
 
 
 class WrittenBatch(NamedTuple):

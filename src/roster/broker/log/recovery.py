@@ -12,8 +12,9 @@ import logging
 import re
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
+from roster._files import sync_path
 from roster.broker.log.batch_check import EPOCH_AND_MAGIC, NO_END, CorruptSegmentError, Damage, check_batch
-from roster.broker.log.files import names_in, sync_directory, sync_file
+from roster.broker.log.files import names_in, sync_file
 from roster.broker.log.producer_state import ProducerTable
 from roster.broker.log.segment import LOG_SUFFIX, Segment
 from roster.broker.log.sidecar import SIDECAR_SUFFIX
@@ -219,8 +220,8 @@ class Recovery:
                             left -= file.write(log.read(min(left, _SEARCH_BYTES)))
                         file.flush()
                         sync_file(file.fileno())
-            sync_directory(cut)
-            sync_directory(self._directory)
+            sync_path(cut)
+            sync_path(self._directory)
         except OSError:
             with contextlib.suppress(OSError):
                 for path in cut.iterdir():
@@ -236,13 +237,13 @@ class Recovery:
             path.unlink()
             return False
         path.rename(cut / path.name)
-        sync_directory(self._directory)
+        sync_path(self._directory)
         return True
 
     def _make_durable(self) -> None:
         if not self.segments or not self._changed:
             return
-        sync_directory(self._directory)
+        sync_path(self._directory)
         active = self.segments[-1]
         for segment, producers in self._unsealed:
             if segment is not active:

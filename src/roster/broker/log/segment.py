@@ -11,8 +11,9 @@ import os
 import struct
 from typing import TYPE_CHECKING
 
+from roster._files import sync_path, write_atomically
 from roster.broker.log.batch_check import NO_END, CorruptSegmentError, Damage, check_batch
-from roster.broker.log.files import sync_directory, write_at, write_atomically
+from roster.broker.log.files import write_at
 from roster.broker.log.open_files import LogFile
 from roster.broker.log.segment_index import BlockEnd, SegmentIndex
 from roster.broker.log.segment_reader import SCAN_BYTES, SegmentReader, batch_size
@@ -150,7 +151,7 @@ class Segment(SegmentReader):
         """Forget the sidecar, durably: the segment is about to change."""
         if self.is_sealed:
             self.sidecar_path.unlink()
-            sync_directory(self.path.parent)
+            sync_path(self.path.parent)
 
     def scan(
         self, seen: Callable[[BatchHeader, memoryview], None], before: int = NO_END, *, gaps: bool = False

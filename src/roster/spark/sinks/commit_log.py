@@ -27,12 +27,12 @@ from __future__ import annotations
 
 import contextlib
 import json
-import time
 import uuid
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from roster._clock import wall_ms
 from roster.model import TopicPartition
 from roster.spark.batch import Owner, Range
 from roster.spark.errors import PipelineError, SinkFencedError
@@ -181,7 +181,7 @@ class CommitLog:
             elsewhere = {p: span for p, span in elsewhere.items() if p in partitions and span.size > 0}
             if not claims and not elsewhere:
                 break
-            self._append(Entry(self.version + 1, owner, claims=claims, ranges=elsewhere, time=_now()))
+            self._append(Entry(self.version + 1, owner, claims=claims, ranges=elsewhere, time=wall_ms()))
         # Publishes what the previous owner committed if it died before that.
         self.complete()
         self._sweep()
@@ -219,7 +219,7 @@ class CommitLog:
             self._fence(owner, ranges, stage)
             version = self.version + 1
             pairs = [(f"{base}/{name}", _published(name, version, index)) for index, name in enumerate(files)]
-            entry = Entry(version, owner, ranges=ranges, stage=stage, files=pairs, rows=rows, time=_now())
+            entry = Entry(version, owner, ranges=ranges, stage=stage, files=pairs, rows=rows, time=wall_ms())
             if self._append(entry):
                 break
         self.complete()
@@ -415,7 +415,3 @@ def _nest(flat: Mapping[TopicPartition, Any]) -> dict[str, dict[str, Any]]:
 
 def _flatten(nested: Mapping[str, Mapping[str, Any]]) -> dict[TopicPartition, Any]:
     return {TopicPartition(topic, int(number)): value for topic, by in nested.items() for number, value in by.items()}
-
-
-def _now() -> int:
-    return time.time_ns() // 1_000_000

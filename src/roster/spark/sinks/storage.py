@@ -15,6 +15,7 @@ from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 from typing_extensions import override
 
+from roster._files import sync_path, write_synced
 from roster.spark.errors import PipelineError
 
 
@@ -99,14 +100,14 @@ class LocalStorage(Storage):
             return False
         finally:
             draft.unlink(missing_ok=True)
-        _sync(path.parent)
+        sync_path(path.parent)
         return True
 
     @override
     def replace(self, name: str, data: bytes) -> None:
         path = self.root / name
         self._draft(path, data).replace(path)
-        _sync(path.parent)
+        sync_path(path.parent)
 
     @override
     def read(self, name: str) -> bytes | None:
@@ -136,7 +137,7 @@ class LocalStorage(Storage):
 
     @override
     def sync(self, name: str) -> None:
-        _sync(self.root / name)
+        sync_path(self.root / name)
 
     @override
     def remove(self, name: str) -> None:
@@ -150,10 +151,7 @@ class LocalStorage(Storage):
     def _draft(path: Path, data: bytes) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         draft = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
-        with draft.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
+        write_synced(draft, data)
         return draft
 
 
@@ -312,11 +310,3 @@ def java_problem(error: Py4JError) -> str:
         cause = cause.getCause()
     name, text = cause.getClass().getSimpleName(), cause.getMessage()
     return f"{name}: {' '.join(text.split())}" if text else name
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -1,0 +1,22 @@
+"""Errors of the broker: for its operator, and for its clients."""
+
+from __future__ import annotations
+
+from roster._errors import RosterError
+from roster.wire import ErrorCode
+
+
+class BrokerStartError(RosterError):
+    """The broker cannot start; the message is for its operator."""
+
+
+class BrokerFailedError(RosterError):
+    """A running broker cannot go on; the message is for its operator."""
+
+
+class RefusedError(RosterError):
+    """A request, or one item of it, is refused: the client gets `code` and the message."""
+
+    def __init__(self, code: ErrorCode, message: str) -> None:
+        super().__init__(message)
+        self.code = code
