@@ -20,6 +20,7 @@ from confluent_kafka import Consumer, TopicPartition
 from roster.cli.load import producer as sending
 from roster.cli.load.producer import RECORD_OVERHEAD, Tally, open_producer, send
 from roster.cli.load.source import Records
+from roster.cli.options import Target
 from roster.cli.root import run
 from roster.testing.broker import BrokerProcess, running_broker
 
@@ -237,7 +238,7 @@ def test_the_rate_is_kept_however_the_file_is_cut_into_batches(bootstrap):
     run(["topics", "create", "slow", "--bootstrap", bootstrap])
     tally = Tally()
     batches = [Records([None], [b"{}"]), Records([None] * 59, [b"{}"] * 59)]
-    send(open_producer(bootstrap), "slow", batches, 100.0, tally, lambda _: None)
+    send(open_producer(Target(bootstrap)), "slow", batches, 100.0, tally, lambda _: None)
     assert tally.acknowledged == 60
     assert tally.seconds >= 0.6
 
@@ -247,7 +248,7 @@ def test_lost_time_is_not_made_up_for_by_sending_faster(bootstrap):
     tally = Tally()
     tally.started -= 60.0  # a minute in which nothing could be sent
     at = tally.seconds
-    send(open_producer(bootstrap), "late", [Records([None] * 200, [b"{}"] * 200)], 100.0, tally, lambda _: None)
+    send(open_producer(Target(bootstrap)), "late", [Records([None] * 200, [b"{}"] * 200)], 100.0, tally, lambda _: None)
     assert tally.seconds - at >= 0.9  # two seconds' worth, less the one that may be made up for
 
 

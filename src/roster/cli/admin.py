@@ -23,6 +23,8 @@ from roster.client import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from roster.cli.options import Target
+
 REQUEST_TIMEOUT_MS = 10_000
 _CALLERS_MISTAKES = (
     GroupNotEmptyError,
@@ -37,7 +39,7 @@ _CALLERS_MISTAKES = (
 
 
 @contextlib.contextmanager
-def admin(bootstrap: str) -> Iterator[Admin]:
+def admin(target: Target) -> Iterator[Admin]:
     """Open an Admin for the length of a command.
 
     Raises:
@@ -46,7 +48,12 @@ def admin(bootstrap: str) -> Iterator[Admin]:
 
     """
     try:
-        with Admin(bootstrap, client_id="roster-cli", request_timeout_ms=REQUEST_TIMEOUT_MS) as connection:
+        with Admin(
+            target.bootstrap,
+            client_id=target.client_id,
+            request_timeout_ms=REQUEST_TIMEOUT_MS,
+            security=target.security,
+        ) as connection:
             yield connection
     except _CALLERS_MISTAKES as error:
         raise UserError(one_line(error)) from error

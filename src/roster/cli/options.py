@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import sys
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
 
 import click
 from click.core import ParameterSource
 
 from roster.cli.errors import Failure, UserError
 from roster.model import AddressError, parse_addresses
+from roster.security import PLAINTEXT, Security, SettingError, load_properties
 
 BOOTSTRAP_DEFAULT = "127.0.0.1:9092"
+CLIENT_ID = "roster-cli"
 INT32 = 2**31 - 1
 
 
@@ -67,7 +73,16 @@ def _check_bootstrap(_context: click.Context, _parameter: click.Parameter, value
         raise click.BadParameter(str(error)) from error
 
 
-bootstrap_option = click.option(
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The cluster of a command, and how to connect to it."""
+
+    bootstrap: str = BOOTSTRAP_DEFAULT
+    security: Security = PLAINTEXT
+    client_id: str = CLIENT_ID
+
+
+_bootstrap_option = click.option(
     "--bootstrap",
     "-b",
     cls=_OptionWithVariable,
@@ -77,8 +92,55 @@ bootstrap_option = click.option(
     envvar="ROSTER_BOOTSTRAP",
     show_envvar=True,
     callback=_check_bootstrap,
-    help="Brokers to ask first.",
+    help="Brokers to ask first; else those that --config names.",
 )
+_CONFIG: dict[str, Any] = {
+    "cls": _OptionWithVariable,
+    "metavar": "FILE",
+    "type": click.Path(path_type=Path),
+    "envvar": "ROSTER_CONFIG",
+    "show_envvar": True,
+    "help": "Properties file with security.protocol and other settings of Kafka's clients.",
+}
+_config_option = click.option("--config", "--command-config", "config", **_CONFIG)
+_command_config_option = click.option("--command-config", "config", **_CONFIG)
+
+C = TypeVar("C", bound=Callable[..., object])
+
+
+def cluster_options(command: C) -> C:
+    """Add --bootstrap and --config to a command, which gets their `target`."""
+    return _with_target(command, _config_option)
+
+
+def cluster_options_but_config(command: C) -> C:
+    """Add the same to a command that has another --config: there the file is --command-config."""
+    return _with_target(command, _command_config_option)
+
+
+def _with_target(command: C, config_option: Callable[[Any], Any]) -> C:
+    @functools.wraps(command)
+    def with_target(*arguments: Any, bootstrap: str, config: Path | None, **options: Any) -> object:
+        return command(*arguments, target=_target(bootstrap, config), **options)
+
+    return _bootstrap_option(config_option(with_target))  # type: ignore[no-any-return]
+
+
+def _target(bootstrap: str, config: Path | None) -> Target:
+    if config is None:
+        return Target(bootstrap)
+    context = click.get_current_context()
+    try:
+        found = load_properties(config)
+        if found.bootstrap and context.get_parameter_source("bootstrap") is ParameterSource.DEFAULT:
+            bootstrap = ",".join(map(str, parse_addresses(found.bootstrap, default_port=9092)))
+    except SettingError as error:
+        where = "" if error.key == str(config) else f"{config}: "
+        raise UserError(f"--config: {where}{error}") from error
+    except AddressError as error:
+        raise UserError(f"--config: {config}: bootstrap.servers: {error}") from error
+    return Target(bootstrap, found.security, found.client_id or CLIENT_ID)
+
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON for machines instead of a table.")
 

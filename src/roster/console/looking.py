@@ -19,6 +19,7 @@ from roster.client import (
 )
 from roster.console.snapshot import Away, MemberSeen, Position, Snapshot
 from roster.model import TopicPartition
+from roster.security import PLAINTEXT, Security
 from roster.wire import WireError
 from roster.wire.consumer.messages import decode_subscription
 
@@ -94,6 +95,7 @@ class Looker:
         every_s: seconds between the starts of two looks.
         timeout_s: seconds a broker has for an answer.
         also: partitions whose positions are wanted in any case.
+        security: TLS and SASL.
 
     """
 
@@ -106,8 +108,9 @@ class Looker:
         every_s: float,
         timeout_s: float,
         also: Collection[TopicPartition] = (),
+        security: Security = PLAINTEXT,
     ) -> None:
-        self._bootstrap, self._group, self._report = bootstrap, group, report
+        self._bootstrap, self._security, self._group, self._report = bootstrap, security, group, report
         self._every_s, self._timeout_s, self._also = every_s, timeout_s, tuple(also)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="looker", daemon=True)
@@ -135,7 +138,9 @@ class Looker:
     def _look_on(self) -> None:
         """Look through one connection until it fails."""
         timeout_ms = round(self._timeout_s * 1000)
-        with Admin(self._bootstrap, client_id="roster-watch", request_timeout_ms=timeout_ms) as admin:
+        with Admin(
+            self._bootstrap, client_id="roster-watch", request_timeout_ms=timeout_ms, security=self._security
+        ) as admin:
             while not self._stop.is_set():
                 started = time.monotonic()
                 self._report(look(admin, self._group, self._also))

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from roster.cli.demo.jobs import JOBS
 from roster.cli.demo.state import SESSION_TIMEOUT_S, client_id
 from roster.client import ClientError
+from roster.security import SettingError, load_properties
 from roster.spark import ParquetSink, Pipeline, PipelineError, session
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ def main() -> int:
     for name in ("--name", "--bootstrap", "--group", "--topic", "--output"):
         parser.add_argument(name, required=True)
     parser.add_argument("--job", choices=sorted(JOBS), required=True)
+    parser.add_argument("--config", help="Properties file with security settings, for a cluster of your own.")
     parser.add_argument("--join-when", type=Path, help="With Spark up, wait for this file before joining the group.")
     options = parser.parse_args()
     function, schema = JOBS[options.job]
@@ -55,6 +57,7 @@ def main() -> int:
             options.group,
             [options.topic],
             client_id=client_id(options.name),
+            security=load_properties(options.config).security if options.config is not None else None,
             on_progress=say,
             session_timeout_ms=round(SESSION_TIMEOUT_S * 1000),
             heartbeat_interval_ms=1_000,
@@ -64,7 +67,7 @@ def main() -> int:
         )
         pipeline.map_arrow(function, schema).write(ParquetSink(options.output)).run()
         spark.stop()
-    except (PipelineError, ClientError) as error:
+    except (PipelineError, ClientError, SettingError) as error:
         sys.stderr.write(f"{options.name}: {error}\n")
         return 1
     return 0

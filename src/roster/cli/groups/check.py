@@ -10,7 +10,7 @@ import click
 
 from roster.cli.admin import admin
 from roster.cli.errors import FAILED
-from roster.cli.options import NAME, bootstrap_option, json_option
+from roster.cli.options import NAME, Target, cluster_options, json_option
 from roster.cli.output import print_json, print_table
 from roster.client import UnknownGroupError, check_group
 
@@ -34,8 +34,8 @@ def _descriptions(cluster: Admin, group: str | None) -> Iterator[GroupDescriptio
 @click.command(short_help="Find subscriptions that make rebalances worse.")
 @click.option("--group", "-g", type=NAME, help="Only this group.")
 @json_option
-@bootstrap_option
-def check(group: str | None, as_json: bool, bootstrap: str) -> int:
+@cluster_options
+def check(group: str | None, as_json: bool, target: Target) -> int:
     """Find members whose subscriptions make rebalances worse; exit code 1 if there are any.
 
     Finds claims without a generation or of an old one, subscriptions that cannot be read, mixed versions of the
@@ -43,7 +43,7 @@ def check(group: str | None, as_json: bool, bootstrap: str) -> int:
 
     Checked is what each member last joined with. With range and roundrobin claims do not matter.
     """
-    with admin(bootstrap) as cluster:
+    with admin(target) as cluster:
         topics = cluster.list_topics(internal=True)
         found = [finding for each in _descriptions(cluster, group) for finding in check_group(each, topics)]
     if as_json:

@@ -9,7 +9,7 @@ from roster.cli.errors import UserError
 from roster.cli.groups.check import check
 from roster.cli.groups.describe import describe, offsets
 from roster.cli.groups.watch import watch
-from roster.cli.options import NAME, bootstrap_option, confirm, json_option, require_yes, yes_option
+from roster.cli.options import NAME, Target, cluster_options, confirm, json_option, require_yes, yes_option
 from roster.cli.output import print_json, print_table
 from roster.cli.places import PLACES, locate, parse_place
 from roster.client import OffsetAndMetadata
@@ -29,10 +29,10 @@ groups.add_command(watch)
 
 @groups.command("list", short_help="List groups with their state and type.")
 @json_option
-@bootstrap_option
-def list_(as_json: bool, bootstrap: str) -> None:
+@cluster_options
+def list_(as_json: bool, target: Target) -> None:
     """List groups with their state and type: classic, or consumer for those of KIP-848."""
-    with admin(bootstrap) as cluster:
+    with admin(target) as cluster:
         found = sorted(cluster.list_groups(), key=lambda each: each.group_id)
     if as_json:
         print_json(
@@ -49,21 +49,21 @@ def list_(as_json: bool, bootstrap: str) -> None:
 @groups.command(short_help="Set where a group without members goes on reading.")
 @click.argument("group", type=NAME)
 @click.option("--topic", "-t", type=NAME, required=True, help="Topic whose offsets to set.")
-@click.option("--to", "target", required=True, metavar=PLACES, help="Where to go on; TIME: ISO 8601, UTC by default.")
+@click.option("--to", "goal", required=True, metavar=PLACES, help="Where to go on; TIME: ISO 8601, UTC by default.")
 @click.option("--partition", "only", type=click.IntRange(min=0), multiple=True, help="Only this partition; repeatable.")
 @click.option("--dry-run", is_flag=True, help="Show what would be set.")
 @yes_option
-@bootstrap_option
-def reset(group: str, topic: str, target: str, only: tuple[int, ...], dry_run: bool, yes: bool, bootstrap: str) -> None:
+@cluster_options
+def reset(group: str, topic: str, goal: str, only: tuple[int, ...], dry_run: bool, yes: bool, target: Target) -> None:
     """Set where GROUP goes on reading a topic; the group must have no members.
 
     Shows the offsets and asks first. An offset or a time outside of the log becomes its nearest end, and the table says
     so.
     """
-    place = parse_place(target, "--to")
+    place = parse_place(goal, "--to")
     if not dry_run:
         require_yes(yes, f"changes where group {group} goes on reading")
-    with admin(bootstrap) as cluster:
+    with admin(target) as cluster:
         there = [TopicPartition(topic, each.partition) for each in cluster.describe_topic(topic).partitions]
         missing = sorted(set(only) - {tp.partition for tp in there})
         if missing:
@@ -93,11 +93,11 @@ def reset(group: str, topic: str, target: str, only: tuple[int, ...], dry_run: b
 @groups.command(short_help="Delete a group without members and its offsets.")
 @click.argument("group", type=NAME)
 @yes_option
-@bootstrap_option
-def delete(group: str, yes: bool, bootstrap: str) -> None:
+@cluster_options
+def delete(group: str, yes: bool, target: Target) -> None:
     """Delete GROUP and its offsets; it must have no members. Asks first."""
     require_yes(yes, f"deletes group {group} and its offsets")
     confirm(yes, f"Delete group {group} and its offsets?")
-    with admin(bootstrap) as cluster:
+    with admin(target) as cluster:
         cluster.delete_group(group)
     click.echo(f"deleted {group}")

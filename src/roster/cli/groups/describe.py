@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from roster.cli.admin import admin
-from roster.cli.options import NAME, bootstrap_option, json_option
+from roster.cli.options import NAME, Target, cluster_options, json_option
 from roster.cli.output import print_json, print_table
 from roster.client import group_lag
 from roster.client.group_lag import SETTLED
@@ -30,13 +30,13 @@ _LEAST_TAIL = 6
 @click.command(short_help="Show state, members, owners and lag of a group.")
 @click.argument("group", type=NAME)
 @json_option
-@bootstrap_option
-def describe(group: str, as_json: bool, bootstrap: str) -> None:
+@cluster_options
+def describe(group: str, as_json: bool, target: Target) -> None:
     """Describe GROUP: state, members, and for each partition its owner and lag.
 
     Long member ids are shortened; --json has them whole.
     """
-    with admin(bootstrap) as cluster:
+    with admin(target) as cluster:
         description = cluster.describe_group(group)
         owners = {tp: member for member in description.members for tp in member.assignment}
         found = group_lag(cluster, group, description.state, owners)
@@ -127,10 +127,10 @@ def member_labels(members: Sequence[MemberDescription]) -> dict[str, str]:
 @click.command(short_help="List committed offsets and log end offsets.")
 @click.argument("group", type=NAME)
 @json_option
-@bootstrap_option
-def offsets(group: str, as_json: bool, bootstrap: str) -> None:
+@cluster_options
+def offsets(group: str, as_json: bool, target: Target) -> None:
     """List the committed offsets of GROUP with the ends of the logs and the lag."""
-    with admin(bootstrap) as cluster:
+    with admin(target) as cluster:
         state = cluster.describe_group(group).state
         found = group_lag(cluster, group, state).partitions
     if as_json:

@@ -19,7 +19,7 @@ from rich.text import Text
 from roster.cli.admin import REQUEST_TIMEOUT_MS, admin
 from roster.cli.errors import Failure, UserError, one_line
 from roster.cli.groups import picture as group_picture
-from roster.cli.options import NAME, POSITIVE, bootstrap_option
+from roster.cli.options import NAME, POSITIVE, Target, cluster_options
 from roster.cli.output import drop_stdout
 from roster.cli.signals import end_like_ctrl_c
 from roster.client import ClientError
@@ -59,15 +59,15 @@ class View(Protocol):
 @click.option("--once", is_flag=True, help="Look once and end.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a look, each on a line of its own.")
 @click.option("--no-view", is_flag=True, help="Plain lines even on a terminal.")
-@bootstrap_option
-def watch(group: str, interval: float, once: bool, as_json: bool, no_view: bool, bootstrap: str) -> int:
+@cluster_options
+def watch(group: str, interval: float, once: bool, as_json: bool, no_view: bool, target: Target) -> int:
     """Show a live GROUP: owner, lag and rate of each partition, rebalances and other events.
 
     It only reads, from any Kafka, until Ctrl-C. A lost connection is reported and tried again.
     No request returns the generation of a classic group: shown is a lower bound, from the claims in its members'
     subscriptions, if they carry a generation. A group of KIP-848 has an epoch.
     """
-    with admin(bootstrap) as cluster:
+    with admin(target) as cluster:
         first = look(cluster, group)
     if once and first.state == ABSENT:
         raise UserError(f"there is no group {group!r}; the name may be misspelt")
@@ -79,17 +79,17 @@ def watch(group: str, interval: float, once: bool, as_json: bool, no_view: bool,
         if once:
             view.close()
         else:
-            _follow(group, bootstrap, interval, history, view)
+            _follow(group, target, interval, history, view)
     except BrokenPipeError:
         drop_stdout()
     return 0
 
 
-def _follow(group: str, bootstrap: str, interval: float, history: GroupHistory, view: View) -> None:
+def _follow(group: str, target: Target, interval: float, history: GroupHistory, view: View) -> None:
     looks: queue.SimpleQueue[Snapshot | Away | ClientError] = queue.SimpleQueue()
     timeout = min(REQUEST_TIMEOUT_MS / 1000, max(5.0, interval))
     try:
-        with Looker(bootstrap, group, looks.put, every_s=interval, timeout_s=timeout):
+        with Looker(target.bootstrap, group, looks.put, every_s=interval, timeout_s=timeout, security=target.security):
             while True:
                 view.tick()
                 with contextlib.suppress(queue.Empty):

@@ -18,7 +18,7 @@ from roster.cli.errors import Failure, UserError
 from roster.cli.load.formats import open_source
 from roster.cli.load.producer import DEFAULT_MAX_MESSAGE_BYTES, RECORD_OVERHEAD, Tally, open_producer, send
 from roster.cli.load.spool import readable_twice
-from roster.cli.options import INT32, NAME, POSITIVE, bootstrap_option, columns_of
+from roster.cli.options import INT32, NAME, POSITIVE, Target, cluster_options, columns_of
 from roster.cli.signals import deferred_interrupt
 from roster.client import AuthorizationError, TopicExistsError, UnsupportedError
 
@@ -53,7 +53,7 @@ _PLAIN_EVERY_S = 5.0
     help="Leave out rows that cannot be read or are too large, instead of refusing the file.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Progress and result as JSON lines.")
-@bootstrap_option
+@cluster_options
 def load(
     file: Path,
     topic: str,
@@ -64,7 +64,7 @@ def load(
     nulls: tuple[str, ...],
     skip_bad_rows: bool,
     as_json: bool,
-    bootstrap: str,
+    target: Target,
 ) -> None:
     """Send each row of FILE to a topic as one JSON record; FILE may be - for standard input, or a pipe.
 
@@ -75,12 +75,12 @@ def load(
     columns = columns_of(key, "--key") if key is not None else ()
     with readable_twice(file, form) as (path, name):
         source = open_source(path, columns, form, skip_bad=skip_bad_rows, nulls=nulls, name=name)
-        max_message_bytes = _look_up_topic(bootstrap, topic, partitions)
+        max_message_bytes = _look_up_topic(target, topic, partitions)
         checked = source.check(max_message_bytes - RECORD_OVERHEAD)
         if partitions is not None:
-            _ensure_topic(bootstrap, topic, partitions)
+            _ensure_topic(target, topic, partitions)
         tally = Tally()
-        producer = open_producer(bootstrap, tally, max_message_bytes)
+        producer = open_producer(target, tally, max_message_bytes)
         try:
             with _Reporter(topic, checked.rows, as_json) as report, deferred_interrupt() as check_interrupt:
 
@@ -97,12 +97,12 @@ def load(
     _conclude(topic, tally, checked.bad, as_json)
 
 
-def _look_up_topic(bootstrap: str, topic: str, wanted: int | None) -> int:
+def _look_up_topic(target: Target, topic: str, wanted: int | None) -> int:
     """Refuse a topic that is not there or has other partitions than wanted; its `max.message.bytes`."""
-    with admin(bootstrap) as cluster:
+    with admin(target) as cluster:
         there = cluster.list_topics(internal=True).get(topic)
         if there is None and wanted is None:
-            raise UserError(f"--topic: no topic {topic!r} at {bootstrap}; pass --partitions N to create it")
+            raise UserError(f"--topic: no topic {topic!r} at {target.bootstrap}; pass --partitions N to create it")
         if there is not None and wanted is not None and there != wanted:
             raise UserError(f"--partitions: topic {topic!r} has {there}, not {wanted}; leave the option out")
         if there is None:
@@ -112,8 +112,8 @@ def _look_up_topic(bootstrap: str, topic: str, wanted: int | None) -> int:
     return DEFAULT_MAX_MESSAGE_BYTES
 
 
-def _ensure_topic(bootstrap: str, topic: str, partitions: int) -> None:
-    with admin(bootstrap) as cluster, contextlib.suppress(TopicExistsError):
+def _ensure_topic(target: Target, topic: str, partitions: int) -> None:
+    with admin(target) as cluster, contextlib.suppress(TopicExistsError):
         cluster.create_topic(topic, partitions)
 
 

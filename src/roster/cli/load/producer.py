@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING, Any
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from roster.cli.errors import Failure, one_line
+from roster.security.librdkafka import librdkafka_settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from roster.cli.load.source import Records
+    from roster.cli.options import Target
 
 DELIVERY_TIMEOUT_S = 300
 _SLICE_S = 0.02
@@ -70,12 +72,12 @@ class _Trouble(logging.Handler):
 
 
 def open_producer(
-    bootstrap: str, tally: Tally | None = None, max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES
+    target: Target, tally: Tally | None = None, max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES
 ) -> Producer:
     """Open an idempotent producer that keeps trying while the broker is away.
 
     Args:
-        bootstrap: brokers to ask first.
+        target: the cluster.
         tally: gets errors while the producer keeps trying.
         max_message_bytes: the topic's `max.message.bytes`.
 
@@ -89,10 +91,11 @@ def open_producer(
 
     return Producer(
         {
+            **librdkafka_settings(target.security),
             "debug": "msg",
             "error_cb": on_error,
             "message.max.bytes": max(1000, max_message_bytes),
-            "bootstrap.servers": bootstrap,
+            "bootstrap.servers": target.bootstrap,
             "client.id": "roster-load",
             "enable.idempotence": True,
             "acks": "all",

@@ -12,7 +12,7 @@ from roster.assignors import ASSIGNORS, COOPERATIVE_STICKY
 from roster.assignors import tasks as task_assignor
 from roster.cli import strict_json
 from roster.cli.errors import USAGE, UserError
-from roster.cli.options import NAME, bootstrap_option
+from roster.cli.options import NAME, Target, cluster_options
 from roster.cli.plan.assignor_name import AssignorName, evaluate_or_fail
 from roster.cli.plan.lag_options import assignors_with, lag_options
 from roster.cli.plan.output import as_json, explain, explain_tasks, tasks_as_json
@@ -83,7 +83,7 @@ DEFAULT = COOPERATIVE_STICKY.name
 )
 @lag_options
 @click.option("--json", "as_document", is_flag=True, help="With --group: print JSON instead of tables.")
-@bootstrap_option
+@cluster_options
 def plan(
     source: BinaryIO | None,
     names: tuple[str | Assignor, ...],
@@ -92,7 +92,7 @@ def plan(
     with_lag: bool,
     reset: str,
     as_document: bool,
-    bootstrap: str,
+    target: Target,
     **options: float | None,
 ) -> int:
     """Answer problems line by line, or plan for a live group; the exit code."""
@@ -107,7 +107,7 @@ def plan(
         known = assignors_with(options, chosen)
         assignors = [known[each] if isinstance(each, str) else each for each in dict.fromkeys(chosen)]
         return _plan_group(
-            group, bootstrap, assignors, with_lag=with_lag, reset=reset, explained=explained, as_document=as_document
+            group, target, assignors, with_lag=with_lag, reset=reset, explained=explained, as_document=as_document
         )
     names = names or (DEFAULT,)
     if len(names) != 1:
@@ -164,7 +164,7 @@ def _print_line(document: object) -> None:
 
 def _plan_group(
     group: str,
-    bootstrap: str,
+    target: Target,
     assignors: Sequence[Assignor],
     *,
     with_lag: bool,
@@ -177,7 +177,7 @@ def _plan_group(
     from roster.client import GroupEmptyError, GroupTypeError, live_group  # noqa: PLC0415
 
     wanted = with_lag or any(assignor.wants_lag for assignor in assignors)
-    with admin(bootstrap) as cluster:
+    with admin(target) as cluster:
         try:
             live = live_group(cluster, group, with_lag=wanted, auto_offset_reset=reset)
         except (GroupEmptyError, GroupTypeError) as error:

@@ -8,7 +8,17 @@ import click
 
 from roster.cli.admin import admin
 from roster.cli.errors import UserError
-from roster.cli.options import INT32, NAME, bootstrap_option, confirm, json_option, require_yes, yes_option
+from roster.cli.options import (
+    INT32,
+    NAME,
+    Target,
+    cluster_options,
+    cluster_options_but_config,
+    confirm,
+    json_option,
+    require_yes,
+    yes_option,
+)
 from roster.cli.output import print_json, print_table
 from roster.cli.topics.read import read
 from roster.console.text import counted
@@ -39,10 +49,10 @@ topics.add_command(read)
 @topics.command("list", short_help="List topics, their partitions and offsets.")
 @click.option("--internal", is_flag=True, help="Show the cluster's own topics too.")
 @json_option
-@bootstrap_option
-def list_(internal: bool, as_json: bool, bootstrap: str) -> None:
+@cluster_options
+def list_(internal: bool, as_json: bool, target: Target) -> None:
     """List topics, their partitions, and the offsets they hold."""
-    with admin(bootstrap) as cluster:
+    with admin(target) as cluster:
         counts = cluster.list_topics(internal=internal)
         partitions = [TopicPartition(name, number) for name, count in counts.items() for number in range(count)]
         begins, ends = cluster.beginning_offsets(partitions), cluster.end_offsets(partitions)
@@ -67,15 +77,15 @@ def list_(internal: bool, as_json: bool, bootstrap: str) -> None:
 @click.option(
     "--config", "configs", type=NAME, metavar="NAME=VALUE", multiple=True, help="A setting of the topic; repeatable."
 )
-@bootstrap_option
-def create(name: str, partitions: int, replication: int | None, configs: tuple[str, ...], bootstrap: str) -> None:
+@cluster_options_but_config
+def create(name: str, partitions: int, replication: int | None, configs: tuple[str, ...], target: Target) -> None:
     """Create the topic NAME."""
     _check_name(name)
     for setting in configs:
         if not setting.partition("=")[0] or "=" not in setting:
             raise UserError(f"--config: {setting!r} is not NAME=VALUE")
     pairs = dict(setting.split("=", 1) for setting in configs)
-    with admin(bootstrap) as cluster:
+    with admin(target) as cluster:
         cluster.create_topic(name, partitions, replication=replication or -1, configs=pairs or None)
     click.echo(f"created {name} with {counted(partitions, 'partition')}")
 
@@ -93,10 +103,10 @@ def _check_name(name: str) -> None:
 @topics.command(short_help="Show leader, replicas and offsets of partitions.")
 @click.argument("name", type=NAME)
 @json_option
-@bootstrap_option
-def describe(name: str, as_json: bool, bootstrap: str) -> None:
+@cluster_options
+def describe(name: str, as_json: bool, target: Target) -> None:
     """Describe the partitions of the topic NAME: leader, replicas, log start and end offset."""
-    with admin(bootstrap) as cluster:
+    with admin(target) as cluster:
         topic = cluster.describe_topic(name)
         partitions = [TopicPartition(name, each.partition) for each in topic.partitions]
         begins, ends = cluster.beginning_offsets(partitions), cluster.end_offsets(partitions)
@@ -126,10 +136,10 @@ def _listed(value: object) -> object:
 @topics.command(short_help="Raise the number of partitions of a topic.")
 @click.argument("name", type=NAME)
 @click.argument("total", type=click.IntRange(1, INT32))
-@bootstrap_option
-def grow(name: str, total: int, bootstrap: str) -> None:
+@cluster_options
+def grow(name: str, total: int, target: Target) -> None:
     """Raise the number of partitions of the topic NAME to TOTAL."""
-    with admin(bootstrap) as cluster:
+    with admin(target) as cluster:
         before = len(cluster.describe_topic(name).partitions)
         if total <= before:
             raise UserError(f"TOTAL: {name} has {before} partitions already; a topic can only grow")
@@ -140,11 +150,11 @@ def grow(name: str, total: int, bootstrap: str) -> None:
 @topics.command(short_help="Delete a topic and its records.")
 @click.argument("name", type=NAME)
 @yes_option
-@bootstrap_option
-def delete(name: str, yes: bool, bootstrap: str) -> None:
+@cluster_options
+def delete(name: str, yes: bool, target: Target) -> None:
     """Delete the topic NAME and its records; asks first. The cluster's own topics are refused."""
     require_yes(yes, f"deletes topic {name} and all its records")
-    with admin(bootstrap) as cluster:
+    with admin(target) as cluster:
         if name in INTERNAL or cluster.describe_topic(name).internal:
             raise UserError(f"NAME: {name} is an internal topic; the cluster keeps its own state in it")
         confirm(yes, f"Delete topic {name} and all its records?")

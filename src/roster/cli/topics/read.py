@@ -10,7 +10,7 @@ import click
 from roster._extras import missing_error
 from roster.cli.admin import admin
 from roster.cli.errors import Failure, UserError
-from roster.cli.options import INT32, NAME, bootstrap_option
+from roster.cli.options import INT32, NAME, Target, cluster_options
 from roster.cli.places import PLACES, locate, parse_place
 from roster.cli.topics.record_output import as_json as to_json
 from roster.cli.topics.record_output import as_line
@@ -44,7 +44,7 @@ _MOST_LAST = 1_000_000
     help="read_committed leaves out transactions that are open or aborted.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object a record.")
-@bootstrap_option
+@cluster_options
 def read(
     topic: str,
     start: str | None,
@@ -54,7 +54,7 @@ def read(
     only: tuple[int, ...],
     isolation_level: str,
     as_json: bool,
-    bootstrap: str,
+    target: Target,
 ) -> None:
     """Print the records of TOPIC, a line each: partition, offset, time, key, value, headers.
 
@@ -67,13 +67,13 @@ def read(
     reader_class = _load_reader()
     begin_at = parse_place(start or ("latest" if follow and last is None else "earliest"), "--from")
     end_at = parse_place(stop or "latest", "--to")
-    with admin(bootstrap) as cluster:
+    with admin(target) as cluster:
         chosen = _choose(topic, [each.partition for each in cluster.describe_topic(topic).partitions], only)
         begins, ends = cluster.beginning_offsets(chosen), cluster.end_offsets(chosen)
         starts, _ = locate(cluster, begin_at, chosen, begins, ends)
         stops, _ = locate(cluster, end_at, chosen, begins, ends)
     printer = _Printer(as_json, len(str(max(tp.partition for tp in chosen))), len(str(max(ends.values()))))
-    reader = reader_class(bootstrap, isolation_level)
+    reader = reader_class(target, isolation_level)
     if last is not None:
         printer.print(reader.last(last, starts, stops))
         starts = stops

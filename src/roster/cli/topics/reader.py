@@ -17,9 +17,12 @@ from confluent_kafka import TopicPartition as Assigned
 from roster.cli.errors import Failure, one_line
 from roster.cli.signals import deferred_interrupt
 from roster.model import TopicPartition
+from roster.security.librdkafka import librdkafka_settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+
+    from roster.cli.options import Target
 
 UNREACHABLE_PATIENCE_S = 10.0
 """How long an error of the connection may last before a read that has an end gives up."""
@@ -43,12 +46,13 @@ class Reader:
     A consumer of librdkafka must have a group id; this one never subscribes, so no group of that name comes to be.
     """
 
-    def __init__(self, bootstrap: str, isolation_level: str) -> None:
+    def __init__(self, target: Target, isolation_level: str) -> None:
         self._trouble = ""
         silent = logging.Logger("roster.read")
         silent.addHandler(logging.NullHandler())
         self._settings = {
-            "bootstrap.servers": bootstrap,
+            **librdkafka_settings(target.security),
+            "bootstrap.servers": target.bootstrap,
             "client.id": "roster-read",
             "group.id": "roster-topics-read",
             "enable.auto.commit": False,
