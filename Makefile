@@ -4,12 +4,13 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 OLDEST := .venv-oldest
+CLUSTER := .venv-cluster
 PYTEST_ARGS ?=
 # Leaves out what tests/conftest.py marks; neighbouring tests share a process and its fixtures, and pytest keeps what it compiled.
 UNIT = PYTHONDONTWRITEBYTECODE= HYPOTHESIS_PROFILE=quick $(BIN)/pytest -q --numprocesses auto --dist worksteal \
 	-m "not real and not spark and not process"
 
-.PHONY: help setup demo unit test test-spark-oldest coverage check bench docs dist clean
+.PHONY: help setup demo cluster unit test test-spark-oldest coverage check bench docs dist clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -23,6 +24,11 @@ $(STAMP): pyproject.toml constraints.txt
 
 demo: setup  ## two applications share a topic through failures, on this machine
 	$(BIN)/roster demo
+
+cluster: dist  ## a Spark master and two workers on this machine, with the wheel; Ctrl-C ends them
+	$(PYTHON) -m venv --clear $(CLUSTER)
+	$(CLUSTER)/bin/pip install --quiet --constraint constraints.txt "$$(echo dist/*.whl)[spark]"
+	$(CLUSTER)/bin/python tests/spark/standalone.py
 
 unit: setup  ## tests without JVM, Spark and other processes, few examples, parallel: a minute
 	$(UNIT) $(PYTEST_ARGS)
@@ -60,4 +66,4 @@ dist: setup  ## the wheel and the source archive, in dist/
 	$(BIN)/python -m build --quiet --outdir dist .
 
 clean:  ## remove all that the targets above made
-	rm -rf $(VENV) $(OLDEST) build dist site htmlcov .coverage* .cache .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
+	rm -rf $(VENV) $(OLDEST) $(CLUSTER) build dist site htmlcov .coverage* .cache .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

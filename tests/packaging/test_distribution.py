@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -12,6 +14,7 @@ import pytest
 
 import roster
 from roster._extras import DISTRIBUTION, EXTRAS, install_command
+from roster.spark.fetch import native
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "roster"
@@ -170,3 +173,21 @@ raise SystemExit(run(["broker"]))
     assert done.stderr == (
         "roster: error: the embedded broker runs on Linux and macOS only; on Windows run it in WSL or in a container\n"
     )
+
+
+@pytest.mark.process
+def test_the_reading_task_works_from_a_zip_file_as_spark_ships_it(tmp_path: Path) -> None:
+    archive = shutil.make_archive(str(tmp_path / "roster"), "zip", SOURCE.parent, "roster")
+    script = "import roster.spark.reader, roster.spark.fetch.native as n; print(n.__file__, n._digest())"
+    answer = subprocess.run(
+        [sys.executable, "-c", script],
+        env={**os.environ, "PYTHONPATH": archive},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert answer.returncode == 0, answer.stderr
+    place, digest = answer.stdout.split()
+    assert place.startswith(archive)
+    assert digest == native._digest()

@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import queue
-import re
 import signal
 import subprocess
 import sys
@@ -17,11 +16,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import pyarrow.dataset as ds
-import pyspark
 import pytest
 
 from roster.spark import ParquetSink
 from tests.spark.spark_topics import until
+from tests.spark.standalone import Standalone
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -76,6 +75,16 @@ class Application:
         """To everything the application started: driver, JVM and workers."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, number)
+
+    def executors(self) -> list[int]:
+        """Process ids of the executors that run as processes of their own."""
+        found = []
+        for path in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):  # it has ended
+                ours = os.getsid(int(path.name)) == self.process.pid
+                if ours and b"CoarseGrainedExecutorBackend" in (path / "cmdline").read_bytes():
+                    found.append(int(path.name))
+        return found
 
     def stop(self) -> None:
         """SIGTERM to the driver, as a supervisor sends it."""
@@ -221,14 +230,22 @@ def test_a_paused_application_that_wakes_up_after_its_partitions_moved_writes_no
     assert counted(out) == topics.everything(topic)
 
 
-@pytest.mark.timeout(420)
-def test_executors_in_processes_of_their_own(topics: Topics, group: str, tmp_path: Path) -> None:
+@pytest.mark.timeout(560)
+def test_an_executor_killed_mid_batch_leaves_the_output_exact(
+    topics: Topics, group: str, hold: Path, tmp_path: Path
+) -> None:
     topic, out = topics.create(3, 3000), tmp_path / "out"
-    common = [topics.bootstrap, group, topic, str(out), "--most", "2000", "--available-now"]
+    common = [topics.bootstrap, group, topic, str(out), "--most", "2000", "--available-now", "--hold", str(hold)]
+    hold.touch()
     with Application(*common, "--master", "local-cluster[2,1,512]", log=tmp_path / "a.log") as application:
         # Three JVMs start one after the other before the first batch.
-        application.hears("batch", 200)
-        application.hears("end")
+        application.hears("batch", 300)
+        until_held(hold, lambda: None)
+        executors = application.executors()
+        assert len(executors) == 2
+        os.kill(executors[0], signal.SIGKILL)
+        hold.unlink()
+        application.hears("end", 200)
         assert application.ends() == 0
     assert counted(out) == topics.everything(topic)
 
@@ -241,47 +258,3 @@ def test_a_standalone_master_and_worker_started_from_the_wheel(topics: Topics, g
             application.hears("end")
             assert application.ends() == 0
     assert counted(out) == topics.everything(topic)
-
-
-class Standalone:
-    """A Spark master and one worker on ports of the system's choice."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._processes: list[subprocess.Popen[bytes]] = []
-        self.master = ""
-
-    def __enter__(self) -> Self:
-        self._start("Master", "--host", "127.0.0.1", "--port", "0", "--webui-port", "0")
-        self.master = self._reads("Master", r"(spark://127\.0\.0\.1:\d+)")
-        self._start(
-            "Worker", "--host", "127.0.0.1", "--port", "0", "--webui-port", "0", "--cores", "1", "--memory", "1g",
-            "--work-dir", str(self._folder / "work"), self.master,
-        )  # fmt: skip
-        self._reads("Worker", "(Successfully registered)")
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for process in reversed(self._processes):
-            os.killpg(process.pid, signal.SIGTERM)
-            process.wait(30)
-
-    def _start(self, part: str, *arguments: str) -> None:
-        home = Path(pyspark.__file__).parent
-        environment = {"SPARK_HOME": str(home), "SPARK_DAEMON_MEMORY": "256m", "SPARK_SCALA_VERSION": "2.13"}
-        with (self._folder / f"{part}.log").open("wb") as log:
-            process = subprocess.Popen(
-                [home / "bin" / "spark-class", f"org.apache.spark.deploy.{part.lower()}.{part}", *arguments],
-                env={**os.environ, **environment},
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
-        self._processes.append(process)
-
-    def _reads(self, part: str, pattern: str) -> str:
-        def found() -> str | None:
-            match = re.search(pattern, (self._folder / f"{part}.log").read_text())
-            return match and match[1]
-
-        return str(until(found, START_SECONDS, f"{part} says {pattern}"))

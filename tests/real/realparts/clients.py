@@ -39,6 +39,8 @@ class Settings:
     rebalance_ms: int = 20_000
     metadata_ms: int = 500
     extra: dict[str, str] = field(default_factory=dict)
+    protocol: str = "classic"
+    """Java's and librdkafka's `group.protocol`; with "consumer" (KIP-848) assignor and times are the broker's."""
 
 
 class Member:
@@ -254,6 +256,7 @@ class HostedMember(Member):
             "heartbeat_ms": chosen.heartbeat_ms,
             "rebalance_ms": chosen.rebalance_ms,
             "metadata_ms": chosen.metadata_ms,
+            "protocol": chosen.protocol,
         }
         return {**common, "java": self._java_properties()} if self.kind == "java" else common
 
@@ -263,17 +266,20 @@ class HostedMember(Member):
             "bootstrap.servers": self.bootstrap,
             "group.id": self.group,
             "client.id": self.client_id,
-            "group.protocol": "classic",
-            "partition.assignment.strategy": ",".join(JAVA_ASSIGNORS[name] for name in chosen.assignors),
+            "group.protocol": chosen.protocol,
             "enable.auto.commit": "false",
             "auto.offset.reset": "earliest",
-            "session.timeout.ms": str(chosen.session_ms),
-            "heartbeat.interval.ms": str(chosen.heartbeat_ms),
             "max.poll.interval.ms": str(chosen.rebalance_ms),
             "metadata.max.age.ms": str(chosen.metadata_ms),
             "allow.auto.create.topics": "false",
             **chosen.extra,
         }
+        if chosen.protocol == "classic":
+            properties |= {
+                "partition.assignment.strategy": ",".join(JAVA_ASSIGNORS[name] for name in chosen.assignors),
+                "session.timeout.ms": str(chosen.session_ms),
+                "heartbeat.interval.ms": str(chosen.heartbeat_ms),
+            }
         if chosen.instance:
             properties["group.instance.id"] = chosen.instance
         return properties

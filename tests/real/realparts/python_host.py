@@ -254,16 +254,20 @@ class Confluent(Consumer):
             "bootstrap.servers": config["bootstrap"],
             "group.id": config["group"],
             "client.id": config["client_id"],
-            "partition.assignment.strategy": ",".join(config["assignors"]),
+            "group.protocol": config["protocol"],
             "enable.auto.commit": False,
             "auto.offset.reset": "earliest",
-            "session.timeout.ms": config["session_ms"],
-            "heartbeat.interval.ms": config["heartbeat_ms"],
             "max.poll.interval.ms": config["rebalance_ms"],
             "topic.metadata.refresh.interval.ms": config["metadata_ms"],
             "metadata.max.age.ms": max(3 * config["metadata_ms"], 1000),
             "fetch.wait.max.ms": 100,
         }
+        if config["protocol"] == "classic":
+            settings |= {
+                "partition.assignment.strategy": ",".join(config["assignors"]),
+                "session.timeout.ms": config["session_ms"],
+                "heartbeat.interval.ms": config["heartbeat_ms"],
+            }
         if config.get("instance"):
             settings["group.instance.id"] = config["instance"]
         self.errors = (confluent_kafka.KafkaException,)

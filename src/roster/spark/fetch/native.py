@@ -12,6 +12,7 @@ import ctypes
 import hashlib
 import logging
 import os
+import pkgutil
 import tempfile
 from contextlib import suppress
 from functools import cache
@@ -128,8 +129,9 @@ def _features() -> str:
 @cache
 def _digest() -> str:
     """Return a digest of sources, compiler and processor."""
-    folder = Path(layout.__file__).parent
-    made_from = [(folder / f"{name}.py").read_bytes() for name in ("kernel", "layout")] + [Path(__file__).read_bytes()]
+    sources = (("roster.wire.columns", "kernel.py"), ("roster.wire.columns", "layout.py"), (__package__, "native.py"))
+    # Through the import system, as the package may lie in a zip file (--py-files).
+    made_from = [pkgutil.get_data(*source) or b"" for source in sources]
     made_for = [version("numba"), version("llvmlite"), llvm.get_process_triple(), llvm.get_host_cpu_name(), _features()]
     return hashlib.sha256(b"\0".join([*made_from, *(text.encode() for text in made_for)])).hexdigest()[:32]
 
