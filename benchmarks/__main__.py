@@ -23,6 +23,7 @@ SECTIONS = {
     "tasks": "the task assignor against Kafka Streams",
     "pipeline": "Spark reading from a group",
     "handover": "partitions that move between applications",
+    "trickle": "CPU and latency of a slow topic",
 }
 
 

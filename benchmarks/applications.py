@@ -18,7 +18,7 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from confluent_kafka import Producer
 
@@ -59,6 +59,14 @@ class Stream:
             sent = due
 
 
+class Committed(NamedTuple):
+    """A committed batch: when (seconds since the epoch), when its ranges were planned, and its partitions."""
+
+    at: float
+    planned: float
+    partitions: set[int]
+
+
 class Application:
     """One application in a process of its own; `batches` fills while it runs."""
 
@@ -70,8 +78,7 @@ class Application:
             text=True,
             start_new_session=True,
         )
-        self.batches: list[tuple[float, dict[int, tuple[int, int]]]] = []
-        """Time (seconds since the epoch) and offsets by partition of each committed batch."""
+        self.batches: list[Committed] = []
         self.up = threading.Event()
         self._thread = threading.Thread(target=self._read, daemon=True)
         self._thread.start()
@@ -82,7 +89,7 @@ class Application:
             with contextlib.suppress(json.JSONDecodeError):
                 said = json.loads(line)
                 if "ranges" in said:
-                    self.batches.append((said["at"], {int(p): tuple(span) for p, span in said["ranges"].items()}))
+                    self.batches.append(Committed(said["at"], said["planned"], {int(p) for p in said["ranges"]}))
                 self.up.set()
 
     def cpu(self) -> float:
@@ -150,7 +157,7 @@ def main() -> None:
 
     def report(progress: Progress) -> None:
         ranges = {partition.partition: span for partition, span in progress.ranges.items()}
-        say(at=time.time(), ranges=ranges, generation=progress.generation, phases=dict(progress.phases))
+        say(at=time.time(), planned=progress.started_at / 1000, ranges=ranges, phases=dict(progress.phases))
 
     spark = session("bench", "local[1]", spark_sql_shuffle_partitions=1, spark_driver_memory="512m")
     spark.sparkContext.setLogLevel("ERROR")

@@ -26,7 +26,7 @@ from roster.client import Admin
 from roster.testing.broker import BrokerProcess
 
 SESSION_MS = 10_000
-PATIENCE = 180.0
+PATIENCE = 600.0
 """Seconds until a change must be over."""
 
 
@@ -34,7 +34,7 @@ def await_batches(applications: Sequence[Application], since: float, least: int 
     """Wait until each application has committed a batch, and together those of all partitions, after `since`."""
     until = time.monotonic() + PATIENCE
     while time.monotonic() < until:
-        done = [{p for at, ranges in a.batches if at > since for p in ranges} for a in applications]
+        done = [set().union(*(batch.partitions for batch in a.batches if batch.at > since)) for a in applications]
         if all(done) and len(set().union(*done)) >= least:
             return
         time.sleep(0.1)
@@ -45,10 +45,10 @@ def commits(applications: Sequence[Application], begin: float, end: float) -> di
     """Of each partition the times of committed batches with records of it, and the application."""
     found: dict[int, list[tuple[float, int]]] = {p: [] for p in range(PARTITIONS)}
     for index, application in enumerate(applications):
-        for at, ranges in list(application.batches):
-            if begin <= at <= end:
-                for partition in ranges:
-                    found[partition].append((at, index))
+        for batch in list(application.batches):
+            if begin <= batch.at <= end:
+                for partition in batch.partitions:
+                    found[partition].append((batch.at, index))
     return {partition: sorted(times) for partition, times in found.items()}
 
 
@@ -101,7 +101,7 @@ def main(words: Sequence[str] | None = None) -> None:
         started = time.time()
         second = application()
         await_batches([second], started, PARTITIONS // 2)
-        joined = second.batches[0][0]
+        joined = second.batches[0].at
         time.sleep(15)
         report("an application joins", [first, second], started, minute, time.time() - started)
         print(f"{'':<4}its first batch was committed {joined - started:.1f} s after its process began", flush=True)

@@ -98,6 +98,8 @@ class FakeMember:
 class FakeSink(Sink):
     """Exactly once like `ParquetSink` when `exact`, else without a position."""
 
+    default_trigger_interval_ms = 0
+
     def __init__(self, *, exact: bool = True) -> None:
         self.exact = exact
         self.positions: dict[TopicPartition, int] = {}

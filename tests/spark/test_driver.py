@@ -155,6 +155,14 @@ def test_a_batch_whose_partitions_were_lost_was_not_too_large() -> None:
     assert [batch.offsets for batch in stage.runner.batches] == [8, 8, 2]
 
 
+def test_partitions_that_were_just_assigned_do_not_wait_for_the_sinks_interval() -> None:
+    stage = Stage(ends={P0: 10, P1: 20, P2: 30})
+    stage.sink.default_trigger_interval_ms = 600_000
+    stage.member.script = [lambda: stage.member.become(P0, P1, P2, generation=2)]
+    stage.run()
+    assert [set(batch.ranges) for batch in stage.runner.batches] == [{P0, P1}, {P2}]
+
+
 def test_batches_are_sized_by_the_rate_of_those_before() -> None:
     stage = Stage(target_batch_ms=1_000, rebalance_timeout_ms=300_000)
     stage.loop._size.done(5, 1.0)

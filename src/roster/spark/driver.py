@@ -30,6 +30,7 @@ log = logging.getLogger(__name__)
 
 _SLICE = 0.2  # seconds between two looks at `stop` while waiting
 _RETRY = 0.2  # seconds before a retry
+_SHORT_PAUSE = 1.0  # seconds
 _GIVE_UP = 10.0  # seconds for which a stopping pipeline retries the commit of its last batch
 
 
@@ -140,7 +141,8 @@ class DriverLoop:
         ClientError if the run cannot go on, and what a function, a task or the sink raised.
         """
         self._starting_positions.note_topics()
-        if self._options.trigger_interval_ms is None and self._sink.default_trigger_interval_ms and not available_now:
+        interval = self._options.trigger_interval_ms
+        if interval is None and self._sink.default_trigger_interval_ms > 1_000 and not available_now:
             self._reporter.line(
                 "small batches start apart, the sink's default; trigger_interval_ms changes it",
                 seconds=self._sink.default_trigger_interval_ms / 1000,
@@ -249,7 +251,8 @@ class DriverLoop:
         if available_now or (most is not None and sum(span.size for span in available.values()) >= most):
             return 0.0
         left = self._batch_started + self._sink.default_trigger_interval_ms / 1000 - now
-        return min(left, self._options.poll_interval_ms / 1000)
+        # Looks in between find out whether a batch is full by now, which is of use in a long pause only.
+        return left if left < _SHORT_PAUSE else min(left, self._options.poll_interval_ms / 1000)
 
     def _adopt(self, ownership: Ownership) -> None:
         """Drop the positions of partitions no longer owned and find those of newly assigned ones."""
@@ -269,6 +272,8 @@ class DriverLoop:
         found, uncommitted = self._starting_positions.find(sorted(new), self._owner(ownership))
         self._positions = {**kept, **found}
         self._targets = {p: end for p, end in self._targets.items() if p in ownership.partitions}
+        if new:
+            self._batch_started = float("-inf")  # what they hold has waited for its owner
         self._adopted = ownership
         if uncommitted:
             self._commit_starts({p: found[p] for p in uncommitted}, ownership)
