@@ -33,18 +33,23 @@ class ArrowFunction:
     def __call__(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """Yield the function's record batches. Raise FunctionError if it raises, or for other columns than declared."""
         try:
-            yield from self._results(batch)
-        except _UnfitError as error:
-            raise FunctionError(f"{error}, given {_records(batch)}") from None
+            yield from self.results(batch)
         except Exception as error:
-            passing = isinstance(error, (OSError, MemoryError))
-            narrowed = batch if passing else self._narrow(batch, type(error))
-            problem = f"{type(error).__name__}: {' '.join(str(error).split())}"
-            details = "".join(traceback.format_exception(error))
-            problem = f"{problem} ({_place(error)}), given {_records(narrowed)}"
-            raise FunctionError(problem, passing=passing, details=details) from error
+            raise self.failure(error, batch) from (None if isinstance(error, _UnfitError) else error)
 
-    def _results(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    def failure(self, error: Exception, batch: pa.RecordBatch, *, narrow: bool = True) -> FunctionError:
+        """Make a FunctionError of what `results` raised; with `narrow` find the record by calling it with parts."""
+        if isinstance(error, _UnfitError):
+            return FunctionError(f"{error}, given {_records(batch)}", unfit=True)
+        passing = isinstance(error, (OSError, MemoryError))
+        narrowed = self._narrow(batch, type(error)) if narrow and not passing else batch
+        problem = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        details = "".join(traceback.format_exception(error))
+        problem = f"{problem} ({_place(error)}), given {_records(narrowed)}"
+        return FunctionError(problem, passing=passing, details=details)
+
+    def results(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """Yield the function's record batches; raises what it raises."""
         mapped = self._function(batch)
         if isinstance(mapped, pa.RecordBatch):
             mapped = iter((mapped,))
@@ -89,7 +94,7 @@ class ArrowFunction:
 
     def _raises(self, batch: pa.RecordBatch, kind: type[Exception]) -> bool:
         try:
-            for _ in self._results(batch):
+            for _ in self.results(batch):
                 pass
         except Exception as error:
             return type(error) is kind

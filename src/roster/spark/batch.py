@@ -121,6 +121,8 @@ class Progress:
     tasks: int
     phases: Mapping[str, int] = field(default_factory=dict)
     """Milliseconds by phase: plan, work (read, transform and write), sink (its commit), group (the offsets' commit)."""
+    dead_letters: int = 0
+    """Records among `rows` that went to the dead-letter topic."""
 
     @property
     def rows_per_second(self) -> float:

@@ -36,10 +36,14 @@ _GIVE_UP = 10.0  # seconds for which a stopping pipeline retries the commit of i
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Result of a batch that is not committed: what `Sink.write` returned, and the number of records read."""
+    """Result of a batch that is not committed.
+
+    What `Sink.write` returned, the number of records read, and of those in the dead-letter topic.
+    """
 
     staged: Any
     rows: int
+    dead_letters: int = 0
 
 
 class Runner(Protocol):
@@ -228,6 +232,7 @@ class DriverLoop:
                 started_at=timer.started_at,
                 duration_ms=timer.duration_ms,
                 rows=outcome.rows,
+                dead_letters=outcome.dead_letters,
                 ranges=ranges,
                 lag={p: max(ends[p] - position, 0) for p, position in self._positions.items() if p in ends},
                 tasks=len(tasks),

@@ -24,10 +24,10 @@ class FunctionError(PipelineError):
     logger `roster.spark.execution` writes it at debug level.
     """
 
-    def __init__(self, problem: str, *, passing: bool = False, details: str = "") -> None:
-        """`passing` is True for errors that a retry may clear (OSError, MemoryError)."""
+    def __init__(self, problem: str, *, passing: bool = False, unfit: bool = False, details: str = "") -> None:
+        """`passing` is True for errors that a retry may clear (OSError, MemoryError), `unfit` for wrong columns."""
         super().__init__(problem, field="map_arrow")
-        self.passing, self.details = passing, details
+        self.passing, self.unfit, self.details = passing, unfit, details
 
 
 class SinkFencedError(PipelineError):

@@ -21,7 +21,7 @@ from roster.spark.batch import Batch, Split
 from roster.spark.driver import Outcome
 from roster.spark.errors import FunctionError, PipelineError
 from roster.spark.executors import SlotProbe, task_counts
-from roster.spark.reader import ReaderConfig, ReadError, ReadTask
+from roster.spark.reader import Counts, ReaderConfig, ReadError, ReadTask
 from roster.spark.sinks.base import Sink
 from roster.spark.streaming_only import WAY_OUT, checked
 
@@ -55,7 +55,7 @@ class SparkRunner:
         self._schema = config.schema if schema is None else schema
         self._function = None if function is None else ArrowFunction(function, arrow_schema(self._schema))
         self._context = spark.sparkContext
-        self._counted: Accumulator[dict[int, int]] = self._context.accumulator({}, _ByTask())
+        self._counted: Accumulator[dict[int, Counts]] = self._context.accumulator({}, _ByTask())
         self._failed: Accumulator[dict[int, tuple[str, str]]] = self._context.accumulator({}, _ByTask())
         self._prefix = f"roster-{config.group}-{uuid.uuid4().hex[:8]}"
         self._job_group: str | None = None
@@ -119,7 +119,8 @@ class SparkRunner:
         if self._failed.value:
             sink.abort(staged, batch)
             raise self._function_error()
-        return Outcome(staged, sum(self._counted.value.values()))
+        counts = self._counted.value.values()
+        return Outcome(staged, sum(c.records for c in counts), sum(c.dead_letters for c in counts))
 
     def _function_error(self) -> FunctionError:
         problem, details = min(self._failed.value.items())[1]

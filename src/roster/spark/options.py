@@ -74,6 +74,7 @@ class Options:
     rack_id: str | None = None
     capacity: int | None = None
     """Number of plain members that the application counts for; None: the tasks that Spark runs at once."""
+    dead_letter_topic: str | None = None
     security: Security = PLAINTEXT
     reader_options: Mapping[str, str | int | bool] = field(default_factory=dict, repr=False)
 
@@ -97,7 +98,19 @@ class Options:
             MemberConfig(group=self.group, selection=selection, **member)
         except ConfigError as error:
             raise PipelineError(str(error), field=error.option) from None
+        self._check_dead_letter_topic()
         check_reader_options(self.group, self.reader_options)
+
+    def _check_dead_letter_topic(self) -> None:
+        topic = self.dead_letter_topic
+        if topic is None:
+            return
+        if not isinstance(topic, str) or not is_legal_name(topic):
+            raise PipelineError(f"{topic!r} is not a topic name", field="dead_letter_topic", fix=f"Use {NAME_RULE}")
+        if self.topics.fullmatch(topic) if isinstance(self.topics, re.Pattern) else topic in self.topics:
+            raise PipelineError(
+                f"the pipeline reads {topic!r} itself", field="dead_letter_topic", fix="Name a topic of its own"
+            )
 
 
 _SET_ELSEWHERE = {

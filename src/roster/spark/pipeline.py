@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from roster.assignors import Assignor, as_tuple
-from roster.client import DEFAULT_ASSIGNORS
+from roster.client import DEFAULT_ASSIGNORS, Admin, UnknownTopicError, UnreachableError
 from roster.security import Security
 from roster.spark.batch import Batch, Progress
 from roster.spark.errors import PipelineError
@@ -72,6 +72,7 @@ class Pipeline:
         read_timeout_ms: int = 60_000,
         start_timeout_ms: int = 60_000,
         max_batch_ms: int = 300_000,
+        dead_letter_topic: str | None = None,
         assignors: str | Assignor | Sequence[str | Assignor] = DEFAULT_ASSIGNORS,
         session_timeout_ms: int = 45_000,
         heartbeat_interval_ms: int = 1_000,
@@ -117,6 +118,8 @@ class Pipeline:
             start_timeout_ms: ms to reach a broker and the group's coordinator, at start.
             max_batch_ms: ms in which some task of a batch must finish; else the batch is cancelled and the group left
                 (as with a consumer's max.poll.interval.ms) until Spark has a slot again.
+            dead_letter_topic: topic for records that the `map_arrow` function raises at, with headers that name source
+                and error as in Kafka Connect; at least once. None: such a record ends the run.
             assignors: assignors that the group may use, most wanted first, by name or, with options, as an Assignor:
                 lag_cooperative_sticky(LagOptions(max_skew=0.5)) of roster.assignors.
             session_timeout_ms: ms without a heartbeat after which the coordinator removes the member.
@@ -159,6 +162,7 @@ class Pipeline:
             read_timeout_ms=read_timeout_ms,
             start_timeout_ms=start_timeout_ms,
             max_batch_ms=max_batch_ms,
+            dead_letter_topic=dead_letter_topic,
             assignors=as_tuple(assignors),
             session_timeout_ms=session_timeout_ms,
             heartbeat_interval_ms=heartbeat_interval_ms,
@@ -201,7 +205,8 @@ class Pipeline:
         the tasks with every batch, so it must not refer to the session, open files or other state of the driver.
 
         Raises PipelineError if `function` is not callable or was given before. An error of the function ends the run
-        with FunctionError.
+        with FunctionError, which names topic, partition and offset of the record; with `dead_letter_topic` the record
+        goes there, and the run goes on.
         """
         if self._function is not None:
             raise PipelineError("given twice", field="map_arrow", fix="Compose the two functions")
@@ -373,6 +378,25 @@ class Pipeline:
                 self._last_progress, self._run_now = self.last_progress, None
                 self._active = False
 
+    def _check_dead_letters(self) -> None:
+        options = self._options
+        if options.dead_letter_topic is None:
+            return
+        if self._function is None:
+            raise PipelineError(
+                "only the function of map_arrow can send records there", field="dead_letter_topic", fix="Use map_arrow"
+            )
+        admin = Admin(options.bootstrap, request_timeout_ms=options.start_timeout_ms, security=options.security)
+        with admin, contextlib.suppress(UnreachableError):  # the member tries for longer
+            try:
+                admin.describe_topic(options.dead_letter_topic)
+            except UnknownTopicError:
+                raise PipelineError(
+                    f"there is no topic {options.dead_letter_topic!r}",
+                    field="dead_letter_topic",
+                    fix=f"Create it, for example with `roster topics create {options.dead_letter_topic}`",
+                ) from None
+
     def _run(self, reporter: Reporter, *, available_now: bool) -> None:
         sink = self._sink
         if sink is None:
@@ -380,6 +404,7 @@ class Pipeline:
                 "the pipeline has no sink", field="write", fix="Call write(sink) or foreach_batch(function) first"
             )
         check_session(self._spark)
+        self._check_dead_letters()
         client_id = self._options.client_id or client_id_of(self._spark.sparkContext.appName or "")
         options = replace(self._options, client_id=client_id)
         config = ReaderConfig(
@@ -391,6 +416,7 @@ class Pipeline:
             include_headers=options.include_headers,
             options=options.reader_options,
             security=options.security,
+            dead_letter_topic=options.dead_letter_topic,
             compiled=compiled(),
         )
         runner = SparkRunner(self._spark, config, self._function, self._schema, self._transform)

@@ -102,6 +102,12 @@ _OWN = [
         unit="ms",
         least=1,
     ),
+    Option(
+        "dead_letter_topic",
+        "str",
+        "topic for records that the function of `map_arrow` raises at, which then do not end the run; None: they do",
+        None,
+    ),
 ]
 
 _GROUP = {

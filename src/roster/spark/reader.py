@@ -8,8 +8,8 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -19,6 +19,7 @@ from roster._errors import RosterError
 from roster.model.address import parse_addresses
 from roster.security import PLAINTEXT, Security
 from roster.security.librdkafka import librdkafka_settings
+from roster.spark.dead_letters import DeadLetterQueue, Salvage
 from roster.spark.errors import FunctionError
 from roster.spark.fetch.native import Compiled
 from roster.spark.fetch.ranges import FetchError, Settings
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
     from pyspark import Accumulator
 
+    from roster.spark.arrow_function import ArrowFunction
     from roster.spark.batch import Split
 
 log = logging.getLogger(__name__)
@@ -64,6 +66,7 @@ class ReaderConfig:
     options: Mapping[str, str | int | bool] = field(default_factory=dict, repr=False)
     security: Security = PLAINTEXT
     compiled: Compiled | None = field(default=None, repr=False)
+    dead_letter_topic: str | None = None
 
     @property
     def schema(self) -> str:
@@ -71,10 +74,17 @@ class ReaderConfig:
         return SCHEMA + (HEADERS if self.include_headers else "")
 
 
+class Counts(NamedTuple):
+    """What a task read: records, and those of them that went to the dead-letter topic."""
+
+    records: int
+    dead_letters: int = 0
+
+
 class ReadTask:
     """The function given to `mapInArrow`: each `id` it receives names a task's splits, which it reads.
 
-    `function` maps each record batch in the same process; `counted` collects `{task: records read}`. With `failed` an
+    `function` maps each record batch in the same process; `counted` collects `{task: Counts}`. With `failed` an
     error of the function that trying again does not mend ends the task without one: `{task: (problem, details)}`.
     """
 
@@ -82,8 +92,8 @@ class ReadTask:
         self,
         config: ReaderConfig,
         tasks: Sequence[Sequence[Split]],
-        function: Callable[[pa.RecordBatch], Iterator[pa.RecordBatch]] | None = None,
-        counted: Accumulator[dict[int, int]] | None = None,
+        function: ArrowFunction | None = None,
+        counted: Accumulator[dict[int, Counts]] | None = None,
         failed: Accumulator[dict[int, tuple[str, str]]] | None = None,
     ) -> None:
         self._config, self._tasks, self._function = config, tasks, function
@@ -96,21 +106,33 @@ class ReadTask:
             signal.signal(signal.SIGINT, signal.SIG_IGN)
         for batch in batches:
             for task in batch.column(0).to_pylist():
-                rows = 0
-                for read in read_splits(self._config, self._tasks[task]):
-                    rows += read.num_rows
-                    if self._function is None:
-                        yield read
-                        continue
-                    try:
-                        yield from self._function(read)
-                    except FunctionError as error:
-                        if self._failed is None or error.passing:
-                            raise
-                        self._failed.add({task: (error.problem, error.details)})
-                        return
-                if self._counted is not None:
-                    self._counted.add({task: rows})
+                try:
+                    yield from self._task(task)
+                except FunctionError as error:
+                    if self._failed is None or error.passing:
+                        raise
+                    self._failed.add({task: (error.problem, error.details)})
+                    return
+
+    def _task(self, task: int) -> Iterator[pa.RecordBatch]:
+        config, records = self._config, 0
+        function: Callable[[pa.RecordBatch], Iterator[pa.RecordBatch]] | None = self._function
+        queue = None
+        if self._function is not None and config.dead_letter_topic is not None:
+            queue = DeadLetterQueue(config.bootstrap, config.security, config.dead_letter_topic, config.group, task)
+            # A dead letter keeps its headers, also where the function does not see them.
+            function = Salvage(self._function, queue.reject, hide_headers=not config.include_headers)
+            config = replace(config, include_headers=True)
+        for read in read_splits(config, self._tasks[task]):
+            records += read.num_rows
+            if function is None:
+                yield read
+            else:
+                yield from function(read)
+        if queue is not None:
+            queue.close()
+        if self._counted is not None:
+            self._counted.add({task: Counts(records, 0 if queue is None else queue.sent)})
 
 
 def read_splits(config: ReaderConfig, splits: Sequence[Split]) -> Iterator[pa.RecordBatch]:

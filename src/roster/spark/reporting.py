@@ -133,6 +133,8 @@ class Reporter:
         self._batches += 1
         self._rows += progress.rows
         self._pending.append(progress)
+        if progress.dead_letters:
+            self.line("dead letters", logging.WARNING, records=progress.dead_letters, batch=progress.batch)
         self.tick()
 
     def tick(self) -> None:

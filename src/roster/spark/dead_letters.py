@@ -1,0 +1,143 @@
+"""Records that the `map_arrow` function fails at, sent to a dead-letter topic from inside the task.
+
+A batch at which the function raises is halved until single records remain: those go to the topic, and the results of
+the rest go on. The records carry the headers of Kafka Connect's dead letter queue (KIP-298), behind their own.
+
+A task ends once all its dead letters are acknowledged by all replicas, and so before its batch is committed: a record
+of a committed batch has either its results or is in the topic. A batch that is done again, after a failure or by the
+next owner, sends its dead letters again: the topic is at least once, whatever the sink is.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import pyarrow as pa
+from confluent_kafka import KafkaException, Producer
+
+from roster.security import Security
+from roster.security.librdkafka import librdkafka_settings
+from roster.spark.arrow_function import ArrowFunction
+from roster.spark.errors import FunctionError
+
+_PREFIX = "__connect.errors."
+_STACK_BYTES = 10_000
+_FLUSH_SECONDS = 60.0
+
+
+class Salvage:
+    """Calls the function without the records that it fails at, each of which is passed to `reject`.
+
+    The function is called again with parts of a batch, so it must not depend on how records are put together.
+    """
+
+    def __init__(
+        self,
+        function: ArrowFunction,
+        reject: Callable[[pa.RecordBatch, Exception], None],
+        *,
+        hide_headers: bool = False,
+    ) -> None:
+        """With `hide_headers` the function does not see the column `headers`, which `reject` does."""
+        self._function, self._reject = function, reject
+        self._hidden = ["headers"] if hide_headers else []
+
+    def __call__(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """Yield the function's record batches.
+
+        Raises FunctionError for errors that a retry may clear, and for results of the wrong type or columns.
+        """
+        seen = batch.drop_columns(self._hidden) if self._hidden else batch
+        try:
+            results = list(self._function.results(seen))
+        except Exception as error:
+            failure = self._function.failure(error, seen, narrow=False)
+            if failure.passing or failure.unfit or batch.num_rows == 0:
+                raise failure from error
+            if batch.num_rows == 1:
+                self._reject(batch, error)
+                return
+            half = batch.num_rows // 2
+            yield from self(batch.slice(0, half))
+            yield from self(batch.slice(half))
+        else:
+            yield from results
+
+
+class DeadLetterQueue:
+    """The dead letters of one task."""
+
+    def __init__(self, bootstrap: str, security: Security, topic: str, group: str, task: int) -> None:
+        self._security = security
+        self._settings = {"bootstrap.servers": bootstrap, "enable.idempotence": True, "acks": "all", "linger.ms": 5}
+        self._topic, self._group, self._task = topic, group, task
+        self._producer: Producer | None = None
+        self._failures: list[str] = []
+        self.sent = 0
+
+    def reject(self, record: pa.RecordBatch, error: Exception) -> None:
+        """Send a record batch of one row."""
+        (row,) = record.to_pylist()
+        if self._producer is None:
+            self._producer = Producer({**self._settings, **librdkafka_settings(self._security)})
+        letter = {
+            "value": row["value"],
+            "key": row["key"],
+            "headers": [*_own_headers(row), *_error_headers(row, error, self._group, self._task)],
+            "timestamp": max(int(row["timestamp"].timestamp() * 1000), 0) if row["timestamp"] else 0,
+        }
+        while True:
+            try:
+                self._producer.produce(self._topic, on_delivery=self._delivered, **letter)
+            except BufferError:
+                self._producer.poll(0.1)
+            except KafkaException as problem:  # too large for the topic, for one
+                self._failures.append(problem.args[0].str())
+                break
+            else:
+                break
+        self.sent += 1
+        self._producer.poll(0)
+
+    def close(self) -> None:
+        """Wait until all are acknowledged. Raises FunctionError if one is not."""
+        if self._producer is None:
+            return
+        missing = self._producer.flush(_FLUSH_SECONDS) + len(self._failures)
+        if missing:
+            reason = self._failures[0] if self._failures else f"no acknowledgement within {_FLUSH_SECONDS:g} s"
+            raise FunctionError(
+                f"{missing} of {self.sent} records that the function failed at are not in the dead-letter topic "
+                f"{self._topic!r}: {reason}",
+                passing=True,
+            )
+
+    def _delivered(self, error: Any, _: object) -> None:
+        if error is not None:
+            self._failures.append(str(error.str()))
+
+
+def _own_headers(row: Mapping[str, Any]) -> list[tuple[str, bytes | None]]:
+    return [(header["key"], header["value"]) for header in row.get("headers") or ()]
+
+
+def _error_headers(row: Mapping[str, Any], error: Exception, group: str, task: int) -> list[tuple[str, bytes]]:
+    """Headers by the names that Kafka Connect gives them; values are text, numbers too."""
+    kind = type(error)
+    name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+    stack = "".join(traceback.format_exception(error))
+    values = {
+        "topic": row["topic"],
+        "partition": row["partition"],
+        "offset": row["offset"],
+        "connector.name": group,
+        "task.id": task,
+        "stage": "TRANSFORMATION",
+        "class.name": "map_arrow",
+        "exception.class.name": name,
+        "exception.message": str(error),
+        "exception.stacktrace": stack[-_STACK_BYTES:],
+    }
+    return [(f"{_PREFIX}{header}", str(value).encode(errors="replace")) for header, value in values.items()]
