@@ -14,6 +14,9 @@ from roster.coordinator.events import (
     TimerKind,
     TimerName,
     TopicsDeleted,
+    TransactionalRecord,
+    TransactionEnd,
+    TransactionEnded,
     Write,
     WriteCompleted,
 )
@@ -36,6 +39,9 @@ __all__ = [
     "TimerKind",
     "TimerName",
     "TopicsDeleted",
+    "TransactionEnd",
+    "TransactionEnded",
+    "TransactionalRecord",
     "Write",
     "WriteCompleted",
 ]

@@ -20,6 +20,7 @@ from roster.coordinator.events import (
     TimerKind,
     TimerName,
     TopicsDeleted,
+    TransactionEnded,
     WriteCompleted,
 )
 from roster.coordinator.group import Group
@@ -31,6 +32,7 @@ from roster.coordinator.offset_commit import commit_offsets
 from roster.coordinator.offset_delete import delete_offsets, topics_deleted
 from roster.coordinator.offset_expiration import expire_offsets
 from roster.coordinator.offset_fetch import fetch_offsets
+from roster.coordinator.offset_store import end_transaction
 from roster.coordinator.rebalance import (
     cancel_join_phase,
     cancel_sync_phase,
@@ -43,6 +45,7 @@ from roster.coordinator.records import Replay
 from roster.coordinator.runtime import PartitionStatus, Runtime
 from roster.coordinator.states import Trigger
 from roster.coordinator.sync_group import sync_group
+from roster.coordinator.transactional_offset_commit import commit_transactional_offsets
 from roster.model import CancelTimer, SetTimer
 from roster.wire import ErrorCode, Message
 from roster.wire.messages import (
@@ -56,6 +59,7 @@ from roster.wire.messages import (
     OffsetDeleteRequest,
     OffsetFetchRequest,
     SyncGroupRequest,
+    TxnOffsetCommitRequest,
 )
 
 REQUEST_HANDLERS: dict[type, Callable[[Runtime, RequestReceived, Any], Message | None]] = {
@@ -64,6 +68,7 @@ REQUEST_HANDLERS: dict[type, Callable[[Runtime, RequestReceived, Any], Message |
     HeartbeatRequest: heartbeat,
     LeaveGroupRequest: leave_group,
     OffsetCommitRequest: commit_offsets,
+    TxnOffsetCommitRequest: commit_transactional_offsets,
     OffsetFetchRequest: fetch_offsets,
     OffsetDeleteRequest: delete_offsets,
     ListGroupsRequest: list_groups,
@@ -99,6 +104,7 @@ class Coordinator:
             PartitionLoaded: self._partition_loaded,
             PartitionUnloaded: self._partition_unloaded,
             TopicsDeleted: self._topics_deleted,
+            TransactionEnded: self._transaction_ended,
         }
 
     def step(self, event: Event, now: int) -> Effects:
@@ -155,6 +161,10 @@ class Coordinator:
         self._rt.wall_ms = event.wall_ms
         topics_deleted(self._rt, event.topics)
 
+    def _transaction_ended(self, event: TransactionEnded) -> None:
+        self._rt.wall_ms = event.wall_ms
+        end_transaction(self._rt, event.partition, event.end)
+
     # -- loading and unloading -----------------------------------------------------------------------------------
 
     def _partition_loading(self, event: PartitionLoading) -> None:
@@ -171,6 +181,8 @@ class Coordinator:
         rt.partitions[event.partition] = PartitionStatus.ACTIVE
         rt.groups.update(replay.groups)
         for group in replay.groups.values():
+            for producer_id in group.pending_offsets:
+                rt.in_transaction.setdefault((event.partition, producer_id), set()).add(group.group_id)
             ctx = GroupContext(rt, group)
             for member in group.members.values():
                 ctx.renew_session(member)
@@ -190,6 +202,8 @@ class Coordinator:
         rt.timers.append(CancelTimer(offset_expiration_timer(partition)))
         for group in rt.groups_in(partition):
             self._unload_group(group)
+        for key in [each for each in rt.in_transaction if each[0] == partition]:
+            del rt.in_transaction[key]
         rt.fail_writes(partition)
 
     def _unload_group(self, group: Group) -> None:

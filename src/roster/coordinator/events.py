@@ -77,11 +77,40 @@ class PartitionLoading:
 
 
 @dataclass(frozen=True, slots=True)
+class TransactionalRecord:
+    """A record of a transaction of this producer: it counts when the transaction commits."""
+
+    producer_id: int
+    key: bytes
+    value: bytes | None
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionEnd:
+    """The end of a producer's transaction in the log, a control record."""
+
+    producer_id: int
+    committed: bool
+
+
+LoadedRecord: TypeAlias = tuple[bytes, bytes | None] | TransactionalRecord | TransactionEnd
+
+
+@dataclass(frozen=True, slots=True)
 class PartitionLoaded:
     """Every record of the partition, in log order; a tombstone has value None. `wall_ms` is the time of loading."""
 
     partition: int
-    records: tuple[tuple[bytes, bytes | None], ...]
+    records: tuple[LoadedRecord, ...]
+    wall_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionEnded:
+    """The marker that ends a producer's transaction in a partition of `__consumer_offsets` is durable."""
+
+    partition: int
+    end: TransactionEnd
     wall_ms: int
 
 
@@ -108,6 +137,7 @@ Event: TypeAlias = (
     | PartitionLoaded
     | PartitionUnloaded
     | TopicsDeleted
+    | TransactionEnded
 )
 
 
@@ -123,12 +153,14 @@ class Reply:
 class Write:
     """Records to append atomically, in order, to one partition of `__consumer_offsets`.
 
-    The shell answers each with one WriteCompleted, those of one partition in order.
+    The shell answers each with one WriteCompleted, those of one partition in order. `producer` is the id and epoch of
+    the producer whose transaction the records are part of.
     """
 
     id: int
     partition: int
     records: tuple[tuple[bytes, bytes | None], ...]
+    producer: tuple[int, int] | None = None
 
 
 TimerEffect: TypeAlias = SetTimer[TimerName] | CancelTimer[TimerName]

@@ -124,6 +124,10 @@ class Group:
     offsets: dict[str, dict[int, CommittedOffset]] = field(default_factory=dict)
     pending_offset_writes: Counter[tuple[str, int]] = field(default_factory=Counter)
     """(topic, partition) of offset writes that are not durable yet."""
+    transactional_writes: Counter[tuple[str, int]] = field(default_factory=Counter)
+    """The same for offsets in transactions."""
+    pending_offsets: dict[int, dict[tuple[str, int], CommittedOffset | None]] = field(default_factory=dict)
+    """By producer id, durable offsets of transactions that are not decided; None where a later commit counts."""
 
     # -- state ---------------------------------------------------------------------------------------------------
 
@@ -340,10 +344,17 @@ class Group:
     def all_offsets(self) -> set[tuple[str, int]]:
         """Return (topic, partition) of every offset that is durable or being written."""
         durable = {(topic, partition) for topic, partitions in self.offsets.items() for partition in partitions}
-        return durable | set(self.pending_offset_writes)
+        undecided = {key for offsets in self.pending_offsets.values() for key in offsets}
+        return durable | undecided | set(self.pending_offset_writes) | set(self.transactional_writes)
+
+    def is_unstable(self, topic: str, partition: int) -> bool:
+        """Return True if an offset of the partition is in a transaction that is not decided (KIP-447)."""
+        key = (topic, partition)
+        return key in self.transactional_writes or any(key in offsets for offsets in self.pending_offsets.values())
 
     def store_offset(self, topic: str, partition: int, committed: CommittedOffset | None) -> None:
-        """Set a durable offset, or remove it (None)."""
+        """Set a durable offset, or remove it (None); pending ones of earlier transactions lose to it."""
+        self._supersede((topic, partition), deleted=committed is None)
         if committed is not None:
             self.offsets.setdefault(topic, {})[partition] = committed
             return
@@ -351,6 +362,23 @@ class Group:
         partitions.pop(partition, None)
         if not partitions:
             self.offsets.pop(topic, None)
+
+    def _supersede(self, key: tuple[str, int], *, deleted: bool) -> None:
+        for producer_id, offsets in list(self.pending_offsets.items()):
+            if key not in offsets:
+                continue
+            if not deleted:
+                offsets[key] = None
+                continue
+            del offsets[key]
+            if not offsets:
+                del self.pending_offsets[producer_id]
+
+    def end_transaction(self, producer_id: int, *, committed: bool) -> None:
+        """Decide the pending offsets of a producer's transaction."""
+        for (topic, partition), offset in self.pending_offsets.pop(producer_id, {}).items():
+            if committed and offset is not None:
+                self.store_offset(topic, partition, offset)
 
     def complete_offset_writes(self, keys: Iterable[tuple[str, int]]) -> None:
         """Remove offset writes from the pending ones."""

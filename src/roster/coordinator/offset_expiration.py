@@ -23,7 +23,7 @@ def expire_offsets(rt: Runtime, partition: int) -> None:
 
 
 def expired_offsets(rt: Runtime, group: Group) -> dict[tuple[str, int], CommittedOffset | None]:
-    """Return the offsets past their retention, as tombstones; those with a pending write stay.
+    """Return the offsets past their retention, as tombstones; those with a pending write or transaction stay.
 
     | group                                              | retention runs from                        |
     |----------------------------------------------------|--------------------------------------------|
@@ -46,7 +46,9 @@ def expired_offsets(rt: Runtime, group: Group) -> dict[tuple[str, int], Committe
         for topic, partitions in group.offsets.items()
         if topic not in in_use
         for partition, committed in partitions.items()
-        if (topic, partition) not in group.pending_offset_writes and has_expired(rt, committed, since_ms)
+        if (topic, partition) not in group.pending_offset_writes
+        and not group.is_unstable(topic, partition)
+        and has_expired(rt, committed, since_ms)
     }
 
 

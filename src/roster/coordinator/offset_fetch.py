@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from roster.coordinator.events import RequestReceived
-from roster.coordinator.group import CommittedOffset
+from roster.coordinator.group import CommittedOffset, Group
 from roster.coordinator.runtime import Runtime
+from roster.wire import ErrorCode
 from roster.wire.messages import OffsetFetchRequest, OffsetFetchResponse
 
 MANY_GROUPS_FROM = 8
@@ -18,9 +19,12 @@ def fetch_offsets(rt: Runtime, event: RequestReceived, request: OffsetFetchReque
     """Answer with the durable offsets; -1 for a partition without one."""
     if event.api_version >= MANY_GROUPS_FROM:
         return OffsetFetchResponse(
-            groups=[fetch_group(rt, wanted.group_id, wanted.topics) for wanted in request.groups]
+            groups=[
+                fetch_group(rt, wanted.group_id, wanted.topics, stable=request.require_stable)
+                for wanted in request.groups
+            ]
         )
-    answer = fetch_group(rt, request.group_id, request.topics)
+    answer = fetch_group(rt, request.group_id, request.topics, stable=request.require_stable)
     if answer.error_code and event.api_version < GROUP_ERROR_FROM:
         topics = [
             offset_topic(wanted.name, dict.fromkeys(wanted.partition_indexes, NO_OFFSET))
@@ -34,9 +38,12 @@ def fetch_offsets(rt: Runtime, event: RequestReceived, request: OffsetFetchReque
 
 
 def fetch_group(
-    rt: Runtime, group_id: str, topics: list[OffsetFetchRequest.Group.Topic] | None
+    rt: Runtime, group_id: str, topics: list[OffsetFetchRequest.Group.Topic] | None, *, stable: bool = False
 ) -> OffsetFetchResponse.Group:
-    """Build one group's part of the response, for `topics` or for all topics (None)."""
+    """Build one group's part of the response, for `topics` or for all topics (None).
+
+    With `stable` an offset in a transaction that is not decided is UNSTABLE_OFFSET_COMMIT: the client asks again.
+    """
     if error := rt.availability_error(group_id):
         return OffsetFetchResponse.Group(group_id=group_id, error_code=error)
     group = rt.groups.get(group_id)
@@ -49,7 +56,18 @@ def fetch_group(
             known = offsets.get(wanted.name, {})
             partitions = {partition: known.get(partition, NO_OFFSET) for partition in wanted.partition_indexes}
             found.append(offset_topic(wanted.name, partitions))
+    if stable and group is not None:
+        mark_unstable(group, found)
     return OffsetFetchResponse.Group(group_id=group_id, topics=found)
+
+
+def mark_unstable(group: Group, topics: list[OffsetFetchResponse.Group.Topic]) -> None:
+    """Replace the offsets of partitions that have one in an undecided transaction by the error."""
+    for topic in topics:
+        for partition in topic.partitions:
+            if group.is_unstable(topic.name, partition.partition_index):
+                partition.committed_offset, partition.committed_leader_epoch, partition.metadata = -1, -1, ""
+                partition.error_code = ErrorCode.UNSTABLE_OFFSET_COMMIT
 
 
 def offset_topic(name: str, partitions: dict[int, CommittedOffset]) -> OffsetFetchResponse.Group.Topic:

@@ -6,10 +6,13 @@ durable.
 
 from __future__ import annotations
 
+from collections import Counter
+
 from roster.coordinator import records
+from roster.coordinator.events import TransactionEnd
 from roster.coordinator.group import CommittedOffset
 from roster.coordinator.group_context import GroupContext
-from roster.coordinator.runtime import Continuation, LogRecord
+from roster.coordinator.runtime import Continuation, LogRecord, Runtime
 from roster.coordinator.states import GroupState, Trigger
 from roster.wire import ErrorCode
 
@@ -37,6 +40,41 @@ def write_offsets(
         for (topic, partition), committed in offsets.items()
     ]
     ctx.rt.write(group.partition, [*log, *more], written)
+
+
+def write_pending_offsets(
+    ctx: GroupContext,
+    offsets: dict[tuple[str, int], CommittedOffset | None],
+    producer: tuple[int, int],
+    then: Continuation,
+) -> None:
+    """Write offsets as part of a producer's (id, epoch) transaction; they count when its marker comes."""
+    group, rt = ctx.group, ctx.rt
+    producer_id, _ = producer
+    group.transactional_writes.update(offsets.keys())
+
+    def written(error: ErrorCode) -> None:
+        group.transactional_writes -= Counter(offsets.keys())
+        if not error:
+            group.pending_offsets.setdefault(producer_id, {}).update(offsets)
+            rt.in_transaction.setdefault((group.partition, producer_id), set()).add(group.group_id)
+        then(error)
+        drop_if_unused(ctx)
+
+    log = [
+        records.offset_record(group.group_id, topic, partition, committed)
+        for (topic, partition), committed in offsets.items()
+    ]
+    rt.write(group.partition, log, written, producer)
+
+
+def end_transaction(rt: Runtime, partition: int, end: TransactionEnd) -> None:
+    """Decide the pending offsets of a producer's transaction in one partition."""
+    for group_id in rt.in_transaction.pop((partition, end.producer_id), ()):
+        group = rt.groups.get(group_id)
+        if group is not None:
+            group.end_transaction(end.producer_id, committed=end.committed)
+            drop_if_unused(GroupContext(rt, group))
 
 
 def drop_if_unused(ctx: GroupContext) -> None:

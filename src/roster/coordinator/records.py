@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from roster.coordinator.events import LoadedRecord, TransactionalRecord, TransactionEnd
 from roster.coordinator.group import CommittedOffset, Group, Member
 from roster.coordinator.states import GroupState
 from roster.wire import WireError
@@ -93,13 +94,27 @@ class Replay:
         self.groups: dict[str, Group] = {}
         self.unreadable = 0
 
-    def apply_all(self, log: Iterable[tuple[bytes, bytes | None]]) -> None:
+    def apply_all(self, log: Iterable[LoadedRecord]) -> None:
         """Apply records in order."""
-        for key, value in log:
+        for record in log:
             try:
-                self.apply(key, value)
+                match record:
+                    case TransactionalRecord():
+                        self._apply_pending(record)
+                    case TransactionEnd():
+                        for group in self.groups.values():
+                            group.end_transaction(record.producer_id, committed=record.committed)
+                    case (key, value):
+                        self.apply(key, value)
             except WireError:
                 self.unreadable += 1
+
+    def _apply_pending(self, record: TransactionalRecord) -> None:
+        about = decode_key(record.key)
+        content = None if about is None or record.value is None else decode_value(about, record.value)
+        if isinstance(about, OffsetCommitKey) and isinstance(content, OffsetCommitValue):
+            pending = self._group(about.group).pending_offsets.setdefault(record.producer_id, {})
+            pending[about.topic, about.partition] = loaded_offset(content)
 
     def apply(self, key: bytes, value: bytes | None) -> None:
         """Apply one record; raises WireError if it cannot be read."""
@@ -114,7 +129,8 @@ class Replay:
                 self._delete_offset(about)
             case GroupMetadataKey(), GroupMetadataValue():
                 group = loaded_group(about.group, self.partition, content)
-                group.offsets = self._group(about.group).offsets
+                before = self._group(about.group)
+                group.offsets, group.pending_offsets = before.offsets, before.pending_offsets
                 self.groups[about.group] = group
             case _:
                 self._delete_group(about.group)
@@ -129,13 +145,14 @@ class Replay:
         group = self.groups.get(about.group)
         if group is not None:
             group.store_offset(about.topic, about.partition, None)
-            if not group.recorded and not group.offsets:
+            if not group.recorded and not group.all_offsets():
                 del self.groups[about.group]
 
     def _delete_group(self, group_id: str) -> None:
         group = self.groups.pop(group_id, None)
-        if group is not None and group.offsets:  # acknowledged offsets have tombstones of their own
-            self._group(group_id).offsets = group.offsets
+        if group is not None and group.all_offsets():  # acknowledged offsets have tombstones of their own
+            kept = self._group(group_id)
+            kept.offsets, kept.pending_offsets = group.offsets, group.pending_offsets
 
 
 def loaded_offset(value: OffsetCommitValue) -> CommittedOffset:

@@ -55,6 +55,8 @@ class Runtime:
         self.groups: dict[str, Group] = {}
         """Every group of the active partitions, by id."""
         self.partitions: dict[int, PartitionStatus] = {}
+        self.in_transaction: dict[tuple[int, int], set[str]] = {}
+        """Ids of the groups with offsets in a transaction, by partition and producer id."""
         self.replies: list[Reply] = []
         self.timers: list[TimerEffect] = []
         self._writes: list[Write] = []
@@ -93,11 +95,20 @@ class Runtime:
 
     # -- writes ------------------------------------------------------------------------------------------------
 
-    def write(self, partition: int, records: Iterable[LogRecord], then: Continuation) -> None:
-        """Append records to the log; `then` runs in the step that reports the result."""
+    def write(
+        self,
+        partition: int,
+        records: Iterable[LogRecord],
+        then: Continuation,
+        producer: tuple[int, int] | None = None,
+    ) -> None:
+        """Append records to the log, as part of a producer's (id, epoch) transaction if there is one.
+
+        `then` runs in the step that reports the result.
+        """
         self._last_write += 1
         self._writes_under_way[self._last_write] = (partition, [then])
-        self._writes.append(Write(self._last_write, partition, tuple(records)))
+        self._writes.append(Write(self._last_write, partition, tuple(records), producer))
 
     def reply_when_durable(self, token: int, message: Message, failed: Callable[[ErrorCode], Message]) -> None:
         """Answer a request once the last write that this step started, if any, is complete."""
