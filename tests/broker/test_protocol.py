@@ -149,16 +149,17 @@ def test_topics_are_created_on_demand_only_if_both_sides_agree(client: RawClient
 
 
 @pytest.mark.parametrize("version", list(API_VERSIONS[ApiKey.FIND_COORDINATOR]))
-def test_the_broker_coordinates_every_group(broker: Broker, client: RawClient, version: int) -> None:
+def test_the_broker_coordinates_every_group_and_transaction(broker: Broker, client: RawClient, version: int) -> None:
     request = FindCoordinatorRequest(**({"coordinator_keys": ["g", "h"]} if version >= 4 else {"key": "g"}))
     response = client.ask(request, version)
     for found in response.coordinators if version >= 4 else [response]:
         assert (found.error_code, (found.host, found.port)) == (0, broker.address)
     if version >= 1:
-        request = FindCoordinatorRequest(key_type=1, **({"coordinator_keys": ["x"]} if version >= 4 else {"key": "x"}))
-        response = client.ask(request, version)
-        refused = response.coordinators[0] if version >= 4 else response
-        assert refused.error_code == ErrorCode.INVALID_REQUEST
+        for kind, error in ((1, ErrorCode.NONE), (2, ErrorCode.INVALID_REQUEST)):
+            keys = {"coordinator_keys": ["x"]} if version >= 4 else {"key": "x"}
+            response = client.ask(FindCoordinatorRequest(key_type=kind, **keys), version)
+            found = response.coordinators[0] if version >= 4 else response
+            assert found.error_code == error
 
 
 def test_the_cluster_is_one_broker(broker: Broker, client: RawClient) -> None:
@@ -212,7 +213,11 @@ def damaged(data: bytes) -> bytes:
         pytest.param(batch([b"x"]) * 2, ErrorCode.INVALID_RECORD, id="two batches"),
         pytest.param(b"", ErrorCode.INVALID_RECORD, id="nothing"),
         pytest.param(batch([b"x"], attributes=1 << 5), ErrorCode.INVALID_RECORD, id="control"),
-        pytest.param(batch([b"x"], attributes=1 << 4), ErrorCode.INVALID_REQUEST, id="transactional"),
+        pytest.param(
+            batch([b"x"], attributes=1 << 4),
+            ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+            id="transactional without an id",
+        ),
         pytest.param(batch([b"x"], producer=(5, -1, -1)), ErrorCode.INVALID_RECORD, id="producer without epoch"),
         pytest.param(batch([b"x" * 1_100_000]), ErrorCode.MESSAGE_TOO_LARGE, id="too large"),
     ],
@@ -246,8 +251,6 @@ def test_an_idempotent_batch_sent_twice_has_one_offset_and_a_gap_is_refused(clie
     assert produce(client, topic, late).error_code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
     assert produce(client, topic, batch([b"c"], producer=(given.producer_id, 0, 2))).base_offset == 2
     assert produce(client, topic, late).base_offset == 3
-    refused = client.ask(InitProducerIdRequest(transactional_id="tx", transaction_timeout_ms=1), 4)
-    assert refused.error_code == ErrorCode.INVALID_REQUEST
 
 
 def test_requests_sent_ahead_are_answered_in_their_order(client: RawClient, topic: str) -> None:

@@ -92,9 +92,7 @@ def test_the_last_ones_are_in_the_order_of_their_times(cluster, topic, capsys):
     assert [json.loads(line)["value"] for line in capsys.readouterr().out.splitlines()] == values(15, 16, 17, 18, 19)
 
 
-@pytest.mark.parametrize("cluster", ["apache"], indirect=True)
 def test_transactions_as_the_console_consumer_shows_them(cluster, read, capsys):
-    """On Apache Kafka: Roster's broker has no transactions."""
     name = unique("read-tx")
     assert run(["topics", "create", name, "-p", "2", "-b", cluster.bootstrap]) == 0
     producer = Producer({"bootstrap.servers": cluster.bootstrap, "transactional.id": name, **SILENT})

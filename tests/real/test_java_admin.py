@@ -94,9 +94,3 @@ def test_topics_are_created_grown_counted_and_dropped(admin, cluster):
     assert admin("cluster") == {"nodes": 1, "controller": True}
     admin("drop", topic=name)
     wait_until(lambda: name not in admin("topics"))
-
-
-def test_transactions_are_refused_clearly(java_host, roster_broker):
-    topic = roster_broker.create_topic(partitions=1)
-    with pytest.raises(AdminError, match=r"transactions .* are not supported"):
-        java_host.ask(bootstrap=roster_broker.bootstrap, operation="transaction", name=unique("tx"), topic=topic)

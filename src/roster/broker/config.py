@@ -8,6 +8,7 @@ from pathlib import Path
 from roster.broker.errors import BrokerStartError
 from roster.coordinator.config import CoordinatorConfig
 from roster.model import Address, AddressError, parse_address
+from roster.transactions.config import TransactionConfig
 
 MAX_PARTITIONS_PER_TOPIC = 100_000
 
@@ -61,6 +62,9 @@ class BrokerConfig:
     log: LogConfig = field(default_factory=LogConfig)
     coordinator: CoordinatorConfig = field(default_factory=CoordinatorConfig)
     """The group coordinator's settings; `partitions` counts only until `__consumer_offsets` exists."""
+
+    transactions: TransactionConfig = field(default_factory=TransactionConfig)
+    """The transaction coordinator's settings; `partitions` counts only until `__transaction_state` exists."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.port <= 65_535:

@@ -7,12 +7,14 @@ import itertools
 import logging
 import uuid
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from roster._clock import wall_ms
 from roster.broker import permissions
 from roster.broker.errors import BrokerFailedError
 from roster.broker.group_parts import COMMITS_AT_ONCE, describe_parts, offset_fetch_parts, topic_parts
+from roster.broker.log.producer_state import NO_TRANSACTION, SequenceError
+from roster.broker.stored_records import read_transactional_records
 from roster.broker.timers import Timers
 from roster.broker.topics import OFFSETS_TOPIC
 from roster.coordinator import Coordinator
@@ -23,11 +25,16 @@ from roster.coordinator.events import (
     RequestReceived,
     TimerExpired,
     TopicsDeleted,
+    TransactionEnd,
+    TransactionEnded,
     Write,
     WriteCompleted,
 )
+from roster.coordinator.transactional_offset_commit import transactional_commit_response
 from roster.model import SetTimer
+from roster.transactions import TopicPartition
 from roster.wire import ErrorCode, WireError
+from roster.wire.control_records import ControlType
 from roster.wire.messages import (
     DescribeGroupsRequest,
     DescribeGroupsResponse,
@@ -37,11 +44,13 @@ from roster.wire.messages import (
     OffsetDeleteResponse,
     OffsetFetchRequest,
     OffsetFetchResponse,
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitResponse,
 )
-from roster.wire.records import Record, build_batch, read_batch, read_header, verify_crc
+from roster.wire.records import Record, build_batch, read_header
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from roster.broker.call import Call
     from roster.broker.log.flusher import Flusher
@@ -50,10 +59,29 @@ if TYPE_CHECKING:
     from roster.coordinator import CoordinatorConfig
     from roster.coordinator.events import TimerName
     from roster.wire import Message
+    from roster.wire.control_records import EndTxnMarker
 
 OFFSETS_SETTINGS = {"cleanup.policy": "compact"}
+IMPLICIT_OFFSETS_FROM = 5
+"""TxnOffsetCommit version that adds the group to the transaction by itself (KIP-890)."""
+ABORTABLE_OFFSETS_FROM = 4
+"""TxnOffsetCommit version that knows TRANSACTION_ABORTABLE."""
 
 logger = logging.getLogger(__name__)
+
+
+class Transactions(Protocol):
+    """The transaction coordinator, as far as offsets in transactions need it."""
+
+    async def add(
+        self,
+        transactional_id: str,
+        producer: tuple[int, int],
+        partitions: Iterable[TopicPartition],
+        *,
+        verify_only: bool = False,
+    ) -> Mapping[TopicPartition, ErrorCode]:
+        """Add partitions to a transaction, or check that they were added."""
 
 
 class CoordinatorShell:
@@ -63,7 +91,7 @@ class CoordinatorShell:
         self._topics = topics
         self._flusher = flusher
         self._on_failure = on_failure
-        self._timers = Timers(self._timer_expired)
+        self._timers: Timers[TimerName] = Timers(self._timer_expired)
         self._tokens = itertools.count(1)
         self._waiting: dict[int, asyncio.Future[Message]] = {}
         self._logs: list[PartitionLog] = []
@@ -88,13 +116,23 @@ class CoordinatorShell:
     async def _load(self) -> None:
         try:
             for partition, log in enumerate(self._logs):
-                records = await asyncio.to_thread(_read_all, log) if log.high_watermark else ()
+                records = await asyncio.to_thread(read_transactional_records, log) if log.high_watermark else ()
                 self._step(PartitionLoaded(partition, records, wall_ms()))
         except WireError as error:
             self._on_failure(BrokerFailedError(f"cannot load the groups: {error}"))
         except Exception as error:  # without its groups the broker is of no use
             logger.exception("cannot load the groups")
             self._on_failure(BrokerFailedError(f"cannot load the groups: {error}"))
+
+    async def loaded(self) -> None:
+        """Return when every group is loaded; the end of a transaction must not come before."""
+        if self._loading is not None:
+            await asyncio.wait([self._loading])
+
+    def transaction_ended(self, partition: int, producer_id: int, marker: EndTxnMarker) -> None:
+        """Decide the offsets of a producer's transaction, whose marker in a partition is durable."""
+        end = TransactionEnd(producer_id, marker.control_type is ControlType.COMMIT)
+        self._step(TransactionEnded(partition, end, wall_ms()))
 
     async def stop(self) -> None:
         """Stop timers and loading; parked requests are not answered."""
@@ -135,6 +173,43 @@ class CoordinatorShell:
         response.topics = _with_refused(OffsetCommitResponse.Topic, refused, response.topics)
         return response
 
+    async def commit_transactional_offsets(
+        self, call: Call[TxnOffsetCommitRequest], transactions: Transactions
+    ) -> Message:
+        """Handle TxnOffsetCommit: refuse unknown partitions, and have the transaction checked or extended first."""
+        request = call.message
+        refused = self._take_unknown(request)
+        response = TxnOffsetCommitResponse()
+        if request.topics:
+            error = await self._check_transaction(call, transactions)
+            if error:
+                response = transactional_commit_response(request, error)
+            else:
+                response = cast("TxnOffsetCommitResponse", await self.handle(call))
+        response.topics = _with_refused(TxnOffsetCommitResponse.Topic, refused, response.topics)
+        return response
+
+    async def _check_transaction(self, call: Call[TxnOffsetCommitRequest], transactions: Transactions) -> ErrorCode:
+        """Return the error that keeps a producer from committing offsets in its transaction, or NONE."""
+        request = call.message
+        partition = self._coordinator.partition_of(request.group_id)
+        producer = (request.producer_id, request.producer_epoch)
+        if self._logs[partition].producers.begins_at(*producer) != NO_TRANSACTION or not request.group_id:
+            return ErrorCode.NONE
+        where = TopicPartition(OFFSETS_TOPIC, partition)
+        errors = await transactions.add(
+            request.transactional_id, producer, [where], verify_only=call.version < IMPLICIT_OFFSETS_FROM
+        )
+        match errors[where]:
+            case ErrorCode.PRODUCER_FENCED:
+                return ErrorCode.INVALID_PRODUCER_EPOCH
+            case ErrorCode.TRANSACTION_ABORTABLE if call.version < ABORTABLE_OFFSETS_FROM:
+                return ErrorCode.INVALID_TXN_STATE
+            case ErrorCode.CONCURRENT_TRANSACTIONS:
+                return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+            case error:
+                return error
+
     async def delete_offsets(self, call: Call[OffsetDeleteRequest]) -> Message:
         """Handle OffsetDelete."""
         refused = self._take_unknown(call.message)
@@ -147,7 +222,7 @@ class CoordinatorShell:
         return response
 
     def _take_unknown(self, request: Any) -> dict[str, list[int]]:
-        """Take the partitions that do not exist out of an OffsetCommit or OffsetDelete; return them by topic.
+        """Take the partitions that do not exist out of a request; return them by topic.
 
         They are refused here, since the coordinator does not know topics.
         """
@@ -217,15 +292,14 @@ class CoordinatorShell:
             logger.exception("timer %s failed", name)
 
     def _write(self, write: Write) -> None:
-        now = wall_ms()
-        batch = memoryview(build_batch([Record(timestamp=now, key=key, value=value) for key, value in write.records]))
         log = self._logs[write.partition]
         try:
-            log.append(read_header(batch), batch, now)
-        except OSError as error:
-            logger.error("cannot write to %s-%d: %s", OFFSETS_TOPIC, write.partition, error)
-            failed = WriteCompleted(write.id, ErrorCode.KAFKA_STORAGE_ERROR)
-            asyncio.get_running_loop().call_soon(self._write_completed, failed)
+            _append(log, write, wall_ms())
+        except (OSError, SequenceError) as error:
+            code = error.code if isinstance(error, SequenceError) else ErrorCode.KAFKA_STORAGE_ERROR
+            if code is ErrorCode.KAFKA_STORAGE_ERROR:
+                logger.error("cannot write to %s-%d: %s", OFFSETS_TOPIC, write.partition, error)
+            asyncio.get_running_loop().call_soon(self._write_completed, WriteCompleted(write.id, code))
             return
 
         def done(durable: asyncio.Future[None]) -> None:
@@ -259,11 +333,12 @@ def _with_refused(kind: Any, refused: dict[str, list[int]], answered: list[Any])
     return merged + [topic for topic in answered if topic.name not in refused]
 
 
-def _read_all(log: PartitionLog) -> tuple[tuple[bytes, bytes | None], ...]:
-    """Read every record of a partition of `__consumer_offsets`, in order; WireError if one is malformed."""
-    records = []
-    for header, batch in log.batches():
-        if not verify_crc(batch):
-            raise WireError(f"{log.directory}: the batch at offset {header.base_offset} fails its CRC")
-        records += [(record.key, record.value) for record in read_batch(batch) if record.key is not None]
-    return tuple(records)
+def _append(log: PartitionLog, write: Write, now_ms: int) -> None:
+    records = [Record(timestamp=now_ms, key=key, value=value) for key, value in write.records]
+    if write.producer is None:
+        batch = memoryview(build_batch(records))
+        log.append(read_header(batch), batch, now_ms)
+        return
+    producer_id, epoch = write.producer
+    batch = memoryview(build_batch(records, producer_id=producer_id, producer_epoch=epoch, transactional=True))
+    log.append_transactional(batch, now_ms)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from roster.broker.handlers import fetch, list_offsets, metadata, produce, topic_admin
+from roster.broker.handlers import fetch, list_offsets, metadata, produce, topic_admin, transactions
 from roster.wire import ApiKey, ErrorCode
 from roster.wire.messages import ConsumerGroupDescribeResponse, SaslAuthenticateResponse, SaslHandshakeResponse
 
@@ -30,6 +30,10 @@ async def _group(services: Services, call: Call[Any]) -> Message:
 
 async def _offset_commit(services: Services, call: Call[Any]) -> Message:
     return await services.group_coordinator.commit_offsets(call)
+
+
+async def _txn_offset_commit(services: Services, call: Call[Any]) -> Message:
+    return await services.group_coordinator.commit_transactional_offsets(call, services.transaction_coordinator)
 
 
 async def _describe_groups(services: Services, call: Call[Any]) -> Message:
@@ -86,8 +90,13 @@ HANDLERS: dict[int, Handler] = {
     ApiKey.API_VERSIONS: metadata.api_versions,
     ApiKey.CREATE_TOPICS: topic_admin.create_topics,
     ApiKey.DELETE_TOPICS: topic_admin.delete_topics,
-    ApiKey.INIT_PRODUCER_ID: produce.init_producer_id,
+    ApiKey.INIT_PRODUCER_ID: transactions.init_producer_id,
     ApiKey.OFFSET_FOR_LEADER_EPOCH: list_offsets.offset_for_leader_epoch,
+    ApiKey.ADD_PARTITIONS_TO_TXN: transactions.add_partitions,
+    ApiKey.ADD_OFFSETS_TO_TXN: transactions.coordinate,
+    ApiKey.END_TXN: transactions.coordinate,
+    ApiKey.WRITE_TXN_MARKERS: transactions.write_markers,
+    ApiKey.TXN_OFFSET_COMMIT: _txn_offset_commit,
     ApiKey.DESCRIBE_CONFIGS: topic_admin.describe_configs,
     ApiKey.SASL_AUTHENTICATE: _sasl_authenticate,
     ApiKey.CREATE_PARTITIONS: topic_admin.create_partitions,
@@ -95,5 +104,8 @@ HANDLERS: dict[int, Handler] = {
     ApiKey.INCREMENTAL_ALTER_CONFIGS: topic_admin.incremental_alter_configs,
     ApiKey.OFFSET_DELETE: _offset_delete,
     ApiKey.DESCRIBE_CLUSTER: metadata.describe_cluster,
+    ApiKey.DESCRIBE_PRODUCERS: transactions.describe_producers,
+    ApiKey.DESCRIBE_TRANSACTIONS: transactions.coordinate,
+    ApiKey.LIST_TRANSACTIONS: transactions.coordinate,
     ApiKey.CONSUMER_GROUP_DESCRIBE: _consumer_group_describe,
 }

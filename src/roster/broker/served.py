@@ -7,27 +7,17 @@ from types import MappingProxyType
 
 from roster.wire import API_VERSIONS, ApiKey, Versions
 
-_NOT_SERVED = frozenset(
-    {
-        ApiKey.ADD_PARTITIONS_TO_TXN,
-        ApiKey.ADD_OFFSETS_TO_TXN,
-        ApiKey.END_TXN,
-        ApiKey.WRITE_TXN_MARKERS,
-        ApiKey.TXN_OFFSET_COMMIT,
-        ApiKey.DESCRIBE_PRODUCERS,
-        ApiKey.DESCRIBE_TRANSACTIONS,
-        ApiKey.LIST_TRANSACTIONS,
-    }
-)
-_HIGHEST = {ApiKey.INIT_PRODUCER_ID: 5}
-"""Versions above are for what the broker has not got: 6 for two-phase commit (KIP-939)."""
+_HIGHEST = {
+    ApiKey.INIT_PRODUCER_ID: 5,
+    ApiKey.ADD_PARTITIONS_TO_TXN: 3,
+    ApiKey.LIST_TRANSACTIONS: 1,
+}
+"""Versions above are for what the broker has not got: two-phase commit (KIP-939), requests between brokers, and
+regular expressions of clients, which can take for ever to match.
+"""
 
 SERVED: Mapping[ApiKey, Versions] = MappingProxyType(
-    {
-        key: Versions(versions.low, _HIGHEST.get(key, versions.high))
-        for key, versions in API_VERSIONS.items()
-        if key not in _NOT_SERVED
-    }
+    {key: Versions(versions.low, _HIGHEST.get(key, versions.high)) for key, versions in API_VERSIONS.items()}
 )
 """The versions of each request that the broker serves."""
 

@@ -25,6 +25,7 @@ from roster.broker.log.partition_log import PartitionLog
 from roster.broker.meta import MetaFile
 from roster.broker.services import Services
 from roster.broker.topics import TopicCatalogue
+from roster.broker.transaction_shell import TransactionShell
 from roster.broker.verification import Verifier
 from roster.model import Address
 
@@ -104,6 +105,7 @@ class Broker:
         flusher = Flusher(config.sync_threads, self._fail, self._flushed)
         self._compactor = Compactor(flusher)
         group_coordinator = CoordinatorShell(topics, flusher, self._fail)
+        transactions = TransactionShell(topics, flusher, meta, group_coordinator, self._fail)
         bound = server.sockets[0].getsockname()
         self._services = Services(
             config,
@@ -111,10 +113,12 @@ class Broker:
             topics,
             flusher,
             group_coordinator,
+            transactions,
             host=config.advertised_host or _reachable(config.host),
             port=config.advertised_port or bound[1],
         )
         await group_coordinator.start(config.coordinator)
+        await transactions.start(config.transactions)
         self._budget = ReceiveBudget(config.max_buffered_bytes)
         try:
             await server.start_serving()
@@ -168,6 +172,7 @@ class Broker:
         if self._connections:
             await asyncio.wait(list(self._connections))
         services.refusals.flush()
+        await services.transaction_coordinator.stop()
         await services.group_coordinator.stop()
         if self._verifier is not None:
             await self._verifier.stop()

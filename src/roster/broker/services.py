@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from roster.broker.log.flusher import Flusher
     from roster.broker.meta import MetaFile
     from roster.broker.topics import TopicCatalogue
+    from roster.broker.transaction_shell import TransactionShell
 
 
 @dataclass(slots=True)
@@ -24,6 +25,7 @@ class Services:
     topics: TopicCatalogue
     flusher: Flusher
     group_coordinator: CoordinatorShell
+    transaction_coordinator: TransactionShell
     host: str = ""
     """Host and port in Metadata and FindCoordinator responses."""
     port: int = 0

@@ -5,25 +5,26 @@ from __future__ import annotations
 import asyncio
 import heapq
 import itertools
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from roster.coordinator.events import TimerName
+N = TypeVar("N")
+"""Name of a timer, hashable."""
 
 
-class Timers:
+class Timers(Generic[N]):
     """Calls `expired(name)` once the loop's clock reaches a timer's deadline, in milliseconds.
 
     Putting a deadline off costs no heap operation: the entry is moved when it comes up.
     """
 
-    def __init__(self, expired: Callable[[TimerName], None]) -> None:
+    def __init__(self, expired: Callable[[N], None]) -> None:
         self._expired = expired
-        self._deadlines: dict[TimerName, int] = {}
-        self._queued: dict[TimerName, int] = {}
-        self._heap: list[tuple[int, int, TimerName]] = []
+        self._deadlines: dict[N, int] = {}
+        self._queued: dict[N, int] = {}
+        self._heap: list[tuple[int, int, N]] = []
         self._entries = itertools.count()
         self._handle: asyncio.TimerHandle | None = None
 
@@ -31,13 +32,13 @@ class Timers:
         """Milliseconds of the event loop's monotonic clock."""
         return int(asyncio.get_running_loop().time() * 1000)
 
-    def set(self, name: TimerName, deadline: int) -> None:
+    def set(self, name: N, deadline: int) -> None:
         """Set or replace a timer."""
         self._deadlines[name] = deadline
         self._queue(name, deadline)
         self._arm()
 
-    def cancel(self, name: TimerName) -> None:
+    def cancel(self, name: N) -> None:
         """Forget a timer, if there is one."""
         self._deadlines.pop(name, None)
 
@@ -48,7 +49,7 @@ class Timers:
             self._handle.cancel()
             self._handle = None
 
-    def _queue(self, name: TimerName, deadline: int) -> None:
+    def _queue(self, name: N, deadline: int) -> None:
         queued = self._queued.get(name)
         if queued is None or deadline < queued:
             self._queued[name] = deadline

@@ -31,6 +31,9 @@ if TYPE_CHECKING:
     from roster.broker.config import LogConfig
 
 OFFSETS_TOPIC = "__consumer_offsets"
+TRANSACTIONS_TOPIC = "__transaction_state"
+INTERNAL_TOPICS = {OFFSETS_TOPIC: "the offsets of groups", TRANSACTIONS_TOPIC: "the state of transactions"}
+"""Topics that only the broker writes, with what is in them."""
 _DESCRIPTION = "topic.json"
 _LINKS_OF_A_LEAF = 2
 _FIELDS = frozenset({"id", "partitions", "settings", "was_compacted"})
@@ -53,7 +56,7 @@ class Topic:
     @property
     def is_internal(self) -> bool:
         """True if clients may read but not write it."""
-        return self.name == OFFSETS_TOPIC
+        return self.name in INTERNAL_TOPICS
 
     def log(self, partition: int) -> PartitionLog | None:
         """The log of a partition, None if there is no such partition."""
@@ -309,9 +312,10 @@ class TopicCatalogue:
 def _explain(error: CorruptSegmentError, topic: Topic, log: PartitionLog) -> str:
     if not topic.is_internal:
         return f"data is damaged: {error}"
+    lost = "what the groups in it had committed" if topic.name == OFFSETS_TOPIC else "the transactions in it"
     return (
-        f"the offsets of groups cannot be read: {error}; restore {log.directory} from a backup, or move it away to "
-        f"start without what the groups in it had committed"
+        f"{INTERNAL_TOPICS[topic.name]} cannot be read: {error}; restore {log.directory} from a backup, or move it "
+        f"away to start without {lost}"
     )
 
 

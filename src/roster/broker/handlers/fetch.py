@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 _TOPIC_IDS_SINCE = 13
 _NEW_SESSION = (-1, 0)
-_READ_UNCOMMITTED = 0
+_READ_COMMITTED = 1
 
 
 @dataclass(slots=True)
@@ -37,7 +37,20 @@ class _Wanted:
     log: PartitionLog | None
     offset: int
     max_bytes: int
+    committed: bool = False
+    """Read up to the last stable offset only."""
     place: tuple[Segment, int, int] | None = None
+
+    def locate(self, log: PartitionLog, limit: int, *, at_least_one: bool) -> None:
+        """Find the records to return, and what in them was aborted."""
+        before = log.last_stable_offset if self.committed else None
+        self.place = log.locate(self.offset, limit, at_least_one=at_least_one, before=before)
+        if self.committed and self.place is not None:
+            segment, _, end = self.place
+            self.answer.aborted_transactions = [
+                FetchResponse.AbortedTransaction(producer_id=entry.producer_id, first_offset=entry.first_offset)
+                for entry in log.aborted_in(self.offset, segment, end)
+            ]
 
 
 async def fetch(services: Services, call: Call[FetchRequest]) -> Message:
@@ -116,6 +129,7 @@ async def _resolve(services: Services, version: int, request: FetchRequest) -> t
     response = FetchResponse()
     wanted = []
     by_id = version >= _TOPIC_IDS_SINCE
+    committed = request.isolation_level == _READ_COMMITTED
     async for asked in in_slices(request.topics):
         topic = services.topics.by_id(asked.topic_id) if by_id else services.topics.get(asked.topic)
         answers = FetchResponse.Topic(topic=asked.topic, topic_id=asked.topic_id)
@@ -129,9 +143,11 @@ async def _resolve(services: Services, version: int, request: FetchRequest) -> t
                 answer.error_code = ErrorCode.UNKNOWN_TOPIC_ID if unknown_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             else:
                 answer.error_code = leader_epoch_error(partition.current_leader_epoch)
-                if request.isolation_level == _READ_UNCOMMITTED:
+                if not committed:
                     answer.aborted_transactions = None
-            wanted.append(_Wanted(answer, log, partition.fetch_offset, max(0, partition.partition_max_bytes)))
+            wanted.append(
+                _Wanted(answer, log, partition.fetch_offset, max(0, partition.partition_max_bytes), committed)
+            )
     return response, wanted
 
 
@@ -155,13 +171,13 @@ async def _locate(wanted: list[_Wanted], budget: int) -> tuple[int, bool]:
             answer.error_code = ErrorCode.OFFSET_OUT_OF_RANGE
             wrong = True
             continue
-        answer.high_watermark = answer.last_stable_offset = log.high_watermark
+        answer.high_watermark, answer.last_stable_offset = log.high_watermark, log.last_stable_offset
         answer.log_start_offset = log.log_start_offset
         limit = min(want.max_bytes, budget - available)
         if limit <= 0 and available:
             continue
         try:
-            want.place = log.locate(want.offset, limit, at_least_one=available == 0)
+            want.locate(log, limit, at_least_one=available == 0)
         except (CorruptSegmentError, OSError) as error:
             answer.error_code = _read_error(error)  # reported after the wait: some clients retry at once, for ever
             continue

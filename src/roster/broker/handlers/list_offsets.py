@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from roster.broker.topics import Topic
     from roster.wire import Message
 
+READ_COMMITTED = 1
 _LEADER_EPOCH_SINCE = 4
 _NOWHERE = TimedOffset(-1, -1)
 
@@ -41,6 +42,7 @@ _SPECS_SINCE: dict[int, int] = {
 async def list_offsets(services: Services, call: Call[ListOffsetsRequest]) -> Message:
     """Answer with the offset for each partition's timestamp, or for an OffsetSpec."""
     response = ListOffsetsResponse()
+    committed = call.message.isolation_level == READ_COMMITTED
     async for asked in in_slices(call.message.topics):
         topic = services.topics.get(asked.name)
         answers = ListOffsetsResponse.Topic(name=asked.name)
@@ -53,7 +55,9 @@ async def list_offsets(services: Services, call: Call[ListOffsetsRequest]) -> Me
                 if times[partition.partition_index] > 1:
                     raise RefusedError(ErrorCode.INVALID_REQUEST, "the partition is in the request more than once")
                 log = _log(topic, partition.partition_index, partition.current_leader_epoch)
-                answer.timestamp, answer.offset = find_offset(log, partition.timestamp, call.version)
+                answer.timestamp, answer.offset = find_offset(
+                    log, partition.timestamp, call.version, committed=committed
+                )
             except RefusedError as error:
                 answer.error_code = error.code
                 continue
@@ -62,25 +66,33 @@ async def list_offsets(services: Services, call: Call[ListOffsetsRequest]) -> Me
     return response
 
 
-def find_offset(log: PartitionLog, timestamp: int, version: int) -> TimedOffset:
-    """Look up a ListOffsets timestamp, offset -1 if no record is that new; raise RefusedError if that is impossible."""
+def find_offset(log: PartitionLog, timestamp: int, version: int, *, committed: bool = False) -> TimedOffset:
+    """Look up a ListOffsets timestamp, offset -1 if no record is that new; raise RefusedError if that is impossible.
+
+    With `committed` the log ends where the first undecided transaction begins.
+    """
     if version < _SPECS_SINCE.get(timestamp, 0):
         raise RefusedError(ErrorCode.UNSUPPORTED_VERSION, f"timestamp {timestamp} in version {version}")
+    end = log.last_stable_offset if committed else log.high_watermark
     try:
         if timestamp >= 0:
-            return log.offset_for_time(timestamp) or _NOWHERE
+            return _before(end, log.offset_for_time(timestamp))
         match timestamp:
             case OffsetSpec.LATEST:
-                return TimedOffset(-1, log.high_watermark)
+                return TimedOffset(-1, end)
             case OffsetSpec.EARLIEST | OffsetSpec.EARLIEST_LOCAL:
                 return TimedOffset(-1, log.log_start_offset)
             case OffsetSpec.MAX_TIMESTAMP:
-                return log.newest_record() or _NOWHERE
+                return _before(end, log.newest_record())
             case OffsetSpec.LATEST_TIERED:
                 return _NOWHERE
     except WireError as error:
         raise RefusedError(ErrorCode.CORRUPT_MESSAGE, str(error)) from error
     raise RefusedError(ErrorCode.UNSUPPORTED_VERSION, f"timestamp {timestamp}")
+
+
+def _before(end: int, found: TimedOffset | None) -> TimedOffset:
+    return found if found is not None and found.offset < end else _NOWHERE
 
 
 async def offset_for_leader_epoch(services: Services, call: Call[OffsetForLeaderEpochRequest]) -> Message:

@@ -32,15 +32,29 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-KEY_TYPE_GROUP = 0
+KEY_TYPES = (0, 1)
+"""Of FindCoordinator: groups and transactions."""
+TRANSACTION_VERSION = "transaction.version"
+TRANSACTION_VERSION_LEVEL = 2
+"""Transactions with an epoch of their own (KIP-890)."""
 ENDPOINT_BROKERS = 1
 _AUTO_CREATE_FLAG_SINCE = 4
 _BATCHED_COORDINATORS_SINCE = 4
 
 
 async def api_versions(services: Services, call: Call[ApiVersionsRequest]) -> Message:
-    """Return the supported versions of every request."""
-    return ApiVersionsResponse(api_keys=advertised(SERVED))
+    """Return the supported versions of every request, and that transactions are of version 2."""
+    level = TRANSACTION_VERSION_LEVEL
+    return ApiVersionsResponse(
+        api_keys=advertised(SERVED),
+        supported_features=[ApiVersionsResponse.SupportedFeature(name=TRANSACTION_VERSION, max_version=level)],
+        finalized_features_epoch=0,
+        finalized_features=[
+            ApiVersionsResponse.FinalizedFeature(
+                name=TRANSACTION_VERSION, max_version_level=level, min_version_level=level
+            )
+        ],
+    )
 
 
 async def metadata(services: Services, call: Call[MetadataRequest]) -> Message:
@@ -134,7 +148,7 @@ async def describe_cluster(services: Services, call: Call[DescribeClusterRequest
 
 
 async def find_coordinator(services: Services, call: Call[FindCoordinatorRequest]) -> Message:
-    """Return the one broker for every group; an error for transactions and share groups."""
+    """Return the one broker for every group and transactional id; an error for share groups."""
     request = call.message
     batched = call.version >= _BATCHED_COORDINATORS_SINCE
     keys = request.coordinator_keys if batched else [request.key]
@@ -152,13 +166,13 @@ async def find_coordinator(services: Services, call: Call[FindCoordinatorRequest
 
 
 def _coordinator(services: Services, key_type: int, key: str) -> FindCoordinatorResponse.Coordinator:
-    if key_type != KEY_TYPE_GROUP:
+    if key_type not in KEY_TYPES:
         return FindCoordinatorResponse.Coordinator(
             key=key,
             node_id=-1,
             port=-1,
             error_code=ErrorCode.INVALID_REQUEST,
-            error_message="only groups have a coordinator here, transactions and share groups are not supported",
+            error_message="only groups and transactions have a coordinator here, share groups are not supported",
         )
     return FindCoordinatorResponse.Coordinator(
         key=key, node_id=services.config.node_id, host=services.host, port=services.port

@@ -1,4 +1,4 @@
-"""Produce and InitProducerId."""
+"""Produce, with and without a transaction."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING
 from roster._clock import wall_ms
 from roster.broker.call import CloseConnection
 from roster.broker.errors import RefusedError
+from roster.broker.handlers.transactional_produce import check_transaction, is_out_of_order
 from roster.broker.log.producer_state import SequenceError
 from roster.broker.request_limits import in_slices
+from roster.transactions import TopicPartition
 from roster.wire import ErrorCode, WireError
-from roster.wire.messages import InitProducerIdRequest, InitProducerIdResponse, ProduceRequest, ProduceResponse
+from roster.wire.messages import ProduceRequest, ProduceResponse
 from roster.wire.records import split_batches, verify_crc
 
 if TYPE_CHECKING:
@@ -30,6 +32,10 @@ ACKS = (-1, 0, 1)
 logger = logging.getLogger(__name__)
 
 
+class _RefusedBatchError(RefusedError):
+    """A refusal that Kafka's log makes, and not the request's handler: its answer has the log's start offset."""
+
+
 async def produce(services: Services, call: Call[ProduceRequest]) -> Coroutine[None, None, Message | None]:
     """Append, then return a coroutine that waits until it is durable and gives the response.
 
@@ -37,6 +43,7 @@ async def produce(services: Services, call: Call[ProduceRequest]) -> Coroutine[N
     With acks=0 there is no response, and a failure closes the connection, as in Kafka.
     """
     request = call.message
+    refused = await check_transaction(services, call)
     response = ProduceResponse()
     written: list[tuple[ProduceResponse.Topic.Partition, asyncio.Future[None]]] = []
     async for topic_data in in_slices(request.topic_data):
@@ -48,10 +55,12 @@ async def produce(services: Services, call: Call[ProduceRequest]) -> Coroutine[N
             topic_response.partition_responses.append(answer)
             try:
                 log = _log(request, call.version, topic, data.index)
-                appended = log.append(*_batch(log, data.records), wall_ms())
+                if topic is not None and (where := TopicPartition(topic.name, data.index)) in refused:
+                    raise RefusedError(*refused[where])
+                appended = log.append(*_batch(log, call.version, data.records), wall_ms())
             except RefusedError as refusal:
                 answer.error_code, answer.error_message, answer.base_offset = refusal.code, str(refusal), -1
-                if isinstance(refusal, SequenceError):
+                if isinstance(refusal, (SequenceError, _RefusedBatchError)):
                     answer.log_start_offset = log.log_start_offset
             except OSError as error:
                 logger.error("cannot write to %s-%d: %s", topic_data.name, data.index, error)
@@ -100,7 +109,7 @@ def _log(request: ProduceRequest, version: int, topic: Topic | None, partition: 
     return log
 
 
-def _batch(log: PartitionLog, records: bytes | memoryview | None) -> tuple[BatchHeader, memoryview]:
+def _batch(log: PartitionLog, version: int, records: bytes | memoryview | None) -> tuple[BatchHeader, memoryview]:
     """Return the one batch of a partition's records; raise RefusedError unless Kafka would accept it."""
     try:
         batches = split_batches(memoryview(records or b""))
@@ -117,23 +126,12 @@ def _batch(log: PartitionLog, records: bytes | memoryview | None) -> tuple[Batch
     if not verify_crc(batch):
         raise RefusedError(ErrorCode.CORRUPT_MESSAGE, "the batch fails its CRC")
     if header.is_control or header.records_count < 1 or header.last_offset_delta != header.records_count - 1:
-        raise RefusedError(ErrorCode.INVALID_RECORD, "not a batch of records with consecutive offsets")
-    if header.is_transactional:
-        raise RefusedError(ErrorCode.INVALID_REQUEST, "transactions are not supported")
+        raise _RefusedBatchError(ErrorCode.INVALID_RECORD, "not a batch of records with consecutive offsets")
     if header.producer_id >= 0 and (header.producer_epoch < 0 or header.base_sequence < 0):
         raise RefusedError(ErrorCode.INVALID_RECORD, "a producer id without epoch or sequence")
+    if is_out_of_order(log, header, version):
+        raise _RefusedBatchError(
+            ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+            f"producer {header.producer_id} begins epoch {header.producer_epoch} at {header.base_sequence}",
+        )
     return header, batch
-
-
-async def init_producer_id(services: Services, call: Call[InitProducerIdRequest]) -> Message:
-    """Answer InitProducerId; a non-transactional client bumps its own epoch."""
-    request = call.message
-    if request.transactional_id is not None:
-        logger.warning("%s asked for transactions, which are not supported", call.client_host)
-        return InitProducerIdResponse(error_code=ErrorCode.INVALID_REQUEST, producer_epoch=-1)
-    try:
-        producer_id = await services.meta.new_producer_id()
-    except OSError as error:
-        logger.error("cannot reserve producer ids: %s", error)
-        return InitProducerIdResponse(error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE, producer_epoch=-1)
-    return InitProducerIdResponse(producer_id=producer_id, producer_epoch=0)

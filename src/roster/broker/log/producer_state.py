@@ -70,6 +70,8 @@ class ProducerTable:
         """First offset of each open transaction by producer id, in the order of the log."""
         self._ended: list[tuple[int, int]] = []
         """First offset and marker of transactions whose marker may not be durable yet."""
+        self._announced: dict[int, tuple[int, int]] = {}
+        """Epoch and lowest sequence of producers whose transaction is being verified, by producer id."""
         self.aborted = AbortedTransactions()
 
     def __len__(self) -> int:
@@ -92,6 +94,7 @@ class ProducerTable:
         """
         known = self._producers.get(header.producer_id)
         if known is None:
+            self._check_announced(header)
             return None
         self._check_epoch(header, known)
         if header.producer_epoch > known.epoch:
@@ -105,6 +108,7 @@ class ProducerTable:
         for batch in known.batches:
             if batch.first_sequence == header.base_sequence and batch.last_sequence == last:
                 return batch
+        self._check_announced(header)
         expected = (known.batches[-1].last_sequence + 1) % _SEQUENCES if known.batches else 0
         if header.base_sequence != expected:
             raise SequenceError(
@@ -117,6 +121,20 @@ class ProducerTable:
                 f"producer {header.producer_id} has a transaction open, the batch is not part of one",
             )
         return None
+
+    def announce(self, header: BatchHeader) -> None:
+        """Note a batch that may begin a transaction here, once that is verified: no later one may come before it."""
+        epoch, lowest = self._announced.get(header.producer_id, (-1, 0))
+        if header.producer_epoch > epoch or (header.producer_epoch == epoch and header.base_sequence < lowest):
+            self._announced[header.producer_id] = header.producer_epoch, header.base_sequence
+
+    def _check_announced(self, header: BatchHeader) -> None:
+        epoch, lowest = self._announced.get(header.producer_id, (-1, 0))
+        if header.producer_epoch == epoch and header.base_sequence > lowest:
+            raise SequenceError(
+                ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+                f"producer {header.producer_id} sent sequence {header.base_sequence}, {lowest} is not written yet",
+            )
 
     def check_epoch(self, header: BatchHeader) -> None:
         """Raise SequenceError for a batch of a fenced producer."""
@@ -145,6 +163,7 @@ class ProducerTable:
             )
         if header.is_transactional and known.first_offset == NO_TRANSACTION:
             known.first_offset = self._open[header.producer_id] = base_offset
+        self._announced.pop(header.producer_id, None)
 
     def _seen(self, header: BatchHeader, now_ms: int) -> Producer:
         """Return the producer of a batch in the batch's epoch, in which it has written nothing if that is new."""
@@ -184,6 +203,7 @@ class ProducerTable:
     def end(self, header: BatchHeader, marker: EndTxnMarker, offset: int, now_ms: int) -> None:
         """Remember a marker written at an offset; its epoch is the producer's from now on."""
         known = self._seen(header, now_ms)
+        self._announced.pop(header.producer_id, None)
         known.coordinator_epoch = marker.coordinator_epoch
         first = known.first_offset
         if first == NO_TRANSACTION:

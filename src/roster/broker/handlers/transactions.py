@@ -1,0 +1,139 @@
+"""Requests of transactional producers, and those of tools that look at transactions (KIP-98, KIP-664, KIP-890)."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+from roster.broker.request_limits import in_slices
+from roster.transactions import TopicPartition
+from roster.wire import ErrorCode
+from roster.wire.control_records import ControlType, EndTxnMarker
+from roster.wire.messages import (
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    DescribeProducersRequest,
+    DescribeProducersResponse,
+    InitProducerIdRequest,
+    InitProducerIdResponse,
+    WriteTxnMarkersRequest,
+    WriteTxnMarkersResponse,
+)
+
+if TYPE_CHECKING:
+    from roster.broker.call import Call
+    from roster.broker.log.partition_log import PartitionLog
+    from roster.broker.log.producer_state import Producer
+    from roster.broker.services import Services
+    from roster.wire import Message
+
+logger = logging.getLogger(__name__)
+
+
+async def init_producer_id(services: Services, call: Call[InitProducerIdRequest]) -> Message:
+    """Answer InitProducerId: by the coordinator with a transactional id, else with any fresh producer id."""
+    request = call.message
+    if request.transactional_id is not None:
+        return await services.transaction_coordinator.handle(call)
+    if (request.producer_id == -1) != (request.producer_epoch == -1):
+        return InitProducerIdResponse(error_code=ErrorCode.INVALID_REQUEST, producer_epoch=-1)
+    try:
+        producer_id = await services.meta.new_producer_id()
+    except OSError as error:
+        logger.error("cannot reserve producer ids: %s", error)
+        return InitProducerIdResponse(error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE, producer_epoch=-1)
+    return InitProducerIdResponse(producer_id=producer_id, producer_epoch=0)
+
+
+async def add_partitions(services: Services, call: Call[AddPartitionsToTxnRequest]) -> Message:
+    """Add partitions to a transaction: all of them, or none if one does not exist."""
+    topics = call.message.v3_and_below_topics
+    missing = {
+        (topic.name, index)
+        for topic in topics
+        for index in topic.partitions
+        if _log(services, topic.name, index) is None
+    }
+    if not missing:
+        return await services.transaction_coordinator.handle(call)
+    return AddPartitionsToTxnResponse(
+        results_by_topic_v3_and_below=[
+            AddPartitionsToTxnResponse.TopicResult(
+                name=topic.name,
+                results_by_partition=[
+                    AddPartitionsToTxnResponse.PartitionResult(
+                        partition_index=index,
+                        partition_error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                        if (topic.name, index) in missing
+                        else ErrorCode.OPERATION_NOT_ATTEMPTED,
+                    )
+                    for index in topic.partitions
+                ],
+            )
+            for topic in topics
+        ]
+    )
+
+
+async def coordinate(services: Services, call: Call[Any]) -> Message:
+    """Give a request to the transaction coordinator."""
+    return await services.transaction_coordinator.handle(call)
+
+
+async def write_markers(services: Services, call: Call[WriteTxnMarkersRequest]) -> Message:
+    """Write markers for a tool that ends a hanging transaction."""
+    response = WriteTxnMarkersResponse()
+    for marker in call.message.markers:
+        kind = ControlType.COMMIT if marker.transaction_result else ControlType.ABORT
+        wanted = [TopicPartition(topic.name, index) for topic in marker.topics for index in topic.partition_indexes]
+        outcomes = await services.transaction_coordinator.write_markers(
+            EndTxnMarker(kind, marker.coordinator_epoch), (marker.producer_id, marker.producer_epoch), wanted
+        )
+        topics = [
+            WriteTxnMarkersResponse.Topic(
+                name=topic.name,
+                partitions=[
+                    WriteTxnMarkersResponse.Partition(
+                        partition_index=index, error_code=outcomes[TopicPartition(topic.name, index)]
+                    )
+                    for index in topic.partition_indexes
+                ],
+            )
+            for topic in marker.topics
+        ]
+        response.markers.append(WriteTxnMarkersResponse.Marker(producer_id=marker.producer_id, topics=topics))
+    return response
+
+
+async def describe_producers(services: Services, call: Call[DescribeProducersRequest]) -> Message:
+    """Describe the producers that partitions remember, with the transactions they have open."""
+    response = DescribeProducersResponse()
+    async for asked in in_slices(call.message.topics):
+        topic = DescribeProducersResponse.Topic(name=asked.name)
+        response.topics.append(topic)
+        async for index in in_slices(asked.partition_indexes):
+            answer = DescribeProducersResponse.Partition(partition_index=index)
+            topic.partitions.append(answer)
+            log = _log(services, asked.name, index)
+            if log is None:
+                answer.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                continue
+            async for producer in in_slices(list(log.producers)):
+                answer.active_producers.append(_describe(*producer))
+    return response
+
+
+def _describe(producer_id: int, known: Producer) -> DescribeProducersResponse.Topic.Partition.Producer:
+    return DescribeProducersResponse.Producer(
+        producer_id=producer_id,
+        producer_epoch=known.epoch,
+        last_sequence=known.batches[-1].last_sequence if known.batches else -1,
+        last_timestamp=known.last_seen_ms,
+        coordinator_epoch=known.coordinator_epoch,
+        current_txn_start_offset=known.first_offset,
+    )
+
+
+def _log(services: Services, name: str, partition: int) -> PartitionLog | None:
+    topic = services.topics.get(name)
+    return topic.log(partition) if topic is not None else None

@@ -1,0 +1,53 @@
+"""Records of the broker's own topics, read for the coordinators that keep their state in them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from roster.coordinator.events import TransactionalRecord, TransactionEnd
+from roster.wire import WireError
+from roster.wire.control_records import ControlType, read_marker
+from roster.wire.records import read_batch, verify_crc
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from roster.broker.log.partition_log import PartitionLog
+    from roster.coordinator.events import LoadedRecord
+    from roster.wire.records import BatchHeader
+
+
+def read_records(log: PartitionLog) -> tuple[tuple[bytes, bytes | None], ...]:
+    """Read every record of a partition without transactions, in order; WireError if one is malformed."""
+    return tuple(
+        (record.key, record.value)
+        for _, batch in _checked(log)
+        for record in read_batch(batch)
+        if record.key is not None
+    )
+
+
+def read_transactional_records(log: PartitionLog) -> tuple[LoadedRecord, ...]:
+    """Read every record of a partition of `__consumer_offsets`, in order, with the ends of transactions."""
+    records: list[LoadedRecord] = []
+    for header, batch in _checked(log):
+        if header.is_control:
+            marker = read_marker(batch)
+            if marker is not None:
+                records.append(TransactionEnd(header.producer_id, marker.control_type is ControlType.COMMIT))
+            continue
+        for record in read_batch(batch):
+            if record.key is None:
+                continue
+            if header.is_transactional:
+                records.append(TransactionalRecord(header.producer_id, record.key, record.value))
+            else:
+                records.append((record.key, record.value))
+    return tuple(records)
+
+
+def _checked(log: PartitionLog) -> Iterator[tuple[BatchHeader, memoryview]]:
+    for header, batch in log.batches():
+        if not verify_crc(batch):
+            raise WireError(f"{log.directory}: the batch at offset {header.base_offset} fails its CRC")
+        yield header, batch

@@ -1,0 +1,265 @@
+"""Transactional producers of other projects, on Roster's broker and on Apache Kafka."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import aiokafka
+import kafka
+import kafka.errors
+import pytest
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+
+from tests.real.realparts.cluster import Cluster, unique, wait_until
+
+SECONDS = 30
+
+
+class Librdkafka:
+    """confluent-kafka's producer."""
+
+    def __init__(self, cluster: Cluster, transactional_id: str, timeout_ms: int = 60_000) -> None:
+        settings = {"transactional.id": transactional_id, "transaction.timeout.ms": timeout_ms}
+        self._producer = Producer({"bootstrap.servers": cluster.bootstrap, "linger.ms": 0, "log_level": 2, **settings})
+        self._producer.init_transactions(SECONDS)
+
+    def begin(self) -> None:
+        self._producer.begin_transaction()
+
+    def send(self, topic: str, *values: str) -> None:
+        for value in values:
+            self._producer.produce(topic, value, partition=0)
+        self._producer.flush(SECONDS)
+
+    def send_offsets(self, consumer: Consumer, offsets: dict[tuple[str, int], int]) -> None:
+        wanted = [TopicPartition(*key, offset) for key, offset in offsets.items()]
+        self._producer.send_offsets_to_transaction(wanted, consumer.consumer_group_metadata(), SECONDS)
+
+    def commit(self) -> None:
+        self._producer.commit_transaction(SECONDS)
+
+    def abort(self) -> None:
+        self._producer.abort_transaction(SECONDS)
+
+    def close(self) -> None:
+        pass
+
+    fenced: tuple[type[Exception], ...] = (KafkaException,)
+
+
+class KafkaPython:
+    """kafka-python's producer."""
+
+    def __init__(self, cluster: Cluster, transactional_id: str, timeout_ms: int = 60_000) -> None:
+        self._producer = kafka.KafkaProducer(
+            bootstrap_servers=cluster.bootstrap, transactional_id=transactional_id, transaction_timeout_ms=timeout_ms
+        )
+        self._producer.init_transactions()
+
+    def begin(self) -> None:
+        self._producer.begin_transaction()
+
+    def send(self, topic: str, *values: str) -> None:
+        for future in [self._producer.send(topic, value.encode(), partition=0) for value in values]:
+            future.get(SECONDS)
+
+    def send_offsets(self, consumer: Consumer, offsets: dict[tuple[str, int], int]) -> None:
+        wanted = {
+            kafka.TopicPartition(*key): kafka.OffsetAndMetadata(offset, "", -1) for key, offset in offsets.items()
+        }
+        self._producer.send_offsets_to_transaction(wanted, GROUPS[id(consumer)])
+
+    def commit(self) -> None:
+        self._producer.commit_transaction()
+
+    def abort(self) -> None:
+        self._producer.abort_transaction()
+
+    def close(self) -> None:
+        self._producer.close(timeout=5)
+
+    fenced = (kafka.errors.KafkaError,)
+
+
+class Aiokafka:
+    """aiokafka's producer."""
+
+    def __init__(self, cluster: Cluster, transactional_id: str, timeout_ms: int = 60_000) -> None:
+        self._loop = asyncio.new_event_loop()
+
+        async def start() -> aiokafka.AIOKafkaProducer:
+            producer = aiokafka.AIOKafkaProducer(
+                bootstrap_servers=cluster.bootstrap,
+                transactional_id=transactional_id,
+                transaction_timeout_ms=timeout_ms,
+            )
+            await producer.start()
+            return producer
+
+        self._producer = self._loop.run_until_complete(start())
+
+    def _run(self, work):
+        return self._loop.run_until_complete(asyncio.wait_for(work, SECONDS))
+
+    def begin(self) -> None:
+        self._run(self._producer.begin_transaction())
+
+    def send(self, topic: str, *values: str) -> None:
+        for value in values:
+            self._run(self._producer.send_and_wait(topic, value.encode(), partition=0))
+
+    def send_offsets(self, consumer: Consumer, offsets: dict[tuple[str, int], int]) -> None:
+        wanted = {aiokafka.TopicPartition(*key): offset for key, offset in offsets.items()}
+        self._run(self._producer.send_offsets_to_transaction(wanted, GROUPS[id(consumer)]))
+
+    def commit(self) -> None:
+        self._run(self._producer.commit_transaction())
+
+    def abort(self) -> None:
+        self._run(self._producer.abort_transaction())
+
+    def close(self) -> None:
+        try:
+            self._run(self._producer.stop())
+        finally:
+            self._loop.close()
+
+    fenced = (aiokafka.errors.KafkaError,)
+
+
+GROUPS: dict[int, str] = {}
+"""Group id by consumer: the Python clients take it as text."""
+KINDS = {"librdkafka": Librdkafka, "kafka-python": KafkaPython, "aiokafka": Aiokafka}
+EACH = pytest.mark.parametrize("kind", KINDS)
+
+
+@contextmanager
+def opened(kind: str, cluster: Cluster, name: str, **settings: int) -> Iterator:
+    producer = KINDS[kind](cluster, name, **settings)
+    try:
+        yield producer
+    finally:
+        producer.close()
+
+
+@contextmanager
+def consuming(cluster: Cluster, topic: str, group: str | None = None, level: str = "read_committed") -> Iterator:
+    consumer = Consumer(
+        {
+            "bootstrap.servers": cluster.bootstrap,
+            "group.id": group or unique("reader"),
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": False,
+            "isolation.level": level,
+            "enable.partition.eof": True,
+            "session.timeout.ms": 6000,
+        }
+    )
+    GROUPS[id(consumer)] = group or ""
+    consumer.subscribe([topic])
+    try:
+        yield consumer
+    finally:
+        consumer.close()
+
+
+def values(cluster: Cluster, topic: str, level: str = "read_committed") -> list[str]:
+    """Every value in partition 0, by librdkafka's consumer."""
+    found = []
+    with consuming(cluster, topic, level=level) as consumer:
+        while True:
+            message = consumer.poll(SECONDS)
+            assert message is not None, "neither records nor the end of the partition"
+            if message.error() is None:
+                found.append(message.value().decode())
+            elif message.error().code() == KafkaError._PARTITION_EOF and message.partition() == 0:
+                return found
+
+
+def until_values(cluster: Cluster, topic: str, expected: list[str]) -> None:
+    wait_until(lambda: values(cluster, topic) == expected, saying=lambda: values(cluster, topic))
+
+
+@EACH
+def test_commit_and_abort(cluster, kind):
+    topic = cluster.create_topic(partitions=1)
+    with opened(kind, cluster, unique("tx")) as producer:
+        for number, end in enumerate(("commit", "abort", "commit", "abort", "commit")):
+            producer.begin()
+            producer.send(topic, f"{end}-{number}-a", f"{end}-{number}-b")
+            getattr(producer, end)()
+    expected = [f"commit-{number}-{each}" for number in (0, 2, 4) for each in "ab"]
+    until_values(cluster, topic, expected)
+    assert len(values(cluster, topic, "read_uncommitted")) == 10
+
+
+@EACH
+def test_a_second_instance_fences_the_first(cluster, kind):
+    topic, name = cluster.create_topic(partitions=1), unique("tx")
+    with opened(kind, cluster, name) as first:
+        first.begin()
+        first.send(topic, "first")
+        with opened(kind, cluster, name) as second:
+            second.begin()
+            second.send(topic, "second")
+            with pytest.raises(first.fenced):  # noqa: PT012 (which of the two says so is the client's choice)
+                first.send(topic, "late")
+                first.commit()
+            second.commit()
+        until_values(cluster, topic, ["second"])
+
+
+@EACH
+def test_a_transaction_that_takes_too_long(roster_broker, kind):
+    """On Roster's broker only: Apache Kafka looks for such transactions every ten seconds."""
+    topic = roster_broker.create_topic(partitions=1)
+    with opened(kind, roster_broker, unique("tx"), timeout_ms=500) as producer:
+        producer.begin()
+        producer.send(topic, "late")
+        with opened(kind, roster_broker, unique("tx")) as other:
+            other.begin()
+            other.send(topic, "other")
+            other.commit()
+        until_values(roster_broker, topic, ["other"])
+        with pytest.raises(producer.fenced):
+            producer.commit()
+
+
+@EACH
+def test_consume_transform_produce(cluster, kind):
+    source, target = cluster.create_topic(partitions=2), cluster.create_topic(partitions=1)
+    cluster.produce({(source, 0): 20, (source, 1): 20})
+    group = unique("group")
+    with opened(kind, cluster, unique("tx")) as producer:
+        for end in ("abort", "commit", "commit"):
+            with consuming(cluster, source, group) as consumer:
+                positions: dict[tuple[str, int], int] = {}
+                read = []
+                while len(read) < 10:
+                    message = consumer.poll(SECONDS)
+                    if message.error() is None:
+                        positions[source, message.partition()] = message.offset() + 1
+                        read.append(message.value().decode())
+                producer.begin()
+                producer.send(target, *read)
+                producer.send_offsets(consumer, positions)
+                getattr(producer, end)()
+    wait_until(lambda: len(values(cluster, target)) == 20)
+    copied = values(cluster, target)
+    assert len(set(copied)) == 20
+    with consuming(cluster, source, group) as consumer:
+        rest = []
+        while len(rest) < 20:
+            message = consumer.poll(SECONDS)
+            if message.error() is None:
+                rest.append(message.value().decode())
+    assert not set(rest) & set(copied)
+
+
+def test_javas_producer(cluster, java_host):
+    topic, name = cluster.create_topic(partitions=1), unique("tx")
+    for _ in range(3):
+        java_host.ask(bootstrap=cluster.bootstrap, operation="transaction", name=name, topic=topic)
+    until_values(cluster, topic, ["\x01"] * 3)
