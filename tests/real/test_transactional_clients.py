@@ -215,7 +215,7 @@ def test_a_second_instance_fences_the_first(cluster, kind):
 def test_a_transaction_that_takes_too_long(roster_broker, kind):
     """On Roster's broker only: Apache Kafka looks for such transactions every ten seconds."""
     topic = roster_broker.create_topic(partitions=1)
-    with opened(kind, roster_broker, unique("tx"), timeout_ms=500) as producer:
+    with opened(kind, roster_broker, unique("tx"), timeout_ms=1000) as producer:
         producer.begin()
         producer.send(topic, "late")
         with opened(kind, roster_broker, unique("tx")) as other:
