@@ -98,7 +98,7 @@ def test_a_plan_shows_what_is_handed_out_what_waits_and_what_moves():
     assert plan.moved().tolist() == [False, False, True, False]
     assert plan.explain() == [
         Move("t", 2, "a", "b", "balance: a makes room for a partition that b may not have"),
-        Move("u", 0, None, "a", "nobody had it"),
+        Move("u", 0, None, "a", "it had no owner"),
     ]
 
 

@@ -55,8 +55,8 @@ def rows_of(history: GroupHistory) -> GroupRows:
     for row in partitions:
         if row.owner is not None:
             owned[row.owner.seen.key].append(row)
-    everybody = [*history.members.values(), *history.departed.values()]
-    return GroupRows(partitions, tuple(_member(member, owned[member.seen.key]) for member in everybody))
+    listed = [*history.members.values(), *history.departed.values()]
+    return GroupRows(partitions, tuple(_member(member, owned[member.seen.key]) for member in listed))
 
 
 def _partition(history: GroupHistory, tp: TopicPartition) -> PartitionRow:

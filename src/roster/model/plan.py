@@ -179,7 +179,7 @@ class Plan:
             target, source, topic = int(self.owner[p]), int(self.owner_before[p]), int(topic_of[p])
             to, place = members[target], (problem.topics[topic], int(number_of[p]))
             if source == NO_OWNER:
-                why = "claimed by several members in one generation" if self.contested[p] else "nobody had it"
+                why = "claimed by several members in one generation" if self.contested[p] else "it had no owner"
                 yield Move(*place, None, to, why)
                 continue
             giver = members[source]
