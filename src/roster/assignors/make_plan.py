@@ -39,19 +39,19 @@ def _check_owners(problem: Problem, plan: Plan) -> None:
         raise ValueError(f"owner: has {owner.size} entries for {problem.partition_count} partitions")
     if not len(owner):
         return
-    unknown = (owner < NO_OWNER) | (owner >= len(problem.members))
-    if unknown.any():
-        at = int(np.argmax(unknown))
+    if owner.min() < NO_OWNER or owner.max() >= len(problem.members):
+        at = int(np.argmax((owner < NO_OWNER) | (owner >= len(problem.members))))
         raise ValueError(
             f"owner[{at}] ({problem.topic_partition(at)}): {int(owner[at])} is no member's index;"
             f" there are {len(problem.members)}"
         )
     if len(problem.subscriptions) <= 1:
         return
-    owned = np.flatnonzero(owner != NO_OWNER)
-    fits = is_subscribed(problem, owner[owned], problem.topic_of()[owned])
+    topic = problem.topic_of()
+    owned = np.flatnonzero(owner != NO_OWNER) if owner.min() == NO_OWNER else None
+    fits = is_subscribed(problem, owner, topic) if owned is None else is_subscribed(problem, owner[owned], topic[owned])
     if not fits.all():
-        at = int(owned[np.argmin(fits)])
+        at = int(np.argmin(fits) if owned is None else owned[np.argmin(fits)])
         tp, member = problem.topic_partition(at), problem.members[int(owner[at])]
         raise ValueError(f"owner[{at}] ({tp}): {member} does not subscribe to {tp.topic}")
 

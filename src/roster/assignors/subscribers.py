@@ -88,7 +88,8 @@ def is_subscribed(problem: Problem, member: Int32, topic: Int32) -> Bool:
         subscribed = np.zeros((len(sizes), topic_count), dtype=np.bool_)
         for row, topics in zip(subscribed, problem.subscriptions, strict=True):
             row[topics] = True
-        return np.asarray(subscribed[subscription, topic], dtype=np.bool_)
+        # One flat index is read faster than a pair of indexes.
+        return np.asarray(subscribed.ravel().take(subscription.astype(np.int64) * topic_count + topic), dtype=np.bool_)
     pairs = np.repeat(np.arange(len(sizes)), sizes) * topic_count + np.concatenate(problem.subscriptions)
     asked = subscription.astype(np.int64) * topic_count + topic
     place = np.minimum(np.searchsorted(pairs, asked), len(pairs) - 1)
