@@ -204,10 +204,10 @@ def test_a_second_instance_fences_the_first(cluster, kind):
         with opened(kind, cluster, name) as second:
             second.begin()
             second.send(topic, "second")
+            second.commit()
             with pytest.raises(first.fenced):  # noqa: PT012 (which of the two says so is the client's choice)
                 first.send(topic, "late")
                 first.commit()
-            second.commit()
         until_values(cluster, topic, ["second"])
 
 

@@ -27,6 +27,8 @@ IMPLICIT_FROM = 12
 ABORTABLE_FROM = 11
 """Produce version that knows TRANSACTION_ABORTABLE."""
 BY_ID_FROM = 13
+_ATTRIBUTES, _TRANSACTIONAL = 22, 0x10
+"""Low byte of a batch's attributes, and its bit of transactions: other batches cost one look."""
 
 Refusals: TypeAlias = "dict[TopicPartition, tuple[ErrorCode, str]]"
 
@@ -79,16 +81,19 @@ def _transactional_batches(services: Services, call: Call[ProduceRequest]) -> li
         if topic is None or topic.is_internal:
             continue
         for partition in data.partition_data:
-            log = topic.log(partition.index)
             header = _header(partition.records)
-            if log is not None and header is not None and header.is_transactional:
+            log = topic.log(partition.index) if header is not None else None
+            if log is not None and header is not None:
                 found.append(_Batch(TopicPartition(topic.name, partition.index), log, header))
     return found
 
 
 def _header(records: bytes | memoryview | None) -> BatchHeader | None:
+    """Return the header of a transactional batch; None for any other, and for what is no batch at all."""
+    if records is None or len(records) < HEADER_SIZE or not records[_ATTRIBUTES] & _TRANSACTIONAL:
+        return None
     try:
-        return read_header((records or b"")[:HEADER_SIZE])
+        return read_header(records[:HEADER_SIZE])
     except WireError:  # refused for that when it is about to be written
         return None
 

@@ -1,0 +1,222 @@
+"""kill -9 at every write of a broker with transactions: what a client was told holds, and nothing is half visible.
+
+The data directory is copied after each append, which is what a killed process leaves: a broker is started on each copy.
+"""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass, field
+from pathlib import Path
+from time import monotonic, sleep
+from typing import Any
+
+import pytest
+
+from roster.broker.log.partition_log import PartitionLog
+from roster.testing.broker import running_broker
+from roster.wire import ErrorCode
+from roster.wire.messages import (
+    AddOffsetsToTxnRequest,
+    AddPartitionsToTxnRequest,
+    CreateTopicsRequest,
+    DescribeTransactionsRequest,
+    EndTxnRequest,
+    FetchRequest,
+    InitProducerIdRequest,
+    ListOffsetsRequest,
+    OffsetFetchRequest,
+    ProduceRequest,
+    TxnOffsetCommitRequest,
+)
+from roster.wire.records import read_batch, split_batches
+from tests.broker.batches import batch
+from tests.broker.rawclient import RawClient
+
+TOPIC, GROUP, ID = "t", "g", "tx"
+PARTITIONS = (0, 1)
+TRANSACTIONAL = 0x10
+RETRY = {ErrorCode.CONCURRENT_TRANSACTIONS, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.NOT_COORDINATOR}
+
+
+def until(ask: Any, good: Any, seconds: float = 20.0) -> Any:
+    """Ask until the answer is good."""
+    deadline = monotonic() + seconds
+    while not good(answer := ask()):
+        assert monotonic() < deadline, answer
+        sleep(0.01)
+    return answer
+
+
+@dataclass
+class Producer:
+    """One transaction after the other, each with a record in every partition and an offset."""
+
+    client: RawClient
+    version: int
+    told: dict[int, bool] = field(default_factory=dict)
+    """Transactions whose end was answered, with the decision."""
+    pid: int = -1
+    epoch: int = -1
+    sequence: int = 0
+
+    def ask(self, message: Any, version: int) -> Any:
+        return until(lambda: self.client.ask(message, version), lambda told: told.error_code not in RETRY)
+
+    def init(self) -> None:
+        request = InitProducerIdRequest(transactional_id=ID, transaction_timeout_ms=60_000)
+        told = self.ask(request, 5)
+        assert told.error_code == ErrorCode.NONE
+        self.pid, self.epoch, self.sequence = told.producer_id, told.producer_epoch, 0
+
+    def add(self) -> None:
+        own = (ID, self.pid, self.epoch)
+        request = AddPartitionsToTxnRequest(
+            v3_and_below_transactional_id=own[0],
+            v3_and_below_producer_id=own[1],
+            v3_and_below_producer_epoch=own[2],
+            v3_and_below_topics=[AddPartitionsToTxnRequest.Topic(name=TOPIC, partitions=list(PARTITIONS))],
+        )
+
+        def code() -> int:
+            return (
+                self.client.ask(request, 3)
+                .results_by_topic_v3_and_below[0]
+                .results_by_partition[0]
+                .partition_error_code
+            )
+
+        assert until(code, lambda told: told not in RETRY) == ErrorCode.NONE
+        request = AddOffsetsToTxnRequest(
+            transactional_id=ID, producer_id=self.pid, producer_epoch=self.epoch, group_id=GROUP
+        )
+        assert self.ask(request, 3).error_code == ErrorCode.NONE
+
+    def transaction(self, number: int, *, committed: bool) -> None:
+        if self.version == 1:
+            self.add()
+        for partition in PARTITIONS:
+            records = batch([b"%d" % number], producer=(self.pid, self.epoch, self.sequence), attributes=TRANSACTIONAL)
+            data = ProduceRequest.Topic.Partition(index=partition, records=records)
+            request = ProduceRequest(
+                transactional_id=ID,
+                acks=-1,
+                timeout_ms=1_000,
+                topic_data=[ProduceRequest.Topic(name=TOPIC, partition_data=[data])],
+            )
+            (topic,) = self.client.ask(request, 12 if self.version == 2 else 11).responses
+            assert topic.partition_responses[0].error_code == ErrorCode.NONE
+        offset = TxnOffsetCommitRequest.Partition(partition_index=0, committed_offset=number, committed_metadata="")
+        commit = TxnOffsetCommitRequest(
+            transactional_id=ID,
+            group_id=GROUP,
+            producer_id=self.pid,
+            producer_epoch=self.epoch,
+            topics=[TxnOffsetCommitRequest.Topic(name=TOPIC, partitions=[offset])],
+        )
+        told = self.client.ask(commit, 5 if self.version == 2 else 4)
+        assert told.topics[0].partitions[0].error_code == ErrorCode.NONE
+        end = EndTxnRequest(transactional_id=ID, producer_id=self.pid, producer_epoch=self.epoch, committed=committed)
+        ended = self.ask(end, 5 if self.version == 2 else 4)
+        assert ended.error_code == ErrorCode.NONE
+        self.told[number] = committed
+        if self.version == 2:
+            self.pid, self.epoch = ended.producer_id, ended.producer_epoch
+        else:
+            self.sequence += 1
+
+
+def committed_records(client: RawClient, partition: int) -> list[int]:
+    """The records of one partition below its last stable offset that were not aborted."""
+    wanted = FetchRequest.Partition(partition=partition, fetch_offset=0, partition_max_bytes=1 << 20)
+    request = FetchRequest(
+        isolation_level=1,
+        max_wait_ms=0,
+        max_bytes=1 << 20,
+        session_epoch=-1,
+        topics=[FetchRequest.Topic(topic=TOPIC, partitions=[wanted])],
+    )
+    (answer,) = client.ask(request, 12).responses[0].partitions
+    assert answer.error_code == ErrorCode.NONE
+    aborted = sorted(((each.first_offset, each.producer_id) for each in answer.aborted_transactions), reverse=True)
+    skipping: set[int] = set()
+    found = []
+    for header, whole in split_batches(answer.records or b""):
+        while aborted and aborted[-1][0] <= header.base_offset:
+            skipping.add(aborted.pop()[1])
+        (record,) = read_batch(whole)
+        if header.is_control:
+            if record.key == bytes(4):
+                skipping.discard(header.producer_id)
+        elif header.producer_id not in skipping:
+            found.append(int(record.value or b""))
+    return found
+
+
+def end_of(client: RawClient, partition: int, level: int) -> int:
+    asked = ListOffsetsRequest.Partition(partition_index=partition, timestamp=-1)
+    request = ListOffsetsRequest(
+        isolation_level=level, topics=[ListOffsetsRequest.Topic(name=TOPIC, partitions=[asked])]
+    )
+    offset: int = client.ask(request, 7).topics[0].partitions[0].offset
+    return offset
+
+
+def stable_offset(client: RawClient) -> int:
+    topics = [OffsetFetchRequest.Topic(name=TOPIC, partition_indexes=[0])]
+    request = OffsetFetchRequest(group_id=GROUP, topics=topics, require_stable=True)
+    told = until(lambda: client.ask(request, 7), lambda told: told.error_code not in RETRY)
+    (partition,) = told.topics[0].partitions
+    assert partition.error_code == ErrorCode.NONE
+    offset: int = partition.committed_offset
+    return offset
+
+
+def resolved(client: RawClient) -> None:
+    """Wait for what was decided; abort what was not, as a second instance of the producer does."""
+
+    def state() -> Any:
+        return client.ask(DescribeTransactionsRequest(transactional_ids=[ID]), 0).transaction_states[0]
+
+    until(state, lambda told: told.error_code not in RETRY and not told.transaction_state.startswith("Prepare"))
+    Producer(client, 2).init()
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_what_a_client_was_told_holds_after_kill_9_at_any_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: int
+) -> None:
+    live, copies = tmp_path / "live", tmp_path / "copies"
+    told_then: list[dict[int, bool]] = []
+    told: dict[int, bool] = {}
+    write = PartitionLog._write
+
+    def write_and_copy(self: PartitionLog, *arguments: Any) -> int:
+        offset = write(self, *arguments)
+        if self.directory.is_relative_to(live):
+            shutil.copytree(live, copies / str(len(told_then)), ignore=shutil.ignore_patterns("lock"))
+            told_then.append(dict(told))
+        return offset
+
+    with running_broker(live) as broker, RawClient(broker.address) as client:
+        asked = CreateTopicsRequest.Topic(name=TOPIC, num_partitions=2, replication_factor=1)
+        assert client.ask(CreateTopicsRequest(topics=[asked]), 7).topics[0].error_code == ErrorCode.NONE
+        producer = Producer(client, version, told)
+        monkeypatch.setattr(PartitionLog, "_write", write_and_copy)
+        producer.init()
+        for number, committed in enumerate((True, False, True), 1):
+            producer.transaction(number, committed=committed)
+        resolved(client)
+    assert len(told_then) > 20
+    for number, known in enumerate(told_then):
+        with running_broker(copies / str(number)) as broker, RawClient(broker.address) as client:
+            resolved(client)
+            records = [committed_records(client, partition) for partition in PARTITIONS]
+            where = f"after write {number}, when {known} was answered"
+            assert records[0] == records[1], f"{where}: half visible"
+            assert set(records[0]) >= {each for each, committed in known.items() if committed}, f"{where}: lost"
+            assert not set(records[0]) & {each for each, committed in known.items() if not committed}, where
+            assert len(set(records[0])) == len(records[0]), f"{where}: doubled"
+            assert stable_offset(client) == (max(records[0]) if records[0] else -1), where
+            for partition in PARTITIONS:
+                assert end_of(client, partition, 0) == end_of(client, partition, 1), f"{where}: stays open"
