@@ -51,8 +51,8 @@ def test_transactions_are_read_as_the_isolation_level_says_and_control_records_e
             producer.abort_transaction()
     partition = TopicPartition(topic, 0)
     high = kafka.ends(topic)[partition]
-    member = StableEndsMember(kafka.bootstrap, "unused", [topic])
-    (stable,) = member.end_offsets([partition]).values()
+    with StableEndsMember(kafka.bootstrap, f"of-{topic}", [topic]) as member:
+        (stable,) = member.end_offsets([partition]).values()
     assert (stable, high) == (12, 15), "three transactions of three records and a marker, and an open one"
     committed = ReaderConfig(kafka.bootstrap, "g", isolation_level="read_committed", read_timeout_ms=20_000)
     dirty = ReaderConfig(kafka.bootstrap, "g", read_timeout_ms=20_000)

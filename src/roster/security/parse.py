@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from roster.security.errors import SettingError
@@ -283,17 +283,13 @@ def _extensions(text: str) -> tuple[tuple[str, str], ...]:
 
 
 def _with_tls(values: _Values, security: Security) -> Security:
-    from roster.security.tls import check_tls  # noqa: PLC0415 - ssl is loaded only where it is needed
+    from roster.security.tls import tls_context  # noqa: PLC0415 - ssl is loaded only where it is needed
 
-    ca, _ = _pem(values, "ssl.ca.location", "ssl.ca.pem", "ssl.truststore.location", "ssl.truststore.certificates")
+    _check_types(values)
+    ca = _pem(values, "ssl.ca.location", "ssl.ca.pem", "ssl.truststore.location", "ssl.truststore.certificates")
     certificate, key = _client_certificate(values)
-    found = Security(
-        protocol=security.protocol,
-        mechanism=security.mechanism,
-        username=security.username,
-        password=security.password,
-        token=security.token,
-        extensions=security.extensions,
+    found = replace(
+        security,
         ca=ca,
         certificate=certificate,
         key=key,
@@ -304,17 +300,14 @@ def _with_tls(values: _Values, security: Security) -> Security:
     if not found.verify and found.ca:
         at = "enable.ssl.certificate.verification"
         raise SettingError(at, "contradicts the CA that is given", "leave it out")
-    check_tls(found)
+    tls_context(found)
     return found
 
 
-def _pem(values: _Values, *keys: str) -> tuple[str, str]:
-    """Return the certificates of the one key that is given, and its name."""
-    _check_types(values)
+def _pem(values: _Values, *keys: str) -> str:
+    """Return the certificates of the one key that is given, "" without one."""
     key = values.one_of(*keys)
-    if not key:
-        return "", ""
-    return certificates(key, _content(values, key, "-nokeys")), key
+    return certificates(key, _content(values, key, "-nokeys")) if key else ""
 
 
 def _content(values: _Values, key: str, to_convert: str) -> str:

@@ -45,9 +45,6 @@ def tls_context(security: Security) -> ssl.SSLContext:
     return context
 
 
-check_tls = tls_context
-
-
 def _load_client_certificate(context: ssl.SSLContext, security: Security) -> None:
     with _file_of(security.certificate + security.key) as path:
         try:

@@ -10,6 +10,8 @@ import trustme
 from confluent_kafka.admin import AclBinding, AclOperation, AclPermissionType, ResourcePatternType, ResourceType
 from cryptography.hazmat.primitives import serialization
 
+from roster.client import Admin
+from roster.model import TopicPartition
 from tests.real.realparts.apache import ApacheKafka, free_ports
 from tests.real.realparts.cluster import Cluster
 
@@ -170,6 +172,12 @@ class SecuredKafka(ApacheKafka):
             "sasl.password": password,
             "ssl.ca.location": self.certificates["ca"],
         }
+
+    def ends(self, topic: str) -> dict[int, int]:
+        """Log end offsets by partition."""
+        with Admin(self.bootstrap) as admin:
+            wanted = [TopicPartition(topic, number) for number in range(admin.list_topics()[topic])]
+            return {found.partition: end for found, end in admin.end_offsets(wanted).items()}
 
     def allow(self, user: str, kind: ResourceType, name: str, *operations: AclOperation, prefix: bool = False) -> None:
         """Give a user rights on a resource, or on all whose names begin so."""
