@@ -61,7 +61,8 @@ def test_transactions_are_read_as_the_isolation_level_says_and_control_records_e
     assert values(dirty, Split(topic, 0, 2, 9)) == [b"a2", b"b0", b"b1", b"b2", b"c0"]
     assert len(values(dirty, Split(topic, 0, 0, high))) == 12
     producer.abort_transaction()
-    (stable,) = member.end_offsets([partition]).values()
+    with StableEndsMember(kafka.bootstrap, f"of-{topic}", [topic]) as member:
+        (stable,) = member.end_offsets([partition]).values()
     assert values(committed, Split(topic, 0, 11, stable)) == [], "nothing visible up to the log's end"
 
 
