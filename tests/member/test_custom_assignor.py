@@ -116,6 +116,9 @@ def owners(*values):
     return lambda problem: Plan.of(problem, np.array(values, dtype=np.int32))
 
 
+OTHER_PROBLEM = Problem.build({"a": MemberInfo(["t"])}, {"t": 2})
+
+
 def mapping(assignment, **user_data):
     return lambda problem: Plan.from_assignment(problem, assignment, user_data=user_data)
 
@@ -137,6 +140,7 @@ def mapping(assignment, **user_data):
         (owners(0, 0, 0, 2), r"owner\[3\] \(u-1\): 2 is no member's index; there are 2"),
         (owners(0, 1, 0, 0), r"owner\[1\] \(t-1\): b does not subscribe to t"),
         (lambda problem: {"a": []}, r"assign\(\) must return a Plan, not dict"),
+        (lambda _: Plan.from_assignment(OTHER_PROBLEM, {}), r"problem: the plan is for other members or topics"),
     ],
 )
 def test_a_plan_that_is_not_valid_is_refused_by_its_field(answer, complaint):

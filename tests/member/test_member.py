@@ -8,7 +8,8 @@ import pytest
 
 from roster.assignors import RANGE, JoinContext
 from roster.member import MemberState
-from roster.member.events import AssignFailed, Closed, RequestFailed, Responded, SelectionChanged, Started
+from roster.member.assign_group import assign_group
+from roster.member.events import Assigned, AssignFailed, Closed, RequestFailed, Responded, SelectionChanged, Started
 from roster.member.subscription import FAILURE_MAGIC, subscription_bytes
 from roster.member.timers import DISCOVER
 from roster.member.types import Channel, FailureKind
@@ -16,6 +17,7 @@ from roster.wire import ErrorCode
 from roster.wire.consumer.messages import decode_assignment, flat
 from roster.wire.messages import (
     FindCoordinatorRequest,
+    FindCoordinatorResponse,
     HeartbeatRequest,
     HeartbeatResponse,
     JoinGroupRequest,
@@ -23,6 +25,7 @@ from roster.wire.messages import (
     LeaveGroupRequest,
     LeaveGroupResponse,
     MetadataRequest,
+    MetadataResponse,
     OffsetCommitRequest,
     SyncGroupRequest,
     SyncGroupResponse,
@@ -662,3 +665,40 @@ def test_find_coordinator_asks_for_this_group() -> None:
     stage.step(Started())
     request = stage.request(FindCoordinatorRequest)
     assert (request.coordinator_keys, request.key_type) == (["payments"], 0)
+
+
+def test_a_broker_that_names_no_coordinator_is_asked_again() -> None:
+    stage = Stage()
+    stage.step(Started())
+    stage.answer(FindCoordinatorRequest, FindCoordinatorResponse(coordinators=[]))
+    assert not stage.has(FindCoordinatorRequest)
+    assert "the broker named no coordinator" in stage.reports[-1].text
+    stage.wait(1_000)
+    stage.find_coordinator()
+    assert stage.has(JoinGroupRequest)
+
+
+@pytest.mark.parametrize("other", [{"protocol_type": "connect"}, {"protocol_name": "roundrobin"}])
+def test_an_assignment_under_another_protocol_is_not_taken(other: dict[str, str]) -> None:
+    stage = Stage()
+    stage.start()
+    stage.joined()
+    stage.answer(SyncGroupRequest, SyncGroupResponse(assignment=assignment("t-0"), **other))
+    assert stage.owns.failure is not None
+    assert stage.owns.failure.kind == FailureKind.PROTOCOL
+    assert not stage.owns.partitions
+
+
+def test_a_topic_whose_metadata_has_a_passing_error_keeps_its_count() -> None:
+    stage = Stage()
+    stage.start()
+    stage.joined(leader="m", members=group_of(m="t"))
+    stage.know({"t": 3})
+    task = stage.work.pop()
+    assert task.group.partitions == {"t": 3}
+    stage.step(Assigned(task.id, assign_group(task.assignor, task.group)))
+    stage.synced("t-0 t-1 t-2")
+    stage.wait(stage.config.metadata_max_age_ms)
+    electing = MetadataResponse.Topic(name="t", error_code=ErrorCode.LEADER_NOT_AVAILABLE, partitions=[])
+    stage.answer(MetadataRequest, MetadataResponse(topics=[electing]))
+    assert not stage.has(JoinGroupRequest), "nothing has changed"

@@ -16,6 +16,9 @@ from kafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAs
 from kafka.protocol.consumer.group import JoinGroupResponse
 from kafka.protocol.consumer.metadata import ConsumerProtocolAssignment, ConsumerProtocolSubscription
 
+from roster.assignors import Assignor
+from roster.assignors import RebalanceProtocol as RosterProtocol
+from roster.model import Plan
 from roster.plugins import aiokafka, kafka_python
 from roster.plugins.group import stamp_of
 from roster.wire.consumer.messages import (
@@ -276,3 +279,18 @@ def test_called_on_the_class_outside_a_task_an_instance_is_asked_for():
 def test_each_module_imports_its_own_client_only(module, other):
     program = f"import sys, roster.plugins.{module}; sys.exit({other!r} in sys.modules)"
     assert subprocess.run([sys.executable, "-W", "ignore", "-c", program], check=False).returncode == 0
+
+
+@pytest.mark.parametrize("module", [aiokafka, kafka_python])
+def test_an_assignor_for_cooperative_rebalances_only_is_refused(module):
+    class Cooperative(Assignor):
+        name = "only-cooperative"
+        supported_protocols = (RosterProtocol.COOPERATIVE,)
+
+        def assign(self, problem):
+            return Plan.from_assignment(problem, {})
+
+    with pytest.raises(ValueError, match="only-cooperative supports no eager rebalances"):
+        module.RosterCustom(Cooperative())
+    with pytest.raises(ValueError, match="no assignor"):
+        module.RosterCustom(5)

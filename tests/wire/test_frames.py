@@ -147,3 +147,16 @@ def test_classes_by_api_key():
         frames.request_class(7)
     with pytest.raises(WireError, match="no api key 7"):
         frames.response_class(7)
+
+
+@pytest.mark.parametrize(
+    ("client_id", "complaint"),
+    [
+        ("0003ffff", "client_id: length 3 with 2 bytes left"),
+        ("fffe", "client_id: length -2"),
+        ("0002c328", "not UTF-8"),
+    ],
+)
+def test_a_client_id_that_cannot_be_read_is_refused(client_id, complaint):
+    with pytest.raises(WireError, match=f"request header: .*{complaint}"):
+        decode_request(bytes.fromhex("000c000300000009" + client_id))

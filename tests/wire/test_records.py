@@ -225,3 +225,32 @@ def test_what_cannot_be_a_batch():
         build_batch([Record(value="text")])
     with pytest.raises(WireError):
         build_batch([Record(value=b"")], producer_epoch=1 << 20)
+
+
+@pytest.mark.parametrize(
+    ("header", "complaint"),
+    [
+        (b"\x01\x04nd", "record: header name: null"),
+        (b"\x02\xff\x02d", "record: header name: not UTF-8"),
+        (b"\x02n\x00d", "record: 1 bytes behind its headers"),
+    ],
+)
+def test_a_header_that_cannot_be_read_is_refused(header, complaint):
+    batch = build_batch([Record(0, 0, None, b"v", (("n", b"d"),))])
+    assert batch.endswith(b"\x02n\x02d")
+    with pytest.raises(WireError, match=complaint):
+        read_batch(batch[:-4] + header)
+
+
+def test_bytes_behind_the_last_record_are_refused():
+    batch = bytearray(build_batch(RECORDS[:2]))
+    batch[HEADER_SIZE - 1] = 1
+    with pytest.raises(WireError, match="bytes behind the last record"):
+        read_batch(batch)
+
+
+@pytest.mark.parametrize("size", [b"\xff\xff\xff\xff", b"\x00\x00\x00\x09"])
+def test_a_snappy_chunk_beyond_its_data_is_refused(size):
+    framed = b"\x82SNAPPY\0" + (1).to_bytes(4, "big") + (1).to_bytes(4, "big") + size + b"12345678"
+    with pytest.raises(WireError, match=r"a snappy chunk of -?[19] bytes with 8 bytes left"):
+        decompress(Compression.SNAPPY, framed)
