@@ -189,7 +189,7 @@ def test_the_plot_in_order_and_everything_counted_once(tell):
         "PySpark application A starts",
         "PySpark application B starts",
         "rebalance, over between two looks: A 6, B 6",
-        "240 records of file.csv at 4 a second",
+        f"240 records of file.csv at {240 / script_module.STREAM_S:,.0f} a second",
         "PySpark application C starts",
         "Spark is up in C",
         "PySpark application C joins the group",

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(240)]
 
-START_SECONDS = 120
+START_SECONDS = 300
 
 
 class Application:

@@ -1,7 +1,7 @@
 """One of the demo's PySpark applications, a process of its own: `python -m roster.cli.demo.application --name A …`.
 
-It is all a user writes: a session, a function, a sink. One JSON line on stdout says that Spark is up, and one each
-finished batch what it did.
+It is all a user writes: a session, a function, a sink. One JSON line on stdout says that Spark is up and the pipeline
+has warmed up, and one each finished batch what it did.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from roster.cli.demo.state import SESSION_TIMEOUT_S, client_id
 from roster.client import ClientError
 from roster.security import SettingError, load_properties
 from roster.spark import ParquetSink, Pipeline, PipelineError, session
+from roster.spark.member_protocol import Membership, group_member
+from roster.spark.options import Options
 
 if TYPE_CHECKING:
     from roster.spark import Progress
@@ -33,7 +35,7 @@ def main() -> int:
         parser.add_argument(name, required=True)
     parser.add_argument("--job", choices=sorted(JOBS), required=True)
     parser.add_argument("--config", help="Properties file with security settings, for a cluster of your own.")
-    parser.add_argument("--join-when", type=Path, help="With Spark up, wait for this file before joining the group.")
+    parser.add_argument("--join-when", type=Path, help="Once warmed up, wait for this file before joining the group.")
     options = parser.parse_args()
     function, schema = JOBS[options.job]
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
@@ -48,9 +50,14 @@ def main() -> int:
             spark_python_unix_domain_socket_enabled=sockets,
         )
         spark.sparkContext.setLogLevel("ERROR")
-        tell({"spark": "up"})
-        while options.join_when is not None and not options.join_when.exists():
-            time.sleep(0.1)
+
+        def join(chosen: Options) -> Membership:
+            """Make the member, which a pipeline does once it has warmed up."""
+            tell({"spark": "up"})
+            while options.join_when is not None and not options.join_when.exists() and pipeline.status != "stopping":
+                time.sleep(0.1)
+            return group_member(chosen)
+
         pipeline = Pipeline(
             spark,
             options.bootstrap,
@@ -64,6 +71,7 @@ def main() -> int:
             rebalance_timeout_ms=30_000,
             request_timeout_ms=10_000,
             trigger_interval_ms=1_000,
+            membership=join,
         )
         pipeline.map_arrow(function, schema).write(ParquetSink(options.output)).run()
         spark.stop()

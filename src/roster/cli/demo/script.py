@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from roster.cli.demo.processes import Child
     from roster.cli.demo.view import View
 
-STREAM_S = 60.0
+STREAM_S = 45.0
 LOADER_WAITS_AT, BROKER_DIES_AT = 0.25, 0.65
 SHARED_S = 15.0
 """Three share for at least so long before one of them is killed."""
