@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - PySpark's convention
 from typing_extensions import override
 
 from roster.spark.batch import Batch
@@ -16,6 +17,11 @@ class ForeachBatch(Sink):
 
     def __init__(self, function: Callable[[DataFrame, Batch], object]) -> None:
         self._function = function
+
+    @override
+    def warm_up(self, df: DataFrame) -> None:
+        """Run an aggregate with a shuffle: the function may not be called, and most have one."""
+        df.groupBy(F.spark_partition_id()).count().collect()
 
     @override
     def write(self, df: DataFrame, batch: Batch) -> None:
