@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import struct
+import threading
 from collections import Counter
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from roster.broker import request_limits
+from roster.broker import connection, request_limits
 from roster.broker.group_parts import AT_ONCE, offset_fetch_parts, topic_parts
 from roster.broker.handlers import topic_admin
 from roster.broker.request_limits import DEFAULT_MAX_BYTES, MAX_BYTES, MAX_ITEMS, SLICE, count_items, in_slices
@@ -24,7 +25,9 @@ from roster.wire.messages import (
     MetadataRequest,
     OffsetCommitRequest,
     OffsetFetchRequest,
+    ProduceRequest,
 )
+from tests.broker.batches import batch
 from tests.broker.rawclient import RawClient
 from tests.broker.test_restart import commit, create
 
@@ -58,6 +61,11 @@ def offset_fetch_of(topics: int) -> OffsetFetchRequest:
     return OffsetFetchRequest(group_id="g", topics=[OffsetFetchRequest.Topic(name="", partition_indexes=[])] * topics)
 
 
+def produce_of(partitions: int) -> ProduceRequest:
+    data = [ProduceRequest.Topic.Partition(index=0, records=b"")] * partitions
+    return ProduceRequest(acks=1, timeout_ms=0, topic_data=[ProduceRequest.Topic(name="t", partition_data=data)])
+
+
 def frame_of(request_of: Callable[[int], Any], count: int, version: int) -> bytes:
     """The frame of `request_of(count)`, made of two short ones: an item's bytes are what the second has more."""
     one, two = (encode_request(request_of(number), version, 1, "raw") for number in (1, 2))
@@ -77,6 +85,7 @@ LARGE = [
     pytest.param(describe_groups_of, 500_000, 0, id="DescribeGroups, 1 MB"),
     pytest.param(fetch_of, 200_000, 4, id="Fetch"),
     pytest.param(offset_fetch_of, 300_000, 1, id="OffsetFetch"),
+    pytest.param(produce_of, 60_000, 3, id="Produce, half a MB"),
 ]
 
 
@@ -190,6 +199,27 @@ async def test_large_frames_are_decoded_off_the_loop(monkeypatch: pytest.MonkeyP
     assert not threads
     await request_limits.decode(head + struct.pack(">i", 20_000) + b"\0\0" * 20_000)
     assert len(threads) == 1
+    await request_limits.decode(encode_request(produce_of(10_000), 9, 1, "raw")[4:])
+    assert len(threads) == 2
+    one_batch = ProduceRequest.Topic.Partition(index=0, records=batch([bytes(900_000)]))
+    topic = ProduceRequest.Topic(name="t", partition_data=[one_batch])
+    await request_limits.decode(encode_request(ProduceRequest(topic_data=[topic]), 9, 1, "raw")[4:])
+    assert len(threads) == 2
+
+
+def test_large_produce_responses_are_encoded_off_the_loop(client: RawClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    threads = []
+    encode_response = connection.encode_response
+
+    def watched(response: Any, version: int, correlation_id: int) -> bytes:
+        threads.append(threading.current_thread().name.partition("_")[0])
+        return encode_response(response, version, correlation_id)
+
+    monkeypatch.setattr(connection, "encode_response", watched)
+    for count in (3, 1_000, 2):
+        (topic,) = client.ask(produce_of(count), 9).responses
+        assert len(topic.partition_responses) == count
+    assert [name == "asyncio" for name in threads] == [False, True, False]
 
 
 def test_items_are_counted_no_further_than_needed() -> None:

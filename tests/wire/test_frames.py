@@ -137,6 +137,32 @@ def test_produce_is_advertised_from_0_on_for_old_librdkafka():
     assert set(ranges) == set(API_VERSIONS)
 
 
+@given(
+    version=st.integers(3, 13),
+    transactional_id=st.none() | st.text(max_size=200),
+    topics=st.lists(st.tuples(st.text(max_size=200), st.integers(0, 300)), max_size=3),
+    client=st.none() | st.text(max_size=50),
+    cut=st.integers(0, 600),
+)
+def test_the_partitions_of_a_produce_to_one_topic_are_counted_without_reading_it(
+    version, transactional_id, topics, client, cut
+):
+    request = ProduceRequest(
+        transactional_id=transactional_id,
+        topic_data=[
+            ProduceRequest.Topic(
+                name=name if version < 13 else "", partition_data=[ProduceRequest.Partition(index=1)] * count
+            )
+            for name, count in topics
+        ],
+    )
+    frame = encode_request(request, version, 1, client)[4:]
+    expected = topics[0][1] if len(topics) == 1 else None
+    assert frames.produce_partitions(frame) == expected
+    head = 10 + len((client or "").encode())
+    assert frames.produce_partitions(frame[: head + cut]) in {expected, None}
+
+
 def test_classes_by_api_key():
     for key in API_VERSIONS:
         request, response = frames.request_class(key), frames.response_class(key)

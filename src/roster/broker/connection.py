@@ -92,7 +92,7 @@ class Connection:
         self._reader = reader
         self._writer = writer
         self._idle_seconds = services.config.idle_timeout_ms / 1000
-        self._unanswered: deque[tuple[RequestHeader, asyncio.Task[Message | None]]] = deque()
+        self._unanswered: deque[asyncio.Task[bytes]] = deque()
         self._problem: BaseException | None = None
         self._task = asyncio.current_task()
         self._handling: int | None = None
@@ -123,7 +123,7 @@ class Connection:
         except Exception as error:
             self._problem = error
         finally:
-            for _, task in self._unanswered:
+            for task in self._unanswered:
                 task.cancel()
             self._explain()
             self._writer.transport.abort()
@@ -252,23 +252,29 @@ class Connection:
                     await asyncio.sleep(0)  # a client that reads fast leaves room for the others
 
     async def _begin_produce(self, call: Call[Any]) -> None:
-        task = asyncio.create_task(await produce(self._services, call))
-        self._unanswered.append((call.header, task))
+        task = asyncio.create_task(self._encoded(call.header, await produce(self._services, call)))
+        self._unanswered.append(task)
         task.add_done_callback(self._produced)
 
-    def _produced(self, _: asyncio.Task[Message | None]) -> None:
+    async def _encoded(self, header: RequestHeader, answer: Coroutine[None, None, Message | None]) -> bytes:
+        """Wait for the response of a Produce and encode it; b"" if there is none."""
+        response = await answer
+        if response is None:
+            return b""
+        if request_limits.count_items(response, request_limits.INLINE_ITEMS) > request_limits.INLINE_ITEMS:
+            return await asyncio.to_thread(encode_response, response, header.api_version, header.correlation_id)
+        return encode_response(response, header.api_version, header.correlation_id)
+
+    def _produced(self, _: asyncio.Task[bytes]) -> None:
         """Send the responses whose turn it is."""
-        while self._unanswered and self._unanswered[0][1].done() and self._problem is None:
-            header, task = self._unanswered.popleft()
+        while self._unanswered and self._unanswered[0].done() and self._problem is None:
+            task = self._unanswered.popleft()
             if task.cancelled():
                 return
             problem = task.exception()
             if problem is None:
-                try:
-                    self._write(header, task.result())
-                except Exception as error:
-                    problem = error
-            if problem is not None:
+                self._writer.write(task.result())
+            else:
                 self._problem = problem
                 self._writer.transport.abort()
 
@@ -277,7 +283,7 @@ class Connection:
             self._writer.write(encode_response(response, header.api_version, header.correlation_id))
 
     async def _first_answered(self) -> None:
-        await asyncio.wait([self._unanswered[0][1]])  # its own callback, `_produced`, runs before this goes on
+        await asyncio.wait([self._unanswered[0]])  # its own callback, `_produced`, runs before this goes on
 
     async def _all_answered(self) -> None:
         while self._unanswered and self._problem is None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from roster.broker.call import CloseConnection
 from roster.broker.served import is_served
 from roster.wire import ApiKey
-from roster.wire.frames import UnsupportedVersion, decode_request
+from roster.wire.frames import UnsupportedVersion, decode_request, produce_partitions
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable
@@ -31,7 +31,9 @@ SLICE = 100
 INLINE_BYTES = 32 * 1024
 """A frame up to this size is decoded at once: it cannot hold enough to matter."""
 INLINE_PRODUCE_BYTES = MIB + 64 * 1024
-"""The same for Produce, whose bytes are nearly all records: one batch of the default size."""
+"""The same for a Produce to at most INLINE_ITEMS partitions: one batch of the default size."""
+INLINE_ITEMS = 100
+"""Partitions of a Produce request, or items of its response, up to which it is decoded or encoded at once."""
 DEFAULT_MAX_BYTES = MIB
 _PARTITIONS_MAX_BYTES = 2 * MIB
 _MEMBERS_MAX_BYTES = 16 * MIB
@@ -57,10 +59,17 @@ def check_size(api_key: int, size: int) -> None:
 
 async def decode(frame: bytes) -> tuple[RequestHeader, Message]:
     """Read a frame; raise WireError as `decode_request` does, CloseConnection for more than MAX_ITEMS items."""
-    is_produce = int.from_bytes(frame[:2], "big") == ApiKey.PRODUCE
-    if len(frame) <= (INLINE_PRODUCE_BYTES if is_produce else INLINE_BYTES):
+    if len(frame) <= INLINE_BYTES or (len(frame) <= INLINE_PRODUCE_BYTES and _is_small_produce(frame)):
         return _decode(frame)
     return await asyncio.to_thread(_decode_counting, frame)
+
+
+def _is_small_produce(frame: bytes) -> bool:
+    """Return True for a Produce to few partitions of one topic: its bytes are nearly all records."""
+    if int.from_bytes(frame[:2], "big") != ApiKey.PRODUCE:
+        return False
+    partitions = produce_partitions(frame)
+    return partitions is not None and partitions <= INLINE_ITEMS
 
 
 def _decode(frame: bytes) -> tuple[RequestHeader, Message]:

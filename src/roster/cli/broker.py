@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import sys
 from importlib.util import find_spec
@@ -22,6 +23,8 @@ _GROUPS = CoordinatorConfig()
 LOG_LEVELS = ("debug", "info", "warning", "error")
 SWITCH_INTERVAL = 0.0005
 """Seconds, a tenth of Python's: the event loop waits less for the threads that decode large requests."""
+GC_THRESHOLDS = (2_000, 10, 25)
+"""Full collections are rarer than by default: one stops the event loop while it visits the objects of all requests."""
 
 
 @click.command()
@@ -138,10 +141,13 @@ def broker(
         )
     try:
         sys.setswitchinterval(SWITCH_INTERVAL)
+        gc.set_threshold(*GC_THRESHOLDS)
         asyncio.run(run(config, _announce))
     except (BrokerStartError, BrokerFailedError) as error:
         raise Failure(str(error)) from error
 
 
 def _announce(running: Broker) -> None:
+    gc.collect()
+    gc.freeze()  # what was loaded so far stays: no collection has to visit it
     click.echo(f"roster broker serves {running.bootstrap}")

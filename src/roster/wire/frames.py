@@ -15,12 +15,12 @@ from typing import TypeVar, cast
 from roster.wire import messages
 from roster.wire.api import ApiKey
 from roster.wire.codec.codec import decode_from, encode_framed, encode_parts
-from roster.wire.codec.fields import Versions
+from roster.wire.codec.fields import ZERO_UUID, Versions
 from roster.wire.codec.runtime import skip_tags
 from roster.wire.codec.table import Message
-from roster.wire.codec.varint import Buffer
+from roster.wire.codec.varint import Buffer, read_uvarint
 from roster.wire.errors import ErrorCode, WireError
-from roster.wire.messages import ApiVersionsResponse, MetadataRequest
+from roster.wire.messages import ApiVersionsResponse, MetadataRequest, ProduceRequest
 
 M = TypeVar("M", bound=Message)
 
@@ -129,6 +129,49 @@ def decode_request_header(frame: Buffer) -> tuple[RequestHeader, int]:
     except UnicodeDecodeError as error:
         raise WireError(f"request header: client_id: not UTF-8 ({error.reason})") from error
     return RequestHeader(key, version, correlation_id, client_id), pos + size
+
+
+def produce_partitions(frame: Buffer) -> int | None:
+    """Return the number of partitions of a Produce request to one topic, without reading them.
+
+    None for any other number of topics, and for a frame that cannot be read so far.
+    """
+    header, pos = decode_request_header(frame)
+    if header.api_version in ProduceRequest.__table__.flexible:
+        try:
+            return _compact_produce_partitions(frame, pos, header.api_version)
+        except WireError:
+            return None
+    pos += 2 + max(_int(frame, pos, 2), 0) + _ACKS_AND_TIMEOUT
+    if _int(frame, pos, 4) != 1:
+        return None
+    pos += 4
+    pos += 2 + max(_int(frame, pos, 2), 0)
+    return _int(frame, pos, 4) if pos + 4 <= len(frame) else None
+
+
+def _compact_produce_partitions(frame: Buffer, pos: int, version: int) -> int | None:
+    """The same in versions whose strings and arrays are compact: a length or a number is sent plus one."""
+    end = len(frame)
+    pos = skip_tags(frame, pos, end, "request header: tagged fields")
+    size, pos = read_uvarint(frame, pos, end, "transactional_id")
+    topics, pos = read_uvarint(frame, pos + max(size - 1, 0) + _ACKS_AND_TIMEOUT, end, "topic_data")
+    if topics - 1 != 1:
+        return None
+    if version >= _PRODUCE_BY_TOPIC_ID_FROM:
+        pos += len(ZERO_UUID)
+    else:
+        size, pos = read_uvarint(frame, pos, end, "name")
+        pos += max(size - 1, 0)
+    return read_uvarint(frame, pos, end, "partition_data")[0] - 1
+
+
+def _int(frame: Buffer, pos: int, size: int) -> int:
+    return int.from_bytes(frame[pos : pos + size], "big", signed=True)
+
+
+_ACKS_AND_TIMEOUT = 6
+_PRODUCE_BY_TOPIC_ID_FROM = 13
 
 
 def encode_response(message: Message, version: int, correlation_id: int) -> bytes:

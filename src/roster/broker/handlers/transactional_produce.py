@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from roster.broker.log.producer_state import NO_TRANSACTION
+from roster.broker.request_limits import in_slices
 from roster.transactions import TopicPartition
 from roster.wire import ErrorCode, WireError
 from roster.wire.records import HEADER_SIZE, read_header
@@ -43,7 +44,7 @@ class _Batch(NamedTuple):
 
 async def check_transaction(services: Services, call: Call[ProduceRequest]) -> Refusals:
     """Return the partitions that may not be written to, with error code and reason; none without a transaction."""
-    batches = _transactional_batches(services, call)
+    batches = await _transactional_batches(services, call)
     if not batches:
         return {}
     transactional_id = call.message.transactional_id
@@ -74,13 +75,13 @@ def is_out_of_order(log: PartitionLog, header: BatchHeader, version: int) -> boo
     return not log.producers.has_epoch(header.producer_id, header.producer_epoch)
 
 
-def _transactional_batches(services: Services, call: Call[ProduceRequest]) -> list[_Batch]:
+async def _transactional_batches(services: Services, call: Call[ProduceRequest]) -> list[_Batch]:
     found = []
-    for data in call.message.topic_data:
+    async for data in in_slices(call.message.topic_data):
         topic = services.topics.by_id(data.topic_id) if call.version >= BY_ID_FROM else services.topics.get(data.name)
         if topic is None or topic.is_internal:
             continue
-        for partition in data.partition_data:
+        async for partition in data.partition_data:
             header = _header(partition.records)
             log = topic.log(partition.index) if header is not None else None
             if log is not None and header is not None:
