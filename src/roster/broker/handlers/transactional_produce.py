@@ -81,7 +81,7 @@ async def _transactional_batches(services: Services, call: Call[ProduceRequest])
         topic = services.topics.by_id(data.topic_id) if call.version >= BY_ID_FROM else services.topics.get(data.name)
         if topic is None or topic.is_internal:
             continue
-        async for partition in data.partition_data:
+        async for partition in in_slices(data.partition_data):
             header = _header(partition.records)
             log = topic.log(partition.index) if header is not None else None
             if log is not None and header is not None:
