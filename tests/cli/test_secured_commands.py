@@ -119,3 +119,13 @@ def test_the_command_line_comes_before_the_file(
     assert run(["topics", "list", "--config", config, "--bootstrap", secured_kafka.address("SECURE")]) == 0
     assert run(["topics", "list", "--config", config]) == 1
     assert "127.0.0.1:1" in capsys.readouterr().err
+
+
+def test_an_empty_variable_is_no_file(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """So the demo keeps a user's ROSTER_CONFIG away from its own broker."""
+    monkeypatch.setenv("ROSTER_CONFIG", "")
+    assert run(["topics", "list", "--bootstrap", "127.0.0.1:1"]) == 1
+    assert "cannot connect to 127.0.0.1:1" in capsys.readouterr().err
+    monkeypatch.setenv("ROSTER_CONFIG", "/nowhere.properties")
+    assert run(["topics", "list", "--bootstrap", "127.0.0.1:1"]) == 2
+    assert "--config: /nowhere.properties: cannot be read" in capsys.readouterr().err

@@ -660,6 +660,15 @@ def test_a_request_no_broker_version_can_carry_is_fatal() -> None:
     assert stage.owns.failure.kind is FailureKind.UNSUPPORTED
 
 
+def test_a_refused_login_is_fatal() -> None:
+    stage = Stage()
+    stage.start()
+    number = next(iter(stage.open))
+    stage.step(RequestFailed(number, "the broker refused user 'u'", refused=True))
+    assert stage.owns.failure is not None
+    assert stage.owns.failure.kind is FailureKind.AUTHENTICATION
+
+
 def test_find_coordinator_asks_for_this_group() -> None:
     stage = Stage(group="payments")
     stage.step(Started())

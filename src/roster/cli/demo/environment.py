@@ -151,7 +151,8 @@ class Environment:
         scratch = self.directory / "tmp"
         scratch.mkdir(exist_ok=True)
         java = f'{os.environ.get("JDK_JAVA_OPTIONS", "")} "-Djava.io.tmpdir={scratch}"'.strip()
-        return {"TMPDIR": str(scratch), "SPARK_LOCAL_DIRS": str(scratch), "JDK_JAVA_OPTIONS": java}
+        # The demo's own broker takes no settings for another cluster.
+        return {"TMPDIR": str(scratch), "SPARK_LOCAL_DIRS": str(scratch), "JDK_JAVA_OPTIONS": java, "ROSTER_CONFIG": ""}
 
     def _start(self, name: str, command: list[str]) -> Child:
         child = Child(name, command, self.directory / f"{name}.log", self.inbox, self._environment())
