@@ -23,16 +23,16 @@ def play(size: BatchSize, rate: float, fixed: float, backlog: int = 10**9) -> fl
 
 
 @settings(max_examples=examples(200))
-@given(rate=st.floats(0.5, 1e6), fixed=st.floats(0.01, 1.0), first=st.integers(1, 1_000))
+@given(rate=st.floats(0.5, 1e6), fixed=st.floats(0.01, 5.0), first=st.integers(1, 1_000))
 def test_from_a_first_small_batch_the_size_grows_to_the_target_and_never_past_it(
     rate: float, fixed: float, first: int
 ) -> None:
     size = BatchSize(None, TARGET)
     play(size, rate, fixed, backlog=first)
-    times = [play(size, rate, fixed) for _ in range(25)]
+    times = [play(size, rate, fixed) for _ in range(40)]
     one = fixed + 1 / rate  # a batch has one offset at least
     assert max(times) <= max(TARGET + fixed, one) * 1.001
-    assert times[-1] >= (TARGET - 2 * fixed - 2 / rate) * 0.8
+    assert times[-1] >= (TARGET - 2 / rate) * 0.8
 
 
 @settings(max_examples=examples(200))
@@ -50,7 +50,7 @@ def test_one_batch_of_gaps_does_not_make_the_next_as_large() -> None:
     for _ in range(10):
         play(size, 1_000, 0.05)
     size.done(10_000, 0.1)
-    assert play(size, 1_000, 0.05) <= 4 * TARGET
+    assert play(size, 1_000, 0.05) <= 2.1 * TARGET
 
 
 def test_short_batches_of_a_trickle_do_not_lower_the_rate() -> None:
@@ -60,6 +60,17 @@ def test_short_batches_of_a_trickle_do_not_lower_the_rate() -> None:
     before = size.limit
     for _ in range(100):
         size.done(20, 0.06)
+    assert size.limit == before
+
+
+def test_small_batches_of_a_sink_whose_commits_are_slow_do_not_lower_the_rate() -> None:
+    """Else a backlog after a quiet minute would be read in small batches, each as slow as a large one."""
+    size = BatchSize(None, TARGET)
+    for _ in range(40):
+        play(size, 50_000, 3.0)
+    before = size.limit
+    for _ in range(10):
+        play(size, 50_000, 3.0, backlog=600)
     assert size.limit == before
 
 

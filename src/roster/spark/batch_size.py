@@ -6,19 +6,16 @@ from collections.abc import Collection
 
 from roster.model import TopicPartition
 
-_SHORT = 10
-"""A batch shorter than this part of the target says more about a batch's fixed cost than about the rate."""
-
-_GROWTH = 4
+_GROWTH = 2
 """Most by which the rate may rise with one batch."""
 
 
 class BatchSize:
     """Offsets that a batch may have, so that it ends near a target time, whatever the function does.
 
-    The rate is offsets per second of whole batches. It falls at once and rises by the geometric mean, four times at
-    most, so that one batch of gaps (compacted offsets cost nothing) does not make the next too large. Extrapolating
-    from small batches underestimates it, as their fixed cost counts; the size then grows over a few batches.
+    The rate is offsets per second of whole batches. It doubles at most from one batch to the next, so that one batch of
+    gaps (compacted offsets cost nothing) does not make the next too large. Only a batch that was near its limit or took
+    longer than the target lowers it: what a small batch costs is mostly fixed, and says nothing about a large one.
     """
 
     def __init__(self, most: int | None, target: float) -> None:
@@ -42,12 +39,12 @@ class BatchSize:
         self._after_cancel = None
         if offsets <= 0:
             return
-        rate = offsets / max(seconds, 0.001)
-        if self._rate is None:
+        rate, known = offsets / max(seconds, 0.001), self._rate
+        if known is None:
             self._rate = rate
-        elif rate > self._rate:
-            self._rate = min((self._rate * rate) ** 0.5, _GROWTH * self._rate)
-        elif seconds >= self._target / _SHORT:
+        elif rate > known:
+            self._rate = min(rate, _GROWTH * known)
+        elif seconds > self._target or 2 * offsets >= known * self._target:
             self._rate = rate
 
     def cancelled(self, offsets: int) -> None:
