@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import datetime
+from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
@@ -85,3 +89,154 @@ def test_what_was_written_and_found_agrees(
 def test_rows_are_counted_only_where_executors_are_other_processes(spark: SparkSession, tmp_path: Path) -> None:
     sink = opened(spark, tmp_path / "out")
     assert sink.write(spark.range(3), batch(0, 0, 3)).rows is None
+
+
+EVERY_TYPE = (
+    "key binary, value string, i int, b byte, s short, n long, f float, d double, yes boolean, day date, at timestamp, "
+    "d5 decimal(5,2), d15 decimal(15,2), d30 decimal(30,2), headers array<struct<key: string, value: binary>>, "
+    "m map<string, int>, must int not null"
+)
+MOMENT = datetime.datetime(2024, 2, 29, 1, 2, 3, 456_789, tzinfo=datetime.UTC)
+VALUES = [
+    *(b"k", "ü", 1, 2, 3, 4, 1.5, 2.5, True, datetime.date(1900, 1, 1), MOMENT),
+    *(Decimal("1.23"), Decimal("-1.23"), Decimal("1e20"), [("h", b"v"), ("h", None)], {"a": 1, "b": None}, 7),
+]
+
+
+def in_tasks(sink: ParquetSink, frame: DataFrame, batch: Batch) -> Any:
+    """Write a frame's rows as the tasks do: one task a record batch, or one without any."""
+    writer = sink.task_writer(batch, frame.schema)
+    assert writer is not None
+    results = []
+    for part in frame.toArrow().to_batches() or [None]:
+        output = writer.open()
+        if part is not None:
+            output.write(part)
+        results.append(output.close())
+    return sink.collect(writer, results, batch)
+
+
+def files_below(path: Path) -> list[Path]:
+    return sorted(p for p in path.rglob("*.parquet") if "_roster" not in p.parts)
+
+
+@pytest.mark.parametrize("kind", ["INT96", "TIMESTAMP_MICROS", "TIMESTAMP_MILLIS"])
+def test_what_tasks_write_is_what_spark_writes(spark: SparkSession, tmp_path: Path, kind: str) -> None:
+    rows = [tuple(VALUES), (*(None for _ in VALUES[:-1]), 8)]
+    frame = spark.createDataFrame(rows, EVERY_TYPE).coalesce(1)
+    before = spark.conf.get("spark.sql.parquet.outputTimestampType")
+    spark.conf.set("spark.sql.parquet.outputTimestampType", kind)
+    try:
+        sinks = [opened(spark, tmp_path / name) for name in ("spark", "tasks")]
+        only = batch(0, 0, 2)
+        for sink, write in zip(
+            sinks, (lambda s: s.write(frame, only), lambda s: in_tasks(s, frame, only)), strict=True
+        ):
+            sink.commit(write(sink), only)
+    finally:
+        spark.conf.set("spark.sql.parquet.outputTimestampType", str(before))
+    ((one,), (other,)) = (files_below(tmp_path / name) for name in ("spark", "tasks"))
+    given, wanted = pq.read_metadata(other), pq.read_metadata(one)
+    columns = [[str(meta.schema.column(n)) for n in range(meta.num_columns)] for meta in (given, wanted)]
+    assert columns[0] == columns[1]
+    assert dict(given.metadata) == dict(wanted.metadata)
+    assert [given.row_group(0).column(n).compression for n in range(given.num_columns)] == [
+        "SNAPPY"
+    ] * given.num_columns
+    assert one.name.split(".", 1)[1] == other.name.split(".", 1)[1] == "snappy.parquet"
+    read = [spark.read.parquet(str(tmp_path / name)) for name in ("spark", "tasks")]
+    assert read[0].schema == read[1].schema
+    assert sorted(read[0].collect(), key=repr) == sorted(read[1].collect(), key=repr)
+    assert [(tmp_path / name / "_roster" / "schema.json").read_text() for name in ("spark", "tasks")] == [
+        frame.schema.json()
+    ] * 2
+
+
+@pytest.mark.parametrize("names", [(), ("n",), ("text", "n")])
+def test_an_output_goes_on_whoever_writes_the_next_batch(
+    spark: SparkSession, tmp_path: Path, names: tuple[str, ...]
+) -> None:
+    sink = opened(spark, tmp_path / "out", partition_by=names)
+    texts = ["a", None, "", "b/c=%", "ü"]
+    frames = []
+    for number in range(4):
+        rows = [(number * 10 + at, at % 2, texts[at % 5]) for at in range(10)]
+        frames.append(spark.createDataFrame(rows, "id long, n int, text string"))
+        each = batch(number, number * 10, number * 10 + 10)
+        sink.commit((sink.write if number % 2 else lambda f, b: in_tasks(sink, f, b))(frames[-1], each), each)
+    found = sink.read(spark).select("id", "n", "text").collect()
+    wanted = [(r.id, r.n, (r.text or None) if "text" in names else r.text) for f in frames for r in f.collect()]
+    assert sorted(map(tuple, found)) == sorted(wanted)
+    assert sink.rows() == 40
+    folders = {p.parent.relative_to(tmp_path / "out").as_posix() for p in files_below(tmp_path / "out")}
+    assert len(folders) == {0: 1, 1: 2, 2: 8}[len(names)], "both writers use the same folders"
+
+
+def test_tasks_without_rows_leave_columns_behind(spark: SparkSession, tmp_path: Path) -> None:
+    sink = opened(spark, tmp_path / "out")
+    frame = spark.createDataFrame([], "id long, must int not null")
+    for number in range(2):
+        sink.commit(in_tasks(sink, frame, batch(number, number, number + 1)), batch(number, number, number + 1))
+    assert len(files_below(tmp_path / "out")) == 1
+    assert spark.read.parquet(str(tmp_path / "out")).count() == 0
+    assert ParquetSink(tmp_path / "out").positions() == {T0: 2}
+
+
+def test_files_of_tasks_on_another_machines_disk_are_one_error_and_nothing_counts(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    sink = opened(spark, tmp_path / "out")
+    for ruin in (Path.unlink, lambda file: file.write_bytes(b"cut off")):
+        staged = in_tasks(sink, spark.range(10), batch(0, 0, 10))
+        ruin(next((tmp_path / ".out.staging").rglob("part-*.parquet")))
+        with pytest.raises(
+            PipelineError, match=r"^path: executors wrote 10 rows, of which the driver finds 0 in .*share"
+        ):
+            sink.commit(staged, batch(0, 0, 10))
+    assert not list((tmp_path / ".out.staging").rglob("*.parquet"))
+    assert ParquetSink(tmp_path / "out").positions() == {}
+
+
+def test_limits_and_compression_are_followed(spark: SparkSession, tmp_path: Path) -> None:
+    sink = opened(spark, tmp_path / "out", compression="zstd", target_file_bytes=1, row_group_bytes=1)
+    frame = spark.range(10)
+    only = batch(0, 0, 10)
+    sink.commit(in_tasks(sink, frame.repartition(3), only), only)
+    files = files_below(tmp_path / "out")
+    assert len(files) > 1
+    assert {file.name.split(".", 1)[1] for file in files} == {"zstd.parquet"}
+    assert {pq.read_metadata(file).row_group(0).column(0).compression for file in files} == {"ZSTD"}
+    second = batch(1, 10, 20)
+    sink.commit(sink.write(frame, second), second)
+    assert {pq.read_metadata(file).row_group(0).column(0).compression for file in files_below(tmp_path / "out")} == {
+        "ZSTD"
+    }
+    assert sink.rows() == 20
+
+
+@pytest.mark.parametrize(
+    ("options", "schema"),
+    [
+        ({"partition_by": ["at"]}, "id long, at timestamp"),
+        ({"partition_by": ["id"]}, "id long"),
+        ({"partition_by": ["ID"]}, "id long, n int"),
+        ({"compression": "lz4"}, "id long"),
+        ({}, "id long, wait interval day to second"),
+        ({}, "id long, at timestamp_ntz"),
+        ({}, "id long, any array<variant>"),
+    ],
+)
+def test_what_only_spark_writes_is_left_to_it(
+    spark: SparkSession, tmp_path: Path, options: dict[str, Any], schema: str
+) -> None:
+    sink = opened(spark, tmp_path / "out", **options)
+    assert sink.task_writer(batch(0, 0, 1), spark.createDataFrame([], schema).schema) is None
+    assert not list((tmp_path / ".out.staging").glob("*.json")), "no stage is left behind"
+
+
+@pytest.mark.parametrize(
+    "options", [{"compression": "zip"}, {"target_file_bytes": 0}, {"row_group_bytes": -1}], ids=lambda o: next(iter(o))
+)
+def test_options_that_cannot_be_are_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(PipelineError, match=next(iter(options))):
+        ParquetSink("out", **options)

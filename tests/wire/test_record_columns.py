@@ -6,7 +6,6 @@ import random
 import subprocess
 import sys
 from pathlib import Path
-from types import FunctionType
 from typing import Any
 
 import numpy as np
@@ -16,57 +15,20 @@ from hypothesis import strategies as st
 
 from roster.spark.fetch import native
 from roster.wire import WireError
-from roster.wire.columns import layout, reader
+from roster.wire.columns import kernel, layout, reader
 from roster.wire.columns.reader import Aborted, RecordColumns, scan
 from roster.wire.compression import Compression
 from roster.wire.frames import decode_response, encode_response
 from roster.wire.messages import FetchResponse
 from roster.wire.records import HEADER_SIZE, Record, build_batch, crc32c, read_batch, read_header, split_batches
 from tests.examples_tried import examples
+from tests.wire.plain_kernel import PlainKernel
 
 FIRST, LAST = 0, 2**62
 
 
-class Checked:
-    """An array that refuses an index below 0, where numpy would count from the end."""
-
-    def __init__(self, array: Any) -> None:
-        self.array = array
-
-    def __getitem__(self, index: int) -> Any:
-        assert 0 <= index < len(self.array)
-        return self.array[index]
-
-    def __setitem__(self, index: int, value: Any) -> None:
-        assert 0 <= index < len(self.array)
-        self.array[index] = value
-
-
-class PlainKernel:
-    """The loops as Python functions, every index checked."""
-
-    def __init__(self) -> None:
-        from roster.wire.columns import kernel
-
-        space = dict(vars(kernel))
-        for name, value in vars(kernel).items():
-            if hasattr(value, "py_func"):
-                space[name] = FunctionType(value.py_func.__code__, space)
-        self._space = space
-
-    def scan(self, *arguments: Any) -> int:
-        return self._call("scan", arguments)
-
-    def fill(self, *arguments: Any) -> int:
-        return self._call("fill", arguments)
-
-    def _call(self, name: str, arguments: tuple[Any, ...]) -> int:
-        with np.errstate(over="ignore"):
-            return int(self._space[name](*(Checked(a) if isinstance(a, np.ndarray) else a for a in arguments)))
-
-
 NATIVE = native.kernel()
-PLAIN = PlainKernel()
+PLAIN = PlainKernel(kernel)
 KERNELS = [pytest.param(NATIVE, id="native"), pytest.param(PLAIN, id="plain")]
 
 
@@ -243,7 +205,7 @@ def test_no_index_leaves_its_array() -> None:
 
 GUARDED = """
 import ctypes, mmap, random, sys
-sys.path.insert(0, sys.argv[1])
+sys.path[:0] = [sys.argv[1], sys.argv[1] + "/../.."]
 import numpy as np
 import test_record_columns as cases
 from roster.wire import WireError

@@ -134,16 +134,29 @@ def arrow_schema(schema: str | StructType) -> pa.Schema:
 
     Raises PipelineError if it is not a schema.
     """
+    struct = as_struct(schema)
+    try:
+        return to_arrow_schema(struct, **_UTC)
+    except (PySparkException, TypeError) as error:
+        raise _no_schema(schema, error) from None
+
+
+def as_struct(schema: str | StructType) -> StructType:
+    """Return the columns as Spark's type; needs a Spark session. Raise PipelineError if it is not a schema."""
     try:
         struct = schema if isinstance(schema, StructType) else StructType.fromDDL(schema)
         if not isinstance(struct, StructType):
             raise TypeError(f"it is one {struct.simpleString()} without a name")
-        return to_arrow_schema(struct, **_UTC)
     except (PySparkException, TypeError) as error:
-        problem = " ".join(str(error).split("\n\n")[0].split())
-        raise PipelineError(
-            f"{schema!r} is not a schema: {problem}", field="map_arrow", fix="For example 'key binary, n long'"
-        ) from None
+        raise _no_schema(schema, error) from None
+    return struct
+
+
+def _no_schema(schema: object, error: Exception) -> PipelineError:
+    problem = " ".join(str(error).split("\n\n")[0].split())
+    return PipelineError(
+        f"{schema!r} is not a schema: {problem}", field="map_arrow", fix="For example 'key binary, n long'"
+    )
 
 
 def _shape(kind: pa.DataType) -> Any:

@@ -16,7 +16,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from roster.spark.arrow_function import ArrowFunction, arrow_schema
+from roster.spark.arrow_function import ArrowFunction, arrow_schema, as_struct
 from roster.spark.batch import Batch, Split
 from roster.spark.driver import Outcome
 from roster.spark.errors import FunctionError, PipelineError
@@ -24,6 +24,7 @@ from roster.spark.executors import SlotProbe, task_counts
 from roster.spark.reader import Counts, ReaderConfig, ReadError, ReadTask
 from roster.spark.sinks.base import Sink
 from roster.spark.streaming_only import WAY_OUT, checked
+from roster.spark.write.task import RESULT, TaskWriter, WriteTask, results_of
 
 log = logging.getLogger(__name__)
 
@@ -54,6 +55,7 @@ class SparkRunner:
         self._spark, self._config, self._transform = spark, config, transform
         self._schema = config.schema if schema is None else schema
         self._function = None if function is None else ArrowFunction(function, arrow_schema(self._schema))
+        self._columns = as_struct(self._schema)
         self._context = spark.sparkContext
         self._counted: Accumulator[dict[int, Counts]] = self._context.accumulator({}, _ByTask())
         self._failed: Accumulator[dict[int, tuple[str, str]]] = self._context.accumulator({}, _ByTask())
@@ -80,7 +82,12 @@ class SparkRunner:
         self._failed.value = {}
         with self._jobs("warm-up", "warms up"):
             try:
-                sink.warm_up(self._frame([()] * max(self.cores, 1)))
+                tasks: list[Sequence[Split]] = [()] * max(self.cores, 1)
+                writer = self._task_writer(sink, None)
+                if writer is not None:
+                    self._results(writer, tasks)
+                else:
+                    sink.warm_up(self._frame(tasks))
             except Exception as error:
                 if isinstance(error, (PySparkException, Py4JError)) and (short := _task_error(error)) is not None:
                     raise short from None
@@ -104,9 +111,12 @@ class SparkRunner:
 
     def _write(self, batch: Batch, tasks: Sequence[Sequence[Split]], sink: Sink) -> Outcome:
         self._counted.value, self._failed.value = {}, {}
-        frame = self._frame(tasks, quiet=sink.accepts_part)
+        writer = self._task_writer(sink, batch)
         try:
-            staged = sink.write(frame, batch)
+            if writer is not None:
+                staged = self._write_in_tasks(writer, batch, tasks, sink)
+            else:
+                staged = sink.write(self._frame(tasks, quiet=sink.accepts_part), batch)
         except Exception as error:
             if self._failed.value:
                 raise self._function_error() from None
@@ -121,6 +131,23 @@ class SparkRunner:
             raise self._function_error()
         counts = self._counted.value.values()
         return Outcome(staged, sum(c.records for c in counts), sum(c.dead_letters for c in counts))
+
+    def _write_in_tasks(self, writer: TaskWriter, batch: Batch, tasks: Sequence[Sequence[Split]], sink: Sink) -> Any:
+        """Read, map and write in the tasks; return the sink's handle."""
+        try:
+            return sink.collect(writer, self._results(writer, tasks), batch)
+        except BaseException:
+            sink.abort(sink.collect(writer, [], batch), batch)
+            raise
+
+    def _task_writer(self, sink: Sink, batch: Batch | None) -> TaskWriter | None:
+        return None if self._transform is not None else sink.task_writer(batch, self._columns)
+
+    def _results(self, writer: TaskWriter, tasks: Sequence[Sequence[Split]]) -> list[Any]:
+        """Run the tasks; return what their outputs returned."""
+        count = len(tasks)
+        work: Any = WriteTask(writer, ReadTask(self._config, tasks, self._function, self._counted, self._failed))
+        return results_of(self._spark.range(0, count, 1, count).mapInArrow(work, RESULT).collect())
 
     def _function_error(self) -> FunctionError:
         problem, details = min(self._failed.value.items())[1]

@@ -1,4 +1,4 @@
-"""Machine code of the loops in `roster.wire.columns.kernel`: compiled once by numba, kept on disk, loaded by llvmlite.
+"""Machine code of the loops in `roster.wire.columns`: compiled once by numba, kept on disk, loaded by llvmlite.
 
 Importing numba takes 0.4 to 0.7 s of CPU and loading a function from numba's own cache 0.4 s, in each worker process
 that Spark starts. The loops take plain pointers and call nothing, so llvmlite alone links their object file, in a tenth
@@ -16,16 +16,17 @@ import pkgutil
 import tempfile
 from contextlib import suppress
 from functools import cache
+from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import llvmlite.binding as llvm
 
-from roster.wire.columns import layout
+from roster.wire.columns import encode_layout, layout
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
 log = logging.getLogger(__name__)
 
@@ -33,22 +34,44 @@ _DIGEST = hashlib.sha256().digest_size
 _PREFIX = "roster_"
 
 
-class NativeKernel:
-    """`scan` and `fill`, called with arrays and numbers as in `roster.wire.columns.kernel`."""
+class Loops(NamedTuple):
+    """A module of loops that are compiled together, by name in `roster.wire.columns`, and their parameters."""
 
-    def __init__(self, object_code: bytes) -> None:
+    module: str
+    layout: str
+    signatures: Mapping[str, Mapping[str, str | None]]
+
+    def __hash__(self) -> int:
+        return hash(self.module)
+
+
+READ = Loops("kernel", "layout", layout.SIGNATURES)
+"""`scan` and `fill`: from record batches to columns."""
+WRITE = Loops("encode_kernel", "encode_layout", encode_layout.SIGNATURES)
+"""`place` and `encode`: from columns to records."""
+
+
+class NativeKernel:
+    """The functions of `Loops`, called with arrays and numbers as there."""
+
+    scan: Callable[..., int]
+    fill: Callable[..., int]
+    place: Callable[..., int]
+    encode: Callable[..., int]
+
+    def __init__(self, object_code: bytes, loops: Loops = READ) -> None:
         llvm.initialize_native_target()
         llvm.initialize_native_asmprinter()
         machine = llvm.Target.from_triple(llvm.get_process_triple()).create_target_machine()
         self._engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine)
         self._engine.add_object_file(llvm.ObjectFileRef.from_data(object_code))
         self._engine.finalize_object()
-        self.scan = self._function("scan")
-        self.fill = self._function("fill")
+        for name, parameters in loops.signatures.items():
+            setattr(self, name, self._function(name, parameters))
 
-    def _function(self, name: str) -> Callable[..., int]:
+    def _function(self, name: str, parameters: Mapping[str, str | None]) -> Callable[..., int]:
         """Wrap a function in numba's calling convention, where result and error come back through pointers."""
-        arrays = [kind is not None for kind in layout.SIGNATURES[name].values()]
+        arrays = [kind is not None for kind in parameters.values()]
         types = [ctypes.c_void_p if is_array else ctypes.c_int64 for is_array in arrays]
         prototype = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p, *types)
         function = prototype(self._engine.get_function_address(_PREFIX + name))
@@ -75,39 +98,38 @@ class Compiled(NamedTuple):
 
 
 @cache
-def compiled() -> Compiled:
+def compiled(loops: Loops = READ) -> Compiled:
     """Return the object code for this process, from the cache on disk or compiled now (5 s of CPU)."""
-    digest = _digest()
+    digest = _digest(loops)
     path = _cache_path(digest)
     object_code = _read(path) if path is not None else None
     if object_code is None:
-        log.info("compiling the reader's loops, kept in %s", path)
-        object_code = build()
+        log.info("compiling the loops of %s, kept in %s", loops.module, path)
+        object_code = build(loops)
         if path is not None:
             _write(path, object_code)
     return Compiled(digest, object_code)
 
 
 @cache
-def kernel(shipped: Compiled | None = None) -> NativeKernel:
+def kernel(shipped: Compiled | None = None, loops: Loops = READ) -> NativeKernel:
     """Return the compiled functions; from `shipped`, made in another process, if it fits this processor."""
-    fits = shipped is not None and shipped.digest == _digest()
-    return NativeKernel(shipped.object_code if shipped is not None and fits else compiled().object_code)
+    fits = shipped is not None and shipped.digest == _digest(loops)
+    return NativeKernel(shipped.object_code if shipped is not None and fits else compiled(loops).object_code, loops)
 
 
-def build() -> bytes:
+def build(loops: Loops = READ) -> bytes:
     """Compile to an object file for this kind of processor."""
     from numba import njit, types  # noqa: PLC0415 - see the module's docstring
 
-    from roster.wire.columns import kernel as loops  # noqa: PLC0415
-
+    module_of_loops = import_module(f"roster.wire.columns.{loops.module}")
     pointer: Any = types.CPointer
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
     module = llvm.parse_assembly("")
-    for name, parameters in layout.SIGNATURES.items():
+    for name, parameters in loops.signatures.items():
         kinds = [types.int64 if kind is None else pointer(getattr(types, kind)) for kind in parameters.values()]
-        compiled = njit(types.int64(*kinds), **loops.OPTIONS)(getattr(loops, name).py_func)
+        compiled = njit(types.int64(*kinds), **module_of_loops.OPTIONS)(getattr(module_of_loops, name).py_func)
         (text,) = compiled.inspect_llvm().values()
         (symbol,) = [key for key in _defined(text) if f"{len(name)}{name}B" in key]
         module.link_in(llvm.parse_assembly(text.replace(symbol, _PREFIX + name)))
@@ -127,12 +149,14 @@ def _features() -> str:
 
 
 @cache
-def _digest() -> str:
+def _digest(loops: Loops) -> str:
     """Return a digest of sources, compiler and processor."""
-    sources = (("roster.wire.columns", "kernel.py"), ("roster.wire.columns", "layout.py"), (__package__, "native.py"))
+    modules = sorted({"kernel", "layout", loops.module, loops.layout})
+    sources = [*(("roster.wire.columns", f"{name}.py") for name in modules), (__package__, "native.py")]
     # Through the import system, as the package may lie in a zip file (--py-files).
     made_from = [pkgutil.get_data(*source) or b"" for source in sources]
-    made_for = [version("numba"), version("llvmlite"), llvm.get_process_triple(), llvm.get_host_cpu_name(), _features()]
+    made_for = [loops.module, version("numba"), version("llvmlite"), llvm.get_process_triple()]
+    made_for += [llvm.get_host_cpu_name(), _features()]
     return hashlib.sha256(b"\0".join([*made_from, *(text.encode() for text in made_for)])).hexdigest()[:32]
 
 

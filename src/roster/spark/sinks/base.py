@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
 
 from roster.model import TopicPartition
 from roster.spark.batch import Batch, Owner
+from roster.spark.write.task import TaskWriter
 
 
 class Sink:
@@ -19,8 +21,11 @@ class Sink:
     one atomic step, raising SinkFencedError if a partition's position is not the start of its range.
 
     Methods are called on the pipeline's thread, in the order open and warm_up, then claim, write and commit or abort
-    per batch, then close. What they raise ends the run, except SinkFencedError from `commit`: the batch's partitions
-    are then read again from the sink's positions.
+    per batch, then close. A sink that can write inside the reading tasks has `task_writer` and `collect` too: where the
+    pipeline has no transform they take the place of `write`, and no row crosses into the JVM.
+
+    What the methods raise ends the run, except SinkFencedError from `commit`: the batch's partitions are then read
+    again from the sink's positions.
     """
 
     default_trigger_interval_ms: int = 750
@@ -54,6 +59,20 @@ class Sink:
 
     def write(self, df: DataFrame, batch: Batch) -> Any:
         """Stage the results in Spark jobs of the calling thread; return a handle for `commit` or `abort`."""
+        raise NotImplementedError
+
+    def task_writer(self, batch: Batch | None, schema: StructType) -> TaskWriter | None:
+        """Return what writes the batch's rows, which have these columns, inside the tasks; None: `write` does.
+
+        Without a batch its tasks get no rows and must have no effect: they load what a batch's will need.
+        """
+        return None
+
+    def collect(self, writer: TaskWriter, results: Sequence[Any], batch: Batch) -> Any:
+        """Return the handle for `commit` or `abort`, from what the tasks returned.
+
+        `results` has one item a task; it is empty if the job failed.
+        """
         raise NotImplementedError
 
     def commit(self, staged: Any, batch: Batch) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import threading
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,7 +23,10 @@ from roster.spark.batch import Batch, Owner
 from roster.spark.errors import PipelineError
 from roster.spark.sinks.base import Sink
 from roster.spark.sinks.commit_log import FOLDER, CommitLog, folder
+from roster.spark.sinks.parquet_settings import COMPRESSIONS, parquet_writer
 from roster.spark.sinks.storage import LocalStorage, Storage, java_problem, storage
+from roster.spark.write.parquet import ParquetWriter, WrittenFile
+from roster.spark.write.task import TaskWriter
 
 _logger = logging.getLogger(__name__)
 
@@ -36,7 +41,9 @@ class Staged(NamedTuple):
 
     stage: str
     rows: int | None
-    """Rows written according to Spark; None where the files cannot be on another machine's disk."""
+    """Rows written according to Spark or the tasks; None where the files cannot be on another machine's disk."""
+    files: Sequence[WrittenFile] | None = None
+    """Files that the tasks wrote; None: those that Spark left in the stage's folder."""
 
 
 class ParquetSink(Sink):
@@ -45,6 +52,11 @@ class ParquetSink(Sink):
     Positions lie beside the files (`<path>/_roster`, see `roster.spark.sinks.commit_log`), so results and offsets count
     in one step whatever the transform does, aggregates over several partitions included. All applications of a group
     write to one path, which belongs to that group.
+
+    Without a transform, on a local path, the tasks write the files themselves, as Spark would: `compression` is a codec
+    of Spark's (None: the session's `spark.sql.parquet.compression.codec`), a file ends at `target_file_bytes` and a row
+    group at `row_group_bytes` of Arrow data, which a task keeps in memory. With a transform, on other file systems, and
+    for types and Parquet settings of the session that pyarrow does not know, Spark writes, by the session's own limits.
 
     `path` is a local folder, or a URI of a file system whose rename is atomic (`hdfs`, `viewfs`, `abfs`, `abfss`). A
     local folder and its parent must be shared by the driver and all executors; if rows that an executor wrote are
@@ -58,24 +70,43 @@ class ParquetSink(Sink):
     Each batch writes files of its own, so a batch of less than `max_offsets_per_batch` starts 10 s after the one before
     unless the pipeline's `trigger_interval_ms` is set.
 
-    Raises PipelineError for an empty path. A run fails with PipelineError if the path cannot be written, holds another
-    group's results, or its log is damaged.
+    Raises PipelineError for an empty path, an unknown compression, and limits below 1. A run fails with PipelineError
+    if the path cannot be written, holds another group's results, or its log is damaged.
     """
 
     default_trigger_interval_ms = 10_000
     accepts_part = True
 
-    def __init__(self, path: str | Path, *, partition_by: Sequence[str] = (), checkpoint_every: int = 32) -> None:
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        partition_by: Sequence[str] = (),
+        checkpoint_every: int = 32,
+        compression: str | None = None,
+        target_file_bytes: int = 256 << 20,
+        row_group_bytes: int = 64 << 20,
+    ) -> None:
         if not str(path):
             raise PipelineError("no path given", field="path", fix="For example ParquetSink('out/flights')")
+        if compression is not None and compression.lower() not in {*COMPRESSIONS, "lz4"}:
+            known = ", ".join(sorted({*COMPRESSIONS, "lz4"}))
+            raise PipelineError(f"{compression!r} is no compression", field="compression", fix=f"Use one of {known}")
+        for name, value in (("target_file_bytes", target_file_bytes), ("row_group_bytes", row_group_bytes)):
+            if value < 1:
+                raise PipelineError(f"{value} bytes", field=name, fix="Give a number of at least 1")
+        self._compression = compression
+        self._limits = {"target_file_bytes": target_file_bytes, "row_group_bytes": row_group_bytes}
         self._path = str(path)
         self._partition_by = tuple(partition_by)
         self._checkpoint_every = checkpoint_every
         self._storage: Storage | None = None
         self._log: CommitLog | None = None
+        self._spark: SparkSession | None = None
 
     @override
     def open(self, spark: SparkSession | None, group: str | None = None) -> None:
+        self._spark = spark
         try:
             self._storage = storage(self._path, spark)
             self._log = CommitLog(self._storage, checkpoint_every=self._checkpoint_every)
@@ -112,7 +143,7 @@ class ParquetSink(Sink):
             counted = Observation()
             df = df.observe(counted, F.count(F.lit(1)).alias("rows"))
         stage = log.stage(batch.ranges)
-        writer = df.write
+        writer = df.write if self._compression is None else df.write.option("compression", self._compression)
         if self._partition_by:
             writer = writer.partitionBy(*self._partition_by)
         try:
@@ -123,14 +154,37 @@ class ParquetSink(Sink):
             raise
 
     @override
+    def task_writer(self, batch: Batch | None, schema: StructType) -> ParquetWriter | None:
+        place, log = self._opened()
+        if self._spark is None or not isinstance(place, LocalStorage):
+            return None
+        writer = parquet_writer(self._spark, "", schema, self._partition_by, self._compression, **self._limits)
+        if writer is None or batch is None:
+            return writer
+        if not log.files:
+            place.create(SCHEMA, schema.json().encode())
+        stage = log.stage(batch.ranges)
+        return replace(writer, root=(place.root / folder(stage)).as_posix(), stage=stage)
+
+    @override
+    def collect(self, writer: TaskWriter, results: Sequence[list[WrittenFile]], batch: Batch) -> Staged:
+        assert isinstance(writer, ParquetWriter)  # noqa: S101 - made by task_writer
+        log = self._opened()[1]
+        files = [file for result in results for file in result]
+        if results and not files and not log.files and not self._partition_by:
+            files = [writer.write_empty()]
+        return Staged(writer.stage, sum(file.rows for file in files), files)
+
+    @override
     def commit(self, staged: Staged, batch: Batch) -> None:
         place, log = self._opened()
-        names = [name for name in place.files(folder(staged.stage)) if name.endswith(".parquet")]
-        names = [name for name in names if not name.rpartition("/")[2].startswith((".", "_"))]
+        names: list[str] = []
         rows = 0
-        if isinstance(place, LocalStorage):
+        if not isinstance(place, LocalStorage):
+            names = _data_files(place.files(folder(staged.stage)))
+        else:
             local = place.root / folder(staged.stage)
-            counts = {name: pq.read_metadata(local / name).num_rows for name in names}
+            counts = _counts(local, staged)
             rows = sum(counts.values())
             if staged.rows is not None and rows < staged.rows:
                 log.discard(staged.stage)
@@ -141,7 +195,7 @@ class ParquetSink(Sink):
                     fix="Use a path that driver and executors share with its parent (such as NFS), or an hdfs:// URI",
                 )
             # The first batch keeps an empty file: Spark cannot infer the columns of an output without files.
-            names = [name for name in names if counts[name]] or ([] if log.files else names[:1])
+            names = [name for name in counts if counts[name]] or ([] if log.files else list(counts)[:1])
         log.commit(batch.owner, batch.ranges, staged.stage, names, rows)
 
     @override
@@ -185,6 +239,25 @@ class ParquetSink(Sink):
         if self._storage is None or self._log is None:
             raise PipelineError("the sink is not open", field="ParquetSink", fix="Give it to Pipeline.write")
         return self._storage, self._log
+
+
+def _data_files(names: Sequence[str]) -> list[str]:
+    """Return the names of Parquet files among those of a stage, without Spark's own and hidden ones."""
+    found = [name for name in names if name.endswith(".parquet")]
+    return [name for name in found if not name.rpartition("/")[2].startswith((".", "_"))]
+
+
+def _counts(local: Path, staged: Staged) -> dict[str, int]:
+    """Return the rows of each file of a stage that lies whole on this disk."""
+    if staged.files is None:
+        names = _data_files(sorted(p.relative_to(local).as_posix() for p in local.rglob("*.parquet")))
+        return {name: pq.read_metadata(local / name).num_rows for name in names}
+    found = {}
+    for file in staged.files:
+        with contextlib.suppress(FileNotFoundError):
+            if (local / file.name).stat().st_size == file.size:
+                found[file.name] = file.rows
+    return found
 
 
 def runs_in_one_process(spark: SparkSession) -> bool:

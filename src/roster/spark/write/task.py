@@ -1,0 +1,72 @@
+"""The task's side of a sink that writes inside the tasks: what a writer is, and the function that Spark runs."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+RESULT = "result binary"
+"""Columns of the one row that a task returns, as Spark DDL."""
+
+
+class TaskOutput(Protocol):
+    """What one attempt of a task writes. Spark may run a task twice: nothing counts before the driver has committed."""
+
+    def write(self, rows: pa.RecordBatch) -> None:
+        """Write rows, or keep them to be written with more; bounded in memory."""
+
+    def close(self) -> Any:
+        """Write what is kept; return what the sink needs for its commit, small and fit for pickle."""
+
+    def abort(self) -> None:
+        """Drop what was written, as far as it can be dropped; called once instead of `close`, or after its error."""
+
+
+class TaskWriter(Protocol):
+    """How the tasks of one batch write; made on the driver and pickled to the executors."""
+
+    def open(self) -> TaskOutput:
+        """Start the output of one attempt of a task."""
+
+
+class WriteTask:
+    """Function given to `mapInArrow`: writes the record batches of a task, and returns one row with the result."""
+
+    def __init__(
+        self,
+        writer: TaskWriter,
+        read: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]] | None = None,
+    ) -> None:
+        """`read` makes rows of what Spark passes, as `ReadTask` does; None: they are the rows."""
+        self._writer, self._read = writer, read
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Write all rows; yield one record batch of `RESULT`."""
+        output = self._writer.open()
+        try:
+            for rows in batches if self._read is None else self._read(batches):
+                output.write(rows)
+            result = output.close()
+        except BaseException:
+            output.abort()
+            raise
+        yield pa.RecordBatch.from_pydict({"result": pa.array([pickle.dumps(result)], pa.binary())})
+
+
+def results_of(rows: Sequence[Any]) -> list[Any]:
+    """Return what the tasks' outputs returned, from the collected rows."""
+    return [pickle.loads(row.result) for row in rows]  # noqa: S301 - written by this application's own tasks
+
+
+def conformed(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """Return the rows with exactly these columns: by position, large types and columns of nulls made plain."""
+    if rows.schema.equals(schema):
+        return rows
+    columns = [
+        column if column.type.equals(field.type) else column.cast(field.type)
+        for column, field in zip(rows.columns, schema, strict=True)
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)

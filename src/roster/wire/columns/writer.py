@@ -1,0 +1,220 @@
+"""From Arrow columns to record batches (format v2), partition by partition.
+
+`Encoder` chooses partitions as Kafka's Java client does (the key's murmur2 hash; rows without a key fill one partition
+after the other) and encodes the rows of each in compiled code; Python is spent per batch. A `Body` becomes a batch with
+`framed`, when the producer's id and the sequence number are known: both lie below the CRC.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+from struct import Struct as Packing
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from roster.wire.codec.varint import Buffer
+from roster.wire.columns import encode_layout as at
+from roster.wire.compression import Compression, compress, decompress
+from roster.wire.errors import WireError
+from roster.wire.records import HEADER_SIZE, NO_PRODUCER, build_batch, crc32c, read_batch
+
+_COVERED = Packing(">hiqqqhii")
+_FRONT = Packing(">qiibI")
+_TRANSACTIONAL = 1 << 4
+_MAGIC = 2
+_LENGTH_END = 12
+
+
+class EncodeKernel(Protocol):
+    """The loops of `roster.wire.columns.encode_kernel`, compiled or not."""
+
+    def place(self, *arguments: Any) -> int:
+        """Choose partitions."""
+        ...
+
+    def encode(self, *arguments: Any) -> int:
+        """Write records."""
+        ...
+
+
+class Body(NamedTuple):
+    """A batch's records, compressed as a whole if at all; timestamps in wall-clock ms."""
+
+    records: int
+    data: bytes
+    compression: Compression
+    base_timestamp: int
+    max_timestamp: int
+
+    @property
+    def size(self) -> int:
+        """Bytes of the batch."""
+        return HEADER_SIZE + len(self.data)
+
+
+def framed(
+    body: Body,
+    producer_id: int = NO_PRODUCER,
+    producer_epoch: int = -1,
+    base_sequence: int = -1,
+    *,
+    transactional: bool = False,
+) -> bytes:
+    """Return the whole batch, with offset 0 as producers send it."""
+    attributes = body.compression | _TRANSACTIONAL * transactional
+    times = (body.base_timestamp, body.max_timestamp)
+    covered = (
+        _COVERED.pack(attributes, body.records - 1, *times, producer_id, producer_epoch, base_sequence, body.records)
+        + body.data
+    )
+    length = body.size - _LENGTH_END
+    return _FRONT.pack(0, length, -1, _MAGIC, crc32c(covered)) + covered
+
+
+def halves(body: Body) -> tuple[Body, Body]:
+    """Return a body of several records as two, for a broker that found the batch too large."""
+    records = read_batch(framed(body))
+    middle = len(records) // 2
+    first, second = (
+        build_batch([r._replace(offset=-1) for r in part], compression=body.compression)
+        for part in (records[:middle], records[middle:])
+    )
+    return _body(first, records[:middle], body.compression), _body(second, records[middle:], body.compression)
+
+
+def _body(batch: Buffer, records: Any, compression: Compression) -> Body:
+    times = [record.timestamp for record in records]
+    return Body(len(records), bytes(batch[HEADER_SIZE:]), compression, times[0], max(times))
+
+
+class Placed(NamedTuple):
+    """A batch's records and their partition."""
+
+    partition: int
+    body: Body
+
+
+class Encoder:
+    """Encoder for the rows of one topic."""
+
+    def __init__(
+        self,
+        kernel: EncodeKernel,
+        partitions: int,
+        *,
+        compression: Compression = Compression.NONE,
+        batch_bytes: int = 900_000,
+        first_partition: int = 0,
+    ) -> None:
+        """`batch_bytes` bounds a batch's records before compression, except a larger single one.
+
+        Rows without a key begin at `first_partition`, which should differ from one task to the next.
+        """
+        self._kernel, self._partitions = kernel, partitions
+        self._compression, self._batch_bytes = compression, batch_bytes
+        self._sticky = np.zeros(at.PLACE_STATE, np.int64)
+        self._sticky[at.STICKY] = (first_partition - 1) % partitions
+
+    def encode(self, rows: pa.RecordBatch, timestamps: Any) -> Iterator[Placed]:
+        """Yield batches with all rows; of one partition in the order of the rows.
+
+        `rows` has the columns value, and maybe key (strings or binary), partition (int; null: chosen here) and headers
+        (list of struct of name and binary). `timestamps` is an int64 array of wall-clock ms. Raises WireError for a
+        partition that the topic does not have, and for a header without a name.
+        """
+        count = rows.num_rows
+        columns = _columns(rows)
+        places, order = np.empty(count, np.int32), np.empty(count, np.int64)
+        sizes, starts = np.empty(count, np.int64), np.empty(self._partitions + 1, np.int64)
+        given = _given(rows)
+        outcome = self._kernel.place(
+            *(count, *columns, given, self._partitions, self._batch_bytes),
+            *(self._sticky, places, sizes, starts, order),
+        )
+        if outcome == at.BAD_PARTITION:
+            wrong = int(given[self._sticky[at.PLACE_DETAIL]])
+            raise WireError(f"partition {wrong} of a topic with {self._partitions}")
+        out = np.empty(max(self._batch_bytes, int(sizes.max(initial=0))), np.uint8)
+        state = np.zeros(at.ENCODE_STATE, np.int64)
+        for partition, (start, stop) in enumerate(pairwise(starts.tolist())):
+            done = start
+            while done < stop:
+                taken = self._kernel.encode(
+                    order, done, stop, self._batch_bytes, *columns, timestamps, sizes, out, state
+                )
+                data = out[: state[at.AT]].tobytes()
+                times = int(state[at.BASE_TIMESTAMP]), int(state[at.MAX_TIMESTAMP])
+                yield Placed(partition, Body(taken, compress(self._compression, data), self._compression, *times))
+                done += taken
+
+
+def expanded(body: Body) -> bytes:
+    """Return the records of a body as they are behind compression."""
+    return decompress(body.compression, body.data)
+
+
+_NO_ENDS, _NO_BYTES = np.zeros(1, np.int32), np.zeros(0, np.uint8)
+
+
+def _columns(rows: pa.RecordBatch) -> tuple[Any, ...]:
+    """Return the arguments that both loops take for the columns."""
+    names = rows.schema.names
+    key = _binary(rows.column("key")) if "key" in names else _nothing(rows.num_rows)
+    value = _binary(rows.column("value"))
+    if "headers" not in names or rows.column("headers").null_count == rows.num_rows:
+        headers: tuple[Any, ...] = (0, _NO_ENDS, _NO_BYTES, _NO_ENDS, _NO_BYTES, _NO_ENDS, _NO_BYTES, _NO_BYTES)
+    else:
+        headers = (1, *_headers(rows.column("headers")))
+    return (*key, *value, *headers)
+
+
+def _nothing(rows: int) -> tuple[Any, Any, Any]:
+    """A column of nulls."""
+    return np.zeros(rows + 1, np.int32), _NO_BYTES, np.zeros(rows, np.uint8)
+
+
+def _binary(column: pa.Array) -> tuple[Any, Any, Any]:
+    """Ends, bytes and validity of a column of strings or bytes."""
+    if pa.types.is_null(column.type):
+        return _nothing(len(column))
+    if not (pa.types.is_binary(column.type) or pa.types.is_string(column.type)):
+        column = column.cast(pa.binary())
+    _, ends, data = column.buffers()
+    if ends is None or not len(column):
+        return _nothing(len(column))
+    found = np.frombuffer(ends, np.int32)[column.offset : column.offset + len(column) + 1]
+    return found, _NO_BYTES if data is None else np.frombuffer(data, np.uint8), _validity(column)
+
+
+def _validity(column: pa.Array) -> Any:
+    if column.null_count == 0:
+        return np.ones(len(column), np.uint8)
+    return column.is_valid().to_numpy(zero_copy_only=False).astype(np.uint8)
+
+
+def _headers(column: pa.Array) -> tuple[Any, ...]:
+    if pa.types.is_large_list(column.type):
+        column = column.cast(pa.list_(column.type.value_field))
+    ends = np.frombuffer(column.buffers()[1], np.int32)[column.offset : column.offset + len(column) + 1]
+    entries = column.values
+    names, datas = entries.field(0), entries.field(1)
+    name_ends, name_bytes, name_valid = _binary(names)
+    used = slice(int(ends[0]), int(ends[-1]))
+    if not name_valid[used].all() or entries.slice(used.start, used.stop - used.start).null_count:
+        raise WireError("record: header name: null")
+    return ends, _validity(column), name_ends, name_bytes, *_binary(datas)
+
+
+def _given(rows: pa.RecordBatch) -> Any:
+    """The partitions that rows name, -1 where they name none."""
+    if "partition" not in rows.schema.names:
+        return np.full(rows.num_rows, -1, np.int32)
+    column = rows.column("partition").cast(pa.int32())
+    given = column.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int32)
+    named = _validity(column)
+    if ((given < 0) & (named > 0)).any():
+        raise WireError(f"partition {int(given[(given < 0) & (named > 0)][0])}")
+    return given

@@ -1,0 +1,44 @@
+"""The loops that numba compiles, as plain Python with every index checked."""
+
+from __future__ import annotations
+
+from types import FunctionType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+
+class Checked:
+    """An array that refuses an index below 0, where numpy would count from the end."""
+
+    def __init__(self, array: Any) -> None:
+        self.array = array
+
+    def __getitem__(self, index: int) -> Any:
+        assert 0 <= index < len(self.array)
+        return self.array[index]
+
+    def __setitem__(self, index: int, value: Any) -> None:
+        assert 0 <= index < len(self.array)
+        self.array[index] = value
+
+
+class PlainKernel:
+    """A module's loops as Python functions."""
+
+    def __init__(self, module: ModuleType) -> None:
+        space = dict(vars(module))
+        for name, value in vars(module).items():
+            if hasattr(value, "py_func"):
+                space[name] = FunctionType(value.py_func.__code__, space)
+        self._space = space
+
+    def __getattr__(self, name: str) -> Any:
+        def call(*arguments: Any) -> int:
+            with np.errstate(over="ignore"):
+                return int(self._space[name](*(Checked(a) if isinstance(a, np.ndarray) else a for a in arguments)))
+
+        return call
