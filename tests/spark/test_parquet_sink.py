@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import json
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -139,7 +140,10 @@ def test_what_tasks_write_is_what_spark_writes(spark: SparkSession, tmp_path: Pa
     given, wanted = pq.read_metadata(other), pq.read_metadata(one)
     columns = [[str(meta.schema.column(n)) for n in range(meta.num_columns)] for meta in (given, wanted)]
     assert columns[0] == columns[1]
-    assert dict(given.metadata) == dict(wanted.metadata)
+    keys = [b"org.apache.spark.sql.parquet.row.metadata", b"org.apache.spark.version"]
+    assert sorted(given.metadata) == sorted(wanted.metadata) == keys
+    assert [json.loads(meta.metadata[keys[0]]) for meta in (given, wanted)] == [json.loads(frame.schema.json())] * 2
+    assert given.metadata[keys[1]] == wanted.metadata[keys[1]]
     assert [given.row_group(0).column(n).compression for n in range(given.num_columns)] == [
         "SNAPPY"
     ] * given.num_columns

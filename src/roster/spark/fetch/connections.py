@@ -37,7 +37,7 @@ _PATIENCE = 30.0
 _MOST_FRAME = 1 << 30
 _RECEIVE = 1 << 20
 _TLS_ALERT = b"\x15\x03"
-_LAST_FETCH_BY_NAME = 12
+_LAST_BY_NAME = {ApiKey.FETCH: 12, ApiKey.PRODUCE: 12}
 """Later versions name topics by id."""
 
 
@@ -270,15 +270,16 @@ class Connections:
 
     def _agree(self, connection: _Connection, response: ApiVersionsResponse, version: int) -> None:
         if response.error_code == ErrorCode.UNSUPPORTED_VERSION and version > 0:
-            offered = [e.max_version for e in response.api_keys if e.api_key == ApiKey.API_VERSIONS]
-            lower = min([*offered, version - 1]) if offered else 0
+            highest = [e.max_version for e in response.api_keys if e.api_key == ApiKey.API_VERSIONS]
+            lower = min([*highest, version - 1]) if highest else 0
             connection.ask(ApiVersionsRequest(), lower)
             return
         if response.error_code != ErrorCode.NONE:
             raise BrokenError(f"it did not say which versions it speaks (error {response.error_code})")
         spoken = {e.api_key: Versions(e.min_version, e.max_version) for e in response.api_keys}
-        fetch = spoken.get(ApiKey.FETCH, Versions(0, 0))
-        spoken[ApiKey.FETCH] = Versions(fetch.low, min(fetch.high, _LAST_FETCH_BY_NAME))
+        for api, last in _LAST_BY_NAME.items():
+            offered = spoken.get(api, Versions(0, 0))
+            spoken[api] = Versions(offered.low, min(offered.high, last))
         connection.spoken = spoken
         if self._security.uses_sasl:
             self._log_in(connection)

@@ -1,0 +1,239 @@
+"""Kafka records written inside the tasks: the loop that joins encoder, decisions and sockets."""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from roster._errors import RosterError
+from roster.model import Address
+from roster.spark.fetch.connections import Connections
+from roster.spark.fetch.native import WRITE, Compiled, kernel
+from roster.spark.write.production import ANY, Cluster, Key, ProduceError, ProducerIdentity, ProduceSettings, Production
+from roster.wire import WireError
+from roster.wire.columns.writer import Encoder
+from roster.wire.compression import Compression
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_LONGEST_WAIT = 1.0
+_METADATA_AGE = 300.0
+"""Seconds after which a worker looks for new partitions, as `metadata.max.age.ms` of Kafka's clients."""
+_ANSWER_SLACK = 10.0
+
+
+class WriteError(RosterError):
+    """Rows could not be written: the task fails, Spark tries it again, then the batch fails."""
+
+
+@dataclass(frozen=True)
+class KafkaWriter:
+    """Settings of the records of one batch.
+
+    `topic` None: a column `topic` names it. With `keep_timestamps` the column `timestamp` is the records' time, else
+    it is the time of writing. `timeout` is how many seconds may pass without an acknowledgement. `identity` and
+    `sequences` are those of a producer that the driver has opened; None: each worker asks for an id of its own.
+    """
+
+    bootstrap: tuple[Address, ...]
+    topic: str | None
+    client_id: str = "roster"
+    compression: Compression = Compression.NONE
+    batch_bytes: int = 900_000
+    request_bytes: int = 4 << 20
+    memory_bytes: int = 32 << 20
+    timeout: float = 120.0
+    request_timeout: float = 30.0
+    keep_timestamps: bool = False
+    identity: ProducerIdentity | None = None
+    sequences: Mapping[Key, int] = field(default_factory=dict)
+    compiled: Compiled | None = field(default=None, repr=False)
+
+    def open(self) -> KafkaOutput:
+        """Start the output of one attempt of a task."""
+        return KafkaOutput(self)
+
+
+@dataclass(slots=True)
+class _Session:
+    """State that a worker process keeps between tasks."""
+
+    connections: Connections
+    cluster: Cluster = field(default_factory=Cluster)
+    learned: float = 0.0
+    identity: ProducerIdentity | None = None
+    sequences: dict[Key, int] = field(default_factory=dict)
+    turn: int = 0
+
+
+_sessions: dict[tuple[Any, ...], _Session] = {}
+"""Sessions that no task uses, by process and settings."""
+
+
+class KafkaOutput:
+    """Records of one attempt of a task."""
+
+    def __init__(self, writer: KafkaWriter) -> None:
+        self._writer = writer
+        self._loops = kernel(writer.compiled, WRITE)
+        self._key = (os.getpid(), writer.bootstrap, writer.client_id, writer.request_timeout)
+        session, now = _sessions.pop(self._key, None), time.monotonic()
+        if session is None:
+            session = _Session(Connections(writer.client_id, writer.request_timeout + _ANSWER_SLACK))
+        self._session = session
+        if now - session.learned > _METADATA_AGE:
+            session.cluster, session.learned = Cluster(), now
+        self._production = Production(
+            session.cluster,
+            ProduceSettings(writer.request_bytes, int(writer.request_timeout * 1000)),
+            writer.identity or session.identity,
+            writer.sequences if writer.identity else session.sequences,
+        )
+        self._encoders: dict[str, Encoder] = {}
+        self._held: list[pa.RecordBatch] = []
+        self._held_bytes = self._rows = 0
+        self._progress, self._last = 0, now
+        self._problem = ""
+
+    def write(self, rows: pa.RecordBatch) -> None:
+        """Keep the rows, and encode and send them once there are enough. Raise WriteError if that cannot be done."""
+        self._rows += rows.num_rows
+        self._held.append(_plain(rows))
+        self._held_bytes += rows.nbytes
+        if self._held_bytes >= self._writer.memory_bytes // 8:
+            self._flush()
+
+    def close(self) -> int:
+        """Send the rest and wait until all is acknowledged; return the number of records."""
+        self._flush()
+        self._pump(lambda: self._production.is_done)
+        session = self._session
+        if self._writer.identity is None:
+            session.identity, session.sequences = self._production.identity, self._production.sequences
+        if self._key in _sessions:
+            session.connections.close()
+        else:
+            _sessions[self._key] = session
+        return self._production.acknowledged
+
+    def abort(self) -> None:
+        """Close the connections: what was sent may have arrived, and its producer id is not used again."""
+        self._session.connections.close()
+
+    def _flush(self) -> None:
+        if not self._held:
+            return
+        held, self._held, self._held_bytes = self._held, [], 0
+        table = pa.Table.from_batches(held).combine_chunks()
+        for rows in table.to_batches():
+            for topic, part in self._by_topic(rows):
+                self._send(topic, part)
+
+    def _by_topic(self, rows: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
+        if self._writer.topic is not None:
+            yield self._writer.topic, rows
+            return
+        codes = rows.column("topic").cast(pa.string()).dictionary_encode()
+        if codes.null_count:
+            raise WriteError("a row has no topic: its column `topic` is null")
+        indices = codes.indices.to_numpy()
+        for number, topic in enumerate(codes.dictionary.to_pylist()):
+            found = np.flatnonzero(indices == number)
+            yield topic, rows if len(found) == rows.num_rows else rows.take(pa.array(found))
+
+    def _send(self, topic: str, rows: pa.RecordBatch) -> None:
+        encoder = self._encoders.get(topic) or self._encoder(topic)
+        try:
+            for partition, body in encoder.encode(rows, self._timestamps(rows)):
+                self._production.add(topic, partition, body)
+                self._pump(lambda: self._production.queued_bytes < self._writer.memory_bytes)
+        except WireError as error:
+            raise WriteError(f"{topic}: {error}") from error
+
+    def _encoder(self, topic: str) -> Encoder:
+        self._pump(lambda: self._production.partitions(topic) is not None)
+        count = self._production.partitions(topic) or 1
+        first = random.randrange(count)  # noqa: S311 - spreads rows without a key
+        writer = self._writer
+        encoder = Encoder(
+            self._loops,
+            count,
+            compression=writer.compression,
+            batch_bytes=writer.batch_bytes,
+            first_partition=first,
+        )
+        return self._encoders.setdefault(topic, encoder)
+
+    def _timestamps(self, rows: pa.RecordBatch) -> Any:
+        now = time.time_ns() // 1_000_000
+        if not self._writer.keep_timestamps:
+            return np.full(rows.num_rows, now, np.int64)
+        column = rows.column("timestamp").cast(pa.timestamp("ms", tz="UTC"), safe=False).cast(pa.int64())
+        return column.fill_null(now).to_numpy().astype(np.int64)
+
+    def _pump(self, is_enough: Callable[[], bool]) -> None:
+        """Send and take answers: without waiting if there is enough already, else until there is."""
+        try:
+            while True:
+                enough = is_enough()
+                self._send_due()
+                self._take(0.0 if enough else self._wait())
+                if enough:
+                    # What the answers have set free goes out before the caller encodes more.
+                    self._send_due()
+                    return
+        except ProduceError as error:
+            raise self._unwritten(str(error)) from error
+
+    def _send_due(self) -> None:
+        session = self._session
+        for broker, request in self._production.requests(time.monotonic()):
+            address = self._anyone() if broker == ANY else session.cluster.brokers[broker]
+            session.connections.send(broker, address, request)
+
+    def _take(self, timeout: float) -> None:
+        production, session = self._production, self._session
+        for reply in session.connections.poll(timeout):
+            now = time.monotonic()
+            if reply.response is None:
+                self._problem = reply.problem
+                session.turn += reply.broker == ANY
+                production.failed(reply.broker, now, reply.problem)
+            else:
+                production.answered(reply.broker, reply.response, now)
+        if production.progress != self._progress or production.is_done:
+            self._progress, self._last = production.progress, time.monotonic()
+        elif time.monotonic() - self._last > self._writer.timeout:
+            waiting = ", ".join(production.waiting()[:5])
+            after = f"; {self._problem}" if self._problem else ""
+            raise ProduceError(f"no acknowledgement for {self._writer.timeout:g} s, waiting for {waiting}{after}")
+
+    def _wait(self) -> float:
+        now = time.monotonic()
+        wake = self._production.next_wake(now)
+        left = self._last + self._writer.timeout - now
+        return max(0.001, min(_LONGEST_WAIT, left, _LONGEST_WAIT if wake is None else wake))
+
+    def _anyone(self) -> Address:
+        candidates = list(dict.fromkeys([*self._writer.bootstrap, *self._session.cluster.brokers.values()]))
+        return candidates[self._session.turn % len(candidates)]
+
+    def _unwritten(self, problem: str) -> WriteError:
+        done = self._production.acknowledged
+        return WriteError(f"{self._rows - done} of {self._rows} rows not written: {problem}")
+
+
+_WRITTEN = ("key", "value", "topic", "partition", "headers", "timestamp")
+
+
+def _plain(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """Return the columns that are written."""
+    return rows.select([name for name in _WRITTEN if name in rows.schema.names])
