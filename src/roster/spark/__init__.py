@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from roster.spark.pipeline import Pipeline
     from roster.spark.sinks.base import Sink
     from roster.spark.sinks.console import ConsoleSink
+    from roster.spark.sinks.delta import DeltaSink
     from roster.spark.sinks.kafka import KafkaSink
     from roster.spark.sinks.parquet import ParquetSink
     from roster.spark.spark_session import session
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Batch",
     "ConsoleSink",
+    "DeltaSink",
     "FunctionError",
     "KafkaSink",
     "Owner",
@@ -41,6 +43,7 @@ _HOMES = {
     "pipeline": ("Pipeline",),
     "sinks.base": ("Sink",),
     "sinks.console": ("ConsoleSink",),
+    "sinks.delta": ("DeltaSink",),
     "sinks.kafka": ("KafkaSink",),
     "sinks.parquet": ("ParquetSink",),
     "spark_session": ("session",),

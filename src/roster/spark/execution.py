@@ -24,6 +24,7 @@ from roster.spark.executors import SlotProbe, task_counts
 from roster.spark.reader import Counts, ReaderConfig, ReadError, ReadTask
 from roster.spark.sinks.base import Sink
 from roster.spark.streaming_only import WAY_OUT, checked
+from roster.spark.write.kafka import WriteError
 from roster.spark.write.task import RESULT, TaskWriter, WriteTask, results_of
 
 log = logging.getLogger(__name__)
@@ -122,6 +123,8 @@ class SparkRunner:
                 raise self._function_error() from None
             if isinstance(error, (PySparkException, Py4JError)) and (short := _task_error(error)) is not None:
                 log.debug("batch %d failed", batch.number, exc_info=True)
+                if isinstance(short, WriteError):
+                    short.add_note(f"The batch had {_ranges(batch)}; it is not committed.")
                 raise short from None
             if not isinstance(error, PipelineError):
                 error.add_note(f"The batch had {_ranges(batch)}; it is not committed.")
@@ -196,13 +199,16 @@ class SparkRunner:
         return result
 
 
-def _task_error(error: Exception) -> FunctionError | ReadError | None:
-    """Find the reading task's own error in Spark's, which wraps it in some hundred lines."""
-    found = re.search(r"roster\.spark\.(?:errors\.(FunctionError)|reader\.ReadError): (.*)", str(error))
+def _task_error(error: Exception) -> FunctionError | ReadError | WriteError | None:
+    """Find the task's own error in Spark's, which wraps it in some hundred lines."""
+    pattern = r"roster\.spark\.(?:errors\.(FunctionError)|reader\.(ReadError)|write\.kafka\.WriteError): (.*)"
+    found = re.search(pattern, str(error))
     if found is None:
         return None
-    text = found[2].strip()
-    return FunctionError(text.removeprefix("map_arrow: ")) if found[1] else ReadError(text)
+    text = found[3].strip()
+    if found[1]:
+        return FunctionError(text.removeprefix("map_arrow: "))
+    return ReadError(text) if found[2] else WriteError(text)
 
 
 def _ranges(batch: Batch) -> str:

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-import pyarrow as pa
-from confluent_kafka import KafkaException, Producer
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 from typing_extensions import override
 
 from roster.client import Admin, AuthenticationError, AuthorizationError, ClientError, UnknownTopicError
+from roster.model import parse_addresses
 from roster.model.topics import NAME_RULE, is_legal_name
-from roster.security import PLAINTEXT, Security
-from roster.security.librdkafka import librdkafka_settings
+from roster.security import Security
 from roster.spark.batch import Batch
 from roster.spark.errors import PipelineError
+from roster.spark.fetch.native import WRITE, compiled
 from roster.spark.options import check_security, parse_bootstrap, refuse_security_names
 from roster.spark.sinks.base import Sink
+from roster.spark.write.kafka import KafkaWriter
+from roster.spark.write.producer_options import parse_producer_options
+from roster.spark.write.task import RESULT, TaskWriter, WriteTask
 
 _ANSWER_MS = 10_000
 _COLUMNS = {
@@ -35,12 +38,18 @@ class KafkaSink(Sink):
     """Writes rows to a Kafka topic from the tasks with acks=all; at least once.
 
     Columns as in Spark's Kafka sink: `value` (string or binary, required), `key` (string or binary), `topic` (string,
-    required unless `topic` is given here), `partition` (int), `headers` (array of struct key, value).
+    required unless `topic` is given here), `partition` (int), `headers` (array of struct key, value). Rows without a
+    partition go where Kafka's Java client puts them: by the key's murmur2 hash, or without a key to one partition after
+    the other. Records have the time of writing, or with `keep_timestamps` that of the column `timestamp`.
 
-    `bootstrap` and `security` are as for `Pipeline`, `options` are librdkafka producer settings. Raises PipelineError
-    for an address, a topic name or a setting that is not valid. A run fails with PipelineError if no broker answers
-    within 10 s or lets this client in, the topic does not exist or the rows have other columns, and with Spark's error
-    if a row is not acknowledged.
+    Each task is an idempotent producer. Without a transform rows go from the reading task's Arrow columns into record
+    batches, and never cross into the JVM.
+
+    `bootstrap` and `security` are as for `Pipeline`. `options` are settings by the names of Kafka's producers:
+    client.id, compression.type, batch.size, max.request.size, buffer.memory, delivery.timeout.ms, request.timeout.ms.
+    Raises PipelineError for an address, a topic name or a setting that is not valid. A run fails with PipelineError if
+    no broker answers within 10 s or lets this client in, the topic does not exist or the rows have other columns, and
+    with WriteError if rows are not acknowledged.
     """
 
     accepts_part = True
@@ -52,6 +61,7 @@ class KafkaSink(Sink):
         *,
         security: Security | Mapping[str, object] | None = None,
         options: Mapping[str, str | int | bool] | None = None,
+        keep_timestamps: bool = False,
     ) -> None:
         self._bootstrap = parse_bootstrap(bootstrap)
         if topic is not None and not is_legal_name(topic):
@@ -59,21 +69,17 @@ class KafkaSink(Sink):
         self._topic = topic
         self._security = check_security(security)
         refuse_security_names(options or {}, "KafkaSink: options")
-        self._settings: dict[str, Any] = {
-            "bootstrap.servers": self._bootstrap,
-            "linger.ms": 5,
-            "enable.idempotence": True,
-            **(options or {}),
-            "acks": "all",
-        }
+        self._columns = {**_COLUMNS, "timestamp": "timestamp"} if keep_timestamps else _COLUMNS
+        self._writer = KafkaWriter(
+            tuple(parse_addresses(self._bootstrap)),
+            topic,
+            security=self._security,
+            keep_timestamps=keep_timestamps,
+            **parse_producer_options(options or {}),
+        )
 
     @override
     def open(self, spark: SparkSession, group: str) -> None:
-        try:
-            Producer({**self._settings, "log_level": 2, "error_cb": lambda error: None})
-        except (KafkaException, TypeError, ValueError) as error:
-            text = error.args[0].str() if isinstance(error, KafkaException) else str(error)
-            raise PipelineError(text, field="KafkaSink", fix="Check options") from None
         try:
             with Admin(self._bootstrap, request_timeout_ms=_ANSWER_MS, security=self._security) as admin:
                 admin.describe_topic(self._topic) if self._topic is not None else admin.list_topics()
@@ -94,15 +100,24 @@ class KafkaSink(Sink):
                 field="KafkaSink",
                 fix="Check bootstrap and security",
             ) from None
+        self._writer = replace(self._writer, compiled=compiled(WRITE))
 
     @override
     def write(self, df: DataFrame, batch: Batch) -> None:
         self.check(df.schema)
         columns = set(df.columns)
-        chosen = [name for name in _COLUMNS if name in columns]
-        df.select(*chosen).mapInArrow(Produce(self._settings, self._topic, self._security), "sent long").write.format(
-            "noop"
-        ).mode("overwrite").save()
+        chosen = [name for name in self._columns if name in columns]
+        work: Any = WriteTask(self._writer)
+        df.select(*chosen).mapInArrow(work, RESULT).collect()
+
+    @override
+    def task_writer(self, batch: Batch | None, schema: StructType) -> KafkaWriter:
+        self.check(schema)
+        return self._writer
+
+    @override
+    def collect(self, writer: TaskWriter, results: Sequence[int], batch: Batch) -> None:
+        return None
 
     def check(self, schema: StructType) -> None:
         """Raise PipelineError if rows with these columns cannot be written."""
@@ -113,11 +128,17 @@ class KafkaSink(Sink):
                 field="KafkaSink",
                 fix="Name the column to be written `value`",
             )
+        if "timestamp" in self._columns and "timestamp" not in types:
+            raise PipelineError(
+                "the rows have no column `timestamp`",
+                field="keep_timestamps",
+                fix="Keep it up to here",
+            )
         if self._topic is None and "topic" not in types:
             raise PipelineError(
                 "no topic to write to", field="KafkaSink", fix="Pass topic= or add a column `topic` to the rows"
             )
-        for name, wanted in _COLUMNS.items():
+        for name, wanted in self._columns.items():
             given = types.get(name)
             if given is not None and given not in (*wanted.split(" or "), "void"):
                 raise PipelineError(
@@ -125,50 +146,3 @@ class KafkaSink(Sink):
                     field="KafkaSink",
                     fix=f"Cast it, for example with cast({name} AS {wanted.partition(' ')[0]}), or make JSON of it",
                 )
-
-
-class Produce:
-    """Function of the tasks: produces each row, flushes, and fails the task if a row was not acknowledged."""
-
-    def __init__(self, settings: Mapping[str, Any], topic: str | None, security: Security = PLAINTEXT) -> None:
-        self._settings, self._topic, self._security = dict(settings), topic, security
-
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Produce the task's rows; yield one row with their number."""
-        failures: list[str] = []
-
-        def delivered(error: Any, message: Any) -> None:
-            if error is not None:
-                failures.append(f"{message.topic()}: {error.str()}")
-
-        producer, sent = Producer({**self._settings, **librdkafka_settings(self._security)}), 0
-        for batch in batches:
-            for row in batch.to_pylist():
-                _enqueue(producer, on_delivery=delivered, **self._record(row))
-                sent += 1
-            producer.poll(0)
-            if failures:
-                break
-        unsent = producer.flush()
-        if failures or unsent:
-            raise RuntimeError(f"{len(failures) + unsent} of {sent} rows not written: {'; '.join(failures[:3])}")
-        yield pa.RecordBatch.from_pydict({"sent": [sent]})
-
-    def _record(self, row: Mapping[str, Any]) -> dict[str, Any]:
-        """The row as arguments of `Producer.produce`."""
-        topic = self._topic if self._topic is not None else row["topic"]
-        record: dict[str, Any] = {"topic": topic, "value": row["value"], "key": row.get("key")}
-        if row.get("partition") is not None:
-            record["partition"] = row["partition"]
-        if row.get("headers"):
-            record["headers"] = [(header["key"], header["value"]) for header in row["headers"]]
-        return record
-
-
-def _enqueue(producer: Producer, **record: Any) -> None:
-    """Hand one record to librdkafka; while its queue is full, wait for acknowledgements."""
-    while True:
-        try:
-            return producer.produce(**record)
-        except BufferError:
-            producer.poll(0.1)

@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from roster._errors import RosterError
 from roster.model import Address
+from roster.security import PLAINTEXT, Security
 from roster.spark.fetch.connections import Connections
 from roster.spark.fetch.native import WRITE, Compiled, kernel
 from roster.spark.write.production import ANY, Cluster, Key, ProduceError, ProducerIdentity, ProduceSettings, Production
@@ -53,6 +54,7 @@ class KafkaWriter:
     timeout: float = 120.0
     request_timeout: float = 30.0
     keep_timestamps: bool = False
+    security: Security = PLAINTEXT
     identity: ProducerIdentity | None = None
     sequences: Mapping[Key, int] = field(default_factory=dict)
     compiled: Compiled | None = field(default=None, repr=False)
@@ -84,10 +86,11 @@ class KafkaOutput:
     def __init__(self, writer: KafkaWriter) -> None:
         self._writer = writer
         self._loops = kernel(writer.compiled, WRITE)
-        self._key = (os.getpid(), writer.bootstrap, writer.client_id, writer.request_timeout)
+        self._key = (os.getpid(), writer.bootstrap, writer.client_id, writer.request_timeout, writer.security)
         session, now = _sessions.pop(self._key, None), time.monotonic()
         if session is None:
-            session = _Session(Connections(writer.client_id, writer.request_timeout + _ANSWER_SLACK))
+            patience = writer.request_timeout + _ANSWER_SLACK
+            session = _Session(Connections(writer.client_id, patience, writer.security))
         self._session = session
         if now - session.learned > _METADATA_AGE:
             session.cluster, session.learned = Cluster(), now
@@ -181,6 +184,7 @@ class KafkaOutput:
 
     def _pump(self, is_enough: Callable[[], bool]) -> None:
         """Send and take answers: without waiting if there is enough already, else until there is."""
+        self._last = time.monotonic()  # the time the caller took is not the brokers'
         try:
             while True:
                 enough = is_enough()
@@ -203,6 +207,8 @@ class KafkaOutput:
         production, session = self._production, self._session
         for reply in session.connections.poll(timeout):
             now = time.monotonic()
+            if reply.is_refused:
+                raise ProduceError(reply.problem)
             if reply.response is None:
                 self._problem = reply.problem
                 session.turn += reply.broker == ANY

@@ -56,6 +56,8 @@ class ParquetWriter:
     """Key-value metadata of each file."""
     filesystem: FileSystem | None = None
     with_footers: bool = False
+    value_folders: bool = True
+    """Whether files lie in folders named by the partition columns' values; the table's metadata has them anyway."""
     stage: str = ""
     """The driver's name for what the files belong to."""
 
@@ -68,6 +70,21 @@ class ParquetWriter:
         """Columns of the files: those that are no folders."""
         fields = [column for column in self.schema if column.name not in self.partition_by]
         return pa.schema(fields)
+
+    @property
+    def files(self) -> FileSystem:
+        """The file system written to."""
+        from pyarrow.fs import LocalFileSystem  # noqa: PLC0415 - with the first file
+
+        return self.filesystem or LocalFileSystem()
+
+    def path(self, name: str) -> str:
+        """Return a file's path in the file system."""
+        return f"{self.root}/{name}" if self.root else name
+
+    def remove(self, name: str) -> None:
+        """Remove a file. Raise OSError if that cannot be done."""
+        self.files.delete_file(self.path(name))
 
     def write_empty(self) -> WrittenFile:
         """Write a file without rows, so that readers find the columns."""
@@ -131,7 +148,7 @@ class ParquetOutput:
         if len(self._open) >= _MOST_OPEN:
             self._end(next(iter(self._open.values())))
         writer = self._writer
-        parent = folder(writer.partition_by, values)
+        parent = folder(writer.partition_by, values) if writer.value_folders else ""
         name = f"part-{len(self._files):05}-{self._attempt}{SUFFIXES[writer.compression]}.parquet"
         file = _File(writer, self._file_schema, f"{parent}/{name}" if parent else name, tuple(values))
         self._files.append(file)
@@ -149,12 +166,12 @@ class _File:
     def __init__(self, writer: ParquetWriter, schema: pa.Schema, name: str, values: tuple[Any, ...]) -> None:
         # Imported by the first file: a worker that writes elsewhere needs none of it.
         import pyarrow.parquet as pq  # noqa: PLC0415
-        from pyarrow.fs import LocalFileSystem  # noqa: PLC0415
 
-        self._filesystem = writer.filesystem or LocalFileSystem()
-        self._path, self._schema, self.name, self.values = f"{writer.root}/{name}", schema, name, values
+        self._filesystem = writer.files
+        self._path, self._schema, self.name, self.values = writer.path(name), schema, name, values
         self._with_footer = writer.with_footers
-        self._filesystem.create_dir(self._path.rpartition("/")[0], recursive=True)
+        if parent := self._path.rpartition("/")[0]:
+            self._filesystem.create_dir(parent, recursive=True)
         self._footers: list[Any] = []
         self._sink = self._filesystem.open_output_stream(self._path)
         self._parquet = pq.ParquetWriter(

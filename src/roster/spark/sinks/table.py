@@ -1,0 +1,162 @@
+"""What sinks into tables with commits of their own share: files from the tasks, one commit by the driver, the fence."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import time
+import uuid
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
+from typing_extensions import override
+
+from roster.model import TopicPartition
+from roster.spark.batch import Batch, Owner
+from roster.spark.errors import PipelineError, SinkFencedError
+from roster.spark.sinks.base import Sink
+from roster.spark.write.parquet import ParquetWriter, WrittenFile
+from roster.spark.write.partitions import is_supported
+from roster.spark.write.task import RESULT, TaskWriter, WriteTask, results_of
+
+_ATTEMPTS = 100
+_LONGEST_PAUSE = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class StagedFiles:
+    """Files that no version of the table names yet."""
+
+    writer: ParquetWriter
+    files: Sequence[WrittenFile]
+
+
+class CommitLostError(Exception):
+    """Another commit came first, or it is not known whether this one has come through."""
+
+
+class TableSink(Sink):
+    """Sink into a table whose commits are atomic and refused if another one came first.
+
+    Positions are part of the commit that names the files. A commit is tried on the newest version that was read: if a
+    partition's position there is not the start of its range, another owner has moved it, and the batch is dropped. So
+    of two owners of a partition one wins, and the other reads again from the table's position.
+    """
+
+    accepts_part = True
+    default_trigger_interval_ms = 10_000
+    name = "table"
+
+    def __init__(self, partition_by: Sequence[str]) -> None:
+        self._partition_by = tuple(partition_by)
+        self._starts: dict[TopicPartition, int] = {}
+
+    def positions(self, group: str, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        """Return the next offset of each partition that the newest version of the table has results of.
+
+        Raises PipelineError if the table cannot be read.
+        """
+        raise NotImplementedError
+
+    def _writer(self, schema: StructType, *, creates: bool) -> ParquetWriter:
+        """Return a writer of the table's files; raise PipelineError if rows with these columns do not fit."""
+        raise NotImplementedError
+
+    def _try_commit(self, token: str, staged: StagedFiles, batch: Batch) -> None:
+        """Commit to the version that `positions` has read. Raise CommitLostError if another one came first."""
+        raise NotImplementedError
+
+    def _has(self, token: str) -> bool:
+        """Return True if the newest version, or one since the attempt, is the commit with this token."""
+        raise NotImplementedError
+
+    @override
+    def open(self, spark: SparkSession, group: str) -> None:
+        self.positions(group, [])
+
+    @override
+    def claim(
+        self, partitions: Collection[TopicPartition], owner: Owner, committed: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, int]:
+        found = self.positions(owner.group, partitions)
+        # Past the table's position another sink has done the work.
+        moved = {p: max(at, committed.get(p, at)) for p, at in found.items()}
+        self._starts.update(moved)
+        return moved
+
+    @override
+    def task_writer(self, batch: Batch | None, schema: StructType) -> ParquetWriter:
+        return self._writer(schema, creates=batch is not None)
+
+    @override
+    def collect(self, writer: TaskWriter, results: Sequence[list[WrittenFile]], batch: Batch) -> StagedFiles:
+        assert isinstance(writer, ParquetWriter)  # noqa: S101 - made by task_writer
+        return StagedFiles(writer, [file for result in results for file in result if file.rows])
+
+    @override
+    def write(self, df: DataFrame, batch: Batch) -> StagedFiles:
+        writer = self.task_writer(batch, df.schema)
+        work: Any = WriteTask(writer)
+        return self.collect(writer, results_of(df.mapInArrow(work, RESULT).collect()), batch)
+
+    @override
+    def commit(self, staged: StagedFiles, batch: Batch) -> None:
+        token, problem = uuid.uuid4().hex, ""
+        for attempt in range(_ATTEMPTS):
+            found = self.positions(batch.owner.group, batch.ranges)
+            if attempt and self._has(token):
+                break
+            self._fence(found, staged, batch)
+            try:
+                self._try_commit(token, staged, batch)
+                break
+            except CommitLostError as error:
+                problem = str(error)
+                time.sleep(random.uniform(0, min(0.01 * 2**attempt, _LONGEST_PAUSE)))  # noqa: S311 - spreads retries
+        else:
+            raise PipelineError(
+                f"{_ATTEMPTS} commits in a row failed or were overtaken, the last one with {problem}",
+                field=self.name,
+                fix="Let batches be larger (trigger_interval_ms), or fewer writers share the table",
+            )
+        self._starts.update(batch.next_offsets)
+
+    def _fence(self, found: Mapping[TopicPartition, int], staged: StagedFiles, batch: Batch) -> None:
+        for partition, span in batch.ranges.items():
+            at = found.get(partition, span.start)
+            if at == span.start or (at < span.start and self._starts.get(partition) == span.start):
+                continue
+            self.abort(staged, batch)
+            raise SinkFencedError(
+                f"{partition} stands at {at}, not at {span.start}; the batch's files were dropped", field=self.name
+            )
+
+    @override
+    def abort(self, staged: StagedFiles | None, batch: Batch) -> None:
+        for file in staged.files if staged is not None else ():
+            with contextlib.suppress(OSError):
+                staged.writer.remove(file.name)  # type: ignore[union-attr]
+
+    @override
+    def close(self) -> None:
+        self._starts.clear()
+
+    def _check_partition_by(self, schema: StructType) -> None:
+        """Raise PipelineError for partition columns that are missing, or of a type that is not supported."""
+        types = {field.name: field.dataType.typeName() for field in schema.fields}
+        for name in self._partition_by:
+            if name not in types:
+                raise PipelineError(
+                    f"the rows have no column `{name}` (they have {', '.join(types)})", field="partition_by"
+                )
+            if not is_supported(types[name]):
+                raise PipelineError(
+                    f"column `{name}` is {types[name]}: only text, whole numbers, dates and booleans partition a table",
+                    field="partition_by",
+                    fix="Add such a column, for example the day of a timestamp",
+                )
+        if len(self._partition_by) == len(types):
+            raise PipelineError("all columns partition the table", field="partition_by", fix="Leave one out")
