@@ -93,7 +93,10 @@ def cluster(monkeypatch):
                 raise UnknownGroupError(f"there is no group {group}")
             return GroupDescription(group, there.state, "consumer", "range", there.members, "127.0.0.1:9092")
 
-        def group_offsets(self, group, partitions=None):
+        def pending_offsets(self, group, partitions):
+            return set()
+
+        def group_offsets(self, group, partitions=None, *, stable=True):
             return {tp: OffsetAndMetadata(offset) for tp, offset in there.committed.items()}
 
         def commit_group_offsets(self, group, offsets):
@@ -235,6 +238,7 @@ def test_groups_describe_for_machines(cluster, capsys):
         "begin": 1,
         "end": 20,
         "lag": None,
+        "pending": False,
         "owner": "m-1",
     }
 

@@ -17,6 +17,7 @@ from roster.client import (
     TopicExistsError,
     UnknownGroupError,
     UnknownTopicError,
+    UnknownTransactionError,
     UnreachableError,
 )
 
@@ -35,6 +36,7 @@ _CALLERS_MISTAKES = (
     TopicExistsError,
     UnknownGroupError,
     UnknownTopicError,
+    UnknownTransactionError,
 )
 
 

@@ -29,6 +29,11 @@ COMMANDS = {
         "groups",
         "List, describe, watch and reset consumer groups.",
     ),
+    "transactions": (
+        "roster.cli.transactions",
+        "transactions",
+        "List, describe and abort transactions, hanging ones too.",
+    ),
     "plan": (
         "roster.cli.plan.command",
         "plan",

@@ -27,6 +27,7 @@ from roster.client.errors import (
     TopicExistsError,
     UnknownGroupError,
     UnknownTopicError,
+    UnknownTransactionError,
     UnreachableError,
     UnsupportedError,
 )
@@ -39,9 +40,12 @@ from roster.client.types import (
     GroupListing,
     MemberDescription,
     MemberEvent,
+    OpenTransaction,
     Ownership,
     PartitionDescription,
     TopicDescription,
+    TransactionDescription,
+    TransactionListing,
 )
 from roster.member.options import DEFAULT_ASSIGNORS
 from roster.model import OffsetAndMetadata
@@ -76,6 +80,7 @@ __all__ = [
     "MemberDescription",
     "MemberEvent",
     "OffsetAndMetadata",
+    "OpenTransaction",
     "OptionError",
     "Ownership",
     "PartitionDescription",
@@ -86,8 +91,11 @@ __all__ = [
     "TopicDescription",
     "TopicExistsError",
     "TotalLag",
+    "TransactionDescription",
+    "TransactionListing",
     "UnknownGroupError",
     "UnknownTopicError",
+    "UnknownTransactionError",
     "UnreachableError",
     "UnsupportedError",
     "check_group",

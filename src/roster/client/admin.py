@@ -14,7 +14,15 @@ from roster.client.group_admin import GroupAdmin
 from roster.client.loop import LoopThread
 from roster.client.offsets import list_offsets
 from roster.client.topic_admin import TopicAdmin
-from roster.client.types import GroupDescription, GroupListing, TopicDescription
+from roster.client.transaction_admin import TransactionAdmin
+from roster.client.types import (
+    GroupDescription,
+    GroupListing,
+    OpenTransaction,
+    TopicDescription,
+    TransactionDescription,
+    TransactionListing,
+)
 from roster.model import OffsetAndMetadata, TopicPartition
 from roster.model.offsets import OffsetSpec
 from roster.security import Security
@@ -54,6 +62,7 @@ class Admin:
         self._coordinators = Coordinators(self._cluster)
         self._topics = TopicAdmin(self._cluster)
         self._groups = GroupAdmin(self._cluster, self._coordinators)
+        self._transactions = TransactionAdmin(self._cluster)
         self._loop: LoopThread | None = None
         self._closed = False
 
@@ -188,10 +197,17 @@ class Admin:
         return self._run.call(self._groups.describe(group))
 
     def group_offsets(
-        self, group: str, partitions: Collection[TopicPartition] | None = None
+        self, group: str, partitions: Collection[TopicPartition] | None = None, *, stable: bool = True
     ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Return the committed offsets of a group, all or of `partitions`; partitions without one are left out."""
-        return self._run.call(self._coordinators.committed(group, partitions))
+        """Return the committed offsets of a group, all or of `partitions`; partitions without one are left out.
+
+        With `stable` it waits for the end of transactions that hold offsets of these partitions.
+        """
+        return self._run.call(self._coordinators.committed(group, partitions, stable=stable))
+
+    def pending_offsets(self, group: str, partitions: Collection[TopicPartition]) -> set[TopicPartition]:
+        """Return those of `partitions` for which a transaction that is not decided holds an offset of the group."""
+        return self._run.call(self._coordinators.pending(group, partitions))
 
     def commit_group_offsets(self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
         """Commit offsets for a group without members.
@@ -222,3 +238,35 @@ class Admin:
 
         """
         self._run.call(self._groups.delete_offsets(group, partitions))
+
+    # Transactions.
+
+    def list_transactions(self, states: Collection[str] = ()) -> list[TransactionListing]:
+        """List the transactional ids of the cluster, all or those in `states`, sorted by name."""
+        return self._run.call(self._transactions.listed(states))
+
+    def describe_transaction(self, transactional_id: str) -> TransactionDescription:
+        """Describe a transactional id: its state, producer and partitions.
+
+        Raises:
+            UnknownTransactionError: there is no such transactional id.
+
+        """
+        return self._run.call(self._transactions.describe(transactional_id))
+
+    def open_transactions(self, partitions: Collection[TopicPartition]) -> list[OpenTransaction]:
+        """Find the transactions that are open in partitions, hanging ones among them."""
+        return self._run.call(self._transactions.open_transactions(partitions))
+
+    def abort_transaction(self, transactional_id: str) -> None:
+        """Abort the open transaction of a transactional id, and fence its producer.
+
+        Raises:
+            UnknownTransactionError: there is no such transactional id.
+
+        """
+        self._run.call(self._transactions.abort(transactional_id))
+
+    def abort_hanging_transaction(self, transaction: OpenTransaction) -> None:
+        """Abort a hanging transaction in its one partition; one that its coordinator knows would be cut in two."""
+        self._run.call(self._transactions.abort_hanging(transaction))

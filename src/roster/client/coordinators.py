@@ -72,33 +72,57 @@ class Coordinators:
         self._coordinators.pop(group, None)
 
     async def committed(
-        self, group: str, partitions: Collection[TopicPartition] | None
+        self, group: str, partitions: Collection[TopicPartition] | None, *, stable: bool = True
     ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Return the committed offsets of a group, all or of `partitions`; partitions without one are left out."""
-        topics = None
-        if partitions is not None:
-            wanted: dict[str, list[int]] = defaultdict(list)
-            for partition in sorted(set(partitions)):
-                wanted[partition.topic].append(partition.partition)
-            topics = [OffsetFetchRequest.Topic(name=name, partition_indexes=n) for name, n in wanted.items()]
-        request = OffsetFetchRequest(
-            groups=[OffsetFetchRequest.Group(group_id=group, topics=topics)], require_stable=True
-        )
+        """Return the committed offsets of a group, all or of `partitions`; partitions without one are left out.
+
+        With `stable` it waits for the end of transactions that hold offsets of these partitions.
+        """
+        request = _offset_fetch(group, partitions, stable=stable)
+        return _positions(await self._fetch(group, request))
+
+    async def pending(self, group: str, partitions: Collection[TopicPartition]) -> set[TopicPartition]:
+        """Return those of `partitions` for which a transaction that is not decided holds an offset."""
+        answer = await self._fetch(group, _offset_fetch(group, partitions, stable=True), unstable_is_answer=True)
+        return {
+            TopicPartition(topic.name, row.partition_index)
+            for topic in answer.topics
+            for row in topic.partitions
+            if row.error_code == ErrorCode.UNSTABLE_OFFSET_COMMIT
+        }
+
+    async def _fetch(
+        self, group: str, request: OffsetFetchRequest, *, unstable_is_answer: bool = False
+    ) -> OffsetFetchResponse.Group:
+        """Fetch offsets, retried while the coordinator is not ready."""
+        answers = {ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+        if unstable_is_answer:
+            answers.add(ErrorCode.UNSTABLE_OFFSET_COMMIT)
         retry = Retry(self._cluster.timeout)
         while True:
             response = expect(await self.ask(group, request), OffsetFetchResponse)
             answer = response.groups[0]
             codes = {error_code(answer.error_code)}
             codes |= {error_code(row.error_code) for topic in answer.topics for row in topic.partitions}
-            codes -= {ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+            codes -= answers
             if not codes:
-                return _positions(answer)
+                return answer
             code = min(codes)
             if code not in RETRIABLE:
                 raise group_error(code, group, "its offsets cannot be fetched")
             if code in STALE_COORDINATOR:
                 self.forget(group)
             await retry.pause_or_fail(f"fetching the offsets of group {group!r}", code.name)
+
+
+def _offset_fetch(group: str, partitions: Collection[TopicPartition] | None, *, stable: bool) -> OffsetFetchRequest:
+    topics = None
+    if partitions is not None:
+        wanted: dict[str, list[int]] = defaultdict(list)
+        for partition in sorted(set(partitions)):
+            wanted[partition.topic].append(partition.partition)
+        topics = [OffsetFetchRequest.Topic(name=name, partition_indexes=n) for name, n in wanted.items()]
+    return OffsetFetchRequest(groups=[OffsetFetchRequest.Group(group_id=group, topics=topics)], require_stable=stable)
 
 
 def _positions(answer: OffsetFetchResponse.Group) -> dict[TopicPartition, OffsetAndMetadata]:

@@ -75,6 +75,10 @@ class InvalidRequestError(ClientError, ValueError):
     """A value does not fit into a request; the message names the field."""
 
 
+class UnknownTransactionError(ClientError):
+    """There is no such transactional id, or no such transaction."""
+
+
 class GroupError(ClientError):
     """The group refused this member or failed; the member is closed."""
 

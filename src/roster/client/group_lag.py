@@ -22,6 +22,8 @@ class PartitionLag:
     begin: int
     end: int
     lag: int | None
+    pending: bool = False
+    """True if a transaction that is not decided holds another offset."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,15 +63,18 @@ def group_lag(admin: Admin, group: str, state: str, assigned: Collection[TopicPa
         assigned: partitions that members own, besides those with a committed offset.
 
     """
-    committed = admin.group_offsets(group)
+    committed = admin.group_offsets(group, stable=False)
     counts = admin.list_topics(internal=True)
     partitions = sorted(tp for tp in {*assigned, *committed} if tp.partition < counts.get(tp.topic, 0))
+    pending = admin.pending_offsets(group, partitions) if partitions else set()
     begins, ends = admin.beginning_offsets(partitions), admin.end_offsets(partitions)
     found = {}
     for partition in partitions:
         offset = committed[partition].offset if partition in committed else None
         lag = None if offset is None else max(0, ends[partition] - offset)
-        found[partition] = PartitionLag(*partition, offset, begins[partition], ends[partition], lag)
+        found[partition] = PartitionLag(
+            *partition, offset, begins[partition], ends[partition], lag, pending=partition in pending
+        )
     lags = [position.lag for position in found.values() if position.lag is not None]
     expected = sum(counts[topic] for topic in {tp.topic for tp in partitions})
     complete = state in SETTLED and len(lags) == expected

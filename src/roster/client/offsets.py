@@ -48,7 +48,7 @@ async def list_offsets(
     found: dict[TopicPartition, int | None] = {}
     retry = Retry(cluster.timeout)
     while missing := [partition for partition in times if partition not in found]:
-        by_leader = await _by_leader(cluster, missing)
+        by_leader = await partitions_by_leader(cluster, missing)
         answers = await asyncio.gather(
             *(
                 _ask_leader(cluster, leader, {p: times[p] for p in group}, is_committed=is_committed)
@@ -65,7 +65,7 @@ async def list_offsets(
     return found
 
 
-async def _by_leader(cluster: Cluster, partitions: list[TopicPartition]) -> dict[int, list[TopicPartition]]:
+async def partitions_by_leader(cluster: Cluster, partitions: list[TopicPartition]) -> dict[int, list[TopicPartition]]:
     """Group partitions by their leader's broker id.
 
     A partition may be younger than what is remembered of its topic, since the group's leader can have seen it first:

@@ -108,3 +108,44 @@ class GroupDescription:
     coordinator: str
     group_type: str = "classic"
     epoch: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionListing:
+    """A transactional id as ListTransactions has it; `broker` is the id of its coordinator's broker."""
+
+    transactional_id: str
+    state: str
+    producer_id: int
+    broker: int
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionDescription:
+    """A transactional id as its coordinator sees it; `started_ms` is wall-clock time, None before any transaction."""
+
+    transactional_id: str
+    state: str
+    producer_id: int
+    producer_epoch: int
+    timeout_ms: int
+    started_ms: int | None
+    partitions: list[TopicPartition]
+    coordinator: str
+
+
+@dataclass(frozen=True, slots=True)
+class OpenTransaction:
+    """A transaction that is open in one partition; times in wall-clock ms.
+
+    A `hanging` one is not ended by any coordinator, and readers of committed records do not get beyond `first_offset`.
+    """
+
+    partition: TopicPartition
+    producer_id: int
+    producer_epoch: int
+    coordinator_epoch: int
+    first_offset: int
+    last_write_ms: int
+    transactional_id: str | None
+    hanging: bool

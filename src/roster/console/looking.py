@@ -73,7 +73,7 @@ def _positions(
     admin: Admin, group: str, assigned: Collection[TopicPartition]
 ) -> tuple[dict[TopicPartition, Position], str]:
     """Return positions, and the reason if log end offsets are missing."""
-    committed = {tp: at.offset for tp, at in admin.group_offsets(group).items()}
+    committed = {tp: at.offset for tp, at in admin.group_offsets(group, stable=False).items()}
     wanted = {*assigned, *committed}
     try:
         there = admin.replica_racks({tp.topic for tp in wanted})

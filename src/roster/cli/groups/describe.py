@@ -91,10 +91,15 @@ def _print(group: GroupDescription, found: GroupLag, owners: Mapping[TopicPartit
         columns = ("member", "client", "host", "partitions")
         print_table(columns, rows, "", shorten=("client", "host"))
     click.echo()
+    is_pending = any(position.pending for position in found.partitions.values())
     print_table(
-        ("topic", "partition", "committed", "end", "lag", "member"),
+        ("topic", "partition", "committed", "end", "lag", "member", *(["transaction"] if is_pending else [])),
         [
-            (p.topic, p.partition, p.committed, p.end, p.lag, labels[owners[tp].member_id] if tp in owners else None)
+            (
+                *(p.topic, p.partition, p.committed, p.end, p.lag),
+                labels[owners[tp].member_id] if tp in owners else None,
+                *(["offset pending" if p.pending else None] if is_pending else []),
+            )
             for tp, p in found.partitions.items()
         ],
         "no partitions, no offsets",

@@ -1,0 +1,155 @@
+"""`roster transactions`: the transactions of a cluster, and those that hang (KIP-664)."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+import click
+
+from roster.cli.admin import admin
+from roster.cli.errors import UserError
+from roster.cli.options import NAME, Target, cluster_options, confirm, json_option, require_yes, yes_option
+from roster.cli.output import print_json, print_table
+from roster.model import TopicPartition
+
+if TYPE_CHECKING:
+    from roster.client import Admin
+    from roster.client.types import OpenTransaction
+
+STATES = ("Empty", "Ongoing", "PrepareCommit", "PrepareAbort", "CompleteCommit", "CompleteAbort")
+
+
+@click.group()
+def transactions() -> None:
+    """List, describe and abort the transactions of any Kafka-compatible cluster."""
+
+
+@transactions.command("list", short_help="List transactional ids, or open transactions by partition.")
+@click.option("--state", type=click.Choice(STATES), multiple=True, help="Only ids in this state; repeatable.")
+@click.option("--open", "by_partition", is_flag=True, help="List what is open in each partition, with its owner.")
+@click.option("--hanging", is_flag=True, help="Of those only the ones that no coordinator will end.")
+@click.option("--topic", "-t", type=NAME, multiple=True, help="With --open or --hanging: only this topic; repeatable.")
+@json_option
+@cluster_options
+def list_(
+    state: tuple[str, ...], by_partition: bool, hanging: bool, topic: tuple[str, ...], as_json: bool, target: Target
+) -> None:
+    """List transactional ids with their state.
+
+    With --open: for each partition the transactions open in it, where they begin and the transactional id of their
+    producer. Consumers of committed records wait there. A transaction hangs if its coordinator does not know that the
+    partition is part of it: `abort --topic … --partition … --producer-id …` ends it.
+    """
+    with admin(target) as cluster:
+        if by_partition or hanging:
+            found = [each for each in _open(cluster, topic) if each.hanging or not hanging]
+            _print_open(found, as_json=as_json)
+            return
+        if topic:
+            raise UserError("--topic: needs --open or --hanging")
+        listed = cluster.list_transactions(state)
+    if as_json:
+        print_json([asdict(each) for each in listed])
+    else:
+        rows = [(each.transactional_id, each.state, each.producer_id, each.broker) for each in listed]
+        columns = ("transactional id", "state", "producer id", "coordinator")
+        print_table(columns, rows, "no transactional ids", shorten=("transactional id",))
+
+
+def _open(cluster: Admin, topics: tuple[str, ...]) -> list[OpenTransaction]:
+    counts = cluster.list_topics(internal=True)
+    unknown = sorted(set(topics) - counts.keys())
+    if unknown:
+        raise UserError(f"--topic: no such topic: {unknown[0]}")
+    wanted = [TopicPartition(name, n) for name in topics or counts for n in range(counts[name])]
+    return cluster.open_transactions(wanted)
+
+
+def _print_open(found: list[OpenTransaction], *, as_json: bool) -> None:
+    if as_json:
+        print_json([{**asdict(each), "partition": list(each.partition)} for each in found])
+        return
+    rows = [
+        (
+            *each.partition,
+            each.first_offset,
+            each.producer_id,
+            _time(each.last_write_ms),
+            each.transactional_id,
+            "hanging" if each.hanging else "",
+        )
+        for each in found
+    ]
+    columns = ("topic", "partition", "first offset", "producer id", "last write", "transactional id", "")
+    print_table(columns, rows, "no open transactions", shorten=("topic", "transactional id"))
+
+
+@transactions.command(short_help="Show state, producer and partitions of a transactional id.")
+@click.argument("transactional_id", type=NAME)
+@json_option
+@cluster_options
+def describe(transactional_id: str, as_json: bool, target: Target) -> None:
+    """Describe TRANSACTIONAL_ID: its state, its producer, and the partitions of its transaction."""
+    with admin(target) as cluster:
+        found = cluster.describe_transaction(transactional_id)
+    if as_json:
+        print_json({**asdict(found), "partitions": [list(each) for each in found.partitions]})
+        return
+    click.echo(f"{found.transactional_id}: {found.state}, coordinator {found.coordinator}")
+    began = "" if found.started_ms is None else f", last transaction began {_time(found.started_ms)}"
+    timeout = f"timeout {found.timeout_ms / 1000:g} s"
+    click.echo(f"producer {found.producer_id}, epoch {found.producer_epoch}, {timeout}{began}")
+    if found.partitions:
+        click.echo()
+        print_table(("topic", "partition"), found.partitions, "", shorten=("topic",))
+
+
+@transactions.command(short_help="Abort a transaction, or one that hangs in a partition.")
+@click.argument("transactional_id", type=NAME, required=False)
+@click.option("--topic", "-t", type=NAME, help="Topic of a hanging transaction.")
+@click.option("--partition", type=click.IntRange(min=0), help="Its partition.")
+@click.option("--producer-id", type=click.IntRange(min=0), help="Its producer.")
+@yes_option
+@cluster_options
+def abort(
+    transactional_id: str | None,
+    topic: str | None,
+    partition: int | None,
+    producer_id: int | None,
+    yes: bool,
+    target: Target,
+) -> None:
+    """Abort the transaction of TRANSACTIONAL_ID in all its partitions, and fence its producer. Asks first.
+
+    A hanging one, which has no transactional id, is named by --topic, --partition and --producer-id.
+    """
+    of_partition = (topic, partition, producer_id)
+    if transactional_id is not None and of_partition == (None, None, None):
+        require_yes(yes, f"aborts the transaction of {transactional_id} and fences its producer")
+        confirm(yes, f"Abort the transaction of {transactional_id} and fence its producer?")
+        with admin(target) as cluster:
+            cluster.abort_transaction(transactional_id)
+        click.echo(f"aborted {transactional_id}")
+        return
+    if transactional_id is not None or topic is None or partition is None or producer_id is None:
+        raise UserError("give TRANSACTIONAL_ID, or --topic, --partition and --producer-id")
+    where = TopicPartition(topic, partition)
+    require_yes(yes, f"aborts the transaction of producer {producer_id} in {where}")
+    confirm(yes, f"Abort the transaction of producer {producer_id} in {where}?")
+    with admin(target) as cluster:
+        found = next((each for each in cluster.open_transactions([where]) if each.producer_id == producer_id), None)
+        if found is None:
+            raise UserError(f"--producer-id: producer {producer_id} has no open transaction in {where}")
+        if not found.hanging:
+            raise UserError(
+                f"the transaction does not hang: abort it in all its partitions with "
+                f"`roster transactions abort {found.transactional_id}`"
+            )
+        cluster.abort_hanging_transaction(found)
+    click.echo(f"aborted the transaction of producer {producer_id} in {where}")
+
+
+def _time(wall_ms: int) -> str:
+    return datetime.fromtimestamp(wall_ms / 1000, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
