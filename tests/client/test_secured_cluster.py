@@ -10,8 +10,23 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
+from confluent_kafka.admin import (
+    AclOperation,
+    ResourceType,
+    ScramCredentialInfo,
+    ScramMechanism,
+    UserScramCredentialUpsertion,
+)
 
-from roster.client import Admin, AuthenticationError, AuthorizationError, GroupMember, UnreachableError, connection
+from roster.client import (
+    Admin,
+    AuthenticationError,
+    AuthorizationError,
+    GroupMember,
+    OffsetAndMetadata,
+    UnreachableError,
+    connection,
+)
 from roster.model import TopicPartition
 from tests.real.realparts.cluster import unique
 from tests.real.realparts.secured import STRANGER, STRANGER_PASSWORD, USER, USER_PASSWORD
@@ -200,29 +215,22 @@ def test_a_missing_acl_is_one_error_that_names_it(secured_kafka: SecuredKafka) -
                 with pytest.raises(AuthorizationError) as caught:
                     call()
                 assert re.search(said, str(caught.value)), str(caught.value)
+    readable = unique("shop")
+    secured_kafka.allow(STRANGER, ResourceType.GROUP, readable, AclOperation.READ)
+    with Admin(address, security=stranger(secured_kafka)) as admin:
+        with pytest.raises(AuthorizationError, match="grant this client DELETE on the group"):
+            admin.delete_group(readable)
+        with pytest.raises(AuthorizationError, match="grant this client READ on the topics"):
+            admin.commit_group_offsets(readable, {TopicPartition(topic, 0): OffsetAndMetadata(1)})
     with pytest.raises(AuthorizationError, match=f"topic {topic}; grant it DESCRIBE and READ"):
         GroupMember(address, group, [topic], security=stranger(secured_kafka)).start()
-    secured_kafka.allow(STRANGER, _topics(), topic, *_reading())
+    secured_kafka.allow(STRANGER, ResourceType.TOPIC, topic, AclOperation.READ, AclOperation.DESCRIBE)
     with pytest.raises(AuthorizationError, match="grant it READ on the group"):
         GroupMember(address, group, [topic], security=stranger(secured_kafka)).start()
 
 
-def _topics():
-    from confluent_kafka.admin import ResourceType
-
-    return ResourceType.TOPIC
-
-
-def _reading():
-    from confluent_kafka.admin import AclOperation
-
-    return AclOperation.READ, AclOperation.DESCRIBE
-
-
 def test_a_password_counts_by_its_bytes_as_in_apache_kafka(secured_kafka: SecuredKafka) -> None:
     """SASLprep would make of these a plain space and the letters fi; Kafka's ScramFormatter.normalize does not."""
-    from confluent_kafka.admin import ScramCredentialInfo, ScramMechanism, UserScramCredentialUpsertion
-
     user, password = "a=b,c", "non\u00a0breaking ﬁ"
     kind = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_256, 8192)
     change = UserScramCredentialUpsertion(user, kind, password.encode())

@@ -180,11 +180,18 @@ def failure_error(failure: Failure) -> ClientError:
     return _ERRORS.get(failure.kind, GroupError)(failure.message, code=code)
 
 
+_DELETIONS = frozenset({"it cannot be deleted"})
+"""What needs the ACL operation DELETE on a group; the rest needs READ."""
+
+
 def group_error(code: ErrorCode, group: str, what: str) -> ClientError:
     """Return the exception for an error code in a response about a group; `what` failed."""
     name = f"group {group!r}: {what}"
-    if code in (ErrorCode.GROUP_AUTHORIZATION_FAILED, ErrorCode.TOPIC_AUTHORIZATION_FAILED):
-        return AuthorizationError(f"{name}; grant this client READ on group and topics ({code.name})", code=code)
+    if code is ErrorCode.TOPIC_AUTHORIZATION_FAILED:
+        return AuthorizationError(f"{name}; grant this client READ on the topics ({code.name})", code=code)
+    if code is ErrorCode.GROUP_AUTHORIZATION_FAILED:
+        right = "DELETE" if what in _DELETIONS else "READ"
+        return AuthorizationError(f"{name}; grant this client {right} on the group ({code.name})", code=code)
     if code is ErrorCode.GROUP_ID_NOT_FOUND:
         return UnknownGroupError(f"there is no group {group!r}; the name may be misspelt", code=code)
     return GroupError(f"{name} ({code.name})", code=code)
