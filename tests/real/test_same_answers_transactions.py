@@ -596,6 +596,20 @@ def test_which_commit_wins(x):
     p.commit_offsets("pending", topic, 70)
     p.commit_offsets("pending again", topic, 71)
     ended(committed=True)
+    q = Producer(x, "other")
+    q.init(version=5)
+    p.commit_offsets("the earlier one ends first", topic, 80)
+    q.commit_offsets("the later one", topic, 81)
+    p.end("commit")
+    q.end("commit")
+    until_stable(x, topic)
+    offsets(x, "the later one counts")
+    p.commit_offsets("the earlier one ends last", topic, 90)
+    q.commit_offsets("the later one", topic, 91)
+    q.end("commit")
+    p.end("commit")
+    until_stable(x, topic)
+    offsets(x, "the later one counts again")
 
 
 @scenario(

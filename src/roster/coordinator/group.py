@@ -126,8 +126,11 @@ class Group:
     """(topic, partition) of offset writes that are not durable yet."""
     transactional_writes: Counter[tuple[str, int]] = field(default_factory=Counter)
     """The same for offsets in transactions."""
-    pending_offsets: dict[int, dict[tuple[str, int], CommittedOffset | None]] = field(default_factory=dict)
-    """By producer id, durable offsets of transactions that are not decided; None where a later commit counts."""
+    offset_positions: dict[tuple[str, int], int] = field(default_factory=dict)
+    """Place of each durable offset among the offset records of the group: of two the later one in the log counts."""
+    last_position: int = 0
+    pending_offsets: dict[int, dict[tuple[str, int], tuple[int, CommittedOffset]]] = field(default_factory=dict)
+    """By producer id, durable offsets of transactions that are not decided, with their places."""
 
     # -- state ---------------------------------------------------------------------------------------------------
 
@@ -352,33 +355,47 @@ class Group:
         key = (topic, partition)
         return key in self.transactional_writes or any(key in offsets for offsets in self.pending_offsets.values())
 
-    def store_offset(self, topic: str, partition: int, committed: CommittedOffset | None) -> None:
-        """Set a durable offset, or remove it (None); pending ones of earlier transactions lose to it."""
-        self._supersede((topic, partition), deleted=committed is None)
+    def store_offset(
+        self, topic: str, partition: int, committed: CommittedOffset | None, position: int | None = None
+    ) -> None:
+        """Set a durable offset, at its place in the log or as the last one; None removes it, and pending ones too."""
+        key = (topic, partition)
         if committed is not None:
             self.offsets.setdefault(topic, {})[partition] = committed
+            self.offset_positions[key] = self._next_position() if position is None else position
             return
+        self.offset_positions.pop(key, None)
+        self._remove_pending(key)
         partitions = self.offsets.get(topic, {})
         partitions.pop(partition, None)
         if not partitions:
             self.offsets.pop(topic, None)
 
-    def _supersede(self, key: tuple[str, int], *, deleted: bool) -> None:
+    def _next_position(self) -> int:
+        self.last_position += 1
+        return self.last_position
+
+    def _remove_pending(self, key: tuple[str, int]) -> None:
         for producer_id, offsets in list(self.pending_offsets.items()):
-            if key not in offsets:
-                continue
-            if not deleted:
-                offsets[key] = None
-                continue
-            del offsets[key]
+            offsets.pop(key, None)
             if not offsets:
                 del self.pending_offsets[producer_id]
 
+    def add_pending_offset(self, producer_id: int, topic: str, partition: int, committed: CommittedOffset) -> None:
+        """Add a durable offset of a producer's transaction, as the last one in the log."""
+        pending = self.pending_offsets.setdefault(producer_id, {})
+        pending[topic, partition] = self._next_position(), committed
+
     def end_transaction(self, producer_id: int, *, committed: bool) -> None:
-        """Decide the pending offsets of a producer's transaction."""
-        for (topic, partition), offset in self.pending_offsets.pop(producer_id, {}).items():
-            if committed and offset is not None:
-                self.store_offset(topic, partition, offset)
+        """Decide the pending offsets of a producer's transaction; one that is later in the log stays."""
+        for (topic, partition), (position, offset) in self.pending_offsets.pop(producer_id, {}).items():
+            if committed and position > self.offset_positions.get((topic, partition), 0):
+                self.store_offset(topic, partition, offset, position)
+
+    def take_offsets(self, other: Group) -> None:
+        """Take over the offsets of the group as it was before."""
+        self.offsets, self.offset_positions = other.offsets, other.offset_positions
+        self.pending_offsets, self.last_position = other.pending_offsets, other.last_position
 
     def complete_offset_writes(self, keys: Iterable[tuple[str, int]]) -> None:
         """Remove offset writes from the pending ones."""

@@ -44,7 +44,7 @@ def write_offsets(
 
 def write_pending_offsets(
     ctx: GroupContext,
-    offsets: dict[tuple[str, int], CommittedOffset | None],
+    offsets: dict[tuple[str, int], CommittedOffset],
     producer: tuple[int, int],
     then: Continuation,
 ) -> None:
@@ -56,7 +56,8 @@ def write_pending_offsets(
     def written(error: ErrorCode) -> None:
         group.transactional_writes -= Counter(offsets.keys())
         if not error:
-            group.pending_offsets.setdefault(producer_id, {}).update(offsets)
+            for (topic, partition), committed in offsets.items():
+                group.add_pending_offset(producer_id, topic, partition, committed)
             rt.in_transaction.setdefault((group.partition, producer_id), set()).add(group.group_id)
         then(error)
         drop_if_unused(ctx)

@@ -113,8 +113,8 @@ class Replay:
         about = decode_key(record.key)
         content = None if about is None or record.value is None else decode_value(about, record.value)
         if isinstance(about, OffsetCommitKey) and isinstance(content, OffsetCommitValue):
-            pending = self._group(about.group).pending_offsets.setdefault(record.producer_id, {})
-            pending[about.topic, about.partition] = loaded_offset(content)
+            offset = loaded_offset(content)
+            self._group(about.group).add_pending_offset(record.producer_id, about.topic, about.partition, offset)
 
     def apply(self, key: bytes, value: bytes | None) -> None:
         """Apply one record; raises WireError if it cannot be read."""
@@ -129,8 +129,7 @@ class Replay:
                 self._delete_offset(about)
             case GroupMetadataKey(), GroupMetadataValue():
                 group = loaded_group(about.group, self.partition, content)
-                before = self._group(about.group)
-                group.offsets, group.pending_offsets = before.offsets, before.pending_offsets
+                group.take_offsets(self._group(about.group))
                 self.groups[about.group] = group
             case _:
                 self._delete_group(about.group)
@@ -151,8 +150,7 @@ class Replay:
     def _delete_group(self, group_id: str) -> None:
         group = self.groups.pop(group_id, None)
         if group is not None and group.all_offsets():  # acknowledged offsets have tombstones of their own
-            kept = self._group(group_id)
-            kept.offsets, kept.pending_offsets = group.offsets, group.pending_offsets
+            self._group(group_id).take_offsets(group)
 
 
 def loaded_offset(value: OffsetCommitValue) -> CommittedOffset:

@@ -59,7 +59,7 @@ def validate(rt: Runtime, group: Group | None, request: TxnOffsetCommitRequest) 
     return group.validate_generation(request.generation_id)
 
 
-def accepted_offsets(rt: Runtime, request: TxnOffsetCommitRequest) -> dict[tuple[str, int], CommittedOffset | None]:
+def accepted_offsets(rt: Runtime, request: TxnOffsetCommitRequest) -> dict[tuple[str, int], CommittedOffset]:
     """Return the offsets of the request whose metadata is not too large."""
     return {
         (topic.name, partition.partition_index): CommittedOffset(
