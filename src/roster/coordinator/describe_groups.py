@@ -48,11 +48,13 @@ def describe(rt: Runtime, group_id: str, api_version: int) -> DescribeGroupsResp
         return DescribeGroupsResponse.Group(group_id=group_id, error_code=error)
     group = rt.groups.get(group_id)
     if group is None or group.state is GroupState.DEAD:
-        missing = DescribeGroupsResponse.Group(group_id=group_id, group_state=GroupState.DEAD.value)
-        if api_version >= NOT_FOUND_FROM:
-            missing.error_code = ErrorCode.GROUP_ID_NOT_FOUND
-            missing.error_message = f"Group {group_id} not found."
-        return missing
+        is_error = api_version >= NOT_FOUND_FROM
+        return DescribeGroupsResponse.Group(
+            group_id=group_id,
+            group_state=GroupState.DEAD.value,
+            error_code=ErrorCode.GROUP_ID_NOT_FOUND if is_error else ErrorCode.NONE,
+            error_message=f"Group {group_id} not found." if is_error else None,
+        )
     stable = group.state is GroupState.STABLE
     return DescribeGroupsResponse.Group(
         group_id=group_id,
