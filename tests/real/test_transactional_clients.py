@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -12,6 +13,7 @@ import kafka.errors
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
+from tests.real.realparts import golang
 from tests.real.realparts.cluster import Cluster, unique, wait_until
 
 SECONDS = 30
@@ -263,3 +265,15 @@ def test_javas_producer(cluster, java_host):
     for _ in range(3):
         java_host.ask(bootstrap=cluster.bootstrap, operation="transaction", name=name, topic=topic)
     until_values(cluster, topic, ["\x01"] * 3)
+
+
+@pytest.mark.real
+def test_franz_go(cluster):
+    source, target = cluster.create_topic(partitions=2), cluster.create_topic(partitions=1)
+    cluster.produce({(source, 0): 20, (source, 1): 20})
+    arguments = ("transact", cluster.bootstrap, unique("tx"), unique("group"), source, target)
+    done = subprocess.run([golang.program(), *arguments], capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 0, done.stderr
+    expected = {"own-0", "own-2", "second", *(f"{source}-{n % 2}-{n // 2}" for n in range(40))}
+    wait_until(lambda: len(values(cluster, target)) == len(expected))
+    assert set(values(cluster, target)) == expected

@@ -191,6 +191,13 @@ func commit(id string, client *kgo.Client) {
 }
 
 func main() {
+	if len(os.Args) == 7 && os.Args[1] == "transact" {
+		if err := transact(os.Args[2], os.Args[3], os.Args[4], os.Args[5], os.Args[6]); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
+	}
 	members := map[string]chan string{}
 	emit("", "ready", nil)
 	lines := bufio.NewScanner(os.Stdin)
