@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import random
 import socket
+import time
 import uuid
 from typing import TYPE_CHECKING, Any
 
@@ -19,11 +20,13 @@ from confluent_kafka import Producer
 from roster.model.address import parse_addresses
 from roster.spark import reader
 from roster.spark.batch import Split
+from roster.spark.fetch import task
 from roster.spark.fetch.ranges import FetchError, Settings
 from roster.spark.fetch.task import read_ranges
 from roster.spark.reader import ReaderConfig
 from roster.testing.broker import BrokerProcess
-from tests.spark.spark_topics import Topics
+from tests.real.realparts.apache import ApacheKafka
+from tests.spark.spark_topics import Topics, until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -205,3 +208,73 @@ def test_a_task_that_stops_early_leaves_nothing_to_the_next(kafka: Topics) -> No
         next(batches)
         batches.close()
     assert len(read_all(kafka.bootstrap, ranges)) == 3000
+
+
+@pytest.mark.real
+def test_a_log_that_left_the_epoch_read_before_is_an_error_on_apache_kafka(tmp_path: Path) -> None:
+    kafka = ApacheKafka(tmp_path)
+    try:
+        with Topics(kafka.bootstrap) as topics:
+            topic = topics.create(1, 10)
+            assert read_in_epoch(kafka, topic, 0, 10) == (10, 0)
+            kafka.stop()
+            kafka._launch(tmp_path / "server.properties")
+            kafka._await_ready()
+            until(lambda: not topics.fill(topic, 1, 10), 60)
+            _, epoch = read_in_epoch(kafka, topic, 10, 20)
+            assert epoch > 0, "another leader epoch after the restart"
+            # As if the records from 10 on had been read in epoch 0: the log left that epoch at 10.
+            with pytest.raises(FetchError, match=r"truncated: offset 14 was read in leader epoch 0.* up to offset 10"):
+                read_in_epoch(kafka, topic, 15, 20, (15, 0))
+            assert read_in_epoch(kafka, topic, 15, 20, (15, 0), fail_on_data_loss=False) == (5, epoch)
+            assert read_in_epoch(kafka, topic, 15, 20, (15, epoch)) == (5, epoch)
+            assert read_in_epoch(kafka, topic, 15, 20, (15, epoch + 9)) == (5, epoch), "an epoch it does not know"
+    finally:
+        kafka.stop()
+
+
+def read_in_epoch(
+    kafka: Cluster, topic: str, start: int, end: int, before: tuple[int, int] | None = None, **settings: Any
+) -> tuple[int, int]:
+    """Rows of a range and the epoch of the last; `before` is what the process remembers of the last range."""
+    name = f"c-{uuid.uuid4()}"
+    addresses = parse_addresses(kafka.bootstrap)
+    list(read_ranges(addresses, name, [(topic, 0, 0, 0)], Settings()))  # makes the session
+    (session,) = (session for known, session in task._sessions.items() if name in known)
+    if before is not None:
+        session.knowledge.epochs[topic, 0] = before
+    rows = sum(batch.num_rows for batch in read_ranges(addresses, name, [(topic, 0, start, end)], Settings(**settings)))
+    return rows, session.knowledge.epochs[topic, 0][1]
+
+
+def test_gaps_that_compaction_left_on_apache_kafka(apache_kafka: Cluster) -> None:
+    compacting = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.001", "segment.ms": "100"}
+    chance = random.Random(7)
+    with Topics(apache_kafka.bootstrap) as topics:
+        topic = f"f-{uuid.uuid4()}"
+        topics.admin.create_topic(topic, 1, configs=compacting)
+        for codec in ("none", "zstd"):
+            producer = Producer({"bootstrap.servers": topics.bootstrap, "compression.codec": codec, "linger.ms": 1})
+            for number in range(1000):
+                # Some keys stay: gaps inside batches, at their ends, and whole batches gone.
+                key = b"once-%d" % number if chance.random() < 0.1 else b"k%d" % chance.randrange(20)
+                producer.produce(topic, b"%d" % number, key, partition=0)
+                if chance.random() < 0.05:
+                    producer.flush(60)
+            assert producer.flush(60) == 0
+            time.sleep(0.2)  # so that the next record begins a segment, and this one can be compacted
+        producer.produce(topic, b"last", b"k", partition=0)
+        assert producer.flush(60) == 0
+        assert list(topics.ends(topic).values()) == [2001]
+        config, whole = ReaderConfig(topics.bootstrap, "g"), [Split(topic, 0, 0, 2001)]
+        until(lambda: table(read_ranges_of(config, whole)).num_rows < 1000, 90, "the cleaner was here")
+        theirs = in_order(table(reader.consumed_splits(config, whole)))
+        for _ in range(100):
+            start, end = sorted(chance.randint(0, 2001) for _ in range(2))
+            ours = table(read_ranges_of(config, [Split(topic, 0, start, end)]))
+            wanted = theirs.filter((pc.field("offset") >= start) & (pc.field("offset") < end))
+            assert ours.combine_chunks().equals(wanted.combine_chunks()), (start, end)
+
+
+def read_ranges_of(config: ReaderConfig, splits: list[Split]) -> Iterator[pa.RecordBatch]:
+    return read_ranges(parse_addresses(config.bootstrap), "c", splits, Settings())

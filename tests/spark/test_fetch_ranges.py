@@ -41,6 +41,8 @@ class Log:
     leader: int = 0
     epoch: int = 5
     error: int = 0
+    epochs: list[tuple[int, int]] = field(default_factory=lambda: [(5, 0)])
+    """Leader epochs that wrote records, each with its first offset."""
 
     def batches(self) -> list[tuple[int, bytes]]:
         """The offset behind each batch, and its bytes; the last reaches up to the end."""
@@ -50,8 +52,15 @@ class Log:
             run = kept[at : at + self.per_batch]
             last = self.end - 1 if at + self.per_batch >= len(kept) else run[-1]
             records = [Record(offset=o, value=b"%d" % o) for o in run]
-            found.append((last + 1, build_batch(records, base_offset=run[0], last_offset=last)))
+            written = max(epoch for epoch, start in self.epochs if start <= run[0])
+            batch = build_batch(records, base_offset=run[0], last_offset=last, leader_epoch=written)
+            found.append((last + 1, batch))
         return found
+
+    def epoch_end(self, epoch: int) -> tuple[int, int]:
+        """As a broker answers: the largest epoch up to `epoch`, and where the next one starts."""
+        own = max((known for known, _ in self.epochs if known <= epoch), default=-1)
+        return own, min((start for known, start in self.epochs if known > own), default=self.end)
 
     def read(self, offset: int, most: int) -> bytes:
         data = b""
@@ -127,11 +136,19 @@ class Brokers:
             answer.error_code = int(ErrorCode.FENCED_LEADER_EPOCH)
         elif not log.low <= asked.fetch_offset <= log.end:
             answer.error_code = int(ErrorCode.OFFSET_OUT_OF_RANGE)
+        elif asked.last_fetched_epoch >= 0 and self._diverges(log, asked):
+            own, end = log.epoch_end(asked.last_fetched_epoch)
+            answer.diverging_epoch = FetchResponse.Topic.Partition.EpochEndOffset(epoch=own, end_offset=end)
         else:
             most = self.chance.choice([1, 100, asked.partition_max_bytes])
             data = log.read(asked.fetch_offset, most)
             answer.records = data + data[: self.chance.choice([0, 0, 30])]  # the last one may be cut off
         return answer
+
+    def _diverges(self, log: Log, asked: FetchRequest.Topic.Partition) -> bool:
+        """Whether the broker's log left the epoch of the record before, before the offset asked for."""
+        own, end = log.epoch_end(asked.last_fetched_epoch)
+        return own < asked.last_fetched_epoch or end < asked.fetch_offset
 
 
 def read(
@@ -327,3 +344,48 @@ def test_a_follower_nearby_is_read_and_left_when_it_fails() -> None:
     assert fetched[:2] == [0, 2]
     assert fetched[-1] == 0, "back with the leader"
     assert all(r.rack_id == "r" for _, r in brokers.asked if isinstance(r, FetchRequest))
+
+
+def test_a_log_that_was_truncated_and_written_anew_is_an_error_or_gone_on_with_as_told() -> None:
+    for fail in (True, False):
+        log, knowledge = Log([*range(12)], 12), Knowledge()
+        brokers = Brokers({("t", 0): log})
+        read(brokers, [("t", 0, 0, 10)], knowledge)
+        # An unclean election: the new leader had the records below 6, and wrote others behind them.
+        log.epoch, log.offsets, log.end, log.epochs = 7, [*range(20)], 20, [(5, 0), (7, 6)]
+        if fail:
+            with pytest.raises(FetchError, match="t-0: the log was truncated: offset 9 was read in leader epoch 5"):
+                read(brokers, [("t", 0, 10, 20)], knowledge)
+        else:
+            rows = read(brokers, [("t", 0, 10, 20)], knowledge, fail_on_data_loss=False)
+            assert [offset for _, _, offset in rows] == [*range(10, 20)]
+
+
+def test_another_leader_that_has_all_records_is_read_on_and_so_is_an_unknown_past() -> None:
+    log, knowledge = Log([*range(12)], 12), Knowledge()
+    brokers = Brokers({("t", 0): log})
+    read(brokers, [("t", 0, 0, 10)], knowledge)
+    log.epoch, log.offsets, log.end, log.epochs = 7, [*range(20)], 20, [(5, 0), (7, 12)]
+    brokers.asked.clear()
+    rows = read(brokers, [("t", 0, 10, 20)], knowledge) + read(brokers, [("t", 0, 4, 9)], knowledge)
+    assert [offset for _, _, offset in rows] == [*range(10, 20), *range(4, 9)]
+    asked = [p for _, r in brokers.asked if isinstance(r, FetchRequest) for t in r.topics for p in t.partitions]
+    assert {p.last_fetched_epoch for p in asked if p.fetch_offset == 4} == {-1}, "another place of the log"
+    assert {p.last_fetched_epoch for p in asked if p.fetch_offset == 10} == {5}
+
+
+def test_a_broker_that_has_forgotten_the_epoch_is_asked_without_it() -> None:
+    log, knowledge = Log([*range(20)], 20), Knowledge()
+    brokers = Brokers({("t", 0): log})
+    read(brokers, [("t", 0, 0, 10)], knowledge)
+    plain = brokers._partition
+
+    def without_epochs(broker: int, held: Log, asked: Any) -> Any:
+        answer = plain(broker, held, asked)
+        if asked.last_fetched_epoch >= 0:
+            answer.error_code, answer.records = int(ErrorCode.OFFSET_OUT_OF_RANGE), None
+        return answer
+
+    brokers._partition = without_epochs  # type: ignore[method-assign]
+    rows = read(brokers, [("t", 0, 10, 13)], knowledge)
+    assert [offset for _, _, offset in rows] == [10, 11, 12]

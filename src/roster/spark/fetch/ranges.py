@@ -61,17 +61,21 @@ class Settings:
 
 @dataclass(slots=True)
 class Knowledge:
-    """State that outlives a task: brokers' addresses, leaders as (broker, epoch), and bytes per offset seen last."""
+    """State that outlives a task: brokers' addresses, leaders as (broker, epoch), bytes per offset seen last."""
 
     brokers: dict[int, Address] = field(default_factory=dict)
     leaders: dict[tuple[str, int], tuple[int, int]] = field(default_factory=dict)
     replicas: dict[tuple[str, int], int] = field(default_factory=dict)
     density: dict[tuple[str, int], float] = field(default_factory=dict)
+    epochs: dict[tuple[str, int], tuple[int, int]] = field(default_factory=dict)
+    """Where the last range of a partition ended, and the leader epoch of the record before."""
 
 
 @dataclass(slots=True)
 class _Range:
-    """A range on its way. `low`: the log's first offset, once asked for because records seem to be gone."""
+    """A range on its way. `low`: the log's first offset, once asked for because records seem to be gone.
+    `epoch`: the leader epoch in which the record before `next` was written, -1 if it was not read here.
+    """
 
     source: int
     topic: str
@@ -84,6 +88,7 @@ class _Range:
     is_lost: bool = False
     low: int | None = None
     unknown_since: float | None = None
+    epoch: int = -1
 
     @property
     def key(self) -> tuple[str, int]:
@@ -122,6 +127,9 @@ class Ranges:
             for source, (topic, partition, start, end) in enumerate(ranges)
             if start < end
         }
+        for r in self._open.values():
+            ended, epoch = knowledge.epochs.get(r.key, (-1, -1))
+            r.epoch = epoch if ended == r.start else -1
         self._busy: set[int] = set()
         self._pauses: dict[int, float] = {}
         self.progress = 0
@@ -179,6 +187,7 @@ class Ranges:
                     partition=r.partition,
                     current_leader_epoch=self._knowledge.leaders[r.key][1],
                     fetch_offset=r.next,
+                    last_fetched_epoch=r.epoch,
                     partition_max_bytes=self._most_bytes(r),
                 )
             )
@@ -280,6 +289,9 @@ class Ranges:
                     continue
                 if partition.preferred_read_replica >= 0 and self._settings.rack:
                     self._knowledge.replicas[r.key] = partition.preferred_read_replica
+                if partition.diverging_epoch.end_offset >= 0:
+                    self._diverged(r, partition.diverging_epoch)
+                    continue
                 records = memoryview(partition.records or b"")
                 if not records:
                     continue
@@ -302,6 +314,9 @@ class Ranges:
         if scanned.next_offset > r.next:
             self._knowledge.density[r.key] = len(records) / (scanned.next_offset - r.next)
             r.next = scanned.next_offset
+            if scanned.leader_epoch >= 0:
+                r.epoch = scanned.leader_epoch
+                self._knowledge.epochs[r.key] = min(r.next, r.end), r.epoch
             r.failures, r.unknown_since = 0, None
             self.progress += 1
             del self._open[r.key]
@@ -309,10 +324,26 @@ class Ranges:
                 self._open[r.key] = r  # behind those that are still waiting
         return scanned.table
 
+    def _diverged(self, r: _Range, divergence: FetchResponse.Topic.Partition.EpochEndOffset) -> None:
+        """The log lost records that were read before and has others now: an election that was not clean (KIP-320)."""
+        if self._knowledge.replicas.pop(r.key, None) is not None:  # a follower may be behind: ask the leader
+            return
+        problem = (
+            f"{r.topic}-{r.partition}: the log was truncated: offset {r.next - 1} was read in leader epoch {r.epoch}, "
+            f"the log now has epoch {divergence.epoch} up to offset {divergence.end_offset}"
+        )
+        self._knowledge.epochs.pop(r.key, None)
+        if self._settings.fail_on_data_loss:
+            raise FetchError(f"{problem}; fail_on_data_loss=False goes on where it was")
+        log.warning("%s: records are lost", problem)
+        r.epoch = -1
+        self.progress += 1
+
     def _fetch_refused(self, r: _Range, code: int, now: float) -> None:
         if code in _FATAL:
             raise _refused(r, code)
         if code == ErrorCode.OFFSET_OUT_OF_RANGE:
+            r.epoch = -1  # a log that has not kept the epoch answers with this error too
             if self._knowledge.replicas.pop(r.key, None) is None:  # a follower may be behind: ask the leader
                 r.is_lost, r.low = True, None
         elif code in _UNKNOWN:

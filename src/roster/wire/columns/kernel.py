@@ -66,6 +66,7 @@ from roster.wire.columns.layout import (
     ROWS,
     SCAN_ABORTED,
     SCAN_DETAIL,
+    SCAN_EPOCH,
     SCAN_NEXT,
     SCAN_POS,
     SOURCE,
@@ -281,6 +282,7 @@ def scan(data, end, start, stop, source, committed, producers, firsts, aborted, 
             table[kept * BATCH_FIELDS + SOURCE] = source
             table[kept * BATCH_FIELDS + UNCHECKED] = int64(-1) if is_small else pos
             kept += 1
+        state[SCAN_EPOCH] = number(data, pos + 12, 4)
         pos += size
         state[SCAN_POS] = pos
         state[SCAN_NEXT] = last_offset + 1

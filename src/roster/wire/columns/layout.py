@@ -16,8 +16,8 @@ START, STOP, SOURCE = range(10, 13)
 BATCH_FIELDS = 13
 
 # State of `scan`, kept between calls; SCAN_DETAIL is the number in an error's text.
-SCAN_POS, SCAN_NEXT, SCAN_ABORTED, SCAN_DETAIL = range(4)
-SCAN_STATE = 4
+SCAN_POS, SCAN_NEXT, SCAN_ABORTED, SCAN_DETAIL, SCAN_EPOCH = range(5)
+SCAN_STATE = 5
 
 # State of `fill`: position of the next record, then rows and bytes written, then nulls counted.
 AT_BATCH, AT_RECORD, AT_POS, AT_ROW, AT_KEY, AT_VALUE, AT_HEADER, AT_NAME, AT_DATA, FILL_DETAIL = range(10)

@@ -52,11 +52,13 @@ class Scanned(NamedTuple):
     """Batches of one partition with wanted records, and how far the walk came.
 
     `table` has a row of `layout.BATCH_FIELDS` numbers for each batch. `next_offset` is the offset behind the last batch
-    seen (at most one past `stop` is looked at), -1 when not one whole batch was there.
+    seen (at most one past `stop` is looked at), -1 when not one whole batch was there. `leader_epoch` is that of
+    the last batch seen before `stop`, -1 for none.
     """
 
     table: Any
     next_offset: int
+    leader_epoch: int
 
 
 def scan(
@@ -79,7 +81,7 @@ def scan(
     firsts = np.array([transaction.first_offset for transaction in ordered], np.int64)
     active = np.zeros(len(ordered), np.uint8)
     state = np.zeros(at.SCAN_STATE, np.int64)
-    state[at.SCAN_POS], state[at.SCAN_NEXT] = begin, -1
+    state[at.SCAN_POS], state[at.SCAN_NEXT], state[at.SCAN_EPOCH] = begin, -1, -1
     pieces = []
     room = min(1024, 1 + (end - begin) // at.HEADER)
     while state[at.SCAN_POS] < end:
@@ -93,7 +95,7 @@ def scan(
         pieces.append(table[:kept])
     table = np.concatenate(pieces) if pieces else np.empty((0, at.BATCH_FIELDS), np.int64)
     _check_crcs(data, table)
-    return Scanned(table[table[:, at.COUNT] > 0], int(state[at.SCAN_NEXT]))
+    return Scanned(table[table[:, at.COUNT] > 0], int(state[at.SCAN_NEXT]), int(state[at.SCAN_EPOCH]))
 
 
 def _error(code: int, detail: int) -> WireError:
