@@ -266,7 +266,7 @@ def test_gaps_that_compaction_left_on_apache_kafka(apache_kafka: Cluster) -> Non
         producer.produce(topic, b"last", b"k", partition=0)
         assert producer.flush(60) == 0
         assert list(topics.ends(topic).values()) == [2001]
-        config, whole = ReaderConfig(topics.bootstrap, "g"), [Split(topic, 0, 0, 2001)]
+        config, whole = ReaderConfig(topics.bootstrap, "g", include_headers=True), [Split(topic, 0, 0, 2001)]
         until(lambda: table(read_ranges_of(config, whole)).num_rows < 1000, 90, "the cleaner was here")
         theirs = in_order(table(reader.consumed_splits(config, whole)))
         for _ in range(100):
@@ -277,4 +277,4 @@ def test_gaps_that_compaction_left_on_apache_kafka(apache_kafka: Cluster) -> Non
 
 
 def read_ranges_of(config: ReaderConfig, splits: list[Split]) -> Iterator[pa.RecordBatch]:
-    return read_ranges(parse_addresses(config.bootstrap), "c", splits, Settings())
+    return read_ranges(parse_addresses(config.bootstrap), "c", splits, Settings(), headers=True)

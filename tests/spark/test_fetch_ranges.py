@@ -389,3 +389,43 @@ def test_a_broker_that_has_forgotten_the_epoch_is_asked_without_it() -> None:
     brokers._partition = without_epochs  # type: ignore[method-assign]
     rows = read(brokers, [("t", 0, 10, 13)], knowledge)
     assert [offset for _, _, offset in rows] == [10, 11, 12]
+
+
+def damaged(frame: bytes, chance: random.Random) -> bytes:
+    """The frame with some bytes changed, cut off, or with others between."""
+    found = bytearray(frame)
+    kind = chance.randrange(4)
+    at = chance.randrange(len(found))
+    if kind == 0:
+        del found[at:]
+    elif kind == 1:
+        found[at:at] = chance.randbytes(chance.randint(1, 8))
+    else:
+        for _ in range(chance.randint(1, 3)):
+            place = chance.randrange(min(len(found), 80)) if kind == 2 else chance.randrange(len(found))
+            found[place] = chance.randrange(256)
+    return bytes(found)
+
+
+def test_a_damaged_fetch_response_is_an_error_or_has_values_of_the_log() -> None:
+    numbers = range(30)
+    refused = 0
+    for seed in range(600):
+        chance = random.Random(seed)
+        brokers = Brokers({("t", n): Log([*numbers], 30) for n in range(2)}, chance)
+        ranges = Ranges(KERNEL, [("t", 0, 0, 30), ("t", 1, 0, 30)], Settings(is_committed=seed % 2 == 0), Knowledge())
+        ((_, metadata),) = ranges.requests(0.0)
+        ranges.answered(ANY, metadata, brokers.answer(0, metadata), 0.0)
+        ((broker, fetch),) = ranges.requests(0.0)
+        assert isinstance(fetch, FetchRequest)
+        frame = damaged(encode_response(brokers._fetch(broker, fetch), 12, 1)[4:], chance)
+        try:
+            _, response = decode_response(FetchResponse, 12, frame)
+            answer = ranges.answered(broker, fetch, response, 0.0)
+            batches = [] if answer is None else RecordColumns(KERNEL, ranges.partitions).batches(*answer)
+            values = [value for batch in batches for value in batch.column("value").to_pylist()]
+        except (WireError, FetchError):
+            refused += 1
+            continue
+        assert set(values) <= {b"%d" % n for n in numbers}
+    assert 100 < refused < 600
