@@ -30,8 +30,8 @@ class Sink:
 
     default_trigger_interval_ms: int = 750
     """Milliseconds between the starts of two batches if the pipeline's `trigger_interval_ms` is None; a full batch, and
-    the first one after partitions were assigned, do not wait. With 750 ms a trickle's latency is below 1 s, and the
-    fixed cost of a batch, some 50 ms, below a tenth of a core."""
+    the first one after partitions were assigned, do not wait. 750 ms leave a quarter of a second for the batch itself
+    where records are to be done within a second."""
 
     accepts_part: bool = False
     """True if `write` may receive part of a batch that is aborted afterwards: an error in a `map_arrow` function then
