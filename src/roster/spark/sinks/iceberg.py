@@ -1,0 +1,303 @@
+"""An Iceberg table, exactly once by positions in the table's own snapshots."""
+
+from __future__ import annotations
+
+import datetime
+import json
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql.types import StructType
+from typing_extensions import override
+
+from roster._extras import missing_error
+from roster.model import TopicPartition
+from roster.spark.arrow_function import arrow_schema
+from roster.spark.batch import Batch
+from roster.spark.errors import PipelineError
+from roster.spark.sinks.table import CommitLostError, StagedFiles, TableSink
+from roster.spark.write.parquet import ParquetWriter, WrittenFile
+
+if TYPE_CHECKING:
+    from pyiceberg.table import Table
+    from pyiceberg.table.snapshots import Snapshot
+
+_COMMIT = "roster.commit"
+_EPOCH = datetime.date(1970, 1, 1)
+
+
+class IcebergSink(TableSink):
+    """Appends to the Iceberg table `table`, such as "shop.orders", exactly once.
+
+    `catalog` has a catalog's properties as pyiceberg takes them, for example `{"type": "sql", "uri": "sqlite:////…",
+    "warehouse": "s3://bucket/warehouse"}`, with those of the file system (`s3.endpoint`, …); `name`, else "default", is
+    the catalog's name, by which a SQL catalog keeps its tables apart. Executors reach the warehouse, the driver the
+    catalog too. Namespace and table are created by the first batch, with `partition_by` as identity partitions. Several
+    applications of a group, and other writers, may append to the table.
+
+    Each snapshot of this sink has in its summary, as `roster.positions.<group>`, the next offset of every partition of
+    the group; the newest such snapshot among the current one's ancestors counts. A commit goes through only if it is
+    the first on the snapshot read, and the positions there are where the batch begins. Expiring snapshots must leave
+    that one. Files of batches that failed are removed as far as the driver knows them.
+
+    `compression`, `target_file_bytes` and `row_group_bytes` are as for `ParquetSink`. Needs `roster-kafka[iceberg]`.
+    Raises MissingExtraError without it, and PipelineError for a name without namespace. A run fails with PipelineError
+    if catalog or warehouse cannot be reached, or rows have other columns than the table.
+    """
+
+    name = "IcebergSink"
+
+    def __init__(
+        self,
+        table: str,
+        catalog: Mapping[str, str],
+        *,
+        partition_by: Sequence[str] = (),
+        compression: str = "zstd",
+        target_file_bytes: int = 256 << 20,
+        row_group_bytes: int = 64 << 20,
+    ) -> None:
+        super().__init__(partition_by)
+        try:
+            import pyiceberg  # noqa: F401, PLC0415 - an extra of its own
+        except ModuleNotFoundError:
+            raise missing_error("IcebergSink", "iceberg", ["pyiceberg"]) from None
+        if not all(table.split(".")) or "." not in table:
+            raise PipelineError(f"{table!r} has no namespace and name", field="table", fix="For example 'shop.orders'")
+        self._identifier, self._properties = table, dict(catalog)
+        self._settings = {
+            "compression": compression,
+            "target_file_bytes": target_file_bytes,
+            "row_group_bytes": row_group_bytes,
+        }
+        self._catalog: Any = None
+        self._table: Table | None = None
+        self._seen: int | None = None
+
+    @override
+    def positions(self, group: str, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        table = self._newest()
+        found = {} if table is None else _positions(table, group)
+        return {p: found[p] for p in partitions if p in found}
+
+    def _newest(self) -> Table | None:
+        """Return the table as it stands now; None if there is none yet."""
+        from pyiceberg.catalog import load_catalog  # noqa: PLC0415
+        from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError  # noqa: PLC0415
+
+        try:
+            if self._catalog is None:
+                self._catalog = load_catalog(self._properties.get("name", "default"), **self._properties)
+            self._table = self._catalog.load_table(self._identifier)
+        except (NoSuchTableError, NoSuchNamespaceError):
+            self._table = None
+        except Exception as error:
+            raise PipelineError(
+                f"{self._identifier} cannot be read: {_one_line(error)}", field=self.name, fix="Check table and catalog"
+            ) from error
+        return self._table
+
+    @override
+    def _writer(self, schema: StructType, *, creates: bool) -> ParquetWriter:
+        self._check_partition_by(schema)
+        columns = arrow_schema(schema)
+        table = self._newest()
+        if table is None:
+            if not creates:
+                return ParquetWriter("", columns, self._partition_by)
+            table = self._create(columns)
+        names = self._identity_columns(table)
+        scheme, netloc, path = _parsed(table.location())
+        return ParquetWriter(
+            f"{path}/data",
+            self._fields(table, columns),
+            names,
+            options={"coerce_timestamps": "us"},
+            filesystem=table.io.fs_by_scheme(scheme, netloc),  # type: ignore[attr-defined]
+            with_footers=True,
+            value_folders=False,
+            **self._settings,  # type: ignore[arg-type]
+        )
+
+    def _create(self, columns: pa.Schema) -> Table:
+        from pyiceberg.exceptions import TableAlreadyExistsError  # noqa: PLC0415
+
+        try:
+            self._catalog.create_namespace_if_not_exists(self._identifier.rpartition(".")[0])
+            with self._catalog.create_table_transaction(self._identifier, columns) as transaction:
+                if self._partition_by:
+                    with transaction.update_spec() as spec:
+                        for name in self._partition_by:
+                            spec.add_identity(name)
+        except TableAlreadyExistsError:
+            pass  # of two that create it at once both go on with the first one's
+        except Exception as error:
+            if self._newest() is None:
+                raise PipelineError(
+                    f"{self._identifier} cannot be created: {_one_line(error)}",
+                    field=self.name,
+                    fix="Check table and catalog",
+                ) from error
+        table = self._newest()
+        assert table is not None  # noqa: S101 - just created
+        return table
+
+    def _identity_columns(self, table: Table) -> tuple[str, ...]:
+        """Return the columns that partition the table. Raise PipelineError for what this sink cannot compute."""
+        from pyiceberg.transforms import IdentityTransform  # noqa: PLC0415
+
+        fields = table.spec().fields
+        if not all(isinstance(field.transform, IdentityTransform) for field in fields):
+            raise PipelineError(
+                f"{self._identifier} is partitioned by {', '.join(str(field.transform) for field in fields)}",
+                field=self.name,
+                fix="Only identity partitions are written here; add a column, or write with foreach_batch",
+            )
+        names = tuple(table.schema().find_field(field.source_id).name for field in fields)
+        if self._partition_by and self._partition_by != names:
+            raise PipelineError(
+                f"the table is partitioned by {', '.join(names) or 'nothing'}",
+                field="partition_by",
+                fix="Leave it out, or write to another table",
+            )
+        return names
+
+    def _fields(self, table: Table, columns: pa.Schema) -> pa.Schema:
+        """Return the table's columns with their ids, in the order of the rows'. Raise PipelineError for others."""
+        from pyiceberg.io.pyarrow import pyarrow_to_schema, schema_to_pyarrow  # noqa: PLC0415
+
+        wanted = {field.name: field for field in table.schema().fields}
+        wrong = sorted(wanted.keys() ^ set(columns.names))
+        if not wrong:
+            given = pyarrow_to_schema(columns, name_mapping=table.schema().name_mapping)
+            wrong = sorted(field.name for field in given.fields if field.field_type != wanted[field.name].field_type)
+        if wrong:
+            raise PipelineError(
+                f"the rows and the table differ in {', '.join(wrong)}",
+                field=self.name,
+                fix="Give the rows the table's columns, or write to another table",
+            )
+        fields = schema_to_pyarrow(table.schema(), include_field_ids=True)
+        return pa.schema([fields.field(name) for name in columns.names])
+
+    @override
+    def _try_commit(self, token: str, staged: StagedFiles, batch: Batch) -> None:
+        from pyiceberg.table import TableProperties  # noqa: PLC0415
+
+        table = self._table
+        assert table is not None  # noqa: S101 - task_writer has created it
+        current = table.current_snapshot()
+        self._seen = None if current is None else current.snapshot_id
+        owner = batch.owner
+        positions = {**_positions(table, owner.group), **batch.next_offsets}
+        properties = {
+            _COMMIT: token,
+            "roster.generation": str(owner.generation),
+            "roster.member": owner.member_id,
+            _key(owner.group): _encoded(positions),
+        }
+        # Else pyiceberg commits again on another snapshot, without a look at its positions. Only this copy changes.
+        table.metadata.properties[TableProperties.COMMIT_NUM_RETRIES] = "0"
+        try:
+            transaction = table.transaction()
+            with transaction.update_snapshot(snapshot_properties=properties).fast_append() as append:
+                for file in staged.files:
+                    append.append_data_file(_data_file(table, file))
+            transaction.commit_transaction()
+        except Exception as error:  # whatever it was: the newest snapshot tells whether the commit came through
+            raise CommitLostError(_one_line(error)) from error
+
+    @override
+    def _has(self, token: str) -> bool:
+        table = self._table
+        assert table is not None  # noqa: S101 - the attempt was made on it
+        for snapshot in _ancestors(table):
+            if snapshot.snapshot_id == self._seen:
+                break
+            if _summary(snapshot).get(_COMMIT) == token:
+                return True
+        return False
+
+    @override
+    def close(self) -> None:
+        super().close()
+        self._table = self._catalog = None
+
+
+def _key(group: str) -> str:
+    return f"roster.positions.{group}"
+
+
+def _ancestors(table: Table) -> Iterator[Snapshot]:
+    """The current snapshot and those before it, as far as they are kept."""
+    snapshot = table.current_snapshot()
+    while snapshot is not None:
+        yield snapshot
+        parent = snapshot.parent_snapshot_id
+        snapshot = None if parent is None else table.snapshot_by_id(parent)
+
+
+def _summary(snapshot: Snapshot) -> Mapping[str, str]:
+    return {} if snapshot.summary is None else snapshot.summary.additional_properties
+
+
+def _positions(table: Table, group: str) -> dict[TopicPartition, int]:
+    for snapshot in _ancestors(table):
+        text = _summary(snapshot).get(_key(group))
+        if text is not None:
+            nested = json.loads(text)
+            return {TopicPartition(t, int(n)): at for t, offsets in nested.items() for n, at in offsets.items()}
+    return {}
+
+
+def _encoded(positions: Mapping[TopicPartition, int]) -> str:
+    nested: dict[str, dict[str, int]] = {}
+    for partition, at in sorted(positions.items()):
+        nested.setdefault(partition.topic, {})[str(partition.partition)] = at
+    return json.dumps(nested, separators=(",", ":"))
+
+
+def _parsed(location: str) -> tuple[str, str, str]:
+    from pyiceberg.io.pyarrow import PyArrowFileIO  # noqa: PLC0415
+
+    return PyArrowFileIO.parse_location(location)
+
+
+def _data_file(table: Table, file: WrittenFile) -> Any:
+    """Return the manifest's entry for a file, with statistics from its own metadata."""
+    from pyiceberg.io.pyarrow import (  # noqa: PLC0415
+        compute_statistics_plan,
+        data_file_statistics_from_parquet_metadata,
+        parquet_path_to_id_mapping,
+    )
+    from pyiceberg.manifest import DataFile, DataFileContent, FileFormat  # noqa: PLC0415
+    from pyiceberg.typedef import Record  # noqa: PLC0415
+
+    schema = table.schema()
+    statistics = data_file_statistics_from_parquet_metadata(
+        pq.read_metadata(pa.BufferReader(file.footer)),
+        stats_columns=compute_statistics_plan(schema, table.properties),
+        parquet_column_mapping=parquet_path_to_id_mapping(schema),
+    )
+    return DataFile.from_args(
+        content=DataFileContent.DATA,
+        file_path=f"{table.location()}/data/{file.name}",
+        file_format=FileFormat.PARQUET,
+        partition=Record(*(_partition_value(value) for value in file.values)),
+        file_size_in_bytes=file.size,
+        sort_order_id=None,
+        spec_id=table.spec().spec_id,
+        equality_ids=None,
+        key_metadata=None,
+        **statistics.to_serialized_dict(),
+    )
+
+
+def _partition_value(value: Any) -> Any:
+    return (value - _EPOCH).days if isinstance(value, datetime.date) else value
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(f"{type(error).__name__}: {error}".split())[:300]
