@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import os
 import re
 import shutil
@@ -11,6 +12,8 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 import roster
 from roster._extras import DISTRIBUTION, EXTRAS, install_command
@@ -66,6 +69,22 @@ def test_the_version_is_in_one_place():
     assert homes == ["_version.py"]
     assert "version" in PROJECT["dynamic"]
     assert "version" not in PROJECT
+
+
+def test_the_exact_versions_fit_together():
+    """Else pip refuses them, in a fresh environment only."""
+    lines = (ROOT / "constraints.txt").read_text().splitlines()
+    pins = {canonicalize_name(name): pin for name, _, pin in (line.partition("==") for line in lines) if pin}
+    installed = {canonicalize_name(each.name): each for each in importlib.metadata.distributions()}
+    unfit = []
+    for name in pins.keys() & installed.keys():
+        for requirement in map(Requirement, installed[name].requires or ()):
+            pin = pins.get(canonicalize_name(requirement.name))
+            wanted = requirement.marker is None or requirement.marker.evaluate({"extra": ""})
+            if pin and wanted and not requirement.specifier.contains(pin, prereleases=True):
+                unfit.append(f"{name} needs {requirement}, pinned is {pin}")
+    assert len(pins.keys() & installed.keys()) > 50
+    assert unfit == []
 
 
 @pytest.mark.parametrize("extra", EXTRAS)
