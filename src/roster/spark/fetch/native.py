@@ -149,7 +149,7 @@ def _features() -> str:
 
 
 @cache
-def _digest(loops: Loops) -> str:
+def _digest(loops: Loops = READ) -> str:
     """Return a digest of sources, compiler and processor."""
     modules = sorted({"kernel", "layout", loops.module, loops.layout})
     sources = [*(("roster.wire.columns", f"{name}.py") for name in modules), (__package__, "native.py")]
