@@ -25,6 +25,8 @@ from roster.spark.write.parquet import ParquetWriter, WrittenFile
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
+else:  # type hints resolve without the extra
+    DeltaTable = Any
 
 _LONGEST_STATISTIC = 32
 """Characters up to which a text's extremes are written down; a longer maximum would have to be rounded up."""

@@ -23,6 +23,8 @@ from roster.spark.write.parquet import ParquetWriter, WrittenFile
 if TYPE_CHECKING:
     from pyiceberg.table import Table
     from pyiceberg.table.snapshots import Snapshot
+else:  # type hints resolve without the extra
+    Table = Snapshot = Any
 
 _COMMIT = "roster.commit"
 _EPOCH = datetime.date(1970, 1, 1)
