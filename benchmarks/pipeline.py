@@ -353,7 +353,7 @@ def main(words: Sequence[str] | None = None) -> None:
                     f"medians of {arguments.rounds}"
                 )
                 whole_topic(bench, fill(address, records), records, arguments.rounds)
-                small_batches(bench, min(records // 10, 60 * SMALL), arguments.rounds)
+                small_batches(bench, 40 * SMALL, arguments.rounds)
 
 
 def run(*, quick: bool) -> None:
