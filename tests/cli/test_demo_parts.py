@@ -217,6 +217,7 @@ def test_applications_and_the_loader_report():
     made.hear_loader({"acknowledged": 12})
     app = made.applications["A"]
     assert (app.rows, app.batches, app.generation, made.generation, made.loaded) == (12, 2, 4, 4, 12)
+    assert view.in_a_line(made).count("generation") == 1
 
 
 def test_it_says_what_it_waits_for():

@@ -105,7 +105,7 @@ def in_a_line(state: DemoState) -> str:
     return (
         f"loaded {state.loaded}, counted {state.counted} of {state.total}, lag {state.lag}, "
         f"{state.history.rate or 0:,.0f} rows/s, group {state.history.state or '-'} "
-        f"generation {_generation(state) or '-'} [{members}]{hint}"
+        f"{_generation(state) or 'generation -'} [{members}]{hint}"
     )
 
 
