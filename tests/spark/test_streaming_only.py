@@ -68,6 +68,24 @@ def test_withwatermark_of_another_library_stays(monkeypatch: pytest.MonkeyPatch)
     assert ClassicDataFrame.withWatermark is theirs
 
 
+def test_a_replacement_that_another_library_puts_back_notes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[str] = []
+    frame: Any = None
+
+    class Frame:
+        def withWatermark(self, eventTime: str, delayThreshold: str) -> None:
+            calls.append(eventTime)
+
+    monkeypatch.setattr(ClassicDataFrame, "withWatermark", Frame.withWatermark)
+    left: list[Any] = []
+    checked(lambda df: left.append(ClassicDataFrame.withWatermark), frame)  # type: ignore[arg-type]
+    monkeypatch.setattr(ClassicDataFrame, "withWatermark", left[0])
+    transform: Any = lambda df: ClassicDataFrame.withWatermark(df, "at", "1 minute")  # noqa: E731
+    with pytest.raises(PipelineError, match=r"withWatermark\('at'\) needs"):
+        checked(transform, Frame())  # type: ignore[arg-type]
+    assert calls == ["at"]
+
+
 @pytest.mark.parametrize(
     ("transform", "noted"),
     [

@@ -98,21 +98,21 @@ class _Replacement:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._users = 0
-        self._original = self._noting = ClassicDataFrame.withWatermark
+        self._original = self.noting = ClassicDataFrame.withWatermark
 
     def enter(self) -> None:
         with self._lock:
             self._users += 1
             if self._users == 1:
                 self._original = ClassicDataFrame.withWatermark
-                self._noting = _noting(self._original)
-                ClassicDataFrame.withWatermark = self._noting  # type: ignore[method-assign]
+                self.noting = _noting(self._original)
+                ClassicDataFrame.withWatermark = self.noting  # type: ignore[method-assign]
 
     def leave(self) -> None:
         with self._lock:
             self._users -= 1
             # Whatever another library has put there since refers to ours; it stays.
-            if not self._users and ClassicDataFrame.withWatermark is self._noting:
+            if not self._users and ClassicDataFrame.withWatermark is self.noting:
                 ClassicDataFrame.withWatermark = self._original  # type: ignore[method-assign]
 
 
@@ -120,7 +120,8 @@ def _noting(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def noting(self: Any, eventTime: str, delayThreshold: str) -> Any:  # noqa: N803 - PySpark's names
         noted = getattr(_calls, "watermarks", None)
-        if noted is not None:
+        # Another library may have put back the replacement of an earlier check; the newest one notes the call.
+        if noted is not None and _replacement.noting is noting:
             noted.append(eventTime)
         return original(self, eventTime, delayThreshold)
 
