@@ -71,8 +71,16 @@ def test_deleted_records_end_the_run_or_are_skipped(kafka: Topics, spark: SparkS
     config = ReaderConfig(kafka.bootstrap, "g", read_timeout_ms=20_000)
     assert len(values(config, Split(topic, 0, 0, 20))) == 20
     group = f"g-{uuid.uuid4().hex[:8]}"
-    first = Pipeline(spark, kafka.bootstrap, group, topic, starting_offsets={topic: {0: 5}}, max_offsets_per_batch=1)
-    first.write(ParquetSink(str(tmp_path))).transform(lambda df: _stopping(first, df)).run()
+    first = Pipeline(
+        spark,
+        kafka.bootstrap,
+        group,
+        topic,
+        starting_offsets={topic: {0: 5}},
+        max_offsets_per_batch=1,
+        on_progress=lambda _: first.stop(),
+    )
+    first.write(ParquetSink(str(tmp_path))).run()
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
     next(iter(admin.delete_records([Place(topic, 0, 10)]).values())).result(30)
     with pytest.raises(ReadError, match=f"{topic}-0: offsets 5 to 20 wanted, the log holds 10 to 20"):
@@ -87,11 +95,6 @@ def test_deleted_records_end_the_run_or_are_skipped(kafka: Topics, spark: SparkS
     allowed.write(ParquetSink(str(tmp_path))).run(available_now=True)
     assert ParquetSink(str(tmp_path)).positions() == {TopicPartition(topic, 0): 20}
     assert spark.read.parquet(str(tmp_path)).count() == 11
-
-
-def _stopping(pipeline: Pipeline, df: Any) -> Any:
-    pipeline.stop()
-    return df
 
 
 def test_a_group_shared_with_another_client_hands_over_at_the_committed_offsets(
