@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import logging
 import uuid
 from dataclasses import replace
@@ -14,7 +13,8 @@ from roster.broker import permissions
 from roster.broker.errors import BrokerFailedError
 from roster.broker.group_parts import COMMITS_AT_ONCE, describe_parts, offset_fetch_parts, topic_parts
 from roster.broker.log.producer_state import NO_TRANSACTION, SequenceError
-from roster.broker.stored_records import read_transactional_records
+from roster.broker.pending_replies import PendingReplies
+from roster.broker.stored_records import append_records, read_transactional_records
 from roster.broker.timers import Timers
 from roster.broker.topics import OFFSETS_TOPIC
 from roster.coordinator import Coordinator
@@ -31,7 +31,6 @@ from roster.coordinator.events import (
     WriteCompleted,
 )
 from roster.coordinator.transactional_offset_commit import transactional_commit_response
-from roster.model import SetTimer
 from roster.transactions import TopicPartition
 from roster.wire import ErrorCode, WireError
 from roster.wire.control_records import ControlType
@@ -47,7 +46,6 @@ from roster.wire.messages import (
     TxnOffsetCommitRequest,
     TxnOffsetCommitResponse,
 )
-from roster.wire.records import Record, build_batch, read_header
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -92,8 +90,7 @@ class CoordinatorShell:
         self._flusher = flusher
         self._on_failure = on_failure
         self._timers: Timers[TimerName] = Timers(self._timer_expired)
-        self._tokens = itertools.count(1)
-        self._waiting: dict[int, asyncio.Future[Message]] = {}
+        self._pending = PendingReplies()
         self._logs: list[PartitionLog] = []
         self._loading: asyncio.Task[None] | None = None
         self._stopped = False
@@ -141,25 +138,19 @@ class CoordinatorShell:
         if self._loading is not None:
             self._loading.cancel()
             await asyncio.wait([self._loading])
-        for future in self._waiting.values():
-            future.cancel()
+        self._pending.cancel()
 
     # Requests
 
     async def handle(self, call: Call[Any]) -> Message:
         """Give a request to the coordinator and wait for its reply."""
-        token = next(self._tokens)
-        reply: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
-        self._waiting[token] = reply
-        try:
-            self._step(
-                RequestReceived(
-                    token, call.version, call.header.client_id or "", call.client_host, wall_ms(), call.message
-                )
+        client_id = call.header.client_id or ""
+        response: Message = await self._pending.ask(
+            lambda token: self._step(
+                RequestReceived(token, call.version, client_id, call.client_host, wall_ms(), call.message)
             )
-            return await reply
-        finally:
-            self._waiting.pop(token, None)
+        )
+        return response
 
     async def commit_offsets(self, call: Call[OffsetCommitRequest]) -> Message:
         """Handle OffsetCommit; a request for very many partitions is handled in parts."""
@@ -273,17 +264,11 @@ class CoordinatorShell:
 
     def _step(self, event: Event) -> None:
         effects = self._coordinator.step(event, self._timers.now())
-        for timer in effects.timers:
-            if isinstance(timer, SetTimer):
-                self._timers.set(timer.name, timer.deadline)
-            else:
-                self._timers.cancel(timer.name)
+        self._timers.apply(effects.timers)
         for write in effects.writes:
             self._write(write)
         for reply in effects.replies:
-            future = self._waiting.get(reply.token)
-            if future is not None and not future.done():  # else its connection is gone
-                future.set_result(reply.message)
+            self._pending.answer(reply.token, reply.message)
 
     def _timer_expired(self, name: TimerName) -> None:
         try:
@@ -294,20 +279,14 @@ class CoordinatorShell:
     def _write(self, write: Write) -> None:
         log = self._logs[write.partition]
         try:
-            _append(log, write, wall_ms())
+            append_records(log, write.records, wall_ms(), write.producer)
         except (OSError, SequenceError) as error:
             code = error.code if isinstance(error, SequenceError) else ErrorCode.KAFKA_STORAGE_ERROR
             if code is ErrorCode.KAFKA_STORAGE_ERROR:
                 logger.error("cannot write to %s-%d: %s", OFFSETS_TOPIC, write.partition, error)
             asyncio.get_running_loop().call_soon(self._write_completed, WriteCompleted(write.id, code))
             return
-
-        def done(durable: asyncio.Future[None]) -> None:
-            lost = durable.cancelled() or durable.exception() is not None
-            error = ErrorCode.KAFKA_STORAGE_ERROR if lost else ErrorCode.NONE
-            self._write_completed(WriteCompleted(write.id, error))
-
-        self._flusher.durable(log).add_done_callback(done)
+        self._flusher.when_durable(log, lambda error: self._write_completed(WriteCompleted(write.id, error)))
 
     def _write_completed(self, event: WriteCompleted) -> None:
         if self._stopped:
@@ -331,14 +310,3 @@ def _with_refused(kind: Any, refused: dict[str, list[int]], answered: list[Any])
             topic.partitions += other.partitions
         merged.append(topic)
     return merged + [topic for topic in answered if topic.name not in refused]
-
-
-def _append(log: PartitionLog, write: Write, now_ms: int) -> None:
-    records = [Record(timestamp=now_ms, key=key, value=value) for key, value in write.records]
-    if write.producer is None:
-        batch = memoryview(build_batch(records))
-        log.append(read_header(batch), batch, now_ms)
-        return
-    producer_id, epoch = write.producer
-    batch = memoryview(build_batch(records, producer_id=producer_id, producer_epoch=epoch, transactional=True))
-    log.append_transactional(batch, now_ms)

@@ -1,4 +1,4 @@
-"""Records of the broker's own topics, read for the coordinators that keep their state in them."""
+"""Records of the broker's own topics, written and read for the coordinators that keep their state in them."""
 
 from __future__ import annotations
 
@@ -7,14 +7,34 @@ from typing import TYPE_CHECKING
 from roster.coordinator.events import TransactionalRecord, TransactionEnd
 from roster.wire import WireError
 from roster.wire.control_records import ControlType, read_marker
-from roster.wire.records import read_batch, verify_crc
+from roster.wire.records import Record, build_batch, read_batch, read_header, verify_crc
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from roster.broker.log.partition_log import PartitionLog
     from roster.coordinator.events import LoadedRecord
     from roster.wire.records import BatchHeader
+
+
+def append_records(
+    log: PartitionLog,
+    records: Iterable[tuple[bytes, bytes | None]],
+    now_ms: int,
+    producer: tuple[int, int] | None = None,
+) -> None:
+    """Append keys and values as one batch, in the transaction of a producer (id, epoch) if one is given.
+
+    Raises OSError, and SequenceError if the producer is fenced.
+    """
+    rows = [Record(timestamp=now_ms, key=key, value=value) for key, value in records]
+    if producer is None:
+        batch = memoryview(build_batch(rows))
+        log.append(read_header(batch), batch, now_ms)
+        return
+    producer_id, epoch = producer
+    batch = memoryview(build_batch(rows, producer_id=producer_id, producer_epoch=epoch, transactional=True))
+    log.append_transactional(batch, now_ms)
 
 
 def read_records(log: PartitionLog) -> tuple[tuple[bytes, bytes | None], ...]:

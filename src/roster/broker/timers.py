@@ -7,8 +7,10 @@ import heapq
 import itertools
 from typing import TYPE_CHECKING, Generic, TypeVar
 
+from roster.model import CancelTimer, SetTimer
+
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
 N = TypeVar("N")
 """Name of a timer, hashable."""
@@ -31,6 +33,14 @@ class Timers(Generic[N]):
     def now(self) -> int:
         """Milliseconds of the event loop's monotonic clock."""
         return int(asyncio.get_running_loop().time() * 1000)
+
+    def apply(self, effects: Iterable[SetTimer[N] | CancelTimer[N]]) -> None:
+        """Set and cancel the timers that a state machine asks for, in order."""
+        for effect in effects:
+            if isinstance(effect, SetTimer):
+                self.set(effect.name, effect.deadline)
+            else:
+                self.cancel(effect.name)
 
     def set(self, name: N, deadline: int) -> None:
         """Set or replace a timer."""

@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -13,13 +12,12 @@ from typing import TYPE_CHECKING, Any
 from roster._clock import wall_ms
 from roster.broker.errors import BrokerFailedError
 from roster.broker.log.producer_state import SequenceError
-from roster.broker.stored_records import read_records
+from roster.broker.pending_replies import PendingReplies
+from roster.broker.stored_records import append_records, read_records
 from roster.broker.timers import Timers
 from roster.broker.topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
-from roster.model import SetTimer
 from roster.transactions import (
     AddPartitions,
-    Effects,
     Event,
     MarkersWritten,
     PartitionLoaded,
@@ -36,7 +34,6 @@ from roster.transactions import (
 )
 from roster.wire import ErrorCode, WireError
 from roster.wire.control_records import ControlType, EndTxnMarker
-from roster.wire.records import Record, build_batch, read_header
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable, Mapping
@@ -75,8 +72,7 @@ class TransactionShell:
         self._groups = groups
         self._on_failure = on_failure
         self._timers: Timers[TimerName] = Timers(self._timer_expired)
-        self._tokens = itertools.count(1)
-        self._waiting: dict[int, asyncio.Future[Any]] = {}
+        self._pending = PendingReplies()
         self._logs: list[PartitionLog] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._creating = asyncio.Lock()
@@ -127,8 +123,7 @@ class TransactionShell:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks)
-        for future in self._waiting.values():
-            future.cancel()
+        self._pending.cancel()
 
     def _run(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
@@ -176,14 +171,7 @@ class TransactionShell:
             await asyncio.sleep(0.002)
 
     async def _ask(self, event: Callable[[int], Event]) -> Any:
-        token = next(self._tokens)
-        reply: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self._waiting[token] = reply
-        try:
-            self._step(event(token))
-            return await reply
-        finally:
-            self._waiting.pop(token, None)
+        return await self._pending.ask(lambda token: self._step(event(token)))
 
     # Effects
 
@@ -191,25 +179,17 @@ class TransactionShell:
         if self._coordinator is None or self._stopped:
             return
         effects = self._coordinator.step(event, self._timers.now())
-        for timer in effects.timers:
-            if isinstance(timer, SetTimer):
-                self._timers.set(timer.name, timer.deadline)
-            else:
-                self._timers.cancel(timer.name)
+        self._timers.apply(effects.timers)
         for write in effects.writes:
             self._write(write)
         for marker in effects.markers:
             self._run(self._write_markers(marker))
         for number in effects.producer_ids:
             self._run(self._give_producer_id(number))
-        self._reply(effects)
-
-    def _reply(self, effects: Effects) -> None:
-        answers = [(reply.token, reply.message) for reply in effects.replies]
-        for token, answer in [*answers, *((added.token, added.errors) for added in effects.added)]:
-            future = self._waiting.get(token)
-            if future is not None and not future.done():  # else its connection is gone
-                future.set_result(answer)
+        for reply in effects.replies:
+            self._pending.answer(reply.token, reply.message)
+        for added in effects.added:
+            self._pending.answer(added.token, added.errors)
 
     def _timer_expired(self, name: TimerName) -> None:
         self._step(TimerExpired(name, wall_ms()))
@@ -224,22 +204,15 @@ class TransactionShell:
 
     def _write(self, write: Write) -> None:
         now = wall_ms()
-        batch = memoryview(build_batch([Record(timestamp=now, key=key, value=value) for key, value in write.records]))
         log = self._logs[write.partition]
         try:
-            log.append(read_header(batch), batch, now)
+            append_records(log, write.records, now)
         except OSError as error:
             logger.error("cannot write to %s-%d: %s", TRANSACTIONS_TOPIC, write.partition, error)
             failed = WriteCompleted(write.id, now, ErrorCode.KAFKA_STORAGE_ERROR)
             asyncio.get_running_loop().call_soon(self._step, failed)
             return
-
-        def done(durable: asyncio.Future[None]) -> None:
-            lost = durable.cancelled() or durable.exception() is not None
-            error = ErrorCode.KAFKA_STORAGE_ERROR if lost else ErrorCode.NONE
-            self._step(WriteCompleted(write.id, wall_ms(), error))
-
-        self._flusher.durable(log).add_done_callback(done)
+        self._flusher.when_durable(log, lambda error: self._step(WriteCompleted(write.id, wall_ms(), error)))
 
     # Markers
 

@@ -7,6 +7,8 @@ import logging
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
+from roster.wire import ErrorCode
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -49,6 +51,15 @@ class Flusher:
             if self._round is None:
                 self._round = asyncio.get_running_loop().create_task(self._run())
         return future
+
+    def when_durable(self, log: PartitionLog, done: Callable[[ErrorCode], None]) -> None:
+        """Call `done` once all that was appended so far is on the disk, or with KAFKA_STORAGE_ERROR if that failed."""
+
+        def settled(durable: asyncio.Future[None]) -> None:
+            lost = durable.cancelled() or durable.exception() is not None
+            done(ErrorCode.KAFKA_STORAGE_ERROR if lost else ErrorCode.NONE)
+
+        self.durable(log).add_done_callback(settled)
 
     async def _run(self) -> None:
         """Sync until no request waits."""
