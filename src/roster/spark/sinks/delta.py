@@ -61,7 +61,7 @@ class DeltaSink(TableSink):
         target_file_bytes: int = 256 << 20,
         row_group_bytes: int = 64 << 20,
     ) -> None:
-        super().__init__(partition_by)
+        super().__init__(partition_by, compression, target_file_bytes, row_group_bytes)
         try:
             import deltalake  # noqa: F401, PLC0415 - an extra of its own
         except ModuleNotFoundError:
@@ -73,11 +73,6 @@ class DeltaSink(TableSink):
         path = unquote(parts.path) if parts.scheme else str(table)
         self._uri = str(Path(path).resolve()) if self._is_local else str(table)
         self._options = dict(storage_options or {})
-        self._settings = {
-            "compression": compression,
-            "target_file_bytes": target_file_bytes,
-            "row_group_bytes": row_group_bytes,
-        }
         self._table: DeltaTable | None = None
         self._seen = 0
 
@@ -120,16 +115,8 @@ class DeltaSink(TableSink):
         if table is not None:
             names = tuple(table.metadata().partition_columns)
             self._check_columns(table, columns)
-        return ParquetWriter(
-            self._uri if self._is_local else "",
-            columns,
-            names,
-            options={"coerce_timestamps": "us"},
-            filesystem=None if self._is_local else self._filesystem(),
-            with_footers=True,
-            value_folders=False,
-            **self._settings,  # type: ignore[arg-type]
-        )
+        filesystem = None if self._is_local else self._filesystem()
+        return self._file_writer(self._uri if self._is_local else "", columns, names, filesystem)
 
     def _create(self, columns: pa.Schema) -> DeltaTable:
         from deltalake import DeltaTable  # noqa: PLC0415
@@ -160,18 +147,8 @@ class DeltaSink(TableSink):
         wanted = {field.name: str(field.type) for field in table.schema().fields}
         given = {field.name: str(field.type) for field in Schema.from_arrow(columns).fields}
         if wanted != given:
-            wrong = sorted(name for name in {*wanted, *given} if wanted.get(name) != given.get(name))
-            raise PipelineError(
-                f"the rows and the table differ in {', '.join(wrong)}",
-                field=self.name,
-                fix="Give the rows the table's columns, or write to another table",
-            )
-        if self._partition_by and self._partition_by != tuple(table.metadata().partition_columns):
-            raise PipelineError(
-                f"the table is partitioned by {', '.join(table.metadata().partition_columns) or 'nothing'}",
-                field="partition_by",
-                fix="Leave it out, or write to another table",
-            )
+            self._refuse_columns(sorted(n for n in {*wanted, *given} if wanted.get(n) != given.get(n)))
+        self._check_partitioning(tuple(table.metadata().partition_columns))
 
     def _filesystem(self) -> Any:
         from deltalake.fs import DeltaStorageHandler  # noqa: PLC0415

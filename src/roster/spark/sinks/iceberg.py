@@ -61,7 +61,7 @@ class IcebergSink(TableSink):
         target_file_bytes: int = 256 << 20,
         row_group_bytes: int = 64 << 20,
     ) -> None:
-        super().__init__(partition_by)
+        super().__init__(partition_by, compression, target_file_bytes, row_group_bytes)
         try:
             import pyiceberg  # noqa: F401, PLC0415 - an extra of its own
         except ModuleNotFoundError:
@@ -69,11 +69,6 @@ class IcebergSink(TableSink):
         if not all(table.split(".")) or "." not in table:
             raise PipelineError(f"{table!r} has no namespace and name", field="table", fix="For example 'shop.orders'")
         self._identifier, self._properties = table, dict(catalog)
-        self._settings = {
-            "compression": compression,
-            "target_file_bytes": target_file_bytes,
-            "row_group_bytes": row_group_bytes,
-        }
         self._catalog: Any = None
         self._table: Table | None = None
         self._seen: int | None = None
@@ -112,16 +107,8 @@ class IcebergSink(TableSink):
             table = self._create(columns)
         names = self._identity_columns(table)
         scheme, netloc, path = _parsed(table.location())
-        return ParquetWriter(
-            f"{path}/data",
-            self._fields(table, columns),
-            names,
-            options={"coerce_timestamps": "us"},
-            filesystem=table.io.fs_by_scheme(scheme, netloc),  # type: ignore[attr-defined]
-            with_footers=True,
-            value_folders=False,
-            **self._settings,  # type: ignore[arg-type]
-        )
+        filesystem = table.io.fs_by_scheme(scheme, netloc)  # type: ignore[attr-defined]
+        return self._file_writer(f"{path}/data", self._fields(table, columns), names, filesystem)
 
     def _create(self, columns: pa.Schema) -> Table:
         from pyiceberg.exceptions import TableAlreadyExistsError  # noqa: PLC0415
@@ -158,12 +145,7 @@ class IcebergSink(TableSink):
                 fix="Only identity partitions are written here; add a column, or write with foreach_batch",
             )
         names = tuple(table.schema().find_field(field.source_id).name for field in fields)
-        if self._partition_by and self._partition_by != names:
-            raise PipelineError(
-                f"the table is partitioned by {', '.join(names) or 'nothing'}",
-                field="partition_by",
-                fix="Leave it out, or write to another table",
-            )
+        self._check_partitioning(names)
         return names
 
     def _fields(self, table: Table, columns: pa.Schema) -> pa.Schema:
@@ -176,11 +158,7 @@ class IcebergSink(TableSink):
             given = pyarrow_to_schema(columns, name_mapping=table.schema().name_mapping)
             wrong = sorted(field.name for field in given.fields if field.field_type != wanted[field.name].field_type)
         if wrong:
-            raise PipelineError(
-                f"the rows and the table differ in {', '.join(wrong)}",
-                field=self.name,
-                fix="Give the rows the table's columns, or write to another table",
-            )
+            self._refuse_columns(wrong)
         fields = schema_to_pyarrow(table.schema(), include_field_ids=True)
         return pa.schema([fields.field(name) for name in columns.names])
 

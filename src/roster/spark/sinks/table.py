@@ -8,8 +8,9 @@ import time
 import uuid
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 from typing_extensions import override
@@ -50,8 +51,13 @@ class TableSink(Sink):
     default_trigger_interval_ms = 10_000
     name = "table"
 
-    def __init__(self, partition_by: Sequence[str]) -> None:
+    def __init__(
+        self, partition_by: Sequence[str], compression: str, target_file_bytes: int, row_group_bytes: int
+    ) -> None:
         self._partition_by = tuple(partition_by)
+        self._compression = compression
+        self._target_file_bytes = target_file_bytes
+        self._row_group_bytes = row_group_bytes
         self._starts: dict[TopicPartition, int] = {}
 
     def positions(self, group: str, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
@@ -143,6 +149,38 @@ class TableSink(Sink):
     @override
     def close(self) -> None:
         self._starts.clear()
+
+    def _file_writer(self, path: str, columns: pa.Schema, names: tuple[str, ...], filesystem: Any) -> ParquetWriter:
+        """Return a writer of files below `path`, partitioned by `names`; the log has their values and footers."""
+        return ParquetWriter(
+            path,
+            columns,
+            names,
+            options={"coerce_timestamps": "us"},
+            filesystem=filesystem,
+            with_footers=True,
+            value_folders=False,
+            compression=self._compression,
+            target_file_bytes=self._target_file_bytes,
+            row_group_bytes=self._row_group_bytes,
+        )
+
+    def _refuse_columns(self, wrong: Sequence[str]) -> NoReturn:
+        """Raise PipelineError for columns of the rows that are not the table's."""
+        raise PipelineError(
+            f"the rows and the table differ in {', '.join(wrong)}",
+            field=self.name,
+            fix="Give the rows the table's columns, or write to another table",
+        )
+
+    def _check_partitioning(self, names: tuple[str, ...]) -> None:
+        """Raise PipelineError if the table's partition columns are not those asked for."""
+        if self._partition_by and self._partition_by != names:
+            raise PipelineError(
+                f"the table is partitioned by {', '.join(names) or 'nothing'}",
+                field="partition_by",
+                fix="Leave it out, or write to another table",
+            )
 
     def _check_partition_by(self, schema: StructType) -> None:
         """Raise PipelineError for partition columns that are missing, or of a type that is not supported."""
