@@ -25,8 +25,8 @@ from aiokafka.record.memory_records import MemoryRecords
 from benchmarks.pipeline import PARTITIONS, fill
 from roster.client import Admin
 from roster.model import TopicPartition
+from roster.records.native import kernel
 from roster.spark.batch import Split
-from roster.spark.fetch.native import kernel
 from roster.spark.reader import ReaderConfig, consumed_splits, read_splits
 from roster.testing.broker import BrokerProcess
 from roster.wire.columns.reader import RecordColumns, scan
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 ROUNDS = 7
 TOTAL = 36_000
 
-LLVMLITE = "from roster.spark.fetch.native import kernel; kernel()"
+LLVMLITE = "from roster.records.native import kernel; kernel()"
 NUMBA = """
 import numpy as np
 from numba import njit, types

@@ -10,8 +10,8 @@ from contextlib import contextmanager
 import pytest
 
 from roster.model import Address
+from roster.records.connections import Connections, Reply
 from roster.security import PLAINTEXT, Security, login
-from roster.spark.fetch.connections import Connections, Reply
 from roster.wire.messages import HeartbeatRequest, HeartbeatResponse
 from tests.client.scripted_broker import scripted_broker
 from tests.client.test_login import Broker, bearer, plain

@@ -18,11 +18,11 @@ import pytest
 from confluent_kafka import Producer
 
 from roster.model.address import parse_addresses
+from roster.records import fetch
+from roster.records.fetch import read_ranges
+from roster.records.ranges import FetchError, Settings
 from roster.spark import reader
 from roster.spark.batch import Split
-from roster.spark.fetch import task
-from roster.spark.fetch.ranges import FetchError, Settings
-from roster.spark.fetch.task import read_ranges
 from roster.spark.reader import ReaderConfig
 from roster.testing.broker import BrokerProcess
 from tests.real.realparts.apache import ApacheKafka
@@ -240,7 +240,7 @@ def read_in_epoch(
     name = f"c-{uuid.uuid4()}"
     addresses = parse_addresses(kafka.bootstrap)
     list(read_ranges(addresses, name, [(topic, 0, 0, 0)], Settings()))  # makes the session
-    (session,) = (session for known, session in task._sessions.items() if name in known)
+    (session,) = (session for known, session in fetch._sessions.items() if name in known)
     if before is not None:
         session.knowledge.epochs[topic, 0] = before
     rows = sum(batch.num_rows for batch in read_ranges(addresses, name, [(topic, 0, start, end)], Settings(**settings)))

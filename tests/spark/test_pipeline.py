@@ -15,8 +15,8 @@ import pytest
 
 from roster.client import GroupMember, UnknownTopicError, UnreachableError
 from roster.model import TopicPartition
+from roster.records.produce import WriteError
 from roster.spark import ConsoleSink, FunctionError, KafkaSink, ParquetSink, Pipeline, PipelineError, Progress
-from roster.spark.write.kafka import WriteError
 from roster.testing.broker import BrokerProcess
 from tests.spark.spark_topics import Topics, until
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from roster.spark.write.production import (
+from roster.records.production import (
     ANY,
     Cluster,
     ProduceError,

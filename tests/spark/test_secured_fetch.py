@@ -9,11 +9,11 @@ import pyarrow as pa
 import pytest
 
 from roster.model.address import parse_addresses
+from roster.records import connections
+from roster.records.fetch import read_ranges
+from roster.records.ranges import FetchError, Settings
 from roster.security import parse_security
 from roster.spark.batch import Split
-from roster.spark.fetch import connections
-from roster.spark.fetch.ranges import FetchError, Settings
-from roster.spark.fetch.task import read_ranges
 from roster.spark.reader import ReaderConfig, consumed_splits
 from tests.client.test_secured_cluster import HINTS, REFUSALS, settings, unsecured_token
 from tests.real.realparts.secured import STRANGER, STRANGER_PASSWORD

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from roster.spark.fetch import native
+from roster.records import native
 from roster.wire import WireError
 from roster.wire.columns import kernel, layout, reader
 from roster.wire.columns.reader import Aborted, RecordColumns, scan
@@ -392,7 +392,7 @@ def test_code_shipped_from_another_kind_of_machine_is_not_run() -> None:
 
 @pytest.mark.process
 def test_a_process_with_cached_code_imports_no_numba() -> None:
-    check = "import sys; from roster.spark.fetch.native import kernel; kernel(); print('numba' in sys.modules)"
+    check = "import sys; from roster.records.native import kernel; kernel(); print('numba' in sys.modules)"
     ran = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True)
     assert ran.stdout.strip() == "False"
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from kafka.partitioner.default import murmur2 as kafka_python_murmur2
 from kafka.record.memory_records import MemoryRecords
 
-from roster.spark.fetch import native
+from roster.records import native
 from roster.wire import WireError
 from roster.wire.columns import encode_kernel
 from roster.wire.columns.writer import Body, Encoder, Placed, framed, halves

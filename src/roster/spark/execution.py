@@ -16,6 +16,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
+from roster.records.produce import WriteError
 from roster.spark.arrow_function import ArrowFunction, arrow_schema, as_struct
 from roster.spark.batch import Batch, Split
 from roster.spark.driver import Outcome
@@ -24,7 +25,6 @@ from roster.spark.executors import SlotProbe, task_counts
 from roster.spark.reader import Counts, ReaderConfig, ReadError, ReadTask
 from roster.spark.sinks.base import Sink
 from roster.spark.streaming_only import WAY_OUT, checked
-from roster.spark.write.kafka import WriteError
 from roster.spark.write.task import RESULT, TaskWriter, WriteTask, results_of
 
 log = logging.getLogger(__name__)

@@ -16,11 +16,11 @@ from pyspark.sql.types import StructType
 
 from roster.assignors import Assignor, as_tuple
 from roster.client import DEFAULT_ASSIGNORS, Admin, UnknownTopicError, UnreachableError
+from roster.records.native import compiled
 from roster.security import Security
 from roster.spark.batch import Batch, Progress
 from roster.spark.errors import PipelineError
 from roster.spark.execution import SparkRunner, check_session
-from roster.spark.fetch.native import compiled
 from roster.spark.member_protocol import Membership, group_member
 from roster.spark.options import (
     Options,

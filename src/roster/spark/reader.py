@@ -17,13 +17,13 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from roster._errors import RosterError
 from roster.model.address import parse_addresses
+from roster.records.fetch import read_ranges
+from roster.records.native import Compiled
+from roster.records.ranges import FetchError, Settings
 from roster.security import PLAINTEXT, Security
 from roster.security.librdkafka import librdkafka_settings
 from roster.spark.dead_letters import DeadLetterQueue, Salvage
 from roster.spark.errors import FunctionError
-from roster.spark.fetch.native import Compiled
-from roster.spark.fetch.ranges import FetchError, Settings
-from roster.spark.fetch.task import read_ranges
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -151,7 +151,7 @@ _OWN_OPTIONS = {"client.id", "client.rack", "fetch.wait.max.ms", "check.crcs"}
 
 
 def _fetched_splits(config: ReaderConfig, splits: Sequence[Split]) -> Iterator[pa.RecordBatch]:
-    """The splits over connections of Roster's own (`roster.spark.fetch`)."""
+    """The splits over connections of Roster's own (`roster.records`)."""
     settings = Settings(
         is_committed=config.isolation_level == "read_committed",
         fail_on_data_loss=config.fail_on_data_loss,

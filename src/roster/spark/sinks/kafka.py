@@ -13,13 +13,13 @@ from typing_extensions import override
 from roster.client import Admin, AuthenticationError, AuthorizationError, ClientError, UnknownTopicError
 from roster.model import parse_addresses
 from roster.model.topics import NAME_RULE, is_legal_name
+from roster.records.native import WRITE, compiled
+from roster.records.produce import KafkaWriter
 from roster.security import Security
 from roster.spark.batch import Batch
 from roster.spark.errors import PipelineError
-from roster.spark.fetch.native import WRITE, compiled
 from roster.spark.options import check_security, parse_bootstrap, refuse_security_names
 from roster.spark.sinks.base import Sink
-from roster.spark.write.kafka import KafkaWriter
 from roster.spark.write.producer_options import parse_producer_options
 from roster.spark.write.task import RESULT, TaskWriter, WriteTask
 

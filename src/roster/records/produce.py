@@ -14,10 +14,10 @@ import pyarrow as pa
 
 from roster._errors import RosterError
 from roster.model import Address
+from roster.records.connections import Connections
+from roster.records.native import WRITE, Compiled, kernel
+from roster.records.production import ANY, Cluster, Key, ProduceError, ProducerIdentity, ProduceSettings, Production
 from roster.security import PLAINTEXT, Security
-from roster.spark.fetch.connections import Connections
-from roster.spark.fetch.native import WRITE, Compiled, kernel
-from roster.spark.write.production import ANY, Cluster, Key, ProduceError, ProducerIdentity, ProduceSettings, Production
 from roster.wire import WireError
 from roster.wire.columns.writer import Encoder
 from roster.wire.compression import Compression

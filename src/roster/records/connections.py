@@ -30,7 +30,7 @@ from roster.wire.messages import (
 )
 
 if TYPE_CHECKING:
-    from roster.spark.fetch.tls_socket import TlsSocket
+    from roster.records.tls_socket import TlsSocket
 
 _PATIENCE = 30.0
 """Seconds for a connection to be made, and for an answer behind the time a request allows the broker."""
@@ -115,7 +115,7 @@ class _Connection:
                 raise OSError(problem, os.strerror(problem))
             self.is_connected = True
             if self.security.uses_tls:
-                from roster.spark.fetch.tls_socket import TlsSocket  # noqa: PLC0415 - ssl only where it is needed
+                from roster.records.tls_socket import TlsSocket  # noqa: PLC0415 - ssl only where it is needed
 
                 self.sock = self.tls = TlsSocket(self.sock, self.address.host, self.security)
         if self.tls is not None and not self.tls.is_ready:

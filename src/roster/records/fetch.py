@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from roster.model import Address
+from roster.records.connections import Connections
+from roster.records.native import Compiled, kernel
+from roster.records.ranges import ANY, Answer, FetchError, Knowledge, Ranges, Settings
 from roster.security import PLAINTEXT, Security
-from roster.spark.fetch.connections import Connections
-from roster.spark.fetch.native import Compiled, kernel
-from roster.spark.fetch.ranges import ANY, Answer, FetchError, Knowledge, Ranges, Settings
 from roster.wire import WireError
 from roster.wire.columns.reader import Kernel, RecordColumns
 

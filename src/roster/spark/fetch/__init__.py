@@ -1,1 +1,0 @@
-"""Fetching ranges of offsets over connections of Roster's own, in the reading task."""
