@@ -21,10 +21,12 @@ from roster.client.errors import (
     InvalidRequestError,
     InvalidTopicError,
     OptionError,
+    ProducerFencedError,
     RebalanceInProgressError,
     RequestTimeoutError,
     SessionTimeoutError,
     TopicExistsError,
+    TransactionAbortedError,
     UnknownGroupError,
     UnknownTopicError,
     UnknownTransactionError,
@@ -35,6 +37,7 @@ from roster.client.group_check import Finding, check_group
 from roster.client.group_lag import GroupLag, PartitionLag, TotalLag, group_lag
 from roster.client.group_member import GroupMember
 from roster.client.live_group import LiveGroup, live_group
+from roster.client.transactional_producer import ClaimedBy, TransactionalProducer
 from roster.client.types import (
     GroupDescription,
     GroupListing,
@@ -57,6 +60,7 @@ __all__ = [
     "AuthenticationError",
     "AuthorizationError",
     "BrokerError",
+    "ClaimedBy",
     "ClientError",
     "ClosedError",
     "CommitError",
@@ -85,14 +89,17 @@ __all__ = [
     "Ownership",
     "PartitionDescription",
     "PartitionLag",
+    "ProducerFencedError",
     "RebalanceInProgressError",
     "RequestTimeoutError",
     "SessionTimeoutError",
     "TopicDescription",
     "TopicExistsError",
     "TotalLag",
+    "TransactionAbortedError",
     "TransactionDescription",
     "TransactionListing",
+    "TransactionalProducer",
     "UnknownGroupError",
     "UnknownTopicError",
     "UnknownTransactionError",

@@ -22,15 +22,18 @@ from roster.wire.messages import (
 )
 
 
-def choose_version(message: Message, spoken: Mapping[int, Versions], broker: str) -> int:
-    """Choose the highest version of the request that both sides support; UnsupportedError if no version is common."""
+def choose_version(message: Message, spoken: Mapping[int, Versions], broker: str, highest: int | None = None) -> int:
+    """Choose the highest version of the request that both sides support; UnsupportedError if no version is common.
+
+    `highest` limits it for a request whose later versions mean something else.
+    """
     key = message.__table__.key
     assert key is not None  # noqa: S101 - only requests come here
     name = ApiKey(key).name
     theirs, ours = spoken.get(key), API_VERSIONS[key]
     if theirs is None:
         raise UnsupportedError(f"the broker at {broker} does not know {name} requests; use a newer broker")
-    version = min(ours.high, theirs.high)
+    version = min(ours.high, theirs.high, ours.high if highest is None else highest)
     if version < max(ours.low, theirs.low):
         raise UnsupportedError(
             f"the broker at {broker} speaks {name} in versions {theirs}, this client in {ours}; use a matching release"

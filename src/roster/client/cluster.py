@@ -106,11 +106,12 @@ class Cluster:
         message: Message,
         timeout: float | None = None,
         channel: Channel = Channel.ANY,
+        highest: int | None = None,
     ) -> Message:
-        """Ask one broker. Raises UnreachableError, RequestTimeoutError or UnsupportedError."""
+        """Ask one broker, in version `highest` at most. UnreachableError, RequestTimeoutError or UnsupportedError."""
         host, port = node[-2:]
         connection = await self._connection(host, port, channel)
-        return await connection.request(message, self._timeout if timeout is None else timeout)
+        return await connection.request(message, self._timeout if timeout is None else timeout, highest)
 
     async def request_any(self, message: Message, timeout: float | None = None) -> Message:
         """Ask any broker, those known first, each once; UnreachableError names them all when none answers."""

@@ -92,13 +92,13 @@ class Connection:
         """True once the connection has ended."""
         return self._end is not None
 
-    async def request(self, message: Message, timeout: float) -> Message:
-        """Send a request and await its response, both in the newest shape of their message."""
+    async def request(self, message: Message, timeout: float, highest: int | None = None) -> Message:
+        """Send a request, in version `highest` at most, and await its response, both in their newest shape."""
         if self._is_due():
             async with self._renewing:
                 if self._is_due():
                     await self._login(timeout)
-        version = choose_version(message, self._spoken, self.address)
+        version = choose_version(message, self._spoken, self.address, highest)
         return await self._request(message, version, timeout)
 
     async def _agree(self, timeout: float) -> None:

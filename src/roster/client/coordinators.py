@@ -1,4 +1,4 @@
-"""Group coordinators: found, remembered, asked; committed offsets of a group."""
+"""Coordinators of groups and of transactional ids: found, remembered, asked; committed offsets of a group."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from roster.client.errors import (
     RequestTimeoutError,
     UnreachableError,
     group_error,
+    transaction_error,
 )
 from roster.client.retry import Retry
 from roster.member.types import Node
@@ -23,6 +24,9 @@ from roster.wire.messages import (
     OffsetFetchResponse,
 )
 
+GROUP, TRANSACTION = 0, 1
+"""Key types of FindCoordinator."""
+
 STALE_COORDINATOR = frozenset({ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE})
 RETRIABLE = STALE_COORDINATOR | {
     ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
@@ -32,10 +36,11 @@ RETRIABLE = STALE_COORDINATOR | {
 
 
 class Coordinators:
-    """Requests to the coordinators of groups, which it finds and remembers."""
+    """Requests to the coordinators of groups, or of transactional ids, which it finds and remembers."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cluster, key_type: int = GROUP) -> None:
         self._cluster = cluster
+        self._key_type = key_type
         self._coordinators: dict[str, Node] = {}
 
     async def coordinator(self, group: str) -> Node:
@@ -44,7 +49,7 @@ class Coordinators:
             return self._coordinators[group]
         retry = Retry(self._cluster.timeout)
         while True:
-            request = FindCoordinatorRequest(key_type=0, coordinator_keys=[group])
+            request = FindCoordinatorRequest(key_type=self._key_type, coordinator_keys=[group])
             response = expect(await self._cluster.request_any(request), FindCoordinatorResponse)
             found = response.coordinators[0] if response.coordinators else None
             code = ErrorCode.COORDINATOR_NOT_AVAILABLE if found is None else error_code(found.error_code)
@@ -52,15 +57,18 @@ class Coordinators:
                 self._coordinators[group] = Node(found.node_id, found.host, found.port)
                 return self._coordinators[group]
             if code not in RETRIABLE:
+                if self._key_type == TRANSACTION:
+                    raise transaction_error(code, group, "its coordinator cannot be found")
                 raise group_error(code, group, "its coordinator cannot be found")
-            await retry.pause_or_fail(f"finding the coordinator of group {group!r}", code.name)
+            kind = "group" if self._key_type == GROUP else "transactional id"
+            await retry.pause_or_fail(f"finding the coordinator of {kind} {group!r}", code.name)
 
-    async def ask(self, group: str, request: Message) -> Message:
+    async def ask(self, group: str, request: Message, highest: int | None = None) -> Message:
         """Ask the group's coordinator, finding it again once if it cannot be reached."""
         for attempt in range(2):
             node = await self.coordinator(group)
             try:
-                return await self._cluster.request(node, request)
+                return await self._cluster.request(node, request, highest=highest)
             except (UnreachableError, RequestTimeoutError):
                 self.forget(group)
                 if attempt:

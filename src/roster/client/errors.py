@@ -79,6 +79,14 @@ class UnknownTransactionError(ClientError):
     """There is no such transactional id, or no such transaction."""
 
 
+class TransactionAbortedError(ClientError):
+    """The transaction cannot be committed, and nothing in it counts; its work may be done again in another."""
+
+
+class ProducerFencedError(TransactionAbortedError):
+    """Another producer has taken the transactional id; what this one had open is aborted."""
+
+
 class GroupError(ClientError):
     """The group refused this member or failed; the member is closed."""
 
@@ -195,3 +203,15 @@ def group_error(code: ErrorCode, group: str, what: str) -> ClientError:
     if code is ErrorCode.GROUP_ID_NOT_FOUND:
         return UnknownGroupError(f"there is no group {group!r}; the name may be misspelt", code=code)
     return GroupError(f"{name} ({code.name})", code=code)
+
+
+def transaction_error(code: ErrorCode, transactional_id: str, what: str) -> ClientError:
+    """Return the exception for an error code in a response about a transactional id; `what` failed."""
+    name = f"transactional id {transactional_id!r}: {what}"
+    if code is ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED:
+        return AuthorizationError(f"{name}; grant this client WRITE and DESCRIBE on it ({code.name})", code=code)
+    if code is ErrorCode.GROUP_AUTHORIZATION_FAILED:
+        return AuthorizationError(f"{name}; grant this client READ on the group ({code.name})", code=code)
+    if code is ErrorCode.TOPIC_AUTHORIZATION_FAILED:
+        return AuthorizationError(f"{name}; grant this client READ and WRITE on the topics ({code.name})", code=code)
+    return BrokerError(f"{name} ({code.name})", code=code)

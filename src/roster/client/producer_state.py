@@ -1,0 +1,233 @@
+"""Decisions of a transactional producer, without I/O or clock: its next request, and what an error code asks for.
+
+Source: Kafka's protocol guide; KIP-98 (transactions), KIP-447 (offsets fenced by generation), KIP-890 (version 2, where
+every end of a transaction gives a new epoch, so that sequence numbers begin at 0 in each).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from enum import Enum, auto
+from typing import NamedTuple
+
+from roster.model import OffsetAndMetadata, TopicPartition
+from roster.wire import ApiKey, ErrorCode
+from roster.wire.messages import (
+    AddOffsetsToTxnRequest,
+    AddPartitionsToTxnRequest,
+    EndTxnRequest,
+    EndTxnResponse,
+    InitProducerIdRequest,
+    InitProducerIdResponse,
+    TxnOffsetCommitRequest,
+)
+
+
+class Decision(Enum):
+    """What to do after an error code."""
+
+    DONE = auto()
+    RETRY = auto()
+    """The same request again, after a pause."""
+    FIND = auto()
+    """The same request again, to the coordinator that FindCoordinator names now."""
+    GENERATION = auto()
+    """The same request again, under the generation that the member has by then."""
+    ABORT = auto()
+    """A new epoch, and the work of the transaction again."""
+    PRODUCER_FENCED = auto()
+    """As ABORT: another producer has taken the transactional id."""
+    MEMBER_FENCED = auto()
+    """As ABORT: the group has removed the member."""
+    FATAL = auto()
+    """Nothing that the client can do."""
+
+
+_ANY_REQUEST = {
+    ErrorCode.NONE: Decision.DONE,
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS: Decision.RETRY,
+    ErrorCode.CONCURRENT_TRANSACTIONS: Decision.RETRY,
+    ErrorCode.REQUEST_TIMED_OUT: Decision.RETRY,
+    ErrorCode.NETWORK_EXCEPTION: Decision.RETRY,
+    ErrorCode.THROTTLING_QUOTA_EXCEEDED: Decision.RETRY,
+    ErrorCode.NOT_ENOUGH_REPLICAS: Decision.RETRY,
+    ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND: Decision.RETRY,
+    ErrorCode.KAFKA_STORAGE_ERROR: Decision.FIND,
+    ErrorCode.NOT_LEADER_OR_FOLLOWER: Decision.FIND,
+    ErrorCode.NOT_COORDINATOR: Decision.FIND,
+    ErrorCode.COORDINATOR_NOT_AVAILABLE: Decision.FIND,
+    ErrorCode.INVALID_PRODUCER_EPOCH: Decision.PRODUCER_FENCED,
+    ErrorCode.PRODUCER_FENCED: Decision.PRODUCER_FENCED,
+    ErrorCode.INVALID_PRODUCER_ID_MAPPING: Decision.ABORT,
+    ErrorCode.UNKNOWN_PRODUCER_ID: Decision.ABORT,
+    ErrorCode.INVALID_TXN_STATE: Decision.ABORT,
+    ErrorCode.TRANSACTION_ABORTABLE: Decision.ABORT,
+    ErrorCode.TRANSACTION_COORDINATOR_FENCED: Decision.ABORT,
+    ErrorCode.OPERATION_NOT_ATTEMPTED: Decision.ABORT,
+}
+_BY_REQUEST = {
+    ApiKey.TXN_OFFSET_COMMIT: {
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: Decision.RETRY,
+        ErrorCode.ILLEGAL_GENERATION: Decision.GENERATION,
+        ErrorCode.REBALANCE_IN_PROGRESS: Decision.GENERATION,
+        ErrorCode.UNKNOWN_MEMBER_ID: Decision.MEMBER_FENCED,
+        ErrorCode.FENCED_INSTANCE_ID: Decision.MEMBER_FENCED,
+        ErrorCode.STALE_MEMBER_EPOCH: Decision.GENERATION,
+    },
+    ApiKey.ADD_PARTITIONS_TO_TXN: {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: Decision.RETRY},
+    ApiKey.HEARTBEAT: {
+        # A member of a group that rebalances is one still, in the generation that it named.
+        ErrorCode.REBALANCE_IN_PROGRESS: Decision.DONE,
+        ErrorCode.ILLEGAL_GENERATION: Decision.GENERATION,
+        ErrorCode.UNKNOWN_MEMBER_ID: Decision.MEMBER_FENCED,
+        ErrorCode.FENCED_INSTANCE_ID: Decision.MEMBER_FENCED,
+    },
+}
+
+
+def decide(api: ApiKey, code: ErrorCode) -> Decision:
+    """Return what an error code in the response to a request asks for."""
+    return _BY_REQUEST.get(api, {}).get(code) or _ANY_REQUEST.get(code, Decision.FATAL)
+
+
+class Epoch(NamedTuple):
+    """Producer id and epoch: the fence of one transaction."""
+
+    producer_id: int
+    producer_epoch: int
+
+
+class Phase(Enum):
+    """Where the transactional id stands, as far as this producer knows."""
+
+    UNKNOWN = auto()
+    """InitProducerId comes next: it aborts what may be open, and fences whatever still writes."""
+    READY = auto()
+    """The epoch has not been used."""
+    OPEN = auto()
+    """Records may have been written under the epoch."""
+    ENDING = auto()
+    """The offsets are in the transaction, and its commit may have been sent."""
+
+
+VERSION_1_LIMITS = {ApiKey.ADD_PARTITIONS_TO_TXN: 3, ApiKey.TXN_OFFSET_COMMIT: 4, ApiKey.END_TXN: 4}
+"""Highest versions of requests of which a later one would mean transactions of version 2."""
+_CLIENT_ADD_PARTITIONS = 3  # later versions are for brokers
+_MOST_INIT_PRODUCER_ID = 5  # later versions are of two-phase commit (KIP-939)
+
+
+class ProducerState:
+    """State of one transactional producer. Each method that builds a request says in which phase it may be sent."""
+
+    def __init__(self, transactional_id: str, group: str, timeout_ms: int, *, is_version_2: bool) -> None:
+        """`is_version_2`: the cluster has finalized `transaction.version` 2 (KIP-890)."""
+        self._id, self._group, self._timeout_ms = transactional_id, group, timeout_ms
+        self.is_version_2 = is_version_2
+        self.phase = Phase.UNKNOWN
+        self.epoch = Epoch(-1, -1)
+
+    def highest(self, api: ApiKey) -> int | None:
+        """Return the highest version in which a request may be sent; None: any."""
+        if api is ApiKey.INIT_PRODUCER_ID:
+            return _MOST_INIT_PRODUCER_ID
+        if api is ApiKey.ADD_PARTITIONS_TO_TXN:
+            return _CLIENT_ADD_PARTITIONS
+        return None if self.is_version_2 else VERSION_1_LIMITS.get(api)
+
+    @property
+    def needs_epoch(self) -> bool:
+        """True if a transaction cannot begin before InitProducerId."""
+        return self.phase is not Phase.READY
+
+    def forget(self) -> None:
+        """Give up the transaction: the next one needs another epoch."""
+        self.phase = Phase.UNKNOWN
+
+    def init(self) -> InitProducerIdRequest:
+        """Build the request for an epoch that nothing else writes under; in any phase.
+
+        Sent as a new instance's, which is taken even if another producer has fenced this one.
+        """
+        return InitProducerIdRequest(transactional_id=self._id, transaction_timeout_ms=self._timeout_ms)
+
+    def initialised(self, response: InitProducerIdResponse) -> None:
+        """Take the new epoch."""
+        self.epoch = Epoch(response.producer_id, response.producer_epoch)
+        self.phase = Phase.READY
+
+    def begin(self) -> Epoch:
+        """Begin a transaction in phase READY."""
+        self.phase = Phase.OPEN
+        return self.epoch
+
+    def add_partitions(self, partitions: Collection[TopicPartition]) -> AddPartitionsToTxnRequest | None:
+        """Build the request that must precede records for these partitions in phase OPEN; None: none is needed."""
+        if self.is_version_2 or not partitions:
+            return None
+        topics: dict[str, AddPartitionsToTxnRequest.Transaction.Topic] = {}
+        for topic, number in sorted(partitions):
+            topics.setdefault(topic, AddPartitionsToTxnRequest.Topic(name=topic)).partitions.append(number)
+        return AddPartitionsToTxnRequest(
+            v3_and_below_transactional_id=self._id,
+            v3_and_below_producer_id=self.epoch.producer_id,
+            v3_and_below_producer_epoch=self.epoch.producer_epoch,
+            v3_and_below_topics=list(topics.values()),
+        )
+
+    def add_offsets(self) -> AddOffsetsToTxnRequest | None:
+        """Build the request that must precede `commit_offsets` in phase OPEN; None: none is needed."""
+        if self.is_version_2:
+            return None
+        return AddOffsetsToTxnRequest(
+            transactional_id=self._id,
+            producer_id=self.epoch.producer_id,
+            producer_epoch=self.epoch.producer_epoch,
+            group_id=self._group,
+        )
+
+    def commit_offsets(
+        self,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata],
+        generation: int,
+        member_id: str,
+        instance_id: str | None,
+    ) -> TxnOffsetCommitRequest:
+        """Build the request that makes the offsets part of the transaction, in phase OPEN."""
+        topics: dict[str, TxnOffsetCommitRequest.Topic] = {}
+        for (topic, number), position in sorted(offsets.items()):
+            topics.setdefault(topic, TxnOffsetCommitRequest.Topic(name=topic)).partitions.append(
+                TxnOffsetCommitRequest.Partition(
+                    partition_index=number,
+                    committed_offset=position.offset,
+                    committed_leader_epoch=position.leader_epoch,
+                    committed_metadata=position.metadata,
+                )
+            )
+        return TxnOffsetCommitRequest(
+            transactional_id=self._id,
+            group_id=self._group,
+            producer_id=self.epoch.producer_id,
+            producer_epoch=self.epoch.producer_epoch,
+            generation_id=generation,
+            member_id=member_id,
+            group_instance_id=instance_id,
+            topics=list(topics.values()),
+        )
+
+    def end(self) -> EndTxnRequest:
+        """Build the commit, from phase OPEN or ENDING: it may be sent again until it is answered."""
+        self.phase = Phase.ENDING
+        return EndTxnRequest(
+            transactional_id=self._id,
+            producer_id=self.epoch.producer_id,
+            producer_epoch=self.epoch.producer_epoch,
+            committed=True,
+        )
+
+    def ended(self, response: EndTxnResponse) -> None:
+        """Take the epoch of the next transaction, which version 2 brings with the answer."""
+        if self.is_version_2 and response.producer_id >= 0:
+            self.epoch = Epoch(response.producer_id, response.producer_epoch)
+            self.phase = Phase.READY
+        else:
+            self.phase = Phase.UNKNOWN

@@ -1,0 +1,342 @@
+"""A transactional producer's side that talks to coordinators, for an application whose records others write.
+
+The records of one transaction may come from several processes: what they share is transactional id, producer id and
+epoch. Here is the rest: epochs, the group's offsets as part of the transaction, its end, and the end of what a producer
+that died has left open.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Collection, Coroutine, Mapping, Sequence
+from random import Random
+from typing import Any, NamedTuple, TypeVar
+
+from roster.client.cluster import Cluster, M, expect
+from roster.client.coordinators import TRANSACTION, Coordinators
+from roster.client.errors import (
+    AuthorizationError,
+    ClientError,
+    ClosedError,
+    CommitFenced,
+    CommitRetriable,
+    ProducerFencedError,
+    RequestTimeoutError,
+    TransactionAbortedError,
+    UnreachableError,
+    UnsupportedError,
+    transaction_error,
+)
+from roster.client.group_admin import GroupAdmin
+from roster.client.loop import LoopThread
+from roster.client.producer_state import Decision, Epoch, Phase, ProducerState, decide
+from roster.model import OffsetAndMetadata, TopicPartition
+from roster.security import Security
+from roster.wire import ApiKey, ErrorCode, Message
+from roster.wire.errors import error_code
+from roster.wire.messages import (
+    AddOffsetsToTxnResponse,
+    AddPartitionsToTxnResponse,
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+    EndTxnResponse,
+    HeartbeatRequest,
+    HeartbeatResponse,
+    InitProducerIdRequest,
+    InitProducerIdResponse,
+    TxnOffsetCommitResponse,
+)
+
+log = logging.getLogger(__name__)
+
+TRANSACTION_VERSION = "transaction.version"
+"""Feature whose finalized level says which requests a transaction consists of (KIP-890)."""
+_VERSION_2 = 2
+_VERIFIES = 4  # version of AddPartitionsToTxn from which brokers refuse records of no open transaction (Kafka 3.6)
+_FIRST_PAUSE, _MOST_PAUSE = 0.005, 0.5
+_FENCE_TIMEOUT_MS = 60_000
+_ABORT_SECONDS = 5.0
+
+T = TypeVar("T")
+
+
+class ClaimedBy(NamedTuple):
+    """Owner of a partition, as the metadata of its committed offset names it."""
+
+    transactional_id: str
+    member_id: str
+
+    def to_metadata(self) -> str:
+        """Return the text to commit with an offset."""
+        return json.dumps({"transactional.id": self.transactional_id, "member.id": self.member_id})
+
+    @classmethod
+    def of(cls, metadata: str) -> ClaimedBy | None:
+        """Return the owner; None if the text names none."""
+        try:
+            found = json.loads(metadata)
+            return cls(str(found["transactional.id"]), str(found["member.id"]))
+        except (ValueError, KeyError, TypeError):
+            return None
+
+
+class TransactionalProducer:
+    """One transactional id on its own event-loop thread; every method is blocking, and for one thread at a time.
+
+    Args:
+        bootstrap: brokers to ask first, "host:port", several with commas or as a list; the default port is 9092.
+        transactional_id: shared by all that write under it, and by no other application.
+        group: the consumer group whose offsets are part of the transactions.
+        transaction_timeout_ms: ms after which the coordinator aborts a transaction that has not ended.
+        request_timeout_ms: ms to wait for a response, and to retry a request that may succeed later.
+        client_id: name in the brokers' logs.
+        group_instance_id: that of the group's member, if it is a static one.
+        security: as for GroupMember.
+
+    """
+
+    def __init__(
+        self,
+        bootstrap: str | Sequence[str],
+        transactional_id: str,
+        group: str,
+        *,
+        transaction_timeout_ms: int = 60_000,
+        request_timeout_ms: int = 30_000,
+        client_id: str = "roster",
+        group_instance_id: str | None = None,
+        security: Security | Mapping[str, object] | None = None,
+    ) -> None:
+        self.transactional_id, self._group = transactional_id, group
+        self._instance_id, self._timeout_ms = group_instance_id, transaction_timeout_ms
+        chance = Random()  # noqa: S311 - order of brokers, no secret
+        self._cluster = Cluster(bootstrap, client_id, request_timeout_ms / 1000, chance, security)
+        self._groups = Coordinators(self._cluster)
+        self._ids = Coordinators(self._cluster, TRANSACTION)
+        self._state = ProducerState(transactional_id, group, transaction_timeout_ms, is_version_2=False)
+        self._loop: LoopThread | None = None
+
+    # For the application's thread.
+
+    def start(self) -> str | None:
+        """Connect, find out what the cluster can, and take the first epoch; return the cluster's id.
+
+        Raises UnsupportedError where transactions are not safe, AuthorizationError, and other ClientErrors. `close` is
+        due after an error too.
+        """
+        self._loop = LoopThread(f"roster-transactions-{self._group}")
+        return self._call(self._begin())
+
+    def close(self) -> None:
+        """Abort an open transaction, as far as that can be done at once, and close the connections."""
+        if self._loop is None:
+            return
+        if self._state.phase in (Phase.OPEN, Phase.ENDING):
+            self.abort()
+        self._call(self._cluster.close())
+        self._loop.stop()
+        self._loop = None
+
+    def begin(self) -> Epoch:
+        """Begin a transaction: return the epoch for its records, whose sequence numbers start at 0.
+
+        What the last one left open is aborted before. Raises ClientError.
+        """
+        if self._state.needs_epoch:
+            self._call(self._init())
+        return self._state.begin()
+
+    def add_partitions(self, partitions: Collection[TopicPartition]) -> None:
+        """Announce partitions before their first record, where the cluster needs that. Raises as `commit` does."""
+        request = self._state.add_partitions(partitions)
+        if request is not None:
+            self._call(self._transactional(request, AddPartitionsToTxnResponse, "its partitions cannot be added"))
+
+    def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], generation: int, member_id: str) -> None:
+        """Commit the transaction with these offsets of the group, as its member in `generation`.
+
+        Raises TransactionAbortedError (ProducerFencedError where another producer is the reason) and CommitFenced if it
+        cannot be committed any more. After an error that is `retriable` the outcome is open: call again, with the
+        generation that the member has by then, or `abort`.
+        """
+        self._call(self._commit(offsets, generation, member_id))
+
+    def abort(self) -> None:
+        """Abort what is open, and fence all that write under the epoch; if that fails, the next `begin` does it."""
+        self._state.forget()
+        try:
+            self._call(self._bounded(self._init(), _ABORT_SECONDS))
+        except (ClientError, TimeoutError) as error:
+            log.info("transaction of %s not aborted yet: %s", self.transactional_id, error)
+
+    def take_over(self, partitions: Collection[TopicPartition], generation: int, member_id: str) -> frozenset[str]:
+        """End what earlier owners of partitions have left open; return the transactional ids that were fenced.
+
+        An owner is fenced if it has left the group, or if a transaction holds offsets of these partitions: it cannot
+        commit any more, and readers of committed records need not wait for its timeout. Raises CommitFenced if the
+        group does not know this member in `generation`, and other ClientErrors.
+        """
+        return self._call(self._take_over(partitions, generation, member_id))
+
+    def _call(self, work: Coroutine[Any, Any, T]) -> T:
+        if self._loop is None:
+            work.close()
+            raise ClosedError("the transactional producer is not started")
+        return self._loop.call(work)
+
+    # On the loop.
+
+    async def _begin(self) -> str | None:
+        cluster_id = (await self._cluster.metadata(())).cluster_id
+        node = await self._ids.coordinator(self.transactional_id)
+        await self._groups.coordinator(self._group)
+        offered = expect(await self._cluster.request(node, ApiVersionsRequest()), ApiVersionsResponse)
+        levels = {feature.name: feature.max_version_level for feature in offered.finalized_features}
+        highest = {entry.api_key: entry.max_version for entry in offered.api_keys}
+        is_version_2 = levels.get(TRANSACTION_VERSION, 0) >= _VERSION_2
+        if not is_version_2 and highest.get(ApiKey.ADD_PARTITIONS_TO_TXN, -1) < _VERIFIES:
+            raise UnsupportedError(
+                f"the broker at {node} does not check that records belong to an open transaction; use Kafka 3.6 or "
+                "newer"
+            )
+        self._state = ProducerState(self.transactional_id, self._group, self._timeout_ms, is_version_2=is_version_2)
+        await self._init()
+        return cluster_id
+
+    async def _init(self) -> None:
+        self._state.forget()
+        self._state.initialised(await self._transactional(self._state.init(), InitProducerIdResponse, "no producer id"))
+
+    async def _commit(
+        self, offsets: Mapping[TopicPartition, OffsetAndMetadata], generation: int, member_id: str
+    ) -> None:
+        state = self._state
+        if state.phase is not Phase.ENDING:
+            if state.phase is not Phase.OPEN:
+                raise TransactionAbortedError(f"transactional id {self.transactional_id!r}: no transaction is open")
+            addition = state.add_offsets()
+            if addition is not None:
+                await self._transactional(addition, AddOffsetsToTxnResponse, "its offsets cannot be added")
+            request = state.commit_offsets(offsets, generation, member_id, self._instance_id)
+            await self._until_done(
+                self._groups, self._group, request, TxnOffsetCommitResponse, "the offsets cannot be committed", offsets
+            )
+        what = "its transaction cannot be committed"
+        state.ended(await self._transactional(state.end(), EndTxnResponse, what))
+
+    async def _take_over(
+        self, partitions: Collection[TopicPartition], generation: int, member_id: str
+    ) -> frozenset[str]:
+        claims = await self._groups.committed(self._group, partitions, stable=False)
+        pending = await self._groups.pending(self._group, partitions)
+        owners: dict[ClaimedBy, bool] = {}
+        for partition, position in claims.items():
+            owner = ClaimedBy.of(position.metadata)
+            if owner is not None and owner.transactional_id != self.transactional_id:
+                owners[owner] = owners.get(owner, False) or partition in pending
+        if not owners:
+            return frozenset()
+        # A member that was thought dead and is not must not fence those that have taken its place.
+        await self._prove(partitions, generation, member_id)
+        described = await GroupAdmin(self._cluster, self._groups).describe(self._group)
+        members = {member.member_id for member in described.members}
+        dead = {each.transactional_id for each, dangles in owners.items() if dangles or each.member_id not in members}
+        fenced = [name for name in sorted(dead) if await self._fence(name)]
+        return frozenset(fenced)
+
+    async def _prove(self, partitions: Collection[TopicPartition], generation: int, member_id: str) -> None:
+        request = HeartbeatRequest(
+            group_id=self._group, generation_id=generation, member_id=member_id, group_instance_id=self._instance_id
+        )
+        what = "the group does not know this member"
+        await self._until_done(self._groups, self._group, request, HeartbeatResponse, what, partitions)
+
+    async def _fence(self, transactional_id: str) -> bool:
+        """Take over the transactional id of another producer, which aborts what it has open."""
+        request = InitProducerIdRequest(
+            transactional_id=transactional_id, transaction_timeout_ms=min(self._timeout_ms, _FENCE_TIMEOUT_MS)
+        )
+        try:
+            await self._until_done(
+                self._ids, transactional_id, request, InitProducerIdResponse, "it cannot be fenced", ()
+            )
+        except AuthorizationError as error:
+            log.warning("%s; readers of committed records wait for its timeout", error)
+            return False
+        except TransactionAbortedError as error:  # another producer was quicker
+            log.info("%s", error)
+        return True
+
+    async def _transactional(self, request: Message, kind: type[M], what: str) -> M:
+        return await self._until_done(self._ids, self.transactional_id, request, kind, what, ())
+
+    async def _until_done(
+        self,
+        coordinators: Coordinators,
+        key: str,
+        request: Message,
+        kind: type[M],
+        what: str,
+        partitions: Collection[TopicPartition],
+    ) -> M:
+        """Send a request until it is done, for at most the request timeout; raise what its error code asks for."""
+        assert request.__table__.key is not None  # noqa: S101 - a request
+        api = ApiKey(request.__table__.key)
+        clock, pause = asyncio.get_running_loop().time, _FIRST_PAUSE
+        deadline = clock() + self._cluster.timeout
+        while True:
+            try:
+                response = expect(await coordinators.ask(key, request, self._state.highest(api)), kind)
+            except (UnreachableError, RequestTimeoutError) as error:
+                decision, cause = Decision.FIND, str(error)
+            else:
+                decision, code = _outcome(api, response)
+                if decision is Decision.DONE:
+                    return response
+                if decision not in (Decision.RETRY, Decision.FIND):
+                    raise self._error(decision, code, what, partitions)
+                cause = code.name
+            if decision is Decision.FIND:
+                coordinators.forget(key)
+            if clock() + pause > deadline:
+                raise RequestTimeoutError(f"transactional id {self.transactional_id!r}: {what}: {cause}")
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, _MOST_PAUSE)
+
+    def _error(
+        self, decision: Decision, code: ErrorCode, what: str, partitions: Collection[TopicPartition]
+    ) -> ClientError:
+        text = f"transactional id {self.transactional_id!r}: {what} ({code.name})"
+        if decision is Decision.GENERATION:
+            return CommitRetriable(text, partitions=partitions, code=code)
+        self._state.forget()
+        if decision is Decision.MEMBER_FENCED:
+            return CommitFenced(text, partitions=partitions, code=code)
+        if decision is Decision.PRODUCER_FENCED:
+            return ProducerFencedError(text, code=code)
+        if decision is Decision.ABORT:
+            return TransactionAbortedError(text, code=code)
+        return transaction_error(code, self.transactional_id, what)
+
+    @staticmethod
+    async def _bounded(work: Coroutine[Any, Any, T], seconds: float) -> T:
+        async with asyncio.timeout(seconds):
+            return await work
+
+
+def _outcome(api: ApiKey, response: Message) -> tuple[Decision, ErrorCode]:
+    """Return what the worst error code of a response asks for."""
+    found = [(decide(api, code), code) for code in map(error_code, _codes(response))]
+    return max(found, key=lambda each: each[0].value, default=(Decision.DONE, ErrorCode.NONE))
+
+
+def _codes(response: Message) -> list[int]:
+    match response:
+        case TxnOffsetCommitResponse():
+            return [row.error_code for topic in response.topics for row in topic.partitions]
+        case AddPartitionsToTxnResponse():
+            topics = response.results_by_topic_v3_and_below
+            return [row.partition_error_code for topic in topics for row in topic.results_by_partition]
+    return [response.error_code]  # type: ignore[attr-defined]
