@@ -24,6 +24,7 @@ from roster.security import PLAINTEXT, Security
 from roster.security.librdkafka import librdkafka_settings
 from roster.spark.dead_letters import DeadLetterQueue, Salvage
 from roster.spark.errors import FunctionError
+from roster.spark.workers import freeze_loaded
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -113,6 +114,7 @@ class ReadTask:
                         raise
                     self._failed.add({task: (error.problem, error.details)})
                     return
+        freeze_loaded()
 
     def _task(self, task: int) -> Iterator[pa.RecordBatch]:
         config, records = self._config, 0
