@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from roster.assignors.tasks import Client, TaskProblem, assign
-from roster.member.task_clients import members_by_process, task_clients
+from roster.member.task_clients import members_by_process, running_tasks, task_clients
+from roster.model import TopicPartition
 from roster.model.tasks import RUNNING, STATELESS, TaskId, TaskLags
 from roster.wire.streams.subscription_info import SubscriptionInfo, decode_subscription_info, encode_subscription_info
 
@@ -25,7 +26,7 @@ def test_the_members_of_one_process_are_the_threads_of_one_client():
     told = {"c": said(TWO, t0_1=7), "b": said(ONE, t0_0=RUNNING), "a": said(TWO, t1_0=STATELESS)}
     assert members_by_process(told) == {SECOND: ["a", "c"], FIRST: ["b"]}
     assert task_clients(told) == {
-        FIRST: Client(1, {TaskId(0, 0): RUNNING}),
+        FIRST: Client(1, {TaskId(0, 0): 0}),  # by the document an active task is one without a gap
         SECOND: Client(2, {TaskId(0, 1): 7, TaskId(1, 0): STATELESS}),
     }
 
@@ -36,7 +37,7 @@ def test_of_what_several_threads_say_the_best_holds_in_any_order():
         "b": said(ONE, t0_0=4, t0_1=3, t0_2=STATELESS, t0_3=5),
         "c": said(ONE, version=4, t0_3=1, t0_4=1),  # has no lags to tell
     }
-    best = {"0_0": 4, "0_1": RUNNING, "0_2": STATELESS, "0_3": 5, "0_4": -3}
+    best = {"0_0": 4, "0_1": 0, "0_2": STATELESS, "0_3": 5, "0_4": -3}
     for members in ("abc", "cba", "bca"):
         (client,) = task_clients({name: told[member] for name, member in zip("xyz", members, strict=True)}).values()
         assert client == Client(3, {TaskId.parse(task): lag for task, lag in best.items()})
@@ -54,3 +55,17 @@ def test_what_members_say_is_placed_where_it_is():
     assert plan.clients[FIRST].active == ids("0_0", "1_0")
     assert plan.clients[SECOND].active == ids("0_1", "1_1")
     assert not plan.followup
+
+
+def test_who_runs_a_task_owns_its_source_partitions():
+    """In v5 an active task and a standby task without a gap both say 0."""
+    t = [TopicPartition("t", number) for number in range(3)]
+    u = TopicPartition("u", 0)
+    sources = {TaskId(0, 0): [t[0], u], TaskId(0, 1): [t[1]], TaskId(0, 2): [t[2]]}
+    running = running_tasks({"a": [t[0], u, t[1]], "b": [t[2], TopicPartition("gone", 0)], "c": [u]}, sources)
+    assert running == {"a": ids("0_0", "0_1"), "b": ids("0_2"), "c": []}
+    told = {"a": said(ONE, t0_0=RUNNING, t0_1=STATELESS, t0_2=0), "b": said(TWO, t0_0=0), "c": said(TWO)}
+    assert task_clients(told, running) == {
+        FIRST: Client(1, {TaskId(0, 0): RUNNING, TaskId(0, 1): STATELESS, TaskId(0, 2): 0}),
+        SECOND: Client(2, {TaskId(0, 0): 0, TaskId(0, 2): RUNNING}),
+    }

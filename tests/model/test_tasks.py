@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from roster.model.tasks import RUNNING, STATELESS, TaskId, TaskLags
+from roster.model.tasks import RUNNING, STATELESS, StorePosition, TaskId, TaskLags, task_gap
 
 int32s = st.integers(-(2**31), 2**31 - 1)
 
@@ -48,3 +48,18 @@ def test_columns_have_one_length_and_their_own_types():
         TaskLags(one, two, one.astype(np.int64))
     with pytest.raises(ValueError, match="lag: a column of int32"):
         TaskLags(one, one, one)
+
+
+@pytest.mark.parametrize(
+    ("stores", "gap"),
+    [
+        ([], 0),
+        ([(0, 100, 100)], 0),
+        ([(0, 100, 40), (10, 30, 25)], 65),
+        ([(10, 100, None)], 90),
+        ([(50, 100, 49)], 50),  # compacted away below: the store cannot go on from there
+        ([(0, 100, 101)], 100),  # the log was made anew
+    ],
+)
+def test_a_gap_is_the_sum_over_the_stores_of_log_end_less_restored_offset(stores, gap):
+    assert task_gap(StorePosition(*each) for each in stores) == gap

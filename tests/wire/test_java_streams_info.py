@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from roster.model import TopicPartition
 from roster.model.tasks import RUNNING, TaskId, TaskLags
-from roster.wire import WireError
-from roster.wire.streams.assignment_info import HostInfo, decode_assignment_info, encode_assignment_info
+from roster.wire.streams.assignment_info import decode_assignment_info, encode_assignment_info
+from roster.wire.streams.layout import HostInfo, Layout
 from roster.wire.streams.subscription_info import (
     UNKNOWN,
     SubscriptionInfo,
@@ -51,11 +51,11 @@ def assignment_as_java_tells(told):
     )
 
 
-@pytest.mark.parametrize("version", range(1, 5))
+@pytest.mark.parametrize("version", range(1, 6))
 @settings(max_examples=examples(50))
 @given(st.data())
 def test_java_reads_our_subscriptions_and_we_read_javas(java, version, data):
-    info = data.draw(subscriptions(version))
+    info = data.draw(subscriptions(version, Layout.KAFKA_STREAMS))
     written, told = java("subscription", version, encode_subscription_info(info))
     assert subscription_as_java_tells(told) == values(info)
     assert values(decode_subscription_info(written)) == values(info)
@@ -67,29 +67,16 @@ def test_java_reads_our_subscriptions_and_we_read_javas(java, version, data):
 @settings(max_examples=examples(50))
 @given(st.data())
 def test_java_reads_our_assignments_and_we_read_javas(java, version, data):
-    info = data.draw(assignments(version))
+    info = data.draw(assignments(version, Layout.KAFKA_STREAMS))
     written, told = java("assignment", version, encode_assignment_info(info))
     assert assignment_as_java_tells(told) == values(info)
     assert values(decode_assignment_info(written)) == values(info)
     assert len(written) == len(encode_assignment_info(info))
 
 
-@settings(max_examples=examples(50))
-@given(subscriptions(4))
-def test_the_v5_that_java_writes_is_laid_out_as_its_v4_and_refused_here(java, info):
-    old = encode_subscription_info(info)
-    as_4, _ = java("subscription", 4, old)
-    as_5, _ = java("subscription", 5, old[:4] + b"\x7f\xff\xff\xff" + old[8:])
-    assert as_5 == b"\0\0\0\5\x7f\xff\xff\xff" + as_4[8:]
-    with pytest.raises(WireError, match=r"^SubscriptionInfo v5: "):
-        decode_subscription_info(as_5)
-
-
-def test_java_may_take_our_v5_for_its_own_so_the_two_are_not_mixed(java):
-    """A store with nothing left to restore becomes a task that runs."""
+def test_java_does_not_read_the_documents_v5_so_the_two_are_not_mixed(java):
     info = SubscriptionInfo(
-        version=5, latest_supported=5, process_id=bytes(16), tasks=TaskLags.of({TaskId(1, 2): 0}), user_endpoint=None
+        version=5, latest_supported=5, process_id=bytes(16), tasks=TaskLags.of({TaskId(1, 2): 0}), user_endpoint="h:1"
     )
-    written, told = java("subscription", 5, encode_subscription_info(info))
-    assert subscription_as_java_tells(told)[3] == {TaskId(1, 2): RUNNING}
-    assert written != encode_subscription_info(info)
+    with pytest.raises(AssertionError, match="Error reading byte array of 92160 byte"):
+        java("subscription", 5, encode_subscription_info(info))

@@ -10,19 +10,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from roster.member.task_versions import error_answers
 from roster.model import TopicPartition
 from roster.model.tasks import RUNNING, STATELESS, TaskId, TaskLags
 from roster.wire import WireError
 from roster.wire.streams.assignment_info import (
     AssignmentInfo,
-    HostInfo,
     HostPartitions,
+    HostTasks,
     decode_assignment_info,
     encode_assignment_info,
 )
+from roster.wire.streams.layout import HostInfo, Layout
 from roster.wire.streams.subscription_info import (
     LATEST_VERSION,
-    MOST_ENDPOINT,
     UNKNOWN,
     UNKNOWN_VERSION,
     AssignorErrorCode,
@@ -30,7 +31,7 @@ from roster.wire.streams.subscription_info import (
     decode_subscription_info,
     encode_subscription_info,
 )
-from tests.wire.task_infos import assignments, int32s, subscriptions, values
+from tests.wire.task_infos import assignments, subscriptions, values
 
 VERSIONS = range(1, LATEST_VERSION + 1)
 EACH_VERSION = pytest.mark.parametrize("version", VERSIONS)
@@ -74,11 +75,11 @@ SUBSCRIPTION_BYTES = {
     4: "00000004" + "00000005" + UUID + SETS + ENDPOINT,
     5: "00000005 00000005"
     + UUID
-    + "00000003"  # three tasks with their lags
-    + "00000001 00000002 fffffffffffffffe"
-    + "00000000 00000003 0000000000002710"
-    + "00000004 00000005 ffffffffffffffff"
-    + ENDPOINT,
+    + "00000003"  # PrevTasks: three tasks with their gaps
+    + "00000001 00000002 00000000"  # active
+    + "00000000 00000003 00002710"
+    + "00000004 00000005 ffffffff"  # stateless
+    + "0001 68 000003e7",  # EndPoint: HostInfo h, 999
 }
 
 
@@ -107,6 +108,18 @@ ASSIGNMENT_BYTES = {
     4: "00000004" + "00000005" + ACTIVE + STANDBY + HOSTS + "00000001",
     5: "00000005 00000005"
     + ACTIVE
+    + "00000001"  # StandbyTasks: 0_3
+    + "00000000 00000003"
+    + "00000001"  # PartitionsByHost: one host, h:999, with two tasks
+    + "0001 68 000003e7"
+    + "00000002"
+    + "00000001 00000002"
+    + "00000004 00000005"
+    + "00000001",
+}
+KAFKAS_V5 = (
+    "00000005 00000005"
+    + ACTIVE
     + STANDBY
     + "00000002"  # the dictionary: 0 is t, 1 is u
     + "00000000 0001 74"
@@ -116,24 +129,49 @@ ASSIGNMENT_BYTES = {
     + "00000002"
     + "00000000 00000003"
     + "00000001 00000000"
-    + "00000001",
-}
+    + "00000001"
+)
 
 
 @EACH_VERSION
 def test_the_bytes_of_an_assignment(version):
-    by_host = {HostInfo("h", 999): [TopicPartition("t", 3), TopicPartition("u", 0)]}
+    host = HostInfo("h", 999)
     info = AssignmentInfo(
         version=version,
         commonly_supported=5 if version >= 3 else UNKNOWN_VERSION,
         active=[TaskId(1, 2), TaskId(1, 2)],
-        standby={TaskId(0, 3): [TopicPartition("t", 3)]},
-        partitions_by_host=HostPartitions.of(by_host if version >= 2 else {}),
+        standby={TaskId(0, 3): [TopicPartition("t", 3)] if version < 5 else []},
+        partitions_by_host=HostPartitions.of(
+            {host: [TopicPartition("t", 3), TopicPartition("u", 0)]} if 2 <= version < 5 else {}
+        ),
+        tasks_by_host=HostTasks.of({host: [TaskId(1, 2), TaskId(4, 5)]} if version == 5 else {}),
         error=AssignorErrorCode.INCOMPLETE_SOURCE_TOPIC_METADATA if version >= 4 else AssignorErrorCode.NONE,
     )
     expected = bytes.fromhex(ASSIGNMENT_BYTES[version])
     assert encode_assignment_info(info) == expected
     assert values(decode_assignment_info(expected)) == values(info)
+
+
+def test_a_member_without_an_endpoint_has_an_empty_host():
+    info = SubscriptionInfo(version=5, latest_supported=5, process_id=PROCESS, tasks=TaskLags.of({}))
+    expected = bytes.fromhex("00000005 00000005" + UUID + "00000000" + "0000 ffffffff")
+    assert encode_subscription_info(info) == expected
+    assert decode_subscription_info(expected).user_endpoint is None
+
+
+def test_larger_gaps_are_written_as_the_largest_int32():
+    tasks = TaskLags.of({TaskId(0, 0): 2**31 - 1, TaskId(0, 1): 2**31, TaskId(0, 2): 2**63 - 1})
+    info = SubscriptionInfo(version=5, latest_supported=5, process_id=PROCESS, tasks=tasks)
+    assert set(decode_subscription_info(encode_subscription_info(info)).tasks.lag.tolist()) == {2**31 - 1}
+
+
+def test_an_ipv6_endpoint_loses_its_brackets_on_the_wire_and_has_them_as_text():
+    info = SubscriptionInfo(
+        version=5, latest_supported=5, process_id=PROCESS, tasks=TaskLags.of({}), user_endpoint="[::1]:80"
+    )
+    data = encode_subscription_info(info)
+    assert data.endswith(bytes.fromhex("0003") + b"::1" + bytes.fromhex("00000050"))
+    assert decode_subscription_info(data).user_endpoint == "[::1]:80"
 
 
 def test_javas_text_has_two_bytes_for_nul_and_six_for_what_is_beyond_16_bits():
@@ -153,6 +191,7 @@ def test_a_dictionary_may_number_its_topics_as_it_likes():
     dictionary = bytes.fromhex("00000002" + "00000007 0001 75" + "fffffffe 0001 74")
     host = bytes.fromhex("00000001" + "0001 68 00000001" + "00000002" + "fffffffe 00000004" + "00000007 00000005")
     read = decode_assignment_info(before + dictionary + host + bytes(4))
+    assert read.layout is Layout.KAFKA_STREAMS
     assert read.partitions_by_host.as_dict() == {HostInfo("h", 1): [TopicPartition("t", 4), TopicPartition("u", 5)]}
 
 
@@ -182,7 +221,7 @@ def test_before_v5_a_stateless_task_is_one_that_runs(version):
     assert read.tasks.as_dict() == {
         TaskId(0, 0): 3 if version == 5 else UNKNOWN,
         TaskId(0, 1): running,
-        TaskId(0, 2): RUNNING,
+        TaskId(0, 2): 0 if version == 5 else RUNNING,
     }
     assert read.user_endpoint == (None if version == 1 else "h:1")
 
@@ -196,12 +235,15 @@ def test_before_v5_a_stateless_task_is_one_that_runs(version):
         ({"latest_supported": 2**31}, "SubscriptionInfo v5: latest_supported: 2147483648 is no int32"),
         ({"process_id": b"short"}, "SubscriptionInfo v5: process_id: b'short' is not 16 bytes"),
         ({"user_endpoint": b"h:1"}, "user_endpoint: bytes instead of text"),
-        ({"user_endpoint": "\ud800"}, "user_endpoint: .* no UTF-8 form"),
-        ({"user_endpoint": "h\0:1"}, "user_endpoint: 4 bytes with NUL among them are no host:port"),
-        ({"user_endpoint": "h" * (MOST_ENDPOINT + 1)}, "user_endpoint: 32768 bytes are no host:port"),
+        ({"user_endpoint": "\ud800", "version": 4}, "user_endpoint: .* no UTF-8 form"),
+        ({"user_endpoint": b"h:1", "version": 4}, "user_endpoint: bytes instead of text"),
+        ({"user_endpoint": "h\0:1"}, r"user_endpoint: 'h\\x00:1' is not host:port"),
+        ({"user_endpoint": "h:65536"}, "user_endpoint: 'h:65536' is not host:port"),
+        ({"user_endpoint": "h"}, "user_endpoint: 'h' is not host:port"),
+        ({"user_endpoint": "h" * 65536 + ":1"}, "end_point.host: 65536 bytes of text, at most 65535 fit"),
         (
             {"tasks": TaskLags.of({TaskId(0, 1): UNKNOWN})},
-            "tasks: lag -3 of task 0_1 .* leave a task of unknown lag out",
+            "prev_tasks: gap -3 of task 0_1 .* leave a task of unknown gap out",
         ),
     ],
 )
@@ -215,11 +257,11 @@ def test_a_task_has_one_gap():
     number = np.array([3, 3], dtype=np.int32)
     twice = TaskLags(number, number, np.array([5, 6]))
     info = SubscriptionInfo(version=5, latest_supported=5, process_id=PROCESS, tasks=twice)
-    with pytest.raises(WireError, match="SubscriptionInfo v5: tasks: 3_3 is listed twice"):
+    with pytest.raises(WireError, match="SubscriptionInfo v5: prev_tasks: 3_3 is listed twice"):
         encode_subscription_info(info)
-    row = bytes.fromhex("00000003 00000003 0000000000000005")
-    with pytest.raises(WireError, match="SubscriptionInfo v5: tasks: 3_3 is listed twice"):
-        decode_subscription_info(bytes.fromhex("00000005 00000005") + PROCESS + b"\0\0\0\2" + row + row + bytes(4))
+    row = bytes.fromhex("00000003 00000003 00000005")
+    with pytest.raises(WireError, match="SubscriptionInfo v5: prev_tasks: 3_3 is listed twice"):
+        decode_subscription_info(bytes.fromhex("00000005 00000005") + PROCESS + b"\0\0\0\2" + row + row + bytes(6))
 
 
 HOST = HostInfo("h", 1)
@@ -234,9 +276,12 @@ HOST = HostInfo("h", 1)
         ({"error": 2**31}, "AssignmentInfo v5: error: 2147483648 is no int32"),
         ({"commonly_supported": None}, "AssignmentInfo v5: commonly_supported: None is no int32"),
         ({"active": [TaskId(0, 2**31)]}, "AssignmentInfo v5: active: 2147483648 is no int32"),
-        ({"standby": {TaskId(0, 0): [TopicPartition("t", -(2**31) - 1)]}}, "v5: standby: -2147483649 is no int32"),
-        ({"standby": {TaskId(0, 0): [TopicPartition(b"t", 0)]}}, "v5: standby: bytes instead of text"),
-        ({"partitions_by_host": HostPartitions.of({HostInfo("h", 2**31): []})}, r"v5: .*port of h: 2147483648 is no"),
+        ({"version": 4, "standby": {TaskId(0, 0): [TopicPartition("t", -(2**31) - 1)]}}, "v4: standby: -2147483649 is"),
+        ({"version": 4, "standby": {TaskId(0, 0): [TopicPartition(b"t", 0)]}}, "v4: standby: bytes instead of text"),
+        ({"standby": {TaskId(0, 0): [TopicPartition("t", 0)]}}, "v5: standby: task 0_0 has partitions"),
+        ({"tasks_by_host": HostTasks.of({HostInfo("h", 2**31): []})}, r"v5: .*port of h: 2147483648 is no"),
+        ({"tasks_by_host": HostTasks.of({HostInfo("", 1): []})}, r"v5: partitions_by_host\[\].host: is empty"),
+        ({"partitions_by_host": HostPartitions.of({HOST: []})}, "v5: partitions_by_host: .* give tasks_by_host"),
         (
             {"partitions_by_host": HostPartitions.of({HOST: [TopicPartition("é" * 32768, 0)]}), "version": 4},
             r"AssignmentInfo v4: partitions_by_host\[\].topic: 65536 bytes of text, at most 65535 fit",
@@ -249,6 +294,8 @@ def test_what_an_assignment_cannot_carry_is_named(change, message):
 
 
 def test_a_partition_number_of_a_host_must_fit_its_column():
+    with pytest.raises(ValueError, match="tasks_by_host: a number beyond int32"):
+        HostTasks.of({HOST: [TaskId(0, 2**31)]})
     with pytest.raises(ValueError, match="must be from -2"):
         HostPartitions.of({HOST: [TopicPartition("t", 2**31)]})
 
@@ -300,7 +347,7 @@ def test_any_bytes_are_read_or_refused(decode, data):
         return
 
 
-@given(st.sampled_from(MESSAGES), st.data())
+@given(st.sampled_from([*MESSAGES, (decode_assignment_info, 5, bytes.fromhex(KAFKAS_V5))]), st.data())
 def test_damaged_bytes_are_read_or_refused(message, draws):
     decode, _, data = message
     damaged = bytearray(data)
@@ -322,13 +369,13 @@ def test_damaged_bytes_are_read_or_refused(message, draws):
         (decode_subscription_info, "0000", "SubscriptionInfo: version: needs 4 bytes, 2 are left"),
         (decode_subscription_info, "00000003 00000002", "SubscriptionInfo v3: latest_supported: 2 is below"),
         (decode_subscription_info, "00000001" + UUID + "ffffffff", "prev_tasks: -1 elements of at least 8 bytes"),
-        (decode_subscription_info, "00000005 00000005" + UUID + "00000001", "tasks: 1 elements of at least 16 bytes"),
+        (decode_subscription_info, "00000005 00000005" + UUID + "00000001", "tasks: 1 elements of at least 12 bytes"),
         (decode_subscription_info, "00000002" + UUID + "00" * 8 + "ffffffff", "user_endpoint: length -1 with 0"),
         (decode_subscription_info, "00000002" + UUID + "00" * 8 + "00000001 ff", "v2: user_endpoint: not UTF-8"),
         (
             decode_subscription_info,
-            "00000005 00000005" + UUID + "00000001 00000000 00000001 fffffffffffffffd 00000000",
-            "SubscriptionInfo v5: tasks: lag -3 of task 0_1 is neither",
+            "00000005 00000005" + UUID + "00000001 00000000 00000001 fffffffd 0000 ffffffff",
+            "SubscriptionInfo v5: prev_tasks: gap -3 of task 0_1 is neither",
         ),
         (decode_assignment_info, "00000000", "AssignmentInfo: version: 0, there are 1 to 5"),
         (decode_assignment_info, "00000006 00000006", "AssignmentInfo: version: 6, there are 1 to 5"),
@@ -349,20 +396,24 @@ def test_damaged_bytes_are_read_or_refused(message, draws):
             r"partitions_by_host\[\].host: not UTF-8 \(a form of four bytes",
         ),
         (
-            decode_assignment_info,
-            "00000005 00000005" + "00" * 8 + "00000002" + "00000001 0001 74" * 2 + "00" * 8,
-            "AssignmentInfo v5: topics: index 1 is there twice",
+            decode_subscription_info,
+            "00000005 00000005" + UUID + "00000000" + "0000 00010000",
+            "SubscriptionInfo v5: end_point.port: 65536 is no port",
+        ),
+        (
+            decode_subscription_info,
+            "00000005 00000005" + UUID + "00000000" + "0001 68 ffffffff",
+            "SubscriptionInfo v5: end_point: 'h:-1' is not host:port",
         ),
         (
             decode_assignment_info,
-            "00000005 00000005" + "00" * 8 + "00000001 00000001 0001 74"
-            "00000001 0001 68 00000001 00000001 00000002 00000000 00000000",
-            r"AssignmentInfo v5: partitions_by_host\[\].*topic: index 2 is not in the dictionary",
+            "00000005 00000005" + "00" * 4 + "00000002" + "00000001 00000002" * 2 + "00" * 8,
+            "AssignmentInfo v5: standby: a task is listed twice",
         ),
         (
             decode_assignment_info,
-            "00000005 00000005" + "00" * 12 + "00000001 0001 68 00000001 00000001 00000000 00000000 00000000",
-            "index 0 is not in the dictionary",
+            "00000005 00000005" + "00" * 8 + "00000001 0000 00000001 00000000 00000000",
+            r"AssignmentInfo v5: partitions_by_host\[\].host: is empty",
         ),
     ],
 )
@@ -374,30 +425,57 @@ def test_what_is_wrong_with_bytes_is_said_by_field(decode, data, message):
 # Kafka's own v5.
 
 
-@given(
-    st.lists(st.tuples(int32s | st.integers(0, 60), int32s | st.integers(0, 60)), max_size=4),
-    st.lists(st.tuples(int32s | st.integers(0, 60), int32s | st.integers(0, 60)), max_size=6),
-    st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=60).map(str.encode),
-)
-def test_the_v5_of_kafka_streams_is_never_taken_for_ours(running, stores, endpoint):
-    sets = [np.array(task_set, dtype=">i4").tobytes() for task_set in (running, stores)]
-    body = b"".join(
-        (
-            len(running).to_bytes(4, "big"),
-            sets[0],
-            len(stores).to_bytes(4, "big"),
-            sets[1],
-            len(endpoint).to_bytes(4, "big"),
-            endpoint,
-        )
+def test_the_bytes_of_kafkas_v5_of_an_assignment():
+    by_host = {HostInfo("h", 999): [TopicPartition("t", 3), TopicPartition("u", 0)]}
+    info = AssignmentInfo(
+        version=5,
+        commonly_supported=5,
+        active=[TaskId(1, 2), TaskId(1, 2)],
+        standby={TaskId(0, 3): [TopicPartition("t", 3)]},
+        partitions_by_host=HostPartitions.of(by_host),
+        error=AssignorErrorCode.INCOMPLETE_SOURCE_TOPIC_METADATA,
+        layout=Layout.KAFKA_STREAMS,
     )
-    assert decode_subscription_info(b"\0\0\0\4\0\0\0\4" + PROCESS + body).version == 4
-    with pytest.raises(WireError, match=r"^SubscriptionInfo v5: "):
-        decode_subscription_info(b"\0\0\0\5\0\0\0\5" + PROCESS + body)
+    assert encode_assignment_info(info) == bytes.fromhex(KAFKAS_V5)
+    read = decode_assignment_info(bytes.fromhex(KAFKAS_V5))
+    assert (values(read), read.layout) == (values(info), Layout.KAFKA_STREAMS)
 
 
-def test_the_v5_of_kafka_streams_whose_lengths_add_up_is_told_by_the_nul_in_its_endpoint():
-    """One running task and one standby task 0_4: read as ours, the partition 4 is an endpoint's length."""
-    body = bytes.fromhex("00000001 00000000 00000000" + "00000001 00000000 00000004" + "00000000")
-    with pytest.raises(WireError, match=r"v5: user_endpoint: 4 bytes with NUL .* Kafka Streams 2\.4"):
-        decode_subscription_info(b"\0\0\0\5\0\0\0\5" + PROCESS + body)
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        ("00000002" + "00000001 0001 74" * 2, "topics: index 1 is there twice"),
+        ("00000001" + "00000001 0001 74", r"partitions_by_host\[\].*topic: index 2 is not in the dictionary"),
+        ("00000000", r"partitions_by_host\[\].*topic: index 2 is not in the dictionary"),
+    ],
+)
+def test_a_damaged_dictionary_of_kafkas_v5_is_refused(entry, message):
+    del message  # what is wrong is said of the document's layout, which such bytes fit as little
+    host = "00000001 0001 68 00000001 00000001 00000002 00000000"
+    with pytest.raises(WireError, match=r"^AssignmentInfo v5: "):
+        decode_assignment_info(bytes.fromhex("00000005 00000005" + "00" * 8 + entry + host + "00000000"))
+
+
+@given(subscriptions(5, Layout.KAFKA_STREAMS))
+def test_a_subscription_of_kafka_streams_2_4_is_read_as_such(info):
+    """Its bytes are those of v4 behind the number 5."""
+    encoded = encode_subscription_info(info)
+    assert encode_subscription_info(replace(info, version=4))[4:] == encoded[4:]
+    read = decode_subscription_info(encoded)
+    assert (values(read), read.layout) == (values(info), Layout.KAFKA_STREAMS)
+
+
+@given(
+    assignments(5, Layout.KAFKA_STREAMS).filter(lambda info: all(host.host for host in info.partitions_by_host.hosts))
+)
+def test_an_assignment_of_kafka_streams_2_4_is_read_as_such(info):
+    read = decode_assignment_info(encode_assignment_info(info))
+    assert (values(read), read.layout) == (values(info), Layout.KAFKA_STREAMS)
+
+
+def test_what_kafka_streams_2_4_joined_with_is_answered_in_its_layout():
+    info = SubscriptionInfo(
+        version=5, latest_supported=5, process_id=PROCESS, tasks=TaskLags.of({}), layout=Layout.KAFKA_STREAMS
+    )
+    (told,) = error_answers({"m": info}, AssignorErrorCode.ASSIGNMENT_ERROR).values()
+    assert encode_assignment_info(told) == bytes.fromhex("00000005 00000005" + "00" * 16 + "00000003")

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Mapping
+from collections import Counter, defaultdict
+from collections.abc import Collection, Mapping
 
 from roster.assignors.tasks import Client
-from roster.model.tasks import RUNNING, TaskId
+from roster.model import TopicPartition
+from roster.model.tasks import RUNNING, STATELESS, TaskId
 from roster.wire.streams.subscription_info import SubscriptionInfo
 
 _UNKNOWN_LAG = 1 << 63
@@ -24,10 +25,32 @@ def members_by_process(subscriptions: Mapping[str, SubscriptionInfo]) -> dict[st
     return dict(processes)
 
 
-def task_clients(subscriptions: Mapping[str, SubscriptionInfo]) -> dict[str, Client]:
+def running_tasks(
+    owned: Mapping[str, Collection[TopicPartition]], sources: Mapping[TaskId, Collection[TopicPartition]]
+) -> dict[str, list[TaskId]]:
+    """{member: the tasks it runs}: those of which it owns every source partition.
+
+    owned: by member, the partitions of its subscription that it still owns. sources: the source partitions of each
+    task; the assignment of a member is those of its active tasks, so that every Kafka tool sees them.
+    """
+    tasks: defaultdict[TopicPartition, list[TaskId]] = defaultdict(list)
+    for task, partitions in sources.items():
+        for partition in partitions:
+            tasks[partition].append(task)
+    running = {}
+    for member, partitions in owned.items():
+        found = Counter(task for partition in set(partitions) for task in tasks[partition])
+        running[member] = sorted(task for task, count in found.items() if count == len(set(sources[task])))
+    return running
+
+
+def task_clients(
+    subscriptions: Mapping[str, SubscriptionInfo], running: Mapping[str, Collection[TaskId]] | None = None
+) -> dict[str, Client]:
     """{process id: its client}: a thread for each member, and of each task the best lag that any of them has.
 
-    STATELESS stays what it is, which is no lag: such a task ran there, and there is nothing to restore.
+    running: by member, the tasks that `running_tasks` finds it runs, as v5 says 0 of them and of standby tasks without
+    a gap alike. STATELESS stays what it is, which is no lag: such a task ran there, and there is nothing to restore.
     """
     ids: dict[tuple[int, int], TaskId] = {}
     clients = {}
@@ -42,6 +65,9 @@ def task_clients(subscriptions: Mapping[str, SubscriptionInfo]) -> dict[str, Cli
                 known = lags.get(task)
                 if known is None or _order(lag) < _order(known):
                     lags[task] = lag
+        for task in (task for member in members for task in (running or {}).get(member, ())):
+            if lags.get(task) != STATELESS:
+                lags[task] = RUNNING
         clients[process] = Client(len(members), lags)
     return clients
 

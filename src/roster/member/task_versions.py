@@ -101,7 +101,7 @@ def version_to_rejoin(answer: AssignmentInfo, used: int, latest: int = LATEST_VE
 def error_answers(
     subscriptions: Mapping[str, SubscriptionInfo], error: int, latest: int = LATEST_VERSION
 ) -> dict[str, AssignmentInfo]:
-    """By member id an empty assignment that tells the error, in the highest version that it joined with and we write.
+    """By member id an empty assignment with the error, in the version and layout it joined with, as far as we write it.
 
     Below v4 there is no place for an error: such members are just given nothing.
     """
@@ -111,6 +111,9 @@ def error_answers(
         version = min(info.version, latest)
         told = error if version >= EARLIEST_WITH_ERRORS else 0
         answers[member] = AssignmentInfo(
-            version=version, commonly_supported=max(min(commonly, latest), version), error=told
+            version=version,
+            commonly_supported=max(min(commonly, latest), version),
+            error=told,
+            layout=info.layout,
         )
     return answers

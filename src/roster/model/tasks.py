@@ -1,12 +1,13 @@
-"""Tasks with state: how one is named, and how far the store a process has of it is from the log's end.
+"""Tasks with state: how one is named, and how far the stores a process has of it are from the ends of their logs.
 
-A lag is in changelog records: what is still to be restored before the store is whole. Two values are no count:
-`RUNNING` and `STATELESS`. Source: KIP-429 part II (lag, sentinel), KIP-441 (Kafka's own value for `RUNNING`).
+A lag (the document says gap) is in changelog records: what is still to be restored before the store is whole. Two
+values are no count: `RUNNING` and `STATELESS`. Source: KIP-429 part II (lag, sentinel), KIP-441 (Kafka's own value for
+`RUNNING`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -37,6 +38,30 @@ class TaskId(NamedTuple):
         if not (subtopology.isdecimal() and partition.isdecimal()):
             raise ValueError(f"task {text!r} is not of the form SUBTOPOLOGY_PARTITION, e.g. 0_3")
         return cls(int(subtopology), int(partition))
+
+
+class StorePosition(NamedTuple):
+    """Where a store stands in its changelog partition, as offsets: the log from `begin` to `end`, `restored` applied.
+
+    restored: the offset up to which the store has the log, None for a store that is not there.
+    """
+
+    begin: int
+    end: int
+    restored: int | None
+
+
+def task_gap(stores: Iterable[StorePosition]) -> int:
+    """Sum of log end - restored offset over the stores of a task, in records.
+
+    A store that is not there, or that ends before the log begins, has the whole log to restore; so has one that is
+    ahead of the log's end, as such a log was made anew. Source: KIP-429 part II.
+    """
+    gap = 0
+    for begin, end, restored in stores:
+        usable = restored is not None and begin <= restored <= end
+        gap += end - (restored if usable and restored is not None else begin)
+    return gap
 
 
 @dataclass(frozen=True, slots=True, eq=False)

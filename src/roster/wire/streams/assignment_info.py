@@ -1,18 +1,23 @@
 """AssignmentInfo v1-v5: the user data of an assignment in a group of tasks, from the leader to a member.
 
     v1   version int32 · active [task] · standby [task, [topic, partition]]
-    v2   the same · by host [host text, port int32, [topic, partition]]
+    v2   the same · by host [HostInfo, [topic, partition]]
     v3   version int32 · commonly supported version int32 · active · standby · by host
     v4   the same · error code int32
-    v5   version int32 · commonly supported version int32 · active · standby · topics [index int32, name text]
-         · by host [host text, port int32, [index int32, partition int32]] · error code int32
+    v5   version int32 · latest supported version int32 · active [task] · standby [task] · by host [HostInfo, [task]]
+         · error code int32
+    v5 of Kafka Streams 2.4
+         version int32 · commonly supported version int32 · active · standby [task, [topic, partition]] · topics [index
+         int32, name text] · by host [HostInfo, [index int32, partition int32]] · error code int32
 
     task   sub-topology int32, partition int32        [..]   int32 count, then as many
     topic, partition   name text, number int32        text   Java's, see `roster.wire.streams.java_data`
+    HostInfo   host text, port int32
 
-All big-endian, and the bytes of Kafka Streams 0.10.0 to 2.4 (AssignmentInfo; KIP-268 added v3; the dictionary of topics
-that makes v5 small is KAFKA-7149, and is what the document of SubscriptionInfo v5 names for v5 as well). The partitions
-by host are the same for every member, so their bytes are made once.
+All big-endian. v1-v4 are the bytes of Kafka Streams 0.10.0 to 2.3 (AssignmentInfo; KIP-268 added v3), v5 is the
+document's (KIP-429 part II). What Kafka Streams 2.4 ships under the number 5 (KAFKA-7149) is read and written as well,
+as `Layout.KAFKA_STREAMS`; see `roster.wire.streams.layout` for how the two are told apart. The table by host is the
+same for every member, so its bytes are made once.
 """
 
 from __future__ import annotations
@@ -21,7 +26,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -32,7 +37,8 @@ from roster.model.tasks import TaskId
 from roster.wire.codec.varint import Buffer
 from roster.wire.errors import WireError
 from roster.wire.streams.java_data import Cursor, int32, rows, utf
-from roster.wire.streams.subscription_info import LATEST_VERSION, TASK, UNKNOWN_VERSION, AssignorErrorCode
+from roster.wire.streams.layout import TASK, HostInfo, Layout, host_bytes, read_either, read_host
+from roster.wire.streams.subscription_info import LATEST_VERSION, UNKNOWN_VERSION, AssignorErrorCode
 
 INDEXED = np.dtype([("topic", ">i4"), ("partition", ">i4")])
 
@@ -40,13 +46,6 @@ _LEAST_PARTITION = 2 + 4
 _LEAST_HOST = 2 + 4 + 4
 _LEAST_STANDBY = 8 + 4
 _LEAST_TOPIC = 4 + 2
-
-
-class HostInfo(NamedTuple):
-    """Address at which a process answers queries."""
-
-    host: str
-    port: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,17 +92,61 @@ class HostPartitions:
 
     @cached_property
     def by_dictionary(self) -> bytes:
-        """The bytes of v5: the topics' names once, each partition with its topic's index."""
+        """The bytes of Kafka's v5: the topics' names once, each partition with its topic's index."""
         names = [int32(i, "topics") + utf(topic, "topics[].name") for i, topic in enumerate(self.topics)]
         by_host = self._by_host(lambda a, b: rows((self.topic[a:b], self.number[a:b]), INDEXED))
         return b"".join((int32(len(names), "topics"), *names, by_host))
 
     def _by_host(self, partitions: Any) -> bytes:
         parts = [int32(len(self.hosts), "partitions_by_host")]
-        for (host, port), (a, b) in zip(self.hosts, pairwise(self.first), strict=True):
-            parts.append(utf(host, "partitions_by_host[].host"))
-            parts.append(int32(port, f"partitions_by_host[].port of {host}"))
+        for host, (a, b) in zip(self.hosts, pairwise(self.first), strict=True):
+            parts.append(host_bytes(host, "partitions_by_host[]"))
             parts.append(partitions(a, b))
+        return b"".join(parts)
+
+
+@dataclass(frozen=True, eq=False)
+class HostTasks:
+    """Tasks by host, as columns: row i is task `subtopology[i]`_`partition[i]`.
+
+    first: [hosts + 1] where the rows of each host begin, and where the last ones end.
+    """
+
+    hosts: Sequence[HostInfo]
+    first: Sequence[int]
+    subtopology: Int32
+    partition: Int32
+
+    @classmethod
+    def of(cls, by_host: Mapping[HostInfo, Collection[TaskId]]) -> HostTasks:
+        """Return a mapping as columns, in its order. Raises ValueError for a number beyond int32."""
+        flat = [task for tasks in by_host.values() for task in tasks]
+        try:
+            ids = np.array(flat, dtype=np.int32).reshape(-1, 2)
+        except OverflowError as error:
+            raise ValueError(f"tasks_by_host: a number beyond int32 ({error})") from error
+        first = np.cumsum([0, *map(len, by_host.values())]).tolist()
+        return cls(tuple(by_host), first, ids[:, 0], ids[:, 1])
+
+    def __len__(self) -> int:
+        return len(self.hosts)
+
+    def as_dict(self) -> dict[HostInfo, list[TaskId]]:
+        """Return {host: its tasks}, in the order of the rows."""
+        flat = list(map(TaskId, self.subtopology.tolist(), self.partition.tolist()))
+        return {host: flat[a:b] for host, (a, b) in zip(self.hosts, pairwise(self.first), strict=True)}
+
+    @cached_property
+    def encoded(self) -> bytes:
+        """The bytes of v5."""
+        parts = [int32(len(self.hosts), "partitions_by_host")]
+        for host, (a, b) in zip(self.hosts, pairwise(self.first), strict=True):
+            if not host.host:
+                raise WireError("partitions_by_host[].host: is empty")
+            parts += (
+                host_bytes(host, "partitions_by_host[]"),
+                rows((self.subtopology[a:b], self.partition[a:b]), TASK),
+            )
         return b"".join(parts)
 
 
@@ -112,14 +155,20 @@ def no_hosts() -> HostPartitions:
     return HostPartitions.of({})
 
 
+def no_tasks() -> HostTasks:
+    """Return an empty table: no process answers queries."""
+    return HostTasks.of({})
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class AssignmentInfo:
-    """The tasks a member is to run and to replicate, and the partitions of every host.
+    """The tasks a member is to run and to replicate, and what every host has.
 
     version: version of the encoding. commonly_supported: the highest version that the whole group
-    speaks, UNKNOWN_VERSION in v1 and v2. active: the task of each partition of the assignment beside it, in that order,
-    so a task of several partitions stands there several times. standby: the partitions of each task that is replicated.
-    error: an `AssignorErrorCode`, since v4.
+    speaks, UNKNOWN_VERSION in v1 and v2. active: the tasks to run; before the document's v5 the task of each partition
+    of the assignment beside it, in that order, so a task of several partitions stands there several times. standby: the
+    partitions of each task that is replicated, none in the document's v5. partitions_by_host: before the document's v5;
+    tasks_by_host: there. error: an `AssignorErrorCode`, since v4. layout: whose layout v5 has.
     """
 
     version: int
@@ -127,7 +176,9 @@ class AssignmentInfo:
     active: Sequence[TaskId] = ()
     standby: Mapping[TaskId, Collection[TopicPartition]] = field(default_factory=dict)
     partitions_by_host: HostPartitions = field(default_factory=no_hosts)
+    tasks_by_host: HostTasks = field(default_factory=no_tasks)
     error: int = AssignorErrorCode.NONE
+    layout: Layout = Layout.KIP_429
 
 
 def decode_assignment_info(data: Buffer) -> AssignmentInfo:
@@ -138,21 +189,13 @@ def decode_assignment_info(data: Buffer) -> AssignmentInfo:
         raise WireError(f"AssignmentInfo: version: {version}, there are 1 to {LATEST_VERSION}")
     cursor.message = f"AssignmentInfo v{version}"
     commonly = cursor.int32("commonly_supported") if version >= 3 else UNKNOWN_VERSION
-    active = [TaskId(*row) for row in cursor.rows("active", TASK).tolist()]
-    standby = _read_standby(cursor)
-    hosts = no_hosts()
-    if version >= 2:
-        hosts = _read_spelt_out(cursor) if version < 5 else _read_by_dictionary(cursor)
-    error = cursor.int32("error") if version >= 4 else AssignorErrorCode.NONE
-    cursor.end()
-    return AssignmentInfo(
-        version=version,
-        commonly_supported=commonly,
-        active=active,
-        standby=standby,
-        partitions_by_host=hosts,
-        error=error,
-    )
+    fields: dict[str, Any] = {"version": version, "commonly_supported": commonly}
+    fields["active"] = _read_tasks(cursor, "active")
+    if version < 5:
+        fields |= _read_kafka(cursor, version)
+    else:
+        fields |= read_either(cursor, lambda: _read_kip_429(cursor), lambda: _read_kafka(cursor, version))
+    return AssignmentInfo(**fields)
 
 
 def encode_assignment_info(info: AssignmentInfo) -> bytes:
@@ -168,17 +211,64 @@ def encode_assignment_info(info: AssignmentInfo) -> bytes:
         parts.append(int32(info.commonly_supported, f"{message}: commonly_supported"))
     parts.append(int32(len(info.active), f"{message}: active"))
     parts += [_task(task, f"{message}: active") for task in info.active]
-    parts += _standby(info.standby, f"{message}: standby")
+    kip_429 = version >= 5 and info.layout is Layout.KIP_429
     try:
-        if version >= 5:
-            parts.append(info.partitions_by_host.by_dictionary)
-        elif version >= 2:
-            parts.append(info.partitions_by_host.spelt_out)
+        parts += _kip_429(info) if kip_429 else _kafka(info)
     except WireError as error:
         raise WireError(f"{message}: {error}") from error
     if version >= 4:
         parts.append(int32(info.error, f"{message}: error"))
     return b"".join(parts)
+
+
+def _kip_429(info: AssignmentInfo) -> list[bytes]:
+    if wrong := [task for task, partitions in info.standby.items() if partitions]:
+        raise WireError(f"standby: task {wrong[0]} has partitions, and v5 has no place for them")
+    if len(info.partitions_by_host):
+        raise WireError("partitions_by_host: v5 has the tasks of each host; give tasks_by_host")
+    standby = [_task(task, "standby") for task in info.standby]
+    return [int32(len(standby), "standby"), *standby, info.tasks_by_host.encoded]
+
+
+def _kafka(info: AssignmentInfo) -> list[bytes]:
+    parts = _standby(info.standby, "standby")
+    if info.version >= 2:
+        parts.append(info.partitions_by_host.by_dictionary if info.version >= 5 else info.partitions_by_host.spelt_out)
+    return parts
+
+
+def _read_kip_429(cursor: Cursor) -> dict[str, Any]:
+    standby = _read_tasks(cursor, "standby")
+    if len(set(standby)) < len(standby):
+        raise WireError(f"{cursor.where('standby')}: a task is listed twice")
+    tables = [np.empty(0, TASK)]
+    hosts, first = [], [0]
+    for _ in range(cursor.count("partitions_by_host", _LEAST_HOST)):
+        hosts.append(read_host(cursor, "partitions_by_host[]"))
+        if not hosts[-1].host:
+            raise WireError(f"{cursor.where('partitions_by_host[].host')}: is empty")
+        tables.append(cursor.rows("partitions_by_host[].tasks", TASK))
+        first.append(first[-1] + len(tables[-1]))
+    table = np.concatenate(tables)
+    by_host = HostTasks(hosts, first, table["subtopology"].astype(np.int32), table["partition"].astype(np.int32))
+    error = cursor.int32("error")
+    cursor.end()
+    return {"standby": dict.fromkeys(standby, ()), "tasks_by_host": by_host, "error": error, "layout": Layout.KIP_429}
+
+
+def _read_kafka(cursor: Cursor, version: int) -> dict[str, Any]:
+    standby = _read_standby(cursor)
+    hosts = no_hosts()
+    if version >= 2:
+        hosts = _read_spelt_out(cursor) if version < 5 else _read_by_dictionary(cursor)
+    error = cursor.int32("error") if version >= 4 else AssignorErrorCode.NONE
+    cursor.end()
+    layout = Layout.KAFKA_STREAMS if version >= 5 else Layout.KIP_429
+    return {"standby": standby, "partitions_by_host": hosts, "error": error, "layout": layout}
+
+
+def _read_tasks(cursor: Cursor, field: str) -> list[TaskId]:
+    return [TaskId(*row) for row in cursor.rows(field, TASK).tolist()]
 
 
 def _task(task: TaskId, where: str) -> bytes:
@@ -210,7 +300,7 @@ def _read_spelt_out(cursor: Cursor) -> HostPartitions:
     topic, number = [], []
     hosts, first = [], [0]
     for _ in range(cursor.count("partitions_by_host", _LEAST_HOST)):
-        hosts.append(_read_host(cursor))
+        hosts.append(read_host(cursor, "partitions_by_host[]"))
         for _ in range(cursor.count("partitions_by_host[].partitions", _LEAST_PARTITION)):
             topic.append(index.setdefault(cursor.utf("partitions_by_host[].partitions[].topic"), len(index)))
             number.append(cursor.int32("partitions_by_host[].partitions[].partition"))
@@ -228,16 +318,12 @@ def _read_by_dictionary(cursor: Cursor) -> HostPartitions:
     tables = [np.empty(0, INDEXED)]
     hosts, first = [], [0]
     for _ in range(cursor.count("partitions_by_host", _LEAST_HOST)):
-        hosts.append(_read_host(cursor))
+        hosts.append(read_host(cursor, "partitions_by_host[]"))
         tables.append(cursor.rows("partitions_by_host[].partitions", INDEXED))
         first.append(first[-1] + len(tables[-1]))
     table = np.concatenate(tables)
     topic = _places(table["topic"], list(names), cursor.where("partitions_by_host[].partitions[].topic"))
     return HostPartitions(hosts, tuple(names.values()), first, topic, table["partition"].astype(np.int32))
-
-
-def _read_host(cursor: Cursor) -> HostInfo:
-    return HostInfo(cursor.utf("partitions_by_host[].host"), cursor.int32("partitions_by_host[].port"))
 
 
 def _places(indices: npt.NDArray[Any], known: Sequence[int], where: str) -> Int32:

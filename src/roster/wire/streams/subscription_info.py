@@ -3,26 +3,24 @@
     v1     version int32 · process uuid · previous tasks [task] · standby tasks [task]
     v2     the same · user endpoint
     v3, v4 version int32 · latest supported version int32 · process uuid · [task] · [task] · user endpoint
-    v5     version int32 · latest supported version int32 · process uuid · [task, lag int64] · user endpoint
+    v5     version int32 · latest supported version int32 · process uuid · [task, gap int32] · end point HostInfo
 
     task   sub-topology int32, partition int32        [..]      int32 count, then as many
-    uuid   two int64, most significant first          endpoint  int32 length, then UTF-8 `host:port`; none is empty
+    uuid   two int64, most significant first          user endpoint  int32 length, then UTF-8 `host:port`; none is empty
+                                                      HostInfo  host text, port int32; none is an empty host, port -1
 
 All big-endian. v1-v4 are the bytes of Kafka Streams 0.10.0 to 2.3 (SubscriptionInfo; KIP-268 added v3). They have no
-lags: what runs there stands among the previous tasks, what there is only a store of among the standby tasks, so these
+gaps: what runs there stands among the previous tasks, what there is only a store of among the standby tasks, so these
 are read with the lags RUNNING and UNKNOWN.
 
-**v5 is a reading, not a copy.** KIP-429 part II has version 5 replace the two sets of tasks by tasks with their lag,
-with a sentinel where a task is stateless; its text on the bytes was not at hand, so the layout above and the
-sentinels' values are Roster's. A lag is the records still to be restored (0 or more), RUNNING (-2, Kafka's own value)
-where the task runs, STATELESS (-1) where it runs and has no store. A member that holds a store and does not know its
-lag leaves the task out.
+v5 is the document's (KIP-429 part II). A gap is the sum over a task's stores of log end - restored offset, the largest
+int32 standing for all that is larger; 0 for an active task, so RUNNING is written as 0 and who runs a task is seen in
+the partitions its member owns; STATELESS (-1) for a task without a store, which only the member that runs it names. A
+task that is not named has the whole log as its gap.
 
-**Kafka Streams 2.4 and later give the number 5 to another layout**, which is that of v4 (its lags came in v7, KIP-441),
-so a task group of Roster's is not mixed with Kafka Streams from 2.4 on; up to 2.3 the versions up to 4 are shared. This
-reader never takes Kafka's v5 for its own: read so, either the lengths do not add up, or the endpoint has a NUL in it or
-is longer than MOST_ENDPOINT, and all of these are refused here, as are bytes behind the end. Kafka's reader ignores
-bytes behind the end and cannot tell.
+Kafka Streams 2.4 gives the number 5 to v4's layout. Such a message is read too, with `Layout.KAFKA_STREAMS`; see
+`roster.wire.streams.layout`. Members of Kafka Streams 2.4 or later do not read v5 as written here: their reader fails
+or, as it ignores bytes behind the end, takes gaps for tasks.
 """
 
 from __future__ import annotations
@@ -32,21 +30,32 @@ from enum import IntEnum
 
 import numpy as np
 
-from roster.model.arrays import Bool
+from roster.model.arrays import Bool, Int64
 from roster.model.tasks import RUNNING, STATELESS, TaskId, TaskLags
 from roster.wire.codec.varint import Buffer
 from roster.wire.errors import WireError
 from roster.wire.streams.java_data import Cursor, int32, rows
+from roster.wire.streams.layout import (
+    MOST_PORT,
+    NO_PORT,
+    TASK,
+    HostInfo,
+    Layout,
+    host_bytes,
+    parse_host,
+    read_either,
+    read_host,
+)
 
 LATEST_VERSION = 5
 UNKNOWN_VERSION = -1
 """Latest supported version of members on v1 or v2, which do not send it; also the commonly supported version then."""
 UNKNOWN = -3
 """Lag of a store whose member speaks a version without lags (Kafka's value); it cannot be written in v5."""
-MOST_ENDPOINT = 32767
+MOST_GAP = 2**31 - 1
+"""The largest gap of v5; larger ones are written as this."""
 
-TASK = np.dtype([("subtopology", ">i4"), ("partition", ">i4")])
-TASK_LAG = np.dtype([*TASK.descr, ("lag", ">i8")])
+TASK_GAP = np.dtype([*TASK.descr, ("gap", ">i4")])
 
 
 class AssignorErrorCode(IntEnum):
@@ -68,6 +77,7 @@ class SubscriptionInfo:
 
     version: version of the encoding. latest_supported: the highest version its sender supports, UNKNOWN_VERSION in
     v1 and v2. user_endpoint: `host:port` where the process answers queries, None if it does not; v1 leaves it out.
+    layout: whose layout v5 has; the versions below have one only.
     """
 
     version: int
@@ -75,6 +85,7 @@ class SubscriptionInfo:
     process_id: bytes
     tasks: TaskLags
     user_endpoint: str | None = None
+    layout: Layout = Layout.KIP_429
 
     @property
     def future(self) -> bool:
@@ -95,18 +106,26 @@ def decode_subscription_info(data: Buffer) -> SubscriptionInfo:
     if version > LATEST_VERSION:
         return SubscriptionInfo(version=version, latest_supported=latest, process_id=bytes(16), tasks=TaskLags.of({}))
     process_id = cursor.taken("process_id", 16)
-    tasks = _read_lags(cursor) if version >= 5 else _read_sets(cursor)
-    endpoint = _read_endpoint(cursor, version) if version >= 2 else None
-    cursor.end()
+    if version < 5:
+        tasks, endpoint, layout = _read_kafka(cursor, version)
+    else:
+        tasks, endpoint, layout = read_either(
+            cursor, lambda: _read_kip_429(cursor), lambda: _read_kafka(cursor, version)
+        )
     return SubscriptionInfo(
-        version=version, latest_supported=latest, process_id=process_id, tasks=tasks, user_endpoint=endpoint
+        version=version,
+        latest_supported=latest,
+        process_id=process_id,
+        tasks=tasks,
+        user_endpoint=endpoint,
+        layout=layout,
     )
 
 
 def encode_subscription_info(info: SubscriptionInfo) -> bytes:
     """Encode in `info.version`; raises WireError naming what that version cannot carry.
 
-    v1 to v4 keep of a lag only whether the task runs (RUNNING or STATELESS) or is a store.
+    v1 to v4 keep of a lag only whether the task runs (RUNNING or STATELESS) or is a store; v5 writes RUNNING as 0.
     """
     version = info.version
     if not 1 <= version <= LATEST_VERSION:
@@ -120,10 +139,33 @@ def encode_subscription_info(info: SubscriptionInfo) -> bytes:
     if not isinstance(info.process_id, bytes) or len(info.process_id) != 16:
         raise WireError(f"{message}: process_id: {info.process_id!r} is not 16 bytes")
     parts.append(info.process_id)
-    parts.append(_lags(info.tasks, message) if version >= 5 else _sets(info.tasks))
-    if version >= 2:
-        parts.append(_endpoint(info.user_endpoint, version, message))
+    if version >= 5 and info.layout is Layout.KIP_429:
+        parts += (_gaps(info.tasks, message), _end_point(info.user_endpoint, message))
+    else:
+        parts.append(_sets(info.tasks))
+        if version >= 2:
+            parts.append(_endpoint(info.user_endpoint, message))
     return b"".join(parts)
+
+
+def _read_kip_429(cursor: Cursor) -> tuple[TaskLags, str | None, Layout]:
+    tasks = _read_gaps(cursor)
+    host = read_host(cursor, "end_point")
+    if host.host:
+        endpoint = str(parse_host(str(host), cursor.where("end_point")))
+    elif NO_PORT <= host.port <= MOST_PORT:
+        endpoint = None
+    else:
+        raise WireError(f"{cursor.where('end_point.port')}: {host.port} is no port")
+    cursor.end()
+    return tasks, endpoint, Layout.KIP_429
+
+
+def _read_kafka(cursor: Cursor, version: int) -> tuple[TaskLags, str | None, Layout]:
+    tasks = _read_sets(cursor)
+    endpoint = _read_endpoint(cursor) if version >= 2 else None
+    cursor.end()
+    return tasks, endpoint, Layout.KAFKA_STREAMS if version >= 5 else Layout.KIP_429
 
 
 def _read_sets(cursor: Cursor) -> TaskLags:
@@ -139,31 +181,30 @@ def _sets(tasks: TaskLags) -> bytes:
     return b"".join(rows((tasks.subtopology[chosen], tasks.partition[chosen]), TASK) for chosen in (runs, ~runs))
 
 
-def _read_lags(cursor: Cursor) -> TaskLags:
-    table = cursor.rows("tasks", TASK_LAG)
-    tasks = TaskLags(
-        table["subtopology"].astype(np.int32), table["partition"].astype(np.int32), table["lag"].astype(np.int64)
-    )
-    _check_lags(tasks, cursor.message)
+def _read_gaps(cursor: Cursor) -> TaskLags:
+    table = cursor.rows("prev_tasks", TASK_GAP)
+    subtopology, partition = table["subtopology"].astype(np.int32), table["partition"].astype(np.int32)
+    tasks = TaskLags(subtopology, partition, table["gap"].astype(np.int64))
+    _check(tasks, tasks.lag < STATELESS, cursor.message)
     return tasks
 
 
-def _lags(tasks: TaskLags, message: str) -> bytes:
-    _check_lags(tasks, message)
-    return rows((tasks.subtopology, tasks.partition, tasks.lag), TASK_LAG)
+def _gaps(tasks: TaskLags, message: str) -> bytes:
+    _check(tasks, tasks.lag < RUNNING, message)
+    gap: Int64 = np.minimum(np.where(tasks.lag == RUNNING, 0, tasks.lag), MOST_GAP)
+    return rows((tasks.subtopology, tasks.partition, gap), TASK_GAP)
 
 
-def _check_lags(tasks: TaskLags, message: str) -> None:
-    below = tasks.lag < RUNNING
-    if below.any():
-        at = int(np.argmax(below))
+def _check(tasks: TaskLags, wrong: Bool, message: str) -> None:
+    if wrong.any():
+        at = int(np.argmax(wrong))
         raise WireError(
-            f"{message}: tasks: lag {tasks.lag[at]} of task {_name(tasks, at)} is neither a count of records nor"
-            f" {STATELESS} (stateless) nor {RUNNING} (running); leave a task of unknown lag out"
+            f"{message}: prev_tasks: gap {tasks.lag[at]} of task {_name(tasks, at)} is neither a count of records nor"
+            f" {STATELESS} (stateless); leave a task of unknown gap out"
         )
     twice = _listed_before(tasks)
     if twice.any():
-        raise WireError(f"{message}: tasks: {_name(tasks, int(np.argmax(twice)))} is listed twice, with two lags")
+        raise WireError(f"{message}: prev_tasks: {_name(tasks, int(np.argmax(twice)))} is listed twice, with two gaps")
 
 
 def _listed_before(tasks: TaskLags) -> Bool:
@@ -178,19 +219,15 @@ def _name(tasks: TaskLags, at: int) -> TaskId:
     return TaskId(int(tasks.subtopology[at]), int(tasks.partition[at]))
 
 
-def _read_endpoint(cursor: Cursor, version: int) -> str | None:
+def _read_endpoint(cursor: Cursor) -> str | None:
     data = cursor.sized("user_endpoint")
-    where = cursor.where("user_endpoint")
     try:
-        text = data.decode()
+        return data.decode() or None
     except UnicodeDecodeError as error:
-        raise WireError(f"{where}: not UTF-8 ({error.reason} at byte {error.start})") from error
-    if version >= 5:
-        _check_endpoint(data, where)
-    return text or None
+        raise WireError(f"{cursor.where('user_endpoint')}: not UTF-8 ({error.reason} at byte {error.start})") from error
 
 
-def _endpoint(text: str | None, version: int, message: str) -> bytes:
+def _endpoint(text: str | None, message: str) -> bytes:
     where = f"{message}: user_endpoint"
     if text is not None and not isinstance(text, str):
         raise WireError(f"{where}: {type(text).__name__} instead of text")
@@ -198,14 +235,11 @@ def _endpoint(text: str | None, version: int, message: str) -> bytes:
         data = (text or "").encode()
     except UnicodeEncodeError as error:
         raise WireError(f"{where}: {text!r} has no UTF-8 form ({error.reason})") from error
-    if version >= 5:
-        _check_endpoint(data, where)
     return int32(len(data), where) + data
 
 
-def _check_endpoint(data: bytes, where: str) -> None:
-    if 0 in data or len(data) > MOST_ENDPOINT:
-        raise WireError(
-            f"{where}: {len(data)} bytes{' with NUL among them' if 0 in data else ''} are no host:port;"
-            " so looks a v5 of Kafka Streams 2.4 or later, which is another layout"
-        )
+def _end_point(text: str | None, message: str) -> bytes:
+    where = f"{message}: user_endpoint"
+    if text is not None and not isinstance(text, str):
+        raise WireError(f"{where}: {type(text).__name__} instead of text")
+    return host_bytes(parse_host(text, where) if text else HostInfo("", NO_PORT), f"{message}: end_point")
