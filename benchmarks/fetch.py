@@ -27,11 +27,12 @@ from roster.client import Admin
 from roster.model import TopicPartition
 from roster.records.native import kernel
 from roster.spark.batch import Split
-from roster.spark.reader import ReaderConfig, consumed_splits, read_splits
+from roster.spark.reader import ReaderConfig, read_splits
 from roster.testing.broker import BrokerProcess
 from roster.wire.columns.reader import RecordColumns, scan
 from roster.wire.compression import Compression
 from roster.wire.records import Record, build_batch, read_batch, split_batches
+from tests.spark.librdkafka_reader import consumed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -114,9 +115,10 @@ def read(records: int) -> None:
         splits = [Split(topic, p.partition, 0, end) for p, end in ends.items()]
         config = ReaderConfig(broker.bootstrap, "bench")
         took = {}
-        for name, function in (("roster", read_splits), ("librdkafka", consumed_splits)):
+        theirs = functools.partial(consumed, broker.bootstrap, splits, headers=False)
+        for name, function in (("roster", functools.partial(read_splits, config, splits)), ("librdkafka", theirs)):
             began = time.perf_counter()
-            cpu = median(lambda function=function: sum(batch.num_rows for batch in function(config, splits)))
+            cpu = median(lambda function=function: sum(batch.num_rows for batch in function()))
             took[name] = cpu, (time.perf_counter() - began) / (ROUNDS + 1)
         print(f"\n{'read: M records/s':<34}{'roster':>9}{'librdkafka':>12}{'ratio':>8}")
         for index, clock in enumerate(("of CPU", "of wall clock, mean")):

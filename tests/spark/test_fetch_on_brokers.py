@@ -21,11 +21,9 @@ from roster.model.address import parse_addresses
 from roster.records import fetch
 from roster.records.fetch import read_ranges
 from roster.records.ranges import FetchError, Settings
-from roster.spark import reader
-from roster.spark.batch import Split
-from roster.spark.reader import ReaderConfig
 from roster.testing.broker import BrokerProcess
 from tests.real.realparts.apache import ApacheKafka
+from tests.spark.librdkafka_reader import consumed
 from tests.spark.spark_topics import Topics, until
 
 if TYPE_CHECKING:
@@ -46,14 +44,14 @@ def kafka(cluster: Cluster) -> Iterator[Topics]:
 
 
 class Writers:
-    """One producer for each codec, and on Apache Kafka a transactional one for each as well."""
+    """One producer for each codec, and a transactional one for each as well."""
 
-    def __init__(self, bootstrap: str, chance: random.Random, *, transactions: bool) -> None:
+    def __init__(self, bootstrap: str, chance: random.Random) -> None:
         self.chance = chance
         common = {"bootstrap.servers": bootstrap, "log_level": 2, "message.max.bytes": 1_048_588, "acks": "all"}
         self.plain = [Producer({**common, "compression.codec": codec, "linger.ms": 2}) for codec in CODECS]
         self.transactional = []
-        for codec in CODECS if transactions else ():
+        for codec in CODECS:
             producer = Producer({**common, "compression.codec": codec, "transactional.id": f"w-{uuid.uuid4()}"})
             producer.init_transactions(30)
             self.transactional.append(producer)
@@ -62,7 +60,7 @@ class Writers:
         """Records of every shape in batches of every size."""
         chance = self.chance
         for _ in range(chance.randint(1, 12)):
-            is_transaction = bool(self.transactional) and chance.random() < 0.5
+            is_transaction = chance.random() < 0.5
             producer = chance.choice(self.transactional if is_transaction else self.plain)
             if is_transaction:
                 producer.begin_transaction()
@@ -122,7 +120,7 @@ def in_order(rows: pa.Table) -> pa.Table:
 def test_random_ranges_of_random_topics_are_as_librdkafka_reads_them(kafka: Topics, cluster: Cluster) -> None:
     chance = random.Random(CASES)
     addresses = parse_addresses(kafka.bootstrap)
-    writers = Writers(kafka.bootstrap, chance, transactions=cluster.kind == "apache")
+    writers = Writers(kafka.bootstrap, chance)
     seen: list[int] = []
     for number in range(max(1, CASES // 100)):
         partitions = chance.randint(1, 5)
@@ -132,9 +130,8 @@ def test_random_ranges_of_random_topics_are_as_librdkafka_reads_them(kafka: Topi
         writers.fill(topic, partitions)
         ends = {p.partition: end for p, end in kafka.ends(topic).items()}
         for level in ("read_uncommitted", "read_committed"):
-            whole = [Split(topic, p, 0, end) for p, end in ends.items() if end]
-            config = ReaderConfig(kafka.bootstrap, "g", isolation_level=level, include_headers=True)
-            theirs = in_order(table(reader.consumed_splits(config, whole)))
+            whole = [(topic, p, 0, end) for p, end in ends.items() if end]
+            theirs = in_order(table(consumed(kafka.bootstrap, whole, isolation_level=level)))
             for _ in range(50):
                 ranges = []
                 for partition in chance.sample(sorted(ends), chance.randint(1, partitions)):
@@ -266,15 +263,11 @@ def test_gaps_that_compaction_left_on_apache_kafka(apache_kafka: Cluster) -> Non
         producer.produce(topic, b"last", b"k", partition=0)
         assert producer.flush(60) == 0
         assert list(topics.ends(topic).values()) == [2001]
-        config, whole = ReaderConfig(topics.bootstrap, "g", include_headers=True), [Split(topic, 0, 0, 2001)]
-        until(lambda: table(read_ranges_of(config, whole)).num_rows < 1000, 90, "the cleaner was here")
-        theirs = in_order(table(reader.consumed_splits(config, whole)))
+        addresses, whole = parse_addresses(topics.bootstrap), [(topic, 0, 0, 2001)]
+        until(lambda: len(read_all(topics.bootstrap, whole)) < 1000, 90, "the cleaner was here")
+        theirs = in_order(table(consumed(topics.bootstrap, whole)))
         for _ in range(100):
             start, end = sorted(chance.randint(0, 2001) for _ in range(2))
-            ours = table(read_ranges_of(config, [Split(topic, 0, start, end)]))
+            ours = table(read_ranges(addresses, "c", [(topic, 0, start, end)], Settings(), headers=True))
             wanted = theirs.filter((pc.field("offset") >= start) & (pc.field("offset") < end))
             assert ours.combine_chunks().equals(wanted.combine_chunks()), (start, end)
-
-
-def read_ranges_of(config: ReaderConfig, splits: list[Split]) -> Iterator[pa.RecordBatch]:
-    return read_ranges(parse_addresses(config.bootstrap), "c", splits, Settings(), headers=True)

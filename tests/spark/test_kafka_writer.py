@@ -168,7 +168,7 @@ def test_settings_have_the_names_of_kafkas_clients() -> None:
 @pytest.mark.parametrize(
     ("name", "value", "problem"),
     [
-        ("acks.all", 1, "'acks.all' is no setting of this sink. Use some of client.id, "),
+        ("acks.all", 1, "'acks.all' is no setting here. Use some of client.id, "),
         ("acks", 1, "acks must be all or -1, not 1"),
         ("compression.type", "zip", "compression.type must be one of none, gzip, snappy, lz4, zstd, not 'zip'"),
         ("batch.size", "many", "batch.size must be a number, not 'many'"),

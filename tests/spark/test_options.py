@@ -81,9 +81,17 @@ NO_SPARK: Any = None
             "reader_options: 'sasl.username' would secure some of the connections only",
         ),
         ({"reader_options": {"ssl.ca.location": "x"}}, "'ssl.ca.location' would secure some of the connections only"),
-        ({"reader_options": {"check.crcs": "False"}}, "reader_options: 'check.crcs' cannot be switched off"),
-        ({"reader_options": {"fetch.min.bytes": float("nan")}}, "reader_options: "),
-        ({"reader_options": {5: 5}}, "reader_options: 5 is not the name of a librdkafka setting"),
+        (
+            {"reader_options": {"check.crcs": "False"}},
+            "reader_options: check.crcs must be true: damaged records would count as read, not 'False'",
+        ),
+        (
+            {"reader_options": {"fetch.max.bytes": float("nan")}},
+            "reader_options: fetch.max.bytes must be a number from 1",
+        ),
+        ({"reader_options": {"fetch.max.wait.ms": "soon"}}, "reader_options: fetch.max.wait.ms must be a number, not"),
+        ({"reader_options": {5: 5}}, "reader_options: 5 is no setting here"),
+        ({"reader_options": {"fetch.error.backoff.ms": 5}}, "is no setting here. Use some of client.id, client.rack"),
         ({"session_timeout_ms": float("nan")}, "session_timeout_ms: nan is not a whole number from 1 to 2147483647"),
         ({"tasks": float("inf")}, "tasks: inf is not a whole number from 1 to 2147483647"),
         (
@@ -110,8 +118,11 @@ NO_SPARK: Any = None
         ({"minOffsetsPerTrigger": 5}, "Leave it out: trigger_interval_ms spaces batches out"),
         ({"endingOffsets": "latest"}, "Leave it out: run(available_now=True) ends with what is there"),
         ({"trigger_intervall_ms": 5}, "no option of this name. Did you mean trigger_interval_ms?"),
-        ({"fetch_bytes": 5}, "no option of this name. Settings of the tasks' consumers go into reader_options"),
-        ({"reader_options": {"fetch.bytes": 1}}, 'reader_options: No such configuration property: "fetch.bytes"'),
+        ({"fetch_bytes": 5}, "no option of this name. Settings of the tasks' reader go into reader_options"),
+        (
+            {"reader_options": {"fetch.bytes": 1}},
+            "reader_options: 'fetch.bytes' is no setting here. Did you mean fetch.m",
+        ),
     ],
     ids=lambda value: str(value)[:40] if isinstance(value, str) else "",
 )

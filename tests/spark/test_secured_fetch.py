@@ -13,8 +13,6 @@ from roster.records import connections
 from roster.records.fetch import read_ranges
 from roster.records.ranges import FetchError, Settings
 from roster.security import parse_security
-from roster.spark.batch import Split
-from roster.spark.reader import ReaderConfig, consumed_splits
 from tests.client.test_secured_cluster import HINTS, REFUSALS, settings, unsecured_token
 from tests.real.realparts.secured import STRANGER, STRANGER_PASSWORD
 
@@ -57,20 +55,6 @@ def test_rows_are_those_of_the_plaintext_listener(
     plain = fetch(secured_kafka, "PLAINTEXT", None, topic)
     assert plain.num_rows == 2 * RECORDS
     assert fetch(secured_kafka, listener, settings(secured_kafka, how), topic) == plain
-
-
-@pytest.mark.parametrize(("listener", "how"), WAYS)
-def test_librdkafka_reads_with_the_same_settings(
-    secured_kafka: SecuredKafka, topic: str, listener: str, how: str
-) -> None:
-    config = ReaderConfig(
-        secured_kafka.address(listener),
-        "shop",
-        read_timeout_ms=20_000,
-        security=parse_security(settings(secured_kafka, how)),
-    )
-    splits = [Split(topic, partition, 0, RECORDS) for partition in range(2)]
-    assert sum(batch.num_rows for batch in consumed_splits(config, splits)) == 2 * RECORDS
 
 
 @pytest.mark.parametrize(("listener", "how", "said"), REFUSALS)

@@ -36,8 +36,7 @@ ANY = -1
 
 _EARLIEST, _LATEST = -2, -1
 _LEAST_BACKOFF, _MOST_BACKOFF = 0.05, 1.0
-_LEAST_BYTES, _MOST_BYTES = 64 << 10, 4 << 20
-_RESPONSE_BYTES = 16 << 20
+_LEAST_BYTES = 64 << 10
 _GUESSED_RECORD = 1024
 _SPREADING = 10.0
 """Seconds a topic may stay unknown: news of a new one takes a while to reach every broker."""
@@ -51,12 +50,17 @@ class FetchError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How to read. `max_wait_ms`: a broker answers after so long even if it has nothing; `rack`: where this task is."""
+    """How to read. `max_wait_ms`: a broker answers after so long even if it has nothing; `rack`: where this task is.
+
+    `response_bytes` and `partition_bytes` bound a response and a partition's part of it, but for a first larger batch.
+    """
 
     is_committed: bool = False
     fail_on_data_loss: bool = True
     max_wait_ms: int = 100
     rack: str = ""
+    response_bytes: int = 16 << 20
+    partition_bytes: int = 4 << 20
 
 
 @dataclass(slots=True)
@@ -194,7 +198,7 @@ class Ranges:
         return FetchRequest(
             max_wait_ms=self._settings.max_wait_ms,
             min_bytes=1,
-            max_bytes=_RESPONSE_BYTES,
+            max_bytes=self._settings.response_bytes,
             isolation_level=int(self._settings.is_committed),
             topics=[FetchRequest.Topic(topic=topic, partitions=p) for topic, p in topics.items()],
             rack_id=self._settings.rack,
@@ -203,7 +207,7 @@ class Ranges:
     def _most_bytes(self, r: _Range) -> int:
         """As much as the rest of the range may take, so that little behind its end is sent for nothing."""
         likely = 1.25 * (r.end - r.next) * self._knowledge.density.get(r.key, _GUESSED_RECORD)
-        return int(min(max(likely, _LEAST_BYTES), _MOST_BYTES))
+        return int(min(max(likely, _LEAST_BYTES), self._settings.partition_bytes))
 
     def _list_offsets(self, ranges: list[_Range]) -> ListOffsetsRequest:
         topics: dict[str, list[ListOffsetsRequest.Topic.Partition]] = {}

@@ -15,16 +15,16 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import pyarrow as pa
-from confluent_kafka import KafkaException, Producer
 
-from roster.security import Security
-from roster.security.librdkafka import librdkafka_settings
+from roster.records.produce import KafkaOutput, KafkaWriter, WriteError
 from roster.spark.arrow_function import ArrowFunction
 from roster.spark.errors import FunctionError
 
 _PREFIX = "__connect.errors."
+_HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 _STACK_BYTES = 10_000
-_FLUSH_SECONDS = 60.0
+DEAD_LETTER_SECONDS = 60.0
+"""How long a task waits for an acknowledgement of the dead-letter topic."""
 
 
 class Salvage:
@@ -67,56 +67,51 @@ class Salvage:
 
 
 class DeadLetterQueue:
-    """The dead letters of one task."""
+    """The dead letters of one attempt of a task."""
 
-    def __init__(self, bootstrap: str, security: Security, topic: str, group: str, task: int) -> None:
-        self._security = security
-        self._settings = {"bootstrap.servers": bootstrap, "enable.idempotence": True, "acks": "all", "linger.ms": 5}
-        self._topic, self._group, self._task = topic, group, task
-        self._producer: Producer | None = None
-        self._failures: list[str] = []
+    def __init__(self, writer: KafkaWriter, group: str, task: int) -> None:
+        self._writer, self._group, self._task = writer, group, task
+        self._output: KafkaOutput | None = None
         self.sent = 0
 
     def reject(self, record: pa.RecordBatch, error: Exception) -> None:
-        """Send a record batch of one row."""
+        """Send a record batch of one row. Raise FunctionError if the topic does not take it."""
         (row,) = record.to_pylist()
-        if self._producer is None:
-            self._producer = Producer({**self._settings, **librdkafka_settings(self._security)})
+        headers = [*_own_headers(row), *_error_headers(row, error, self._group, self._task)]
         letter = {
-            "value": row["value"],
-            "key": row["key"],
-            "headers": [*_own_headers(row), *_error_headers(row, error, self._group, self._task)],
-            "timestamp": max(int(row["timestamp"].timestamp() * 1000), 0) if row["timestamp"] else 0,
+            "key": pa.array([row["key"]], pa.binary()),
+            "value": pa.array([row["value"]], pa.binary()),
+            "headers": pa.array([[{"key": name, "value": value} for name, value in headers]], _HEADERS),
+            "timestamp": record.column("timestamp"),
         }
-        while True:
-            try:
-                self._producer.produce(self._topic, on_delivery=self._delivered, **letter)
-            except BufferError:
-                self._producer.poll(0.1)
-            except KafkaException as problem:  # too large for the topic, for one
-                self._failures.append(problem.args[0].str())
-                break
-            else:
-                break
         self.sent += 1
-        self._producer.poll(0)
+        if self._output is None:
+            self._output = self._writer.open()
+        try:
+            self._output.write(pa.RecordBatch.from_pydict(letter))
+        except WriteError as problem:
+            raise self._unsent(problem) from problem
 
     def close(self) -> None:
         """Wait until all are acknowledged. Raises FunctionError if one is not."""
-        if self._producer is None:
+        if self._output is None:
             return
-        missing = self._producer.flush(_FLUSH_SECONDS) + len(self._failures)
-        if missing:
-            reason = self._failures[0] if self._failures else f"no acknowledgement within {_FLUSH_SECONDS:g} s"
-            raise FunctionError(
-                f"{missing} of {self.sent} records that the function failed at are not in the dead-letter topic "
-                f"{self._topic!r}: {reason}",
-                passing=True,
-            )
+        try:
+            self._output.close()
+        except WriteError as problem:
+            self._output.abort()
+            raise self._unsent(problem) from problem
 
-    def _delivered(self, error: Any, _: object) -> None:
-        if error is not None:
-            self._failures.append(str(error.str()))
+    def abort(self) -> None:
+        """Drop what is not sent yet, as the task has failed."""
+        if self._output is not None:
+            self._output.abort()
+
+    def _unsent(self, problem: WriteError) -> FunctionError:
+        return FunctionError(
+            f"records that the function failed at are not in the dead-letter topic {self._writer.topic!r}: {problem}",
+            passing=True,
+        )
 
 
 def _own_headers(row: Mapping[str, Any]) -> list[tuple[str, bytes | None]]:

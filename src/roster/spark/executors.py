@@ -16,7 +16,8 @@ from roster.spark.errors import PipelineError, reason_of
 
 _PARTS = {
     "roster": "Roster",
-    "confluent_kafka": "confluent-kafka",
+    "google_crc32c": "google-crc32c",
+    "llvmlite": "llvmlite",
     "pyarrow": "pyarrow",
     "pandas": "pandas",
     "typing_extensions": "typing-extensions",

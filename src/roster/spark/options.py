@@ -12,8 +12,6 @@ from dataclasses import dataclass, field, fields
 from datetime import datetime
 from typing import Any, ParamSpec, TypeAlias
 
-from confluent_kafka import Consumer, KafkaException
-
 from roster.assignors import Assignor
 from roster.client import DEFAULT_ASSIGNORS
 from roster.member.config import ConfigError, MemberConfig
@@ -24,6 +22,7 @@ from roster.model.topics import NAME_RULE, is_legal_name
 from roster.security import PLAINTEXT, Security, SettingError, parse_security
 from roster.spark.errors import PipelineError
 from roster.spark.pipeline_options import PIPELINE_OPTIONS
+from roster.spark.reader_options import parse_reader_options
 
 StartingOffsets: TypeAlias = str | datetime | Mapping[Any, Any]
 """`"earliest"`, `"latest"`, a moment (the first record at or after it), or a map by partition, written
@@ -99,7 +98,7 @@ class Options:
         except ConfigError as error:
             raise PipelineError(str(error), field=error.option) from None
         self._check_dead_letter_topic()
-        check_reader_options(self.group, self.reader_options)
+        parse_reader_options(self.reader_options)
 
     def _check_dead_letter_topic(self) -> None:
         topic = self.dead_letter_topic
@@ -111,78 +110,6 @@ class Options:
             raise PipelineError(
                 f"the pipeline reads {topic!r} itself", field="dead_letter_topic", fix="Name a topic of its own"
             )
-
-
-_SET_ELSEWHERE = {
-    "bootstrap.servers": "bootstrap",
-    "metadata.broker.list": "bootstrap",
-    "group.id": "group",
-    "group.instance.id": "group_instance_id",
-    "isolation.level": "isolation_level",
-    "session.timeout.ms": "session_timeout_ms",
-    "heartbeat.interval.ms": "heartbeat_interval_ms",
-    "partition.assignment.strategy": "assignors",
-    "auto.offset.reset": "starting_offsets",
-}
-"""librdkafka's settings that have an option of the pipeline's own."""
-_RESERVED = {
-    "enable.auto.commit",
-    "enable.auto.offset.store",
-    "enable.partition.eof",
-    "auto.commit.enable",
-    "auto.commit.interval.ms",
-    "max.poll.interval.ms",
-    "group.protocol",
-    "group.protocol.type",
-    "group.remote.assignor",
-    "error_cb",
-    "stats_cb",
-    "throttle_cb",
-    "logger",
-    "on_commit",
-}
-_SECURITY = re.compile(r"(security|sasl|ssl|enable\.ssl|enable\.sasl|oauth|https)[._]")
-_FALSE = {"false", "f", "0", "no", "off"}
-
-
-def check_reader_options(group: str, options: Mapping[str, str | int | bool]) -> None:
-    """Raise PipelineError for a consumer setting that is unknown or contradicts the pipeline."""
-    refuse_security_names(options, "reader_options")
-    for name, value in options.items():
-        if not isinstance(name, str):
-            raise PipelineError(f"{name!r} is not the name of a librdkafka setting", field="reader_options")
-        if name in _SET_ELSEWHERE:
-            raise PipelineError(
-                f"{name!r} is set by the pipeline itself",
-                field="reader_options",
-                fix=f"Leave it out and use the option {_SET_ELSEWHERE[name]}",
-            )
-        if name in _RESERVED:
-            raise PipelineError(f"{name!r} is set by the pipeline itself", field="reader_options", fix="Leave it out")
-        if name == "check.crcs" and str(value).lower() in _FALSE:
-            raise PipelineError(
-                "'check.crcs' cannot be switched off: damaged records would count as read",
-                field="reader_options",
-                fix="Leave it out",
-            )
-    if options:
-        try:
-            Consumer({"group.id": group, **options}).close()
-        except (KafkaException, TypeError, ValueError) as error:
-            text = error.args[0].str() if isinstance(error, KafkaException) else str(error)
-            raise PipelineError(text, field="reader_options") from None
-
-
-def refuse_security_names(options: Mapping[str, object], field: str) -> None:
-    """Raise PipelineError for settings of TLS or SASL among librdkafka's: they would secure some connections only."""
-    for name, value in options.items():
-        if not isinstance(name, str) or not _SECURITY.match(name):
-            continue
-        if name == "security.protocol" and str(value).lower() == "plaintext":
-            continue
-        raise PipelineError(
-            f"{name!r} would secure some of the connections only", field=field, fix=f"Use security={{{name!r}: …}}"
-        )
 
 
 def _plain(name: str) -> str:
@@ -234,7 +161,7 @@ def refuse_foreign_names(given: Iterable[str], known: Collection[str]) -> None:
         elif plain in _FOREIGN:
             fix = f"Use {_FOREIGN[plain]}"
         else:
-            fix = f"Did you mean {near[0]}?" if near else "Settings of the tasks' consumers go into reader_options"
+            fix = f"Did you mean {near[0]}?" if near else "Settings of the tasks' reader go into reader_options"
         raise PipelineError("a pipeline has no option of this name", field=name, fix=fix)
 
 

@@ -16,9 +16,12 @@ from pyspark.sql.types import StructType
 
 from roster.assignors import Assignor, as_tuple
 from roster.client import DEFAULT_ASSIGNORS, Admin, UnknownTopicError, UnreachableError
-from roster.records.native import compiled
+from roster.model import parse_addresses
+from roster.records.native import WRITE, compiled
+from roster.records.produce import KafkaWriter
 from roster.security import Security
 from roster.spark.batch import Batch, Progress
+from roster.spark.dead_letters import DEAD_LETTER_SECONDS
 from roster.spark.errors import PipelineError
 from roster.spark.execution import SparkRunner, check_session
 from roster.spark.member_protocol import Membership, group_member
@@ -32,6 +35,7 @@ from roster.spark.options import (
     parse_topics,
 )
 from roster.spark.reader import ReaderConfig
+from roster.spark.reader_options import parse_reader_options
 from roster.spark.reporting import Reporter, enable_logging, level_of
 from roster.spark.run import Run, client_id_of
 from roster.spark.signals import stopping
@@ -134,8 +138,8 @@ class Pipeline:
                 at once.
             security: TLS and SASL of the member and the tasks: settings by their names in Kafka's clients, as in
                 {"security.protocol": "SSL"}, or what `roster.security.load_properties` read; None: PLAINTEXT.
-            reader_options: librdkafka settings of the tasks' consumers; with others than client.id, client.rack and
-                fetch.wait.max.ms librdkafka itself reads, at a fraction of the speed.
+            reader_options: settings of the reader inside the tasks by their names in Kafka's consumers: client.id,
+                client.rack, fetch.max.wait.ms, fetch.max.bytes, max.partition.fetch.bytes.
             on_progress: called with a Progress after each batch, in the running thread.
             log: False for warnings and errors only, or a level ("debug", "warning"); None: the environment's
                 ROSTER_LOG, else True.
@@ -397,6 +401,20 @@ class Pipeline:
                     fix=f"Create it, for example with `roster topics create {options.dead_letter_topic}`",
                 ) from None
 
+    def _dead_letter_writer(self, client_id: str) -> KafkaWriter | None:
+        options = self._options
+        if options.dead_letter_topic is None:
+            return None
+        return KafkaWriter(
+            tuple(parse_addresses(options.bootstrap)),
+            options.dead_letter_topic,
+            client_id=client_id,
+            keep_timestamps=True,
+            timeout=DEAD_LETTER_SECONDS,
+            security=options.security,
+            compiled=compiled(WRITE),
+        )
+
     def _run(self, reporter: Reporter, *, available_now: bool) -> None:
         sink = self._sink
         if sink is None:
@@ -414,9 +432,9 @@ class Pipeline:
             fail_on_data_loss=options.fail_on_data_loss,
             read_timeout_ms=options.read_timeout_ms,
             include_headers=options.include_headers,
-            options=options.reader_options,
+            options=parse_reader_options(options.reader_options),
             security=options.security,
-            dead_letter_topic=options.dead_letter_topic,
+            dead_letters=self._dead_letter_writer(client_id),
             compiled=compiled(),
         )
         runner = SparkRunner(self._spark, config, self._function, self._schema, self._transform)

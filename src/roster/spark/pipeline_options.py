@@ -143,7 +143,8 @@ PIPELINE_OPTIONS = by_name(
         Option(
             "reader_options",
             "dict",
-            "librdkafka settings for the consumers inside the tasks; those that contradict the pipeline are refused",
+            "settings of the reader inside the tasks by their names in Kafka's consumers; those that contradict the "
+            "pipeline are refused",
             None,
         ),
         Option("on_progress", "callable", "called with a `Progress` after each batch, in the pipeline's thread", None),

@@ -17,8 +17,9 @@ from roster.records.native import WRITE, compiled
 from roster.records.produce import KafkaWriter
 from roster.security import Security
 from roster.spark.batch import Batch
+from roster.spark.client_settings import refuse_security_names
 from roster.spark.errors import PipelineError
-from roster.spark.options import check_security, parse_bootstrap, refuse_security_names
+from roster.spark.options import check_security, parse_bootstrap
 from roster.spark.sinks.base import Sink
 from roster.spark.write.producer_options import parse_producer_options
 from roster.spark.write.task import RESULT, TaskWriter, WriteTask
