@@ -6,9 +6,11 @@ STAMP  := $(VENV)/.installed
 OLDEST := .venv-oldest
 CLUSTER := .venv-cluster
 PYTEST_ARGS ?=
-# Leaves out what tests/conftest.py marks; neighbouring tests share a process and its fixtures, and pytest keeps what it compiled.
-UNIT = PYTHONDONTWRITEBYTECODE= HYPOTHESIS_PROFILE=quick $(BIN)/pytest -q --numprocesses auto --dist worksteal \
-	-m "not real and not spark and not process"
+# What needs no more than one process, by the marks that tests/conftest.py sets.
+ALONE := not real and not spark and not process
+# Neighbouring tests share a process and its fixtures, and pytest keeps what it compiled.
+PARALLEL = PYTHONDONTWRITEBYTECODE= $(BIN)/pytest --numprocesses auto --dist worksteal -m "$(ALONE)"
+UNIT = HYPOTHESIS_PROFILE=quick $(PARALLEL) -q
 
 .PHONY: help setup demo cluster unit test test-spark-oldest coverage check bench docs dist clean
 
@@ -33,8 +35,11 @@ cluster: dist  ## a Spark master and two workers on this machine, with the wheel
 unit: setup  ## tests without JVM, Spark and other processes, few examples, parallel: a minute
 	$(UNIT) $(PYTEST_ARGS)
 
-test: setup  ## all tests
-	$(BIN)/pytest $(PYTEST_ARGS)
+test: setup  ## all tests: first those of `make unit`, with all their examples, then the others
+	@status=0; \
+	$(PARALLEL) $(PYTEST_ARGS) || status=$$?; \
+	$(BIN)/pytest -m "not ($(ALONE))" $(PYTEST_ARGS) || status=$$?; \
+	exit $$status
 
 test-spark-oldest: $(OLDEST)/.installed  ## tests of roster.spark on PySpark 4.0
 	$(OLDEST)/bin/pytest $(PYTEST_ARGS) tests/spark/test_pipeline.py tests/spark/test_options.py \

@@ -34,7 +34,7 @@ MARKS = {
     "spark": "spark",
 }
 """The mark of every test that asks for the fixture; a room's own fixture of the same name counts for itself."""
-REAL_TIMEOUT = 300
+REAL_TIMEOUT = 600
 """Seconds: the first test that needs the jars may have to fetch them."""
 STARTS_A_PROGRAM = {"subprocess.Popen", "os.exec", "os.fork", "os.forkpty", "os.posix_spawn", "os.system", "pty.spawn"}
 """Audit events of a new process."""
@@ -168,4 +168,4 @@ def client(request: pytest.FixtureRequest) -> Iterator[MemberFactory]:
         if not member.closed:
             member.send("close")
     for member in opened:
-        member.wait_for(lambda m: m.closed, 15, "error or close after the test")
+        member.wait_for(lambda m: m.closed, clients.PATIENCE, "error or close after the test")

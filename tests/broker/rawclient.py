@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 class RawClient:
     """One connection; responses are read when asked for."""
 
-    def __init__(self, address: tuple[str, int], timeout: float = 20.0) -> None:
+    def __init__(self, address: tuple[str, int], timeout: float = 60.0) -> None:
         self.socket = socket.create_connection(address, timeout=timeout)
         self._correlation = 0
 

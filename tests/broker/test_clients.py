@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from roster.broker import Broker
 
 COUNT = 300
-SECONDS = 30.0
+SECONDS = 90.0
 VALUES = [b"value-%d" % n for n in range(COUNT)]
 
 

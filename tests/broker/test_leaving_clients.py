@@ -79,7 +79,7 @@ class Gate:
         async def held(function: Callable[..., Any], *arguments: Any) -> Any:
             def waiting() -> Any:
                 self.entered.set()
-                assert self._opened.wait(20)
+                assert self._opened.wait(60)
                 return function(*arguments)
 
             return await to_thread(waiting)
@@ -145,7 +145,7 @@ def test_a_change_runs_to_its_end_when_the_client_leaves_while_it_is_written(
         gate = Gate(monkeypatch)
         with RawClient(broker.address) as client:
             client.send(request, version)
-            assert gate.entered.wait(20)
+            assert gate.entered.wait(60)
         until(lambda: any(connection._gone for connection in broker._connections.values()))
         gate.open()
         idle(broker)
@@ -170,12 +170,12 @@ def test_a_change_runs_to_its_end_when_the_broker_stops_while_it_is_written(
         before = in_memory(broker)
         gate = Gate(monkeypatch)
         client.send(request, version)
-        assert gate.entered.wait(20)
+        assert gate.entered.wait(60)
         opener = threading.Thread(
             target=lambda: (until(lambda: any(c._stopping for c in broker._connections.values())), gate.open())
         )
         opener.start()
-    opener.join(20)
+    opener.join(60)
     expected = EXPECTED[change](before)
     assert on_disk(tmp_path) == expected
     with running_broker(tmp_path) as broker, RawClient(broker.address) as client:
@@ -189,7 +189,7 @@ def test_producer_ids_are_reserved_by_one_thread_at_a_time(tmp_path: Path, monke
         gate = Gate(monkeypatch)
         with RawClient(broker.address) as client:
             client.send(request, version)
-            assert gate.entered.wait(20)
+            assert gate.entered.wait(60)
         with RawClient(broker.address) as other:
             other.send(request, version)
             until(lambda: any(connection._gone for connection in broker._connections.values()))

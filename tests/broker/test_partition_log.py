@@ -101,7 +101,7 @@ def test_all_batches_are_read_back_as_sent_after_a_clean_stop_and_after_none(sen
             assert log.high_watermark == log.end_offset == sum(read_header(each).records_count for each in sent)
 
 
-@settings(max_examples=examples(15))
+@settings(max_examples=examples(6))
 @given(batches(max_batches=4), st.binary(max_size=3))
 def test_a_crash_at_every_byte_of_the_tail_loses_only_the_batches_it_hit(sent: list[bytes], garbage: bytes) -> None:
     """Kill the process at any byte of the last write: what was whole stays, the torn rest goes, the log goes on."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 import uuid
 from typing import TYPE_CHECKING, Any
 
@@ -279,12 +278,10 @@ def test_requests_sent_ahead_are_answered_in_their_order(client: RawClient, topi
 def test_a_fetch_waits_for_records_and_answers_as_soon_as_they_are_durable(
     broker: Broker, client: RawClient, topic: str
 ) -> None:
-    client.send(fetch_request(topic, 0, max_wait_ms=20_000), 12)
+    client.send(fetch_request(topic, 0, max_wait_ms=2**31 - 1), 12)
     with RawClient(broker.address) as other:
-        started = time.monotonic()
         produce(other, topic, batch([b"x"]))
         _, response = client.receive(fetch_request(topic, 0), 12)
-    assert time.monotonic() - started < 10
     assert base_offsets(response.responses[0].partitions[0].records) == [0]
 
 

@@ -39,7 +39,7 @@ TRANSACTIONAL = 0x10
 RETRY = {ErrorCode.CONCURRENT_TRANSACTIONS, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.NOT_COORDINATOR}
 
 
-def until(ask: Any, good: Any, seconds: float = 20.0) -> Any:
+def until(ask: Any, good: Any, seconds: float = 60.0) -> Any:
     """Ask until the answer is good."""
     deadline = monotonic() + seconds
     while not good(answer := ask()):

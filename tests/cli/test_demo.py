@@ -57,7 +57,7 @@ def left_behind(tmp_path: Path) -> list[str]:
 
 
 def wait_until_gone(tmp_path: Path) -> list[str]:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     while (found := left_behind(tmp_path)) and time.monotonic() < deadline:
         time.sleep(0.1)
     return found
@@ -79,7 +79,7 @@ def test_a_small_file_counts_once_through_deaths_and_restarts(start, tmp_path):
         assert words in output
     at = {words: float(line.split(" s ")[0]) for line in output.splitlines() for words in MOMENTS if words in line}
     assert at["B is killed"] - at["C 4"] >= 15
-    assert not left_behind(tmp_path)
+    assert not wait_until_gone(tmp_path)
     assert not list((tmp_path / "tmp").iterdir())
 
 
@@ -90,7 +90,7 @@ def test_a_signal_ends_everything_and_removes_the_directory(start, tmp_path, num
     read_until(demo, "application B starts")
     time.sleep(1.0)  # into the JVMs' start
     demo.send_signal(number)
-    output, _ = demo.communicate(timeout=60)
+    output, _ = demo.communicate(timeout=180)
     assert demo.returncode == 130
     assert "Traceback" not in output
     assert not wait_until_gone(tmp_path)

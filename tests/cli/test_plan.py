@@ -597,7 +597,7 @@ def test_lines_are_answered_as_they_come():
             process.stdin.flush()
             assert json.loads(process.stdout.readline())["assignment"] == {"c": {"t": [0]}}
         process.stdin.close()
-        assert process.wait(20) == 0
+        assert process.wait(60) == 0
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ def free_address() -> str:
 
 def wait_until_open(address: str, broker: subprocess.Popen) -> None:
     host, _, port = address.rpartition(":")
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 90
     while time.monotonic() < deadline:
         assert broker.poll() is None, "the broker ended"
         try:
@@ -79,7 +79,7 @@ def run_blocks(text: str, directory: Path, first: str = "") -> str:
     finally:
         if broker is not None:
             broker.send_signal(signal.SIGTERM)
-            broker.wait(30)
+            broker.wait(90)
     assert broker.returncode == 0
     return output
 

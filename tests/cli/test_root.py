@@ -125,7 +125,7 @@ def test_a_real_sigint_ends_a_waiting_command_with_130(tmp_path):
     child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert child.stdout.readline() == "waiting\n"
     os.kill(child.pid, signal.SIGINT)
-    _, err = child.communicate(timeout=30)
+    _, err = child.communicate(timeout=90)
     assert child.returncode == 130
     assert "Traceback" not in err
 

@@ -192,7 +192,7 @@ def test_follow_goes_on_until_ctrl_c(cluster, topic):
         produce(cluster.bootstrap, topic, [{"value": f"v{n}", "partition": n % 2} for n in range(20, 24)])
         assert sorted(json.loads(reader.stdout.readline())["value"] for _ in range(4)) == values(20, 21, 22, 23)
         os.kill(reader.pid, signal.SIGINT)
-        out, err = reader.communicate(timeout=30)
+        out, err = reader.communicate(timeout=90)
     finally:
         reader.kill()
         reader.wait()

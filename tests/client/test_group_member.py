@@ -83,7 +83,7 @@ def _release(member: GroupMember, stop: threading.Event) -> None:
             member.release(now.revoking)
 
 
-def until(member: GroupMember, holds: Callable[[Ownership], bool], timeout: float = 20.0) -> Ownership:
+def until(member: GroupMember, holds: Callable[[Ownership], bool], timeout: float = 60.0) -> Ownership:
     """Wait for an ownership that `holds`."""
     deadline = time.monotonic() + timeout
     now = member.ownership()
@@ -374,7 +374,7 @@ def test_members_with_the_default_assignors_use_cooperative_sticky_until_a_plain
         }
     )
     neighbour.subscribe([topic])
-    deadline = time.monotonic() + 40
+    deadline = time.monotonic() + 90
     shares: list[int] = []
     while sorted(shares) != [1, 1, 2]:
         neighbour.poll(0.1)

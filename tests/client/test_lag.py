@@ -42,7 +42,7 @@ def fill(address: str, topic: str, records: dict[int, int]) -> None:
     for partition, most in records.items():
         for number in range(most):
             producer.produce(topic, str(number), partition=partition)
-    assert producer.flush(20) == 0
+    assert producer.flush(60) == 0
 
 
 @pytest.fixture
@@ -61,7 +61,7 @@ def make(address: str, topic: str) -> Iterator[Callable[..., GroupMember]]:
             stack.callback(thread.join, 5)
             stack.callback(stop.set)
             thread.start()
-            member.start(20)
+            member.start(60)
             return member
 
         yield build
@@ -79,7 +79,7 @@ def _release(member: GroupMember, stop: threading.Event) -> None:
 
 def split(members: list[GroupMember]) -> list[set[int]]:
     """The partition numbers of each member once each has some and all are given out."""
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while True:
         owned = [{p.partition for p in member.ownership().partitions} for member in members]
         if all(owned) and sorted(p for numbers in owned for p in numbers) == [0, 1, 2]:
@@ -90,7 +90,7 @@ def split(members: list[GroupMember]) -> list[set[int]]:
 
 def rest(members: list[GroupMember], partitions: int) -> None:
     """Wait until all partitions are given out and none is being given up."""
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while True:
         owned = [member.ownership() for member in members]
         if sum(len(each.partitions) for each in owned) == partitions and not any(each.revoking for each in owned):
@@ -137,7 +137,7 @@ def test_when_offsets_cannot_be_had_the_group_is_assigned_all_the_same(
 def test_capacity_counts(make: Callable[..., GroupMember]) -> None:
     """The big one is due 2.7 of 3 partitions, the small one 0.3: rounded, two or three and none or one."""
     big, small = make(capacity=9), make()
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while sum(len(m.ownership().partitions) for m in (big, small)) != 3 or big.ownership().revoking:
         assert time.monotonic() < deadline
         time.sleep(0.05)

@@ -165,7 +165,7 @@ def test_roster_members_share_commit_and_take_over(apache_kafka: Any, assignor: 
         releasing = threading.Thread(target=release, daemon=True)
         releasing.start()
         two = stack.enter_context(GroupMember(apache_kafka.bootstrap, group, [topic], **options))
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while len(two.ownership().partitions) != PARTITIONS // 2:
             assert time.monotonic() < deadline
             time.sleep(0.02)

@@ -211,7 +211,7 @@ def test_a_leader_that_cannot_have_offsets_assigns_all_the_same() -> None:
         max_size=10,
     ),
 )
-@settings(max_examples=examples(100))
+@settings(max_examples=examples(40))
 def test_a_group_goes_over_to_range_for_a_neighbour_that_knows_nothing_else_and_back(
     seed: int, faults: Faults, actions: list[tuple[str, int, int]]
 ) -> None:

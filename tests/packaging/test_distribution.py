@@ -40,7 +40,7 @@ importlib.util.find_spec = lambda name, package=None: None if name in {names!r} 
 def without(names: set[str], script: str) -> subprocess.CompletedProcess[str]:
     """Run a script in an interpreter that cannot import `names`."""
     code = BLOCKED.format(names=names) + script
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
 
 
 def modules_of(extra: str) -> set[str]:
@@ -204,7 +204,7 @@ def test_the_reading_task_works_from_a_zip_file_as_spark_ships_it(tmp_path: Path
         env={**os.environ, "PYTHONPATH": archive},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=120,
         check=False,
     )
     assert answer.returncode == 0, answer.stderr

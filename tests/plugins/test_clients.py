@@ -18,11 +18,11 @@ from roster.plugins import aiokafka as for_aiokafka
 from roster.plugins import kafka_python as for_kafka_python
 from roster.wire.consumer.messages import Subscription, encode_subscription
 from roster.wire.consumer.user_data import encode_sticky_user_data
-from roster.wire.messages import JoinGroupRequest
+from roster.wire.messages import JoinGroupRequest, LeaveGroupRequest
 from tests.broker.rawclient import RawClient
 from tests.real.realparts.clients import Member
 
-PATIENCE = 40.0
+PATIENCE = 90.0
 QUICK = {"session_timeout_ms": 10_000, "heartbeat_interval_ms": 100, "auto_offset_reset": "earliest"}
 
 
@@ -228,6 +228,9 @@ class RawMember:
         self._client.send(self._request, 5)
 
     def close(self) -> None:
+        """Leave, lest the others' next rebalance wait for the end of the session."""
+        leave = LeaveGroupRequest(group_id=self._request.group_id, member_id=self._request.member_id)
+        self._client.send(leave, 1)
         self._client.socket.close()
 
 

@@ -38,7 +38,7 @@ class Producer:
             told = self.x.ask(api, version, via=self.via, **fields)
             return None if codes(told) & NOT_READY else told
 
-        return wait_until(answer, 10, "transactions stay concurrent")
+        return wait_until(answer, 60, "transactions stay concurrent")
 
     def call(self, label: str, api: str, version: int, **fields: Any) -> Any:
         told = self.settled(api, version, **fields)
@@ -95,7 +95,7 @@ class Producer:
         return self.call(label, "TxnOffsetCommit", version, **fields)
 
     def describe(self, label: str) -> None:
-        told = wait_until(self._still, 10, "a transaction does not complete")
+        told = wait_until(self._still, 60, "a transaction does not complete")
         state = told["transaction_states"][0]
         state["transaction_start_time_ms"] = state["transaction_start_time_ms"] > 0
         for topic in state["topics"]:
@@ -192,7 +192,7 @@ def until_stable(x: Exchange, topic: str) -> None:
     def stable() -> bool:
         return codes(x.ask("OffsetFetch", 7, group_id=x.group, topics=topics, require_stable=True)) == {0}
 
-    wait_until(stable, 10, "offsets stay pending")
+    wait_until(stable, 60, "offsets stay pending")
 
 
 def settle(x: Exchange, topic: str, partition: int = 0) -> None:
@@ -207,7 +207,7 @@ def settle(x: Exchange, topic: str, partition: int = 0) -> None:
         one, other = (told["topics"][0]["partitions"][0]["offset"] for told in found)
         return one == other
 
-    wait_until(stable, 15, "a transaction stays open")
+    wait_until(stable, 60, "a transaction stays open")
 
 
 @scenario(

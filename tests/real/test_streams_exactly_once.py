@@ -18,7 +18,7 @@ SOURCE = Path(__file__).parent / "streams" / "WordCount.java"
 WORDS = ("alpha", "beta", "gamma", "delta")
 PATIENCE = 90
 
-pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.real, pytest.mark.timeout(600)]
 
 
 @pytest.fixture(scope="module")

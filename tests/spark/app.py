@@ -58,6 +58,7 @@ def main() -> None:
         spark_sql_shuffle_partitions=1,
         spark_driver_memory="512m",
         spark_executor_memory="512m",
+        spark_executor_cores=1,
     )
     spark.sparkContext.setLogLevel("ERROR")
     pipeline = (

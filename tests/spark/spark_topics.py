@@ -44,14 +44,14 @@ class Topics:
             producer.produce(topic, b"%d" % number, b"k%d" % (number % 7), partition=number % partitions, **more)
             if number % 1000 == 0:
                 producer.poll(0)
-        assert producer.flush(30) == 0
+        assert producer.flush(120) == 0
 
     def fill_one(self, topic: str, partition: int, records: int) -> None:
         """Append so many records to one partition."""
         producer = Producer({"bootstrap.servers": self.bootstrap, "linger.ms": 20, "log_level": 2})
         for number in range(records):
             producer.produce(topic, b"%d" % number, partition=partition)
-        assert producer.flush(30) == 0
+        assert producer.flush(120) == 0
 
     def ends(self, topic: str) -> dict[TopicPartition, int]:
         count = self.admin.list_topics()[topic]

@@ -8,6 +8,7 @@ Prints the master's address once every worker has registered, and ends the clust
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import re
 import signal
@@ -47,6 +48,17 @@ class Standalone:
         for process in reversed(self._processes):
             os.killpg(process.pid, signal.SIGTERM)
             process.wait(30)
+
+    def executors(self) -> list[int]:
+        """Process ids of the executors that the workers run at the moment."""
+        sessions = {process.pid for process in self._processes}
+        found = []
+        for path in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):  # it has ended
+                ours = os.getsid(int(path.name)) in sessions
+                if ours and b"CoarseGrainedExecutorBackend" in (path / "cmdline").read_bytes():
+                    found.append(int(path.name))
+        return found
 
     def _start(self, part: str, *arguments: str, number: int = 0) -> Path:
         """Start a master or a worker; returns its log."""

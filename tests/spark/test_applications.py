@@ -23,11 +23,12 @@ from tests.spark.spark_topics import until
 from tests.spark.standalone import Standalone
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Sequence
 
+    from roster.client import MemberDescription
     from tests.spark.spark_topics import Topics
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
 START_SECONDS = 300
 
@@ -76,35 +77,8 @@ class Application:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, number)
 
-    def executors(self) -> list[int]:
-        """Process ids of the executors that run as processes of their own."""
-        found = []
-        for path in Path("/proc").glob("[0-9]*"):
-            with contextlib.suppress(OSError):  # it has ended
-                ours = os.getsid(int(path.name)) == self.process.pid
-                if ours and b"CoarseGrainedExecutorBackend" in (path / "cmdline").read_bytes():
-                    found.append(int(path.name))
-        return found
-
-    def stop(self) -> None:
-        """SIGTERM to the driver, as a supervisor sends it."""
-        self.process.send_signal(signal.SIGTERM)
-
-    def ends(self, seconds: float = 60) -> int:
+    def ends(self, seconds: float = START_SECONDS) -> int:
         return self.process.wait(seconds)
-
-
-@pytest.fixture
-def group() -> str:
-    return f"app-{uuid.uuid4().hex[:8]}"
-
-
-@pytest.fixture
-def hold(tmp_path: Path) -> Iterator[Path]:
-    """While this file exists, tasks wait."""
-    path = tmp_path / "hold"
-    yield path
-    path.unlink(missing_ok=True)
 
 
 def until_held(hold: Path, more: Callable[[], object]) -> None:
@@ -143,118 +117,126 @@ def both_have_a_share(topics: Topics, group: str) -> None:
     until(lambda: topics.exists(group) and shared(), START_SECONDS, "both applications have partitions")
 
 
-def test_killed_mid_batch_and_taken_over_no_record_is_lost_or_doubled(
-    topics: Topics, group: str, hold: Path, tmp_path: Path
-) -> None:
-    topic, out = topics.create(4), tmp_path / "out"
-    common = [topics.bootstrap, group, topic, str(out), "--most", "900"]
+class Story:
+    """One group on one topic, and the output directory that its applications share."""
+
+    def __init__(self, topics: Topics, partitions: int, folder: Path) -> None:
+        self.topics, self._partitions, self._folder = topics, partitions, folder
+        self.topic, self.group = topics.create(partitions), f"app-{uuid.uuid4().hex[:8]}"
+        self.out = folder / "out"
+
+    def application(self, name: str, hold: Path, *more: str) -> Application:
+        """Start one; its tasks wait while `hold` exists."""
+        arguments = [self.topics.bootstrap, self.group, self.topic, str(self.out), "--hold", str(hold), *more]
+        return Application(*arguments, log=self._folder / f"{name}.log")
+
+    def fill(self, records: int) -> None:
+        self.topics.fill(self.topic, self._partitions, records)
+
+    def hold(self, hold: Path) -> None:
+        """Return once the application of that file is held in a batch."""
+        hold.touch()
+        until_held(hold, lambda: self.fill(400))
+
+    def until_all_is_committed(self) -> None:
+        topics = self.topics
+        until(lambda: topics.committed(self.group) == topics.ends(self.topic), START_SECONDS, "all is committed")
+
+    def members(self) -> Sequence[MemberDescription]:
+        return self.topics.admin.describe_group(self.group).members
+
+    def assert_exact(self) -> None:
+        """Every record counts, and counts once."""
+        assert counted(self.out) == self.topics.everything(self.topic)
+
+
+def test_paused_killed_and_restarted_mid_batch_no_record_is_lost_or_doubled(topics: Topics, tmp_path: Path) -> None:
+    story = Story(topics, 4, tmp_path)
+    holds = [tmp_path / "hold-first", tmp_path / "hold-second"]
     with (
-        Application(*common, "--hold", str(hold), log=tmp_path / "a.log") as first,
-        Application(*common, log=tmp_path / "b.log") as second,
+        story.application("first", holds[0]) as first,
+        story.application("second", holds[1]) as second,
     ):
-        both_have_a_share(topics, group)
-        topics.fill(topic, 4, 4000)
+        both_have_a_share(topics, story.group)
+        story.fill(4000)
         first.hears("done")
-        hold.touch()
-        until_held(hold, lambda: topics.fill(topic, 4, 400))
-        os.kill(first.process.pid, signal.SIGKILL)  # the driver alone: what else it started must find out for itself
-        assert first.ends() == -signal.SIGKILL
-        until(lambda: topics.committed(group) == topics.ends(topic), 90, "the other application takes over")
-        second.stop()
-        second.hears("end")
-        assert second.ends() == 0
-    assert counted(out) == topics.everything(topic)
-    assert ParquetSink(str(out)).positions() == topics.ends(topic)
-    assert topics.admin.describe_group(group).members == []
+        paused_until_its_partitions_moved(story, first, holds[0])
+        driver_killed(story, first, holds[0])
+        all_killed(story, second, holds[1])
+    with story.application("restarted", holds[0], "--most", "100") as restarted:
+        story.until_all_is_committed()
+        story.assert_exact()
+        finished_by_ctrl_c(story, restarted, holds[0])
+    assert topics.committed(story.group) == ParquetSink(str(story.out)).positions()
+    assert story.members() == []
 
 
-def test_killed_mid_batch_and_restarted_no_record_is_lost_or_doubled_and_ctrl_c_finishes_the_batch(
-    topics: Topics, group: str, hold: Path, tmp_path: Path
-) -> None:
-    topic, out = topics.create(2, 500), tmp_path / "out"
-    common = [topics.bootstrap, group, topic, str(out), "--most", "200", "--hold", str(hold)]
-    with Application(*common, log=tmp_path / "a.log") as first:
-        first.hears("done")
-        hold.touch()
-        until_held(hold, lambda: topics.fill(topic, 2, 300))
-        first.signal(signal.SIGKILL)
-        first.ends()
+def paused_until_its_partitions_moved(story: Story, paused: Application, hold: Path) -> None:
+    """Paused mid-batch and awake again after a take-over, it writes nothing more under its old member id."""
+    story.hold(hold)
+    paused.signal(signal.SIGSTOP)
     hold.unlink()
-    with Application(*common, log=tmp_path / "b.log") as again:
-        until(lambda: topics.committed(group) == topics.ends(topic), START_SECONDS, "the application goes on")
-        assert counted(out) == topics.everything(topic)
-        hold.touch()
-        before = topics.ends(topic)
-        topics.fill(topic, 2, 500)
-        until_held(hold, lambda: None)
-        again.signal(signal.SIGINT)  # a terminal sends it to the whole process group
-        hold.unlink()
-        again.hears("end")
-        assert again.ends() == 0
-    assert topics.committed(group) == ParquetSink(str(out)).positions()
-    assert len(counted(out)) == sum(before.values()) + 200, "the batch in flight counts, no other follows"
-    assert topics.admin.describe_group(group).members == []
+    story.until_all_is_committed()
+    until(lambda: len(story.members()) == 1, START_SECONDS, "the other application is alone")
+    (owner,) = story.members()
+    story.assert_exact()
+    known = entries(story.out)
+    old_ids = {entry["member"] for entry in known} - {owner.member_id}
+    assert old_ids
+    paused.signal(signal.SIGCONT)
+    both_have_a_share(story.topics, story.group)
+    story.fill(1000)
+    story.until_all_is_committed()
+    assert not old_ids & {entry["member"] for entry in entries(story.out)[len(known) :]}
+    story.assert_exact()
 
 
-def test_a_paused_application_that_wakes_up_after_its_partitions_moved_writes_nothing_more(
-    topics: Topics, group: str, hold: Path, tmp_path: Path
-) -> None:
-    topic, out = topics.create(4), tmp_path / "out"
-    common = [topics.bootstrap, group, topic, str(out)]
-    with (
-        Application(*common, "--hold", str(hold), log=tmp_path / "a.log") as paused,
-        Application(*common, log=tmp_path / "b.log") as other,
-    ):
-        both_have_a_share(topics, group)
-        topics.fill(topic, 4, 1000)
-        paused.hears("done")
-        hold.touch()
-        until_held(hold, lambda: topics.fill(topic, 4, 400))
-        paused.signal(signal.SIGSTOP)
-        hold.unlink()
-        until(lambda: topics.committed(group) == topics.ends(topic), 90, "the other application takes over")
-        (owner,) = topics.admin.describe_group(group).members
-        assert counted(out) == topics.everything(topic)
-        old_ids = {entry["member"] for entry in entries(out)} - {owner.member_id}
-        known = len(entries(out))
-        paused.signal(signal.SIGCONT)
-        until(lambda: len(topics.admin.describe_group(group).members) == 2, 60, "the paused one joins again")
-        topics.fill(topic, 4, 1000)
-        until(lambda: topics.committed(group) == topics.ends(topic), 60)
-        assert not old_ids & {entry["member"] for entry in entries(out)[known:]}, "nothing more under the old member id"
-        for application in (paused, other):
-            application.stop()
-        for application in (paused, other):
-            application.hears("end")
-            assert application.ends() == 0
-    assert counted(out) == topics.everything(topic)
+def driver_killed(story: Story, killed: Application, hold: Path) -> None:
+    """The driver's process alone: what else it started must find out for itself."""
+    story.hold(hold)
+    os.kill(killed.process.pid, signal.SIGKILL)
+    assert killed.ends() == -signal.SIGKILL
+    story.until_all_is_committed()
+    story.assert_exact()
+    hold.unlink()
 
 
-@pytest.mark.timeout(560)
-def test_an_executor_killed_mid_batch_leaves_the_output_exact(
-    topics: Topics, group: str, hold: Path, tmp_path: Path
-) -> None:
-    topic, out = topics.create(3, 3000), tmp_path / "out"
-    common = [topics.bootstrap, group, topic, str(out), "--most", "2000", "--available-now", "--hold", str(hold)]
+def all_killed(story: Story, killed: Application, hold: Path) -> None:
+    """The group's last application, whose batch nothing but its successor can finish."""
+    story.hold(hold)
+    killed.signal(signal.SIGKILL)
+    killed.ends()
+    assert story.topics.committed(story.group) != story.topics.ends(story.topic)
+    hold.unlink()
+
+
+def finished_by_ctrl_c(story: Story, application: Application, hold: Path) -> None:
+    """The batch in flight counts, and the rest is left."""
     hold.touch()
-    with Application(*common, "--master", "local-cluster[2,1,512]", log=tmp_path / "a.log") as application:
-        # Three JVMs start one after the other before the first batch.
-        application.hears("batch", 300)
-        until_held(hold, lambda: None)
-        executors = application.executors()
-        assert len(executors) == 2
-        os.kill(executors[0], signal.SIGKILL)
-        hold.unlink()
-        application.hears("end", 200)
-        assert application.ends() == 0
-    assert counted(out) == topics.everything(topic)
+    before = story.topics.ends(story.topic)
+    story.fill(500)
+    until_held(hold, lambda: None)
+    application.signal(signal.SIGINT)  # a terminal sends it to the whole process group
+    hold.unlink()
+    application.hears("end")
+    assert application.ends() == 0
+    assert 0 < len(counted(story.out)) - sum(before.values()) < 500
 
 
-def test_a_standalone_master_and_worker_started_from_the_wheel(topics: Topics, group: str, tmp_path: Path) -> None:
-    topic, out = topics.create(2, 1000), tmp_path / "out"
-    with Standalone(tmp_path) as cluster:
-        common = [topics.bootstrap, group, topic, str(out), "--available-now"]
-        with Application(*common, "--master", cluster.master, log=tmp_path / "a.log") as application:
+def test_an_executor_of_a_standalone_cluster_killed_mid_batch_leaves_the_output_exact(
+    topics: Topics, tmp_path: Path
+) -> None:
+    story, hold = Story(topics, 3, tmp_path), tmp_path / "hold"
+    story.fill(3000)
+    hold.touch()
+    with Standalone(tmp_path, cores=2, memory="2g") as cluster:
+        more = ("--most", "2000", "--available-now", "--master", cluster.master)
+        with story.application("application", hold, *more) as application:
+            until_held(hold, lambda: None)
+            executors = cluster.executors()
+            assert len(executors) == 2
+            os.kill(executors[0], signal.SIGKILL)
+            hold.unlink()
             application.hears("end")
             assert application.ends() == 0
-    assert counted(out) == topics.everything(topic)
+    story.assert_exact()

@@ -40,7 +40,7 @@ class Named(Assignor):
         self.received.append(({p.partition for p in partitions}, user_data))
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(600)
 def test_applications_share_a_topic_by_an_assignor_of_their_own(
     spark: SparkSession, topics: Topics, tmp_path: Path
 ) -> None:
@@ -57,6 +57,6 @@ def test_applications_share_a_topic_by_an_assignor_of_their_own(
     assert topics.admin.describe_group(group).protocol == "named"
     for pipeline in shared:
         pipeline.stop()
-    assert all(pipeline.wait(30) for pipeline in shared)
+    assert all(pipeline.wait(120) for pipeline in shared)
     rows = spark.read.parquet(str(tmp_path)).select("partition", "offset").collect()
     assert sorted((row.partition, row.offset) for row in rows) == topics.everything(topic)

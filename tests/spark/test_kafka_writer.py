@@ -21,7 +21,7 @@ from roster.wire.compression import Compression
 if TYPE_CHECKING:
     from tests.spark.spark_topics import Topics
 
-pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.process, pytest.mark.timeout(600)]
 
 SCHEMA = pa.schema(
     [

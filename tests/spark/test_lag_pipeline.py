@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
     from roster.spark.options import Options
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
 
 def stop(pipelines: list[Pipeline]) -> None:
     """All at once, then wait for each."""
     for pipeline in pipelines:
         pipeline.stop()
-    assert all(pipeline.wait(30) for pipeline in pipelines)
+    assert all(pipeline.wait(120) for pipeline in pipelines)
 
 
 def test_two_applications_share_a_topic_by_lag(spark: SparkSession, topics: Topics, tmp_path: Path) -> None:

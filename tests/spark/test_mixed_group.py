@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(600)
 OTHERS = ("java", "kafka-python")
 
 
@@ -80,6 +80,6 @@ def test_any_of_them_leads_and_who_leaves_is_taken_over_at_the_committed_offsets
                 assert mine == set(range(15, 20)), "taken over from the committed offsets"
     finally:
         pipeline.stop()
-        assert pipeline.wait(60)
+        assert pipeline.wait(120)
     found = spark.read.parquet(str(tmp_path)).select("partition", "offset")
     assert found.count() == found.distinct().count(), "nothing twice"

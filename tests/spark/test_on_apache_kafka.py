@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(600)
 
 
 @pytest.fixture(scope="module")
@@ -139,6 +139,6 @@ def test_a_group_shared_with_another_client_hands_over_at_the_committed_offsets(
     kafka.fill(topic, 4, 400)
     until(lambda: kafka.committed(group) == kafka.ends(topic))
     pipeline.stop()
-    assert pipeline.wait(60)
+    assert pipeline.wait(120)
     rows = [(row.partition, row.offset) for row in spark.read.parquet(str(tmp_path)).collect()]
     assert sorted(rows + theirs) == kafka.everything(topic)

@@ -220,7 +220,7 @@ def test_several_pipelines_in_one_driver(spark: SparkSession, topics: Topics, gr
     until(lambda: len(topics.admin.describe_group(group).members) == 2)
     for pipeline in [*shared, other]:
         pipeline.stop()
-    assert all(pipeline.wait(30) for pipeline in [*shared, other])
+    assert all(pipeline.wait(120) for pipeline in [*shared, other])
     for out in ("shared", "other"):
         assert pairs(spark.read.parquet(str(tmp_path / out))) == topics.everything(topic)
     assert topics.admin.describe_group(group).members == [], "they have left"
@@ -248,7 +248,7 @@ def test_new_partitions_and_new_topics_are_picked_up(
     second = topics.create(1, 10, name=name)
     until(lambda: topics.committed(group) == {**topics.ends(first), **topics.ends(second)})
     pipeline.stop()
-    assert pipeline.wait(30)
+    assert pipeline.wait(120)
     assert spark.read.parquet(str(tmp_path)).count() == 30
 
 
@@ -305,7 +305,7 @@ def test_a_batch_that_outlasts_the_rebalance_timeout_is_cancelled_and_handed_ove
         until(lambda: ParquetSink(str(tmp_path / "out")).positions() == {kept: 50})
     until(lambda: topics.committed(group) == topics.ends(topic))
     pipeline.stop()
-    assert pipeline.wait(30)
+    assert pipeline.wait(120)
     assert pairs(spark.read.parquet(str(tmp_path / "out"))) == topics.everything(topic)
 
 
@@ -330,7 +330,7 @@ def test_a_broker_killed_and_restarted_costs_no_record_and_doubles_none(
         topics.fill(topic, 2, 200)
         until(lambda: topics.committed(group) == topics.ends(topic))
         pipeline.stop()
-        assert pipeline.wait(30)
+        assert pipeline.wait(120)
         assert pairs(spark.read.parquet(str(tmp_path / "out"))) == topics.everything(topic)
 
 
@@ -493,7 +493,7 @@ def test_a_pipeline_shows_how_it_stands_and_can_be_started_again(
         (member,) = topics.admin.describe_group(group).members
         assert member.client_id == "roster-tests", "the application's name"
         pipeline.stop()
-        assert pipeline.wait(30)
+        assert pipeline.wait(120)
         assert (pipeline.status, pipeline.is_active) == ("stopped", False)
         topics.fill(topic, 2, 10)
     assert f"{group}: stopped reason=stop() batches=" in caplog.text
@@ -520,7 +520,7 @@ def test_stopped_while_no_broker_answers_it_ends_at_once_and_well(spark: SparkSe
     pipeline = Pipeline(spark, "127.0.0.1:1", group, ["t"], start_timeout_ms=2**31 - 1).foreach_batch(print).start()
     until(lambda: pipeline.status == "joining")
     pipeline.stop()
-    assert pipeline.wait(30)
+    assert pipeline.wait(120)
     assert (pipeline.status, pipeline.exception) == ("stopped", None)
 
 

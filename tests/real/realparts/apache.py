@@ -12,7 +12,7 @@ from time import monotonic
 from tests.real.realparts import jvm
 from tests.real.realparts.cluster import Cluster
 
-START_TIMEOUT = 60.0
+START_TIMEOUT = 180.0
 
 DAY_MS = 24 * 60 * 60 * 1000
 """Until retention is first looked at: scripts send records of fixed old times, which it would delete half way."""

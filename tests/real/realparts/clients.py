@@ -24,6 +24,9 @@ from tests.real.realparts.cluster import Partition
 
 _ids = itertools.count(1)
 
+PATIENCE = 60.0
+"""Seconds: far more than anything takes on a busy machine."""
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -92,7 +95,7 @@ class Member:
             self.events.append(event)
             self._news.notify_all()
 
-    def wait_for(self, condition: Callable[[Member], Any], timeout: float = 20.0, what: str = "") -> Any:
+    def wait_for(self, condition: Callable[[Member], Any], timeout: float = PATIENCE, what: str = "") -> Any:
         """Wait until the condition holds on this member; AssertionError with its story otherwise."""
         deadline = monotonic() + timeout
         with self._news:
@@ -117,13 +120,13 @@ class Member:
     def send(self, command: str) -> None:
         raise NotImplementedError
 
-    def commit(self, timeout: float = 20.0) -> dict[Partition, int]:
+    def commit(self, timeout: float = PATIENCE) -> dict[Partition, int]:
         """Commit the positions of all owned partitions; AssertionError if the group refuses."""
         done = self.try_commit(timeout)
         assert done["error"] is None, (self.id, done)
         return {(topic, partition): offset for topic, partition, offset in done["offsets"]}
 
-    def try_commit(self, timeout: float = 20.0) -> dict[str, Any]:
+    def try_commit(self, timeout: float = PATIENCE) -> dict[str, Any]:
         """Commit and return the outcome: `offsets` and `error` (None or the library's words)."""
         before = self.names().count("committed")
         self.send("commit")
@@ -137,13 +140,13 @@ class Member:
     def resume(self) -> None:
         self.send("resume")
 
-    def close(self, timeout: float = 20.0) -> None:
+    def close(self, timeout: float = PATIENCE) -> None:
         """Leave the group and close; static members stay in it."""
         if not self.closed:
             self.send("close")
             self.wait_for(lambda m: m.closed, timeout, "close")
 
-    def abandon(self, timeout: float = 20.0) -> None:
+    def abandon(self, timeout: float = PATIENCE) -> None:
         """Close without telling the group (Java only)."""
         self.send("abandon")
         self.wait_for(lambda m: m.closed, timeout, "abandon")
@@ -164,7 +167,7 @@ class Host:
         self._answered = threading.Condition()
         self._writing = threading.Lock()
         threading.Thread(target=self._read, name=f"host-{self.process.pid}", daemon=True).start()
-        if not self._ready.wait(30):
+        if not self._ready.wait(PATIENCE):
             self.stop()
             raise RuntimeError(f"{command[0]} did not come up: {log.read_text(errors='replace')[-2000:]}")
 
@@ -196,7 +199,7 @@ class Host:
         self._members[member.id] = member
         self.tell({"id": member.id, "do": "open", "config": member.config()})
 
-    def ask(self, timeout: float = 30.0, **question: Any) -> dict[str, Any]:
+    def ask(self, timeout: float = PATIENCE, **question: Any) -> dict[str, Any]:
         """A question for the host's admin desk (Java); AdminError with the client's own words if it failed."""
         identity = f"question-{next(_ids)}"
         self.tell({"id": identity, "do": "admin", **question})

@@ -23,7 +23,7 @@ def unique(stem: str) -> str:
     return f"{stem}-{os.getpid():x}-{next(_numbers)}"
 
 
-def wait_until(condition: Callable[[], T], timeout: float = 20.0, saying: Callable[[], object] | str = "") -> T:
+def wait_until(condition: Callable[[], T], timeout: float = 60.0, saying: Callable[[], object] | str = "") -> T:
     """Ask until the answer is true, then return it; AssertionError with `saying` once `timeout` seconds are over."""
     deadline = monotonic() + timeout
     while not (answer := condition()):
@@ -61,9 +61,9 @@ class Cluster:
     def create_topic(self, stem: str = "topic", partitions: int = 4, records: int = 0) -> str:
         """A new topic under a name of its own, with `records` records in each partition."""
         name = unique(stem)
-        self.admin.create_topics([NewTopic(name, partitions, 1)])[name].result(20)
+        self.admin.create_topics([NewTopic(name, partitions, 1)])[name].result(60)
         wait_until(
-            lambda: len(self.admin.list_topics(topic=name, timeout=5).topics[name].partitions) == partitions,
+            lambda: len(self.admin.list_topics(topic=name, timeout=30).topics[name].partitions) == partitions,
             saying=f"{name} is not in the metadata",
         )
         if records:
@@ -72,7 +72,7 @@ class Cluster:
 
     def add_partitions(self, topic: str, total: int) -> None:
         """Grow a topic to `total` partitions."""
-        self.admin.create_partitions([NewPartitions(topic, total)])[topic].result(20)
+        self.admin.create_partitions([NewPartitions(topic, total)])[topic].result(60)
 
     def produce(self, counts: Mapping[Partition, int]) -> None:
         """Append that many records to each partition and wait until all are acknowledged."""
@@ -92,7 +92,7 @@ class Cluster:
 
     def group(self, group: str) -> Any:
         """librdkafka's description of a group."""
-        return self.admin.describe_consumer_groups([group])[group].result(20)
+        return self.admin.describe_consumer_groups([group])[group].result(60)
 
     def group_state(self, group: str) -> str:
         """The group's state in words: STABLE, EMPTY, …"""
@@ -109,4 +109,4 @@ class Cluster:
     def committed(self, group: str) -> dict[Partition, int]:
         """The offsets the group committed."""
         asked = self.admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)])
-        return {(part.topic, part.partition): part.offset for part in asked[group].result(20).topic_partitions}
+        return {(part.topic, part.partition): part.offset for part in asked[group].result(60).topic_partitions}

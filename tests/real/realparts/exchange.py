@@ -25,7 +25,7 @@ import pytest
 from tests.real.realparts.cluster import Cluster, unique, wait_until
 
 Fields = dict[str, Any]
-ANSWER_TIMEOUT = 15.0
+ANSWER_TIMEOUT = 60.0
 UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 NO_ID = "00000000-0000-0000-0000-000000000000"
 

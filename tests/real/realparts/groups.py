@@ -19,7 +19,7 @@ def none_failed(members: Sequence[Member]) -> None:
     assert not failed, failed
 
 
-def shared_out(members: Sequence[Member], wanted: Iterable[Partition], timeout: float = 40.0) -> None:
+def shared_out(members: Sequence[Member], wanted: Iterable[Partition], timeout: float = 90.0) -> None:
     """Wait until the members own these partitions, each exactly one, as evenly as counts allow."""
     everything = set(wanted)
     low, extra = divmod(len(everything), len(members))
@@ -33,7 +33,7 @@ def shared_out(members: Sequence[Member], wanted: Iterable[Partition], timeout: 
     wait_until(fair, timeout, lambda: f"sharing {len(everything)} partitions: {list(members)}")
 
 
-def consumed_up_to(members: Sequence[Member], ends: dict[Partition, int], timeout: float = 30.0) -> None:
+def consumed_up_to(members: Sequence[Member], ends: dict[Partition, int], timeout: float = 90.0) -> None:
     """Wait until the members, whichever it was, have consumed each partition up to that offset."""
 
     def done() -> bool:

@@ -187,7 +187,7 @@ class SecuredKafka(ApacheKafka):
             for operation in operations
         ]
         for done in self.admin.create_acls(acls).values():
-            done.result(20)
+            done.result(60)
 
     def _allow(self) -> None:
         everything = (AclOperation.READ, AclOperation.WRITE, AclOperation.CREATE, AclOperation.DELETE)
