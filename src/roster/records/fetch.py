@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
 
@@ -18,7 +19,9 @@ from roster.wire import WireError
 from roster.wire.columns.reader import Kernel, RecordColumns
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
+
+    OnSilence: TypeAlias = Callable[[float, str, list[str]], None]
 
 _ROWS_PER_BATCH = 16_000
 _LONGEST_WAIT = 1.0
@@ -54,18 +57,27 @@ def read_ranges(
     timeout: float = 60.0,
     shipped: Compiled | None = None,
     security: Security = PLAINTEXT,
+    on_silence: OnSilence | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """All records of the ranges (topic, partition, start, end), each of another partition, in order within one.
 
-    `timeout` is how many seconds may pass without progress. Raises FetchError when they do, when records are gone,
-    damaged or may not be read, and when a broker refuses the login that `security` asks for. `shipped` is code that was
-    compiled elsewhere.
+    `timeout` is how many seconds may pass without progress. With `on_silence` there is no such limit, and few records
+    are not held back for more of them: it is called about once a second while nothing comes, with the seconds since
+    the last record, the problem of a connection ("" if there is none) and the ranges not at their end.
+
+    Raises FetchError when the time is over, when records are gone, damaged or may not be read, and when a broker
+    refuses the login that `security` asks for. `shipped` is code that was compiled elsewhere.
     """
     key = (os.getpid(), tuple(bootstrap), client_id, settings.rack, security)
     session = _sessions.pop(key, None) or _Session(Connections(client_id, security=security), list(bootstrap))
     try:
         loops = kernel(shipped)
-        yield from _merged(_batches(session, loops, ranges, settings, headers=headers, timeout=timeout))
+        decisions = Ranges(loops, ranges, settings, session.knowledge)
+        if on_silence is None:
+            fail = functools.partial(_fail_after, timeout)
+            yield from _merged(_batches(session, loops, decisions, headers, fail, max(timeout / 2, 0.01)))
+        else:
+            yield from _batches(session, loops, decisions, headers, on_silence)
     except WireError as error:
         raise FetchError(str(error)) from error
     finally:
@@ -79,20 +91,18 @@ def read_ranges(
 def _batches(
     session: _Session,
     loops: Kernel,
-    wanted: Sequence[tuple[str, int, int, int]],
-    settings: Settings,
-    *,
+    ranges: Ranges,
     headers: bool,
-    timeout: float,
+    on_silence: OnSilence,
+    longest: float = _LONGEST_WAIT,
 ) -> Iterator[pa.RecordBatch]:
-    ranges = Ranges(loops, wanted, settings, session.knowledge)
     columns = RecordColumns(loops, ranges.partitions, headers=headers)
     session.connections.poll(0)  # closes what brokers closed since the last task
     last, progress, problem = time.monotonic(), 0, ""
     while not ranges.is_done:
         _send(session, ranges)
         answers = []
-        for reply in session.connections.poll(_wait(ranges, last + timeout)):
+        for reply in session.connections.poll(min(_wait(ranges), longest)):
             if reply.is_refused:
                 raise FetchError(reply.problem)
             if reply.response is None:
@@ -104,9 +114,9 @@ def _batches(
             if answer is not None:
                 answers.append(answer)
         if ranges.progress != progress:
-            last, progress = time.monotonic(), ranges.progress
-        elif time.monotonic() - last > timeout:
-            raise FetchError(_patience_over(ranges, timeout, problem))
+            last, progress, problem = time.monotonic(), ranges.progress, ""
+        else:
+            on_silence(time.monotonic() - last, problem, ranges.waiting())
         # While rows are made of these answers the brokers work on the next.
         _send(session, ranges)
         for answer in answers:
@@ -125,16 +135,15 @@ def _send(session: _Session, ranges: Ranges) -> None:
         session.connections.send(broker, address, request)
 
 
-def _wait(ranges: Ranges, deadline: float) -> float:
-    now = time.monotonic()
-    wake = ranges.next_wake(now)
-    return max(0.0, min(_LONGEST_WAIT, deadline - now, _LONGEST_WAIT if wake is None else wake))
+def _wait(ranges: Ranges) -> float:
+    wake = ranges.next_wake(time.monotonic())
+    return _LONGEST_WAIT if wake is None else max(0.0, min(_LONGEST_WAIT, wake))
 
 
-def _patience_over(ranges: Ranges, timeout: float, problem: str) -> str:
-    waiting = ", ".join(ranges.waiting()[:5])
-    text = f"no record for {timeout * 1000:.0f} ms (read_timeout_ms), waiting for {waiting}"
-    return f"{text}; {problem}" if problem else text
+def _fail_after(timeout: float, silence: float, problem: str, waiting: list[str]) -> None:
+    if silence > timeout:
+        text = f"no record for {timeout * 1000:.0f} ms (read_timeout_ms), waiting for {', '.join(waiting[:5])}"
+        raise FetchError(f"{text}; {problem}" if problem else text)
 
 
 def _merged(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

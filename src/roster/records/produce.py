@@ -32,7 +32,11 @@ _ANSWER_SLACK = 10.0
 
 
 class WriteError(RosterError):
-    """Rows could not be written: the task fails, Spark tries it again, then the batch fails."""
+    """Rows could not be written; `reason` is why, without their number. Spark tries the task again."""
+
+    def __init__(self, problem: str, reason: str = "") -> None:
+        super().__init__(problem)
+        self.reason = reason or problem
 
 
 @dataclass(frozen=True)
@@ -40,8 +44,9 @@ class KafkaWriter:
     """Settings of the records of one batch.
 
     `topic` None: a column `topic` names it. With `keep_timestamps` the column `timestamp` is the records' time, else
-    it is the time of writing. `timeout` is how many seconds may pass without an acknowledgement. `identity` and
-    `sequences` are those of a producer that the driver has opened; None: each worker asks for an id of its own.
+    it is the time of writing. `timeout` is how many seconds may pass without an acknowledgement. Rows without a key go
+    to another partition after `sticky_bytes` (None: `batch_bytes`). `identity` and `sequences` are those of a producer
+    that the driver has opened; None: each worker asks for an id of its own.
     """
 
     bootstrap: tuple[Address, ...]
@@ -49,6 +54,7 @@ class KafkaWriter:
     client_id: str = "roster"
     compression: Compression = Compression.NONE
     batch_bytes: int = 900_000
+    sticky_bytes: int | None = None
     request_bytes: int = 4 << 20
     memory_bytes: int = 32 << 20
     timeout: float = 120.0
@@ -59,9 +65,9 @@ class KafkaWriter:
     sequences: Mapping[Key, int] = field(default_factory=dict)
     compiled: Compiled | None = field(default=None, repr=False)
 
-    def open(self) -> KafkaOutput:
-        """Start the output of one attempt of a task."""
-        return KafkaOutput(self)
+    def open(self, on_wait: Callable[[], None] | None = None) -> KafkaOutput:
+        """Start the output of one attempt of a task; `on_wait` is called ten times a second while it waits."""
+        return KafkaOutput(self, on_wait)
 
 
 @dataclass(slots=True)
@@ -83,8 +89,9 @@ _sessions: dict[tuple[Any, ...], _Session] = {}
 class KafkaOutput:
     """Records of one attempt of a task."""
 
-    def __init__(self, writer: KafkaWriter) -> None:
-        self._writer = writer
+    def __init__(self, writer: KafkaWriter, on_wait: Callable[[], None] | None = None) -> None:
+        self._writer, self._on_wait = writer, on_wait
+        self._longest_wait = _LONGEST_WAIT if on_wait is None else _LONGEST_WAIT / 10
         self._loops = kernel(writer.compiled, WRITE)
         self._key = (os.getpid(), writer.bootstrap, writer.client_id, writer.request_timeout, writer.security)
         session, now = _sessions.pop(self._key, None), time.monotonic()
@@ -103,7 +110,7 @@ class KafkaOutput:
         self._encoders: dict[str, Encoder] = {}
         self._held: list[pa.RecordBatch] = []
         self._held_bytes = self._rows = 0
-        self._progress, self._last = 0, now
+        self._progress, self._last, self._left = 0, now, now
         self._problem = ""
 
     def write(self, rows: pa.RecordBatch) -> None:
@@ -112,11 +119,11 @@ class KafkaOutput:
         self._held.append(_plain(rows))
         self._held_bytes += rows.nbytes
         if self._held_bytes >= self._writer.memory_bytes // 8:
-            self._flush()
+            self.flush()
 
     def close(self) -> int:
         """Send the rest and wait until all is acknowledged; return the number of records."""
-        self._flush()
+        self.flush()
         self._pump(lambda: self._production.is_done)
         session = self._session
         if self._writer.identity is None:
@@ -131,7 +138,23 @@ class KafkaOutput:
         """Close the connections: what was sent may have arrived, and its producer id is not used again."""
         self._session.connections.close()
 
-    def _flush(self) -> None:
+    @property
+    def acknowledged(self) -> int:
+        """Records that all replicas in sync have."""
+        return self._production.acknowledged
+
+    @property
+    def problem(self) -> str:
+        """Why records are sent again or cannot be sent yet; "" if that is not so."""
+        return self._production.problem
+
+    def poll(self, seconds: float) -> None:
+        """Send what is due and take answers for so long. Raise WriteError if records cannot be written."""
+        end = time.monotonic() + seconds
+        self._pump(lambda: time.monotonic() >= end, end)
+
+    def flush(self) -> None:
+        """Encode what is kept and send it as soon as its partition is free, without waiting for answers."""
         if not self._held:
             return
         held, self._held, self._held_bytes = self._held, [], 0
@@ -172,6 +195,7 @@ class KafkaOutput:
             compression=writer.compression,
             batch_bytes=writer.batch_bytes,
             first_partition=first,
+            sticky_bytes=writer.sticky_bytes,
         )
         return self._encoders.setdefault(topic, encoder)
 
@@ -182,20 +206,24 @@ class KafkaOutput:
         column = rows.column("timestamp").cast(pa.timestamp("ms", tz="UTC"), safe=False).cast(pa.int64())
         return column.fill_null(now).to_numpy().astype(np.int64)
 
-    def _pump(self, is_enough: Callable[[], bool]) -> None:
+    def _pump(self, is_enough: Callable[[], bool], end: float | None = None) -> None:
         """Send and take answers: without waiting if there is enough already, else until there is."""
-        self._last = time.monotonic()  # the time the caller took is not the brokers'
+        self._last += time.monotonic() - self._left  # the time the caller took is not the brokers'
         try:
             while True:
                 enough = is_enough()
                 self._send_due()
-                self._take(0.0 if enough else self._wait())
+                self._take(0.0 if enough else self._wait(end))
                 if enough:
                     # What the answers have set free goes out before the caller encodes more.
                     self._send_due()
                     return
+                if self._on_wait is not None:
+                    self._on_wait()
         except ProduceError as error:
             raise self._unwritten(str(error)) from error
+        finally:
+            self._left = time.monotonic()
 
     def _send_due(self) -> None:
         session = self._session
@@ -222,11 +250,13 @@ class KafkaOutput:
             after = f"; {self._problem}" if self._problem else ""
             raise ProduceError(f"no acknowledgement for {self._writer.timeout:g} s, waiting for {waiting}{after}")
 
-    def _wait(self) -> float:
+    def _wait(self, end: float | None) -> float:
         now = time.monotonic()
         wake = self._production.next_wake(now)
-        left = self._last + self._writer.timeout - now
-        return max(0.001, min(_LONGEST_WAIT, left, _LONGEST_WAIT if wake is None else wake))
+        times = [self._last + self._writer.timeout - now, self._longest_wait]
+        times += [] if wake is None else [wake]
+        times += [] if end is None else [end - now]
+        return max(0.001, min(times))
 
     def _anyone(self) -> Address:
         candidates = list(dict.fromkeys([*self._writer.bootstrap, *self._session.cluster.brokers.values()]))
@@ -234,7 +264,7 @@ class KafkaOutput:
 
     def _unwritten(self, problem: str) -> WriteError:
         done = self._production.acknowledged
-        return WriteError(f"{self._rows - done} of {self._rows} rows not written: {problem}")
+        return WriteError(f"{self._rows - done} of {self._rows} rows not written: {problem}", problem)
 
 
 _WRITTEN = ("key", "value", "topic", "partition", "headers", "timestamp")

@@ -147,6 +147,12 @@ class Production:
         """Next sequence number of each partition written to."""
         return dict(self._sequences)
 
+    @property
+    def problem(self) -> str:
+        """Why records are on their way again, or cannot go yet; "" if that is not so."""
+        problems = [*(queue.problem for queue in self._queues.values()), *self._asked.values()]
+        return next(filter(None, problems), "")
+
     def waiting(self) -> list[str]:
         """What is not done, as text, with the last problem."""
         found = [f"{q.topic}-{q.partition}: {q.problem or 'no answer'}" for q in self._queues.values()]

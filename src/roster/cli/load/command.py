@@ -16,10 +16,9 @@ from rich.console import Console
 from roster.cli.admin import admin
 from roster.cli.errors import Failure, UserError
 from roster.cli.load.formats import open_source
-from roster.cli.load.producer import DEFAULT_MAX_MESSAGE_BYTES, RECORD_OVERHEAD, Tally, open_producer, send
+from roster.cli.load.producer import DEFAULT_MAX_MESSAGE_BYTES, RECORD_OVERHEAD, Producer, Tally
 from roster.cli.load.spool import readable_twice
 from roster.cli.options import INT32, NAME, POSITIVE, Target, cluster_options, columns_of
-from roster.cli.signals import deferred_interrupt
 from roster.client import AuthorizationError, TopicExistsError, UnsupportedError
 
 if TYPE_CHECKING:
@@ -79,19 +78,15 @@ def load(
         checked = source.check(max_message_bytes - RECORD_OVERHEAD)
         if partitions is not None:
             _ensure_topic(target, topic, partitions)
-        tally = Tally()
-        producer = open_producer(target, tally, max_message_bytes)
+        tally = Tally(checked.rows)
+        report = _Reporter(topic, checked.rows, as_json)
+        producer = Producer(target, topic, tally, report, max_message_bytes)
         try:
-            with _Reporter(topic, checked.rows, as_json) as report, deferred_interrupt() as check_interrupt:
-
-                def on_progress(tally: Tally) -> None:
-                    check_interrupt()
-                    report(tally)
-
-                send(producer, topic, source.batches(), rate, tally, on_progress)
+            with report:
+                producer.send(source.batches(), rate)
                 report.fill(tally)
         except KeyboardInterrupt:
-            producer.purge()
+            producer.abort()
             click.echo(f"roster: interrupted: {tally.acknowledged} of {checked.rows} acknowledged", err=True)
             raise
     _conclude(topic, tally, checked.bad, as_json)
@@ -128,8 +123,7 @@ def _conclude(topic: str, tally: Tally, bad: int, as_json: bool) -> None:
             f"({tally.acknowledged / seconds:,.0f} records/s), {tally.failed} failed{skipped}"
         )
     if tally.failed:
-        reasons = "; ".join(f"{count} x {reason}" for reason, count in tally.failures.most_common(3))
-        raise Failure(f"{tally.failed} of {tally.sent} records were not delivered: {reasons}")
+        raise Failure(f"{tally.failed} of {tally.total} records were not delivered: {tally.failure}")
 
 
 def _figures(tally: Tally) -> dict[str, Any]:

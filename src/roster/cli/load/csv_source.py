@@ -17,7 +17,7 @@ import pyarrow.csv as pacsv
 
 from roster.cli.errors import UserError, one_line
 from roster.cli.load.json_rows import JSON_NUMBER
-from roster.cli.load.source import Checked, FileOptions, Records, arrow_records, oversize, require_columns
+from roster.cli.load.source import Checked, FileOptions, arrow_records, beyond, oversize, require_columns, without
 from roster.cli.load.unpack import unpacked
 
 BLOCK_BYTES = 4 << 20
@@ -55,11 +55,11 @@ class CsvSource(FileOptions):
         self.raw = frozenset(name for name, pattern in patterns.items() if pattern is not None)
         return Checked(rows - too_large, bad + too_large)
 
-    def batches(self) -> Iterator[Records]:
+    def batches(self) -> Iterator[pa.RecordBatch]:
         """See Source."""
         for batch, _ in self._read():
             large = dict(self._too_large(batch))
-            yield arrow_records(batch, self.key, self.raw or frozenset()).without(large)
+            yield without(arrow_records(batch, self.key, self.raw or frozenset()), large)
 
     def _too_large(self, batch: pa.RecordBatch) -> list[tuple[int, int]]:
         """(index, size) of the rows that make too large a record.
@@ -68,7 +68,7 @@ class CsvSource(FileOptions):
         """
         if self.most is None or _most_bytes(batch) <= self.most:
             return []
-        return arrow_records(batch, self.key, frozenset()).beyond(self.most)
+        return beyond(arrow_records(batch, self.key, frozenset()), self.most)
 
     def _line_of(self, row: int) -> int:
         """Find the line on which a good row starts; rows count from 0."""

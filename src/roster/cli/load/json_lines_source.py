@@ -7,9 +7,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import pyarrow as pa
+
 from roster.cli import strict_json
 from roster.cli.errors import UserError
-from roster.cli.load.source import BATCH_ROWS, Checked, FileOptions, Records, oversize
+from roster.cli.load.source import BATCH_ROWS, Checked, FileOptions, make_records, oversize
 from roster.cli.load.unpack import unpacked
 
 
@@ -31,7 +33,7 @@ class JsonLinesSource(FileOptions):
                 bad += 1
         return Checked(rows, bad)
 
-    def batches(self) -> Iterator[Records]:
+    def batches(self) -> Iterator[pa.RecordBatch]:
         """See Source."""
         keys: list[bytes | None] = []
         values: list[bytes] = []
@@ -44,10 +46,10 @@ class JsonLinesSource(FileOptions):
                 continue
             values.append(line)
             if len(values) == BATCH_ROWS:
-                yield Records(keys, values)
+                yield make_records(keys, values)
                 keys, values = [], []
         if values:
-            yield Records(keys, values)
+            yield make_records(keys, values)
 
     def _lines(self) -> Iterator[tuple[int, bytes]]:
         with unpacked(self.path) as stream:

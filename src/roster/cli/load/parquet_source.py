@@ -10,7 +10,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from roster.cli.errors import UserError, one_line
-from roster.cli.load.source import BATCH_ROWS, Checked, FileOptions, Records, arrow_records, oversize, require_columns
+from roster.cli.load.source import (
+    BATCH_ROWS,
+    Checked,
+    FileOptions,
+    arrow_records,
+    beyond,
+    oversize,
+    require_columns,
+    without,
+)
 
 
 @dataclass
@@ -24,7 +33,7 @@ class ParquetSource(FileOptions):
             require_columns(self.key, file.schema_arrow.names, self.name)
             rows = bad = 0
             for batch in file.iter_batches(batch_size=BATCH_ROWS):
-                found = [] if most is None else arrow_records(batch, self.key, frozenset()).beyond(most)
+                found = [] if most is None else beyond(arrow_records(batch, self.key, frozenset()), most)
                 if found and not self.skip_bad:
                     row, size = found[0]
                     raise UserError(oversize(f"{self.name} row {rows + row + 1}", size, self.most))
@@ -32,13 +41,13 @@ class ParquetSource(FileOptions):
                 bad += len(found)
             return Checked(rows - bad, bad)
 
-    def batches(self) -> Iterator[Records]:
+    def batches(self) -> Iterator[pa.RecordBatch]:
         """See Source."""
         with self._open() as file:
             for batch in file.iter_batches(batch_size=BATCH_ROWS):
                 records = arrow_records(batch, self.key, frozenset())
-                large = {} if self.most is None else dict(records.beyond(self.most))
-                yield records.without(large)
+                large = {} if self.most is None else dict(beyond(records, self.most))
+                yield without(records, large)
 
     @contextlib.contextmanager
     def _open(self) -> Iterator[pq.ParquetFile]:

@@ -1,47 +1,47 @@
-"""An idempotent producer that sends at a rate and counts every delivery report, failures by reason."""
+"""Records sent at a rate by an idempotent producer, and the figures of its progress."""
 
 from __future__ import annotations
 
-import logging
-import re
 import time
-from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from confluent_kafka import KafkaError, KafkaException, Producer
-
-from roster.cli.errors import Failure, one_line
-from roster.security.librdkafka import librdkafka_settings
+from roster.model import parse_addresses
+from roster.records.produce import KafkaOutput, KafkaWriter, WriteError
+from roster.wire.compression import Compression
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from roster.cli.load.source import Records
+    import pyarrow as pa
+
     from roster.cli.options import Target
 
 DELIVERY_TIMEOUT_S = 300
 _SLICE_S = 0.02
 MOST_BEHIND_S = 1.0
-_REFUSED = re.compile(r"encountered error: (.*?) \(actions ")
-"""How librdkafka's debug context `msg` reports a produce request that it is going to send again."""
 RECORD_OVERHEAD = 128
 """Bytes that a batch of one record has besides key and value, and some to spare."""
 DEFAULT_MAX_MESSAGE_BYTES = 1_048_588
 """Kafka's own `max.message.bytes`."""
-_LEAST_BUFFER_KB = 64 * 1024
+_MOST_BATCH_BYTES = 900_000
+_STICKY_BYTES = 16 << 10
+"""Bytes without a key that go to one partition before the next: `batch.size` of Kafka's Java client."""
+_LEAST_BUFFER = 64 << 20
 
 
 @dataclass(slots=True)
 class Tally:
-    """Progress of a load: records sent, acknowledged by the broker, and failed by reason.
+    """Progress of a load of `total` records: those sent, and those acknowledged by the broker.
 
-    `trouble` is the last error since a record was acknowledged, while the producer goes on trying; "" if there is none.
+    `trouble` is why records are not acknowledged, while the producer goes on trying; "" if it does not have to.
+    `failure` is why it gave up; "" if it did not.
     """
 
+    total: int = 0
     sent: int = 0
     acknowledged: int = 0
-    failures: Counter[str] = field(default_factory=Counter)
+    failure: str = ""
     trouble: str = ""
     started: float = field(default_factory=time.monotonic)
     lost_s: float = 0.0
@@ -49,8 +49,8 @@ class Tally:
 
     @property
     def failed(self) -> int:
-        """Records that will not arrive."""
-        return self.failures.total()
+        """Records that will not arrive, or of which that is not known."""
+        return self.total - self.acknowledged if self.failure else 0
 
     @property
     def seconds(self) -> float:
@@ -58,125 +58,68 @@ class Tally:
         return time.monotonic() - self.started
 
 
-class _Trouble(logging.Handler):
-    """Reads the errors that librdkafka retries from its log; no callback has them."""
+class Producer:
+    """Sends records to one topic, and goes on trying while the broker is away."""
 
-    def __init__(self, tally: Tally) -> None:
-        super().__init__()
-        self._tally = tally
+    def __init__(
+        self,
+        target: Target,
+        topic: str,
+        tally: Tally,
+        on_progress: Callable[[Tally], None],
+        max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES,
+    ) -> None:
+        """`on_progress` is called some ten times a second or more; `max_message_bytes` is the topic's setting."""
+        self._tally, self._on_progress = tally, on_progress
+        writer = KafkaWriter(
+            tuple(parse_addresses(target.bootstrap)),
+            topic,
+            client_id=target.client_id,
+            compression=Compression.LZ4,
+            batch_bytes=max(1, min(_MOST_BATCH_BYTES, max_message_bytes - RECORD_OVERHEAD)),
+            sticky_bytes=_STICKY_BYTES,
+            memory_bytes=max(_LEAST_BUFFER, 2 * max_message_bytes),
+            timeout=DELIVERY_TIMEOUT_S,
+            security=target.security,
+        )
+        self._output: KafkaOutput = writer.open(self._look)
 
-    def emit(self, record: logging.LogRecord) -> None:
-        found = _REFUSED.search(record.getMessage())
-        if found:
-            self._tally.trouble = found[1]
+    def send(self, batches: Iterable[pa.RecordBatch], rate: float | None) -> None:
+        """Send every record, at most `rate` a second, and wait until each is acknowledged.
 
-
-def open_producer(
-    target: Target, tally: Tally | None = None, max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES
-) -> Producer:
-    """Open an idempotent producer that keeps trying while the broker is away.
-
-    Args:
-        target: the cluster.
-        tally: gets errors while the producer keeps trying.
-        max_message_bytes: the topic's `max.message.bytes`.
-
-    """
-    seen = Tally() if tally is None else tally
-    log = logging.Logger("roster.load", logging.DEBUG)
-    log.addHandler(_Trouble(seen))
-
-    def on_error(error: KafkaError) -> None:
-        seen.trouble = error.str()
-
-    return Producer(
-        {
-            **librdkafka_settings(target.security),
-            "debug": "msg",
-            "error_cb": on_error,
-            "message.max.bytes": max(1000, max_message_bytes),
-            "bootstrap.servers": target.bootstrap,
-            "client.id": "roster-load",
-            "enable.idempotence": True,
-            "acks": "all",
-            "compression.type": "lz4",
-            "linger.ms": 20,
-            "message.timeout.ms": DELIVERY_TIMEOUT_S * 1000,
-            "queue.buffering.max.kbytes": max(_LEAST_BUFFER_KB, 2 * max_message_bytes // 1024),
-            "reconnect.backoff.max.ms": 1000,
-            "topic.metadata.refresh.fast.interval.ms": 100,
-        },
-        logger=log,
-    )
-
-
-def send(
-    producer: Producer,
-    topic: str,
-    batches: Iterable[Records],
-    rate: float | None,
-    tally: Tally,
-    on_progress: Callable[[Tally], None],
-) -> None:
-    """Send every record, at most `rate` a second, and wait until each is acknowledged or has failed.
-
-    A broker that is away is waited for, up to DELIVERY_TIMEOUT_S a record. `on_progress` is called some ten times a
-    second or more.
-
-    Raises:
-        Failure: the producer is beyond repair (its sequence was refused); nothing more can be sent.
-
-    """
-
-    def delivered(error: Any, _message: object) -> None:
-        if error is None:
-            tally.acknowledged += 1
-            tally.trouble = ""
-        else:
-            tally.failures[error.str()] += 1
-            if error.fatal():
-                raise Failure(f"the broker refused the producer for good: {error.str()}")
-
-    slice_size = max(1, int(rate * _SLICE_S)) if rate else 2000
-    for records in batches:
-        for start in range(0, len(records.values), slice_size):
-            stop = start + slice_size
-            for key, value in zip(records.keys[start:stop], records.values[start:stop], strict=True):
-                _produce(producer, topic, key, value, delivered, tally, on_progress)
-            producer.poll(0)
-            on_progress(tally)
-            _wait_for_turn(producer, rate, tally, on_progress)
-    while producer.flush(0.1):
-        on_progress(tally)
-
-
-def _produce(
-    producer: Producer,
-    topic: str,
-    key: bytes | None,
-    value: bytes,
-    delivered: Callable[[Any, object], None],
-    tally: Tally,
-    on_progress: Callable[[Tally], None],
-) -> None:
-    tally.sent += 1
-    while True:
+        A broker that is away is waited for, up to DELIVERY_TIMEOUT_S without an acknowledgement. What cannot be sent
+        ends it, with the reason in the tally.
+        """
+        slice_size = max(1, int(rate * _SLICE_S)) if rate else None
         try:
-            producer.produce(topic, value=value, key=key, on_delivery=delivered)
-        except BufferError:
-            producer.poll(0.1)
-            on_progress(tally)
-        except KafkaException as error:
-            tally.failures[one_line(error)] += 1
-            return
-        else:
-            return
+            for records in batches:
+                step = slice_size or max(1, records.num_rows)
+                for start in range(0, records.num_rows, step):
+                    part = records.slice(start, step)
+                    self._tally.sent += part.num_rows
+                    self._output.write(part)
+                    if rate:
+                        self._output.flush()
+                        self._wait_for_turn(rate)
+                    self._look()
+            self._output.close()
+            self._look()
+        except WriteError as error:
+            self._tally.acknowledged, self._tally.failure = self._output.acknowledged, error.reason
+            self.abort()
 
+    def abort(self) -> None:
+        """Drop what is not acknowledged yet."""
+        self._output.abort()
 
-def _wait_for_turn(producer: Producer, rate: float | None, tally: Tally, on_progress: Callable[[Tally], None]) -> None:
-    """Keep to the rate; time lost beyond MOST_BEHIND_S is not made up for by sending faster."""
-    if rate:
+    def _look(self) -> None:
+        self._tally.acknowledged, self._tally.trouble = self._output.acknowledged, self._output.problem
+        self._on_progress(self._tally)
+
+    def _wait_for_turn(self, rate: float) -> None:
+        """Keep to the rate; time lost beyond MOST_BEHIND_S is not made up for by sending faster."""
+        tally = self._tally
         tally.lost_s = max(tally.lost_s, tally.seconds - tally.sent / rate - MOST_BEHIND_S)
-    while rate and (ahead := tally.sent / rate + tally.lost_s - tally.seconds) > 0:
-        producer.poll(min(ahead, 0.1))
-        on_progress(tally)
+        while (ahead := tally.sent / rate + tally.lost_s - tally.seconds) > 0:
+            self._output.poll(min(ahead, 0.1))
+            self._look()

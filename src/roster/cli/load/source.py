@@ -7,9 +7,11 @@ leave half a file in the topic, and learns the row count and which CSV columns a
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from roster.cli.errors import UserError
 from roster.cli.load.json_rows import json_keys, json_rows
@@ -21,24 +23,27 @@ if TYPE_CHECKING:
 BATCH_ROWS = 8192
 
 
-@dataclass(frozen=True, slots=True)
-class Records:
-    """A batch of records ready to send; keys and values are UTF-8 and of equal length."""
+def make_records(keys: pa.Array | list[bytes | None], values: pa.Array | list[bytes]) -> pa.RecordBatch:
+    """Return records ready to send: binary columns `key` and `value`."""
+    columns = [pa.array(column, pa.binary()) if isinstance(column, list) else column for column in (keys, values)]
+    return pa.RecordBatch.from_arrays(columns, names=["key", "value"])
 
-    keys: list[bytes | None]
-    values: list[bytes]
 
-    def beyond(self, most: int) -> list[tuple[int, int]]:
-        """(index, size) of the records whose key and value have more than `most` bytes together."""
-        sizes = (len(key or b"") + len(value) for key, value in zip(self.keys, self.values, strict=True))
-        return [(index, size) for index, size in enumerate(sizes) if size > most]
+def beyond(records: pa.RecordBatch, most: int) -> list[tuple[int, int]]:
+    """(index, size) of the records whose key and value have more than `most` bytes together."""
+    key, value = (pc.fill_null(pc.binary_length(records.column(name)), 0) for name in ("key", "value"))
+    sizes = np.add(key.to_numpy(), value.to_numpy(), dtype=np.int64)
+    found = np.flatnonzero(sizes > most)
+    return list(zip(found.tolist(), sizes[found].tolist(), strict=True))
 
-    def without(self, left_out: Collection[int]) -> Records:
-        """Return the records without those at these indexes."""
-        if not left_out:
-            return self
-        kept = [index for index in range(len(self.values)) if index not in left_out]
-        return Records([self.keys[index] for index in kept], [self.values[index] for index in kept])
+
+def without(records: pa.RecordBatch, left_out: Collection[int]) -> pa.RecordBatch:
+    """Return the records but those at these indexes."""
+    if not left_out:
+        return records
+    kept = np.ones(records.num_rows, bool)
+    kept[list(left_out)] = False
+    return records.filter(pa.array(kept))
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +74,8 @@ class Source(Protocol):
         A row whose key and value have more than `most` bytes together is a bad one too.
         """
 
-    def batches(self) -> Iterator[Records]:
-        """Yield the records in file order."""
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """Yield the records (`make_records`) in file order."""
 
 
 def require_columns(key: tuple[str, ...], names: list[str], file: str) -> None:
@@ -83,15 +88,10 @@ def require_columns(key: tuple[str, ...], names: list[str], file: str) -> None:
         raise UserError(f"--key: no column {', '.join(missing)} in {file}; it has {', '.join(names)}")
 
 
-def arrow_records(batch: pa.RecordBatch, key: tuple[str, ...], raw: frozenset[str]) -> Records:
+def arrow_records(batch: pa.RecordBatch, key: tuple[str, ...], raw: frozenset[str]) -> pa.RecordBatch:
     """Make the records of a batch; string columns named in `raw` already hold JSON."""
-    keys = _as_bytes(json_keys([batch.column(name) for name in key])) if key else [None] * batch.num_rows
-    return Records(keys, _as_bytes(json_rows(batch, raw)))
-
-
-def _as_bytes(strings: pa.Array) -> list[Any]:
-    result: list[Any] = strings.cast(pa.binary()).to_pylist()
-    return result
+    keys = json_keys([batch.column(name) for name in key]) if key else pa.nulls(batch.num_rows, pa.binary())
+    return make_records(keys.cast(pa.binary()), json_rows(batch, raw).cast(pa.binary()))
 
 
 def oversize(where: str, size: int, most: int | None) -> str:

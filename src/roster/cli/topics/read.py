@@ -19,9 +19,8 @@ from roster.model import TopicPartition
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from confluent_kafka import Message
-
     from roster.cli.topics.reader import Reader
+    from roster.cli.topics.record_output import Record
 
 LEVELS = ("read_uncommitted", "read_committed")
 _MOST_LAST = 1_000_000
@@ -69,7 +68,9 @@ def read(
     end_at = parse_place(stop or "latest", "--to")
     with admin(target) as cluster:
         chosen = _choose(topic, [each.partition for each in cluster.describe_topic(topic).partitions], only)
-        begins, ends = cluster.beginning_offsets(chosen), cluster.end_offsets(chosen)
+        committed = isolation_level == LEVELS[1]
+        begins = cluster.beginning_offsets(chosen)
+        ends = cluster.stable_offsets(chosen) if committed else cluster.end_offsets(chosen)
         starts, _ = locate(cluster, begin_at, chosen, begins, ends)
         stops, _ = locate(cluster, end_at, chosen, begins, ends)
     printer = _Printer(as_json, len(str(max(tp.partition for tp in chosen))), len(str(max(ends.values()))))
@@ -92,9 +93,9 @@ def _refuse_contradictions(start: str | None, stop: str | None, last: int | None
 
 def _load_reader() -> type[Reader]:
     try:
-        from roster.cli.topics.reader import Reader  # noqa: PLC0415  the other commands do without librdkafka
+        from roster.cli.topics.reader import Reader  # noqa: PLC0415  the other commands do without pyarrow
     except ModuleNotFoundError as error:
-        raise Failure(str(missing_error("roster topics read", "cli", [error.name or "confluent_kafka"]))) from error
+        raise Failure(str(missing_error("roster topics read", "cli", [error.name or "pyarrow"]))) from error
     return Reader
 
 
@@ -123,11 +124,11 @@ class _Printer:
 
     def __init__(self, as_json: bool, partition_width: int, offset_width: int) -> None:
         self.any = False
-        self._form: Callable[[Message], str] = (
+        self._form: Callable[[Record], str] = (
             to_json if as_json else lambda record: as_line(record, partition_width, offset_width)
         )
 
-    def print(self, records: Iterable[Message]) -> None:
+    def print(self, records: Iterable[Record]) -> None:
         """Print and flush, so that a pipe has them at once."""
         lines = list(map(self._form, records))
         if lines:

@@ -5,51 +5,76 @@ from __future__ import annotations
 import base64
 import json
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
+from roster.model import TopicPartition
+
 if TYPE_CHECKING:
-    from confluent_kafka import Message
+    import pyarrow as pa
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_TIMESTAMP_TYPES = {1: "CreateTime", 2: "LogAppendTime"}
+_TIMESTAMP_TYPES = ("CreateTime", "LogAppendTime")
 _MOST_BINARY = 32
 """Bytes of a binary value that a line shows."""
 
 
-def as_line(record: Message, partition_width: int, offset_width: int) -> str:
+class Record(NamedTuple):
+    """A record. `timestamp` is in ms since the epoch, None where the producer gave none."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp: int | None
+    timestamp_type: str
+    key: bytes | None
+    value: bytes | None
+    headers: list[tuple[str, bytes | None]]
+
+    @property
+    def place(self) -> TopicPartition:
+        """Topic and partition."""
+        return TopicPartition(self.topic, self.partition)
+
+
+def records_of(batch: pa.RecordBatch) -> list[Record]:
+    """Return the rows of Roster's reader as records."""
+    stamps = [at // 1000 for at in batch.column("timestamp").cast("int64").to_pylist()]
+    columns = [
+        *(batch.column(name).to_pylist() for name in ("topic", "partition", "offset")),
+        [at if at >= 0 else None for at in stamps],
+        [_TIMESTAMP_TYPES[kind] for kind in batch.column("timestampType").to_pylist()],
+        *(batch.column(name).to_pylist() for name in ("key", "value")),
+        [[(h["key"], h["value"]) for h in each or ()] for each in batch.column("headers").to_pylist()],
+    ]
+    return [Record(*row) for row in zip(*columns, strict=True)]
+
+
+def as_line(record: Record, partition_width: int, offset_width: int) -> str:
     """Partition, offset, time, key, value and headers; binary is hex, control characters are escaped."""
-    kind, moment = record.timestamp()
-    when = _iso(moment) if kind in _TIMESTAMP_TYPES else "-"
-    place = f"{record.partition():>{partition_width}}  {record.offset():>{offset_width}}  {when}"
-    parts = [click.style(place, dim=True), shown(record.key()), shown(record.value())]
-    headers = _headers(record)
-    if headers:
-        listed = ", ".join(f"{_escaped(name)}={shown(value)}" for name, value in headers)
+    when = "-" if record.timestamp is None else _iso(record.timestamp)
+    place = f"{record.partition:>{partition_width}}  {record.offset:>{offset_width}}  {when}"
+    parts = [click.style(place, dim=True), shown(record.key), shown(record.value)]
+    if record.headers:
+        listed = ", ".join(f"{_escaped(name)}={shown(value)}" for name, value in record.headers)
         parts.append(click.style(f"[{listed}]", dim=True))
     return "  ".join(parts)
 
 
-def as_json(record: Message) -> str:
+def as_json(record: Record) -> str:
     """Return the record as one line of JSON; what is not UTF-8 is in `key_base64` and `value_base64`."""
-    kind, moment = record.timestamp()
-    named = _TIMESTAMP_TYPES.get(kind)
     document = {
-        "topic": record.topic(),
-        "partition": record.partition(),
-        "offset": record.offset(),
-        "timestamp": moment if named else None,
-        "timestamp_type": named,
-        **_field("key", record.key()),
-        **_field("value", record.value()),
-        "headers": [{"name": name, **_field("value", value)} for name, value in _headers(record)],
+        "topic": record.topic,
+        "partition": record.partition,
+        "offset": record.offset,
+        "timestamp": record.timestamp,
+        "timestamp_type": None if record.timestamp is None else record.timestamp_type,
+        **_field("key", record.key),
+        **_field("value", record.value),
+        "headers": [{"name": name, **_field("value", value)} for name, value in record.headers],
     }
     return json.dumps(document, ensure_ascii=False)
-
-
-def _headers(record: Message) -> list[tuple[str, bytes | None]]:
-    return cast("list[tuple[str, bytes | None]]", record.headers() or [])
 
 
 def shown(data: bytes | None) -> str:

@@ -108,11 +108,15 @@ class Encoder:
         compression: Compression = Compression.NONE,
         batch_bytes: int = 900_000,
         first_partition: int = 0,
+        sticky_bytes: int | None = None,
     ) -> None:
         """`batch_bytes` bounds a batch's records before compression, except a larger single one.
 
-        Rows without a key begin at `first_partition`, which should differ from one task to the next.
+        Rows without a key begin at `first_partition`, which should differ from one task to the next, and go on to the
+        next partition after `sticky_bytes` (None: `batch_bytes`), as KIP-794 has it. Records that compression does not
+        make smaller stay as they are.
         """
+        self._sticky_bytes = batch_bytes if sticky_bytes is None else sticky_bytes
         self._kernel, self._partitions = kernel, partitions
         self._compression, self._batch_bytes = compression, batch_bytes
         self._sticky = np.zeros(at.PLACE_STATE, np.int64)
@@ -131,7 +135,7 @@ class Encoder:
         sizes, starts = np.empty(count, np.int64), np.empty(self._partitions + 1, np.int64)
         given = _given(rows)
         outcome = self._kernel.place(
-            *(count, *columns, given, self._partitions, self._batch_bytes),
+            *(count, *columns, given, self._partitions, self._sticky_bytes),
             *(self._sticky, places, sizes, starts, order),
         )
         if outcome == at.BAD_PARTITION:
@@ -147,8 +151,14 @@ class Encoder:
                 )
                 data = out[: state[at.AT]].tobytes()
                 times = int(state[at.BASE_TIMESTAMP]), int(state[at.MAX_TIMESTAMP])
-                yield Placed(partition, Body(taken, compress(self._compression, data), self._compression, *times))
+                yield Placed(partition, self._body(taken, data, times))
                 done += taken
+
+    def _body(self, records: int, data: bytes, times: tuple[int, int]) -> Body:
+        packed = compress(self._compression, data)
+        if len(packed) < len(data):
+            return Body(records, packed, self._compression, *times)
+        return Body(records, data, Compression.NONE, *times)
 
 
 def expanded(body: Body) -> bytes:
