@@ -59,6 +59,9 @@ class FakeMember:
         self.offsets.update(plain)
         self.history.append(("commit", plain, ownership.generation))
 
+    def confirm(self, partitions: Collection[TopicPartition], ownership: Ownership) -> tuple[int, str]:
+        return self._now.generation, self._now.member_id
+
     def release(self, partitions: Collection[TopicPartition]) -> None:
         self.history.append(("release", set(partitions)))
         self.become(*self._now.partitions)

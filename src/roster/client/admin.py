@@ -133,6 +133,10 @@ class Admin:
         """
         self._run.call(self._topics.grow(name, total))
 
+    def cluster_id(self) -> str | None:
+        """Return the cluster's id; None from brokers before Kafka 0.10.1."""
+        return self._run.call(self._cluster.metadata(())).cluster_id
+
     def list_topics(self, *, internal: bool = False) -> dict[str, int]:
         """Return {name: number of partitions}, sorted by name; with `internal` also the cluster's own topics."""
         return self._run.call(self._topics.list_topics(internal=internal))

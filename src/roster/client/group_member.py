@@ -15,7 +15,15 @@ from typing import Self
 from roster.assignors import Assignor, as_tuple
 from roster.client.cluster import Cluster
 from roster.client.coordinators import Coordinators
-from roster.client.errors import ClosedError, OptionError, RequestTimeoutError, UnreachableError, failure_error
+from roster.client.errors import (
+    ClosedError,
+    CommitFenced,
+    CommitRetriable,
+    OptionError,
+    RequestTimeoutError,
+    UnreachableError,
+    failure_error,
+)
 from roster.client.loop import LoopThread
 from roster.client.offsets import list_offsets
 from roster.client.retry import Retry
@@ -37,7 +45,7 @@ from roster.member.member import Member
 from roster.member.options import DEFAULT_ASSIGNORS
 from roster.member.states import MemberState
 from roster.member.types import ReportKind, Selection
-from roster.model import OffsetAndMetadata, TopicPartition
+from roster.model import NO_GENERATION, OffsetAndMetadata, TopicPartition
 from roster.model.offsets import OffsetSpec
 from roster.security import Security
 
@@ -289,6 +297,23 @@ class GroupMember:
             done.result()
         finally:
             self._commits.pop(token, None)
+
+    def confirm(self, partitions: Collection[TopicPartition], ownership: Ownership) -> tuple[int, str]:
+        """Return the present generation and member id, for a commit of work on `partitions` done under `ownership`.
+
+        Raises CommitFenced if a partition was not kept without a break since then, and CommitRetriable while the member
+        is between two generations.
+        """
+        return self._running().call(self._confirm(frozenset(partitions), ownership.epoch))
+
+    async def _confirm(self, partitions: frozenset[TopicPartition], epoch: int) -> tuple[int, str]:
+        member = self._runner.member if self._runner is not None else None
+        lost = partitions if member is None else member.ownership.fenced(partitions, epoch)
+        if member is None or lost:
+            raise CommitFenced(f"{len(lost)} partitions were lost, among them {min(lost)}", partitions=lost)
+        if member.generation == NO_GENERATION:
+            raise CommitRetriable("the member is between two generations", partitions=partitions)
+        return member.generation, member.member_id
 
     def committed(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata | None]:
         """Return the committed offsets of the group; None before the first commit."""

@@ -15,6 +15,7 @@ from random import Random
 from typing import Any, NamedTuple, TypeVar
 
 from roster.client.cluster import Cluster, M, expect
+from roster.client.connection import SOFTWARE
 from roster.client.coordinators import TRANSACTION, Coordinators
 from roster.client.errors import (
     AuthorizationError,
@@ -192,7 +193,8 @@ class TransactionalProducer:
         cluster_id = (await self._cluster.metadata(())).cluster_id
         node = await self._ids.coordinator(self.transactional_id)
         await self._groups.coordinator(self._group)
-        offered = expect(await self._cluster.request(node, ApiVersionsRequest()), ApiVersionsResponse)
+        question = ApiVersionsRequest(client_software_name=SOFTWARE[0], client_software_version=SOFTWARE[1])
+        offered = expect(await self._cluster.request(node, question), ApiVersionsResponse)
         levels = {feature.name: feature.max_version_level for feature in offered.finalized_features}
         highest = {entry.api_key: entry.max_version for entry in offered.api_keys}
         is_version_2 = levels.get(TRANSACTION_VERSION, 0) >= _VERSION_2

@@ -19,7 +19,7 @@ from roster.records.native import WRITE, Compiled, kernel
 from roster.records.production import ANY, Cluster, Key, ProduceError, ProducerIdentity, ProduceSettings, Production
 from roster.security import PLAINTEXT, Security
 from roster.wire import WireError
-from roster.wire.columns.writer import Encoder
+from roster.wire.columns.writer import Body, Encoder
 from roster.wire.compression import Compression
 
 if TYPE_CHECKING:
@@ -37,6 +37,10 @@ class WriteError(RosterError):
     def __init__(self, problem: str, reason: str = "") -> None:
         super().__init__(problem)
         self.reason = reason or problem
+
+
+class TransactionLostError(WriteError):
+    """The transaction that the rows belong to cannot be committed any more."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +96,6 @@ class KafkaOutput:
     def __init__(self, writer: KafkaWriter, on_wait: Callable[[], None] | None = None) -> None:
         self._writer, self._on_wait = writer, on_wait
         self._longest_wait = _LONGEST_WAIT if on_wait is None else _LONGEST_WAIT / 10
-        self._loops = kernel(writer.compiled, WRITE)
         self._key = (os.getpid(), writer.bootstrap, writer.client_id, writer.request_timeout, writer.security)
         session, now = _sessions.pop(self._key, None), time.monotonic()
         if session is None:
@@ -125,14 +128,19 @@ class KafkaOutput:
         """Send the rest and wait until all is acknowledged; return the number of records."""
         self.flush()
         self._pump(lambda: self._production.is_done)
-        session = self._session
         if self._writer.identity is None:
+            session = self._session
             session.identity, session.sequences = self._production.identity, self._production.sequences
+        self._release()
+        return self._production.acknowledged
+
+    def _release(self) -> None:
+        """Leave the session to the next task of this process."""
+        session = self._session
         if self._key in _sessions:
             session.connections.close()
         else:
             _sessions[self._key] = session
-        return self._production.acknowledged
 
     def abort(self) -> None:
         """Close the connections: what was sent may have arrived, and its producer id is not used again."""
@@ -179,10 +187,18 @@ class KafkaOutput:
         encoder = self._encoders.get(topic) or self._encoder(topic)
         try:
             for partition, body in encoder.encode(rows, self._timestamps(rows)):
-                self._production.add(topic, partition, body)
-                self._pump(lambda: self._production.queued_bytes < self._writer.memory_bytes)
+                self._add(topic, partition, body)
         except WireError as error:
             raise WriteError(f"{topic}: {error}") from error
+
+    def write_encoded(self, topic: str, partition: int, body: Body) -> None:
+        """Send a batch that is encoded already, as soon as there is room. Raise WriteError if that cannot be done."""
+        self._rows += body.records
+        self._add(topic, partition, body)
+
+    def _add(self, topic: str, partition: int, body: Body) -> None:
+        self._production.add(topic, partition, body)
+        self._pump(lambda: self._production.queued_bytes < self._writer.memory_bytes)
 
     def _encoder(self, topic: str) -> Encoder:
         self._pump(lambda: self._production.partitions(topic) is not None)
@@ -190,7 +206,7 @@ class KafkaOutput:
         first = random.randrange(count)  # noqa: S311 - spreads rows without a key
         writer = self._writer
         encoder = Encoder(
-            self._loops,
+            kernel(self._writer.compiled, WRITE),
             count,
             compression=writer.compression,
             batch_bytes=writer.batch_bytes,
@@ -221,7 +237,8 @@ class KafkaOutput:
                 if self._on_wait is not None:
                     self._on_wait()
         except ProduceError as error:
-            raise self._unwritten(str(error)) from error
+            kind = TransactionLostError if error.is_transaction_lost else WriteError
+            raise self._unwritten(str(error), kind) from error
         finally:
             self._left = time.monotonic()
 
@@ -262,9 +279,9 @@ class KafkaOutput:
         candidates = list(dict.fromkeys([*self._writer.bootstrap, *self._session.cluster.brokers.values()]))
         return candidates[self._session.turn % len(candidates)]
 
-    def _unwritten(self, problem: str) -> WriteError:
+    def _unwritten(self, problem: str, kind: type[WriteError]) -> WriteError:
         done = self._production.acknowledged
-        return WriteError(f"{self._rows - done} of {self._rows} rows not written: {problem}", problem)
+        return kind(f"{self._rows - done} of {self._rows} rows not written: {problem}", problem)
 
 
 _WRITTEN = ("key", "value", "topic", "partition", "headers", "timestamp")

@@ -58,8 +58,24 @@ Key = tuple[str, int]
 """Topic and partition."""
 
 
+_TRANSACTION_LOST = {
+    ErrorCode.INVALID_PRODUCER_EPOCH,
+    ErrorCode.PRODUCER_FENCED,
+    ErrorCode.INVALID_PRODUCER_ID_MAPPING,
+    ErrorCode.INVALID_TXN_STATE,
+    ErrorCode.TRANSACTION_ABORTABLE,
+    ErrorCode.UNKNOWN_PRODUCER_ID,
+    ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+}
+"""Errors of a transaction that cannot be committed; its work may be done again in another."""
+
+
 class ProduceError(Exception):
-    """Records cannot be written."""
+    """Records cannot be written; `is_transaction_lost` if they can in another transaction."""
+
+    def __init__(self, problem: str, *, is_transaction_lost: bool = False) -> None:
+        super().__init__(problem)
+        self.is_transaction_lost = is_transaction_lost
 
 
 class ProducerIdentity(NamedTuple):
@@ -136,6 +152,10 @@ class Production:
         self.queued_bytes = 0
         self.progress = 0
         """Grows with each answer that brought something."""
+
+    @property
+    def _is_transactional(self) -> bool:
+        return self.identity is not None and self.identity.transactional_id is not None
 
     @property
     def is_done(self) -> bool:
@@ -338,7 +358,10 @@ class Production:
         if code not in _PASSING:
             size = f" ({queue.sent[0].size} bytes)" if queue.sent and code == ErrorCode.MESSAGE_TOO_LARGE else ""
             detail = f": {partition.error_message}" if partition.error_message else ""
-            raise ProduceError(f"{queue.topic}-{queue.partition}: {code.name}{size}{detail}")
+            raise ProduceError(
+                f"{queue.topic}-{queue.partition}: {code.name}{size}{detail}",
+                is_transaction_lost=self._is_transactional and code in _TRANSACTION_LOST,
+            )
         self._retry(queue, code.name, now, is_stale=code in _STALE_LEADER)
 
     def _split(self, queue: _Queue) -> bool:

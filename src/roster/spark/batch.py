@@ -120,7 +120,9 @@ class Progress:
     """Offsets left to read after this batch, by owned partition."""
     tasks: int
     phases: Mapping[str, int] = field(default_factory=dict)
-    """Milliseconds by phase: plan, work (read, transform and write), sink (its commit), group (the offsets' commit)."""
+    """Milliseconds by phase: plan, work (read, transform and write), sink (its commit), group (the offsets' commit).
+
+    Where both commits are one Kafka transaction: plan, work, transaction (its end)."""
     dead_letters: int = 0
     """Records among `rows` that went to the dead-letter topic."""
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from roster._clock import wall_ms
@@ -213,16 +213,17 @@ class DriverLoop:
         timer.lap("plan")
         outcome = self._work(batch, tasks)
         timer.lap("work")
-        if outcome is None or not self._sink_commit(batch, outcome):
+        if outcome is None or not self._sink_commit(batch, outcome, ownership):
             self._forget(batch)
             return
-        timer.lap("sink")
+        timer.lap("transaction" if self._sink.commits_offsets else "sink")
         self.batches += 1
         self._size.done(batch.offsets, timer.duration_ms / 1000)
         self._suspects.done(batch.ranges)
         self._positions.update(batch.next_offsets)
-        self._group_commit(batch, ownership)
-        timer.lap("group")
+        if not self._sink.commits_offsets:
+            self._group_commit(batch, ownership)
+            timer.lap("group")
         self._report(
             Progress(
                 group=batch.owner.group,
@@ -274,30 +275,47 @@ class DriverLoop:
         kept = {p: at for p, at in self._positions.items() if continuous and p in ownership.partitions}
         new = ownership.partitions - kept.keys()
         self._reporter.owns(ownership, self._member.assignor)
-        found, uncommitted = self._starting_positions.find(sorted(new), self._owner(ownership))
+        owner = self._owner(ownership)
+        if new and self._sink.commits_offsets:
+            self._sink.take_over(new, owner)
+        found, uncommitted = self._starting_positions.find(sorted(new), owner)
         self._positions = {**kept, **found}
         self._targets = {p: end for p, end in self._targets.items() if p in ownership.partitions}
         if new:
             self._batch_started = float("-inf")  # what they hold has waited for its owner
         self._adopted = ownership
-        if uncommitted:
-            self._commit_starts({p: found[p] for p in uncommitted}, ownership)
+        metadata = self._sink.offset_metadata(owner)
+        committing = found.keys() if metadata else uncommitted
+        if committing:
+            starts = {p: OffsetAndMetadata(found[p], metadata=metadata) for p in committing}
+            self._commit_starts(starts, ownership, is_needed=bool(metadata))
 
-    def _commit_starts(self, starts: dict[TopicPartition, int], ownership: Ownership) -> None:
-        """Commit where partitions start, so that `latest` keeps its meaning and lag is known; log a failure."""
+    def _commit_starts(
+        self, starts: dict[TopicPartition, OffsetAndMetadata], ownership: Ownership, *, is_needed: bool
+    ) -> None:
+        """Commit where partitions start, so that `latest` keeps its meaning and lag is known; log a failure.
+
+        Where it `is_needed`, partitions are not worked on without it.
+        """
         try:
-            self._member.commit({p: OffsetAndMetadata(at) for p, at in starts.items()}, ownership)
+            self._member.commit(starts, ownership)
         except ClientError as error:
             log.info("starting offsets not committed: %s", error)
+            if is_needed:
+                self._drop(starts.keys())
+                if not error.retriable and not isinstance(error, CommitFenced):
+                    raise
 
     def _work(self, batch: Batch, tasks: Sequence[Sequence[Split]]) -> Outcome | None:
         """Run the batch; return None if it was cancelled or its partitions were lost meanwhile."""
         self._guard.begin(batch)
         try:
             outcome = self._runner.run(batch, tasks, self._sink)
-        except Exception:
+        except Exception as error:
             reason = self._guard.end()
-            if reason is None:
+            if reason is None and isinstance(error, SinkFencedError):
+                log.warning("batch %d is fenced by the sink: %s", batch.number, error)
+            elif reason is None:
                 raise
             if reason == OUTLASTS or self.stalled is not None:
                 self._size.cancelled(batch.offsets)
@@ -314,13 +332,42 @@ class DriverLoop:
         self._sink.abort(outcome.staged, batch)
         return None
 
-    def _sink_commit(self, batch: Batch, outcome: Outcome) -> bool:
+    def _sink_commit(self, batch: Batch, outcome: Outcome, ownership: Ownership) -> bool:
+        if self._sink.commits_offsets:
+            return self._commit_together(batch, outcome, ownership)
         try:
             self._sink.commit(outcome.staged, batch)
         except SinkFencedError as error:
             log.warning("batch %d is fenced by the sink: %s", batch.number, error)
             return False
         return True
+
+    def _commit_together(self, batch: Batch, outcome: Outcome, ownership: Ownership) -> bool:
+        """Commit results and offsets in one step of the sink's; retry while the batch's partitions are owned."""
+        give_up = None
+        while True:
+            current, now = self._member.ownership(), time.monotonic()
+            reason = cancel_reason(batch, current, now, 0.0)
+            try:
+                if reason is None:
+                    generation, member_id = self._member.confirm(batch.ranges.keys(), ownership)
+                    owner = Owner(self._options.group, generation, member_id)
+                    self._sink.commit(outcome.staged, replace(batch, owner=owner))
+                    return True
+            except (SinkFencedError, CommitFenced) as error:
+                reason = str(error)
+            except ClientError as error:
+                if not error.retriable:
+                    self._sink.abort(outcome.staged, batch)
+                    raise
+                give_up = give_up or now + _GIVE_UP
+                if not self._stopping or now < give_up:
+                    self._member.wait(current.epoch, _RETRY)
+                    continue
+                reason = f"the pipeline is stopping ({error})"
+            log.warning("batch %d is not committed: %s", batch.number, reason)
+            self._sink.abort(outcome.staged, batch)
+            return False
 
     def _group_commit(self, batch: Batch, ownership: Ownership) -> None:
         """Commit the batch's offsets under the ownership it was planned with; retry while its partitions are owned."""

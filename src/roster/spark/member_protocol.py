@@ -25,6 +25,9 @@ class Membership(Protocol):
     def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], ownership: Ownership) -> None:
         """Commit offsets of work done under `ownership`."""
 
+    def confirm(self, partitions: Collection[TopicPartition], ownership: Ownership) -> tuple[int, str]:
+        """Return generation and member id for a commit of work done under `ownership`."""
+
     def release(self, partitions: Collection[TopicPartition]) -> None:
         """Give up partitions that are being revoked, once no work on them runs."""
 

@@ -39,7 +39,7 @@ from roster.spark.reader_options import parse_reader_options
 from roster.spark.reporting import Reporter, enable_logging, level_of
 from roster.spark.run import Run, client_id_of
 from roster.spark.signals import stopping
-from roster.spark.sinks.base import Sink
+from roster.spark.sinks.base import Sink, Source
 from roster.spark.sinks.foreach import ForeachBatch
 
 
@@ -441,6 +441,16 @@ class Pipeline:
         sink.open(self._spark, options.group)
         run = Run(options, runner, sink, self._membership, reporter, self._on_progress)
         with contextlib.closing(sink):
+            sink.bind(
+                Source(
+                    bootstrap=options.bootstrap,
+                    group=options.group,
+                    group_instance_id=options.group_instance_id,
+                    client_id=client_id,
+                    request_timeout_ms=options.request_timeout_ms,
+                    security=options.security,
+                )
+            )
             with self._lock:
                 self._run_now = run
                 if self._stopping:

@@ -3,14 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from roster.model import TopicPartition
+from roster.security import PLAINTEXT, Security
 from roster.spark.batch import Batch, Owner
 from roster.spark.write.task import TaskWriter
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Cluster and group that a pipeline reads from; the values are those of its options."""
+
+    bootstrap: str
+    group: str
+    group_instance_id: str | None = None
+    client_id: str = "roster"
+    request_timeout_ms: int = 30_000
+    security: Security = PLAINTEXT
 
 
 class Sink:
@@ -20,13 +34,20 @@ class Sink:
     next offset of each partition as stored in the sink itself, and `commit` makes results and new positions visible in
     one atomic step, raising SinkFencedError if a partition's position is not the start of its range.
 
-    Methods are called on the pipeline's thread, in the order open and warm_up, then claim, write and commit or abort
-    per batch, then close. A sink that can write inside the reading tasks has `task_writer` and `collect` too: where the
-    pipeline has no transform they take the place of `write`, and no row crosses into the JVM.
+    Methods are called on the pipeline's thread, in the order open, bind and warm_up, then take_over, claim, write and
+    commit or abort per batch, then close. A sink that can write inside the reading tasks has `task_writer` and
+    `collect` too: where the pipeline has no transform they take the place of `write`, and no row crosses into the JVM.
+    One in the source's own cluster may store the group's offsets with its results, in one transaction: it sets
+    `commits_offsets` in `bind`.
 
-    What the methods raise ends the run, except SinkFencedError from `commit`: the batch's partitions are then read
-    again from the sink's positions.
+    What the methods raise ends the run, except SinkFencedError from `write`, `collect` and `commit`: the batch's
+    partitions are then read again from the sink's positions.
     """
+
+    commits_offsets: bool = False
+    """True if `commit` commits the group's offsets too, as the member and in the generation of `batch.owner`, which is
+    the present one then. A ClientError that is `retriable` makes the pipeline call it again while its partitions are
+    owned. `take_over` is called for newly assigned partitions, before the group's offsets are read."""
 
     default_trigger_interval_ms: int = 750
     """Milliseconds between the starts of two batches if the pipeline's `trigger_interval_ms` is None; a full batch, and
@@ -39,6 +60,16 @@ class Sink:
 
     def open(self, spark: SparkSession, group: str) -> None:
         """Check the sink before the pipeline joins `group`. Raise PipelineError if it cannot work."""
+
+    def bind(self, source: Source) -> None:
+        """Learn where batches come from. Raise PipelineError if the sink cannot work with that."""
+
+    def take_over(self, partitions: Collection[TopicPartition], owner: Owner) -> None:
+        """End what earlier owners of newly assigned partitions have left undecided."""
+
+    def offset_metadata(self, owner: Owner) -> str:
+        """Return the text to commit with the starting offset of each newly assigned partition; "": none is needed."""
+        return ""
 
     def warm_up(self, df: DataFrame) -> None:
         """Run what `write` would, before the pipeline joins, with a DataFrame that has no rows and no effect.

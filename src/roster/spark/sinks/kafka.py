@@ -1,9 +1,11 @@
-"""Rows as records of a Kafka topic, produced by the tasks."""
+"""Rows as records of a Kafka topic, encoded by the tasks; in the source's cluster exactly once."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -11,20 +13,26 @@ from pyspark.sql.types import StructType
 from typing_extensions import override
 
 from roster.client import Admin, AuthenticationError, AuthorizationError, ClientError, UnknownTopicError
-from roster.model import parse_addresses
+from roster.model import TopicPartition, parse_addresses
 from roster.model.topics import NAME_RULE, is_legal_name
 from roster.records.native import WRITE, compiled
 from roster.records.produce import KafkaWriter
+from roster.records.staging import StagingWriter
 from roster.security import Security
-from roster.spark.batch import Batch
+from roster.spark.batch import Batch, Owner
 from roster.spark.client_settings import refuse_security_names
 from roster.spark.errors import PipelineError
 from roster.spark.options import check_security, parse_bootstrap
-from roster.spark.sinks.base import Sink
+from roster.spark.sinks.base import Sink, Source
+from roster.spark.sinks.kafka_transactions import TRANSACTION_TIMEOUT_MS, KafkaTransactions, OtherClusterError
 from roster.spark.write.producer_options import parse_producer_options
-from roster.spark.write.task import RESULT, TaskWriter, WriteTask
+from roster.spark.write.task import RESULT, TaskWriter, WriteTask, results_of
+from roster.wire import ErrorCode
+
+log = logging.getLogger("roster.pipeline")
 
 _ANSWER_MS = 10_000
+_BAD_TIMEOUT = ErrorCode.INVALID_TRANSACTION_TIMEOUT
 _COLUMNS = {
     "key": "string or binary",
     "value": "string or binary",
@@ -36,21 +44,26 @@ _COLUMNS = {
 
 
 class KafkaSink(Sink):
-    """Writes rows to a Kafka topic from the tasks with acks=all; at least once.
+    """Writes rows to a Kafka topic with acks=all; exactly once in the cluster that the pipeline reads from.
 
     Columns as in Spark's Kafka sink: `value` (string or binary, required), `key` (string or binary), `topic` (string,
     required unless `topic` is given here), `partition` (int), `headers` (array of struct key, value). Rows without a
     partition go where Kafka's Java client puts them: by the key's murmur2 hash, or without a key to one partition after
     the other. Records have the time of writing, or with `keep_timestamps` that of the column `timestamp`.
 
-    Each task is an idempotent producer. Without a transform rows go from the reading task's Arrow columns into record
-    batches, and never cross into the JVM.
+    Without a transform rows go from the reading task's Arrow columns into record batches, and never cross into the JVM.
+
+    `exactly_once` True: a batch's records and the group's offsets are one Kafka transaction, and readers with
+    isolation.level=read_committed see each result once, whatever fails. None: so where the cluster can, else at least
+    once, with a line in the log that says why. False: at least once; each task is an idempotent producer. The
+    transactional id begins with the group's name and "-".
 
     `bootstrap` and `security` are as for `Pipeline`. `options` are settings by the names of Kafka's producers:
-    client.id, compression.type, batch.size, max.request.size, buffer.memory, delivery.timeout.ms, request.timeout.ms.
+    client.id, compression.type, batch.size, max.request.size, buffer.memory, delivery.timeout.ms, request.timeout.ms,
+    transaction.timeout.ms.
     Raises PipelineError for an address, a topic name or a setting that is not valid. A run fails with PipelineError if
-    no broker answers within 10 s or lets this client in, the topic does not exist or the rows have other columns, and
-    with WriteError if rows are not acknowledged.
+    no broker answers within 10 s or lets this client in, the topic does not exist, the rows have other columns, or with
+    `exactly_once=True` there can be no such transaction; and with WriteError if rows are not acknowledged.
     """
 
     accepts_part = True
@@ -63,6 +76,7 @@ class KafkaSink(Sink):
         security: Security | Mapping[str, object] | None = None,
         options: Mapping[str, str | int | bool] | None = None,
         keep_timestamps: bool = False,
+        exactly_once: bool | None = None,
     ) -> None:
         self._bootstrap = parse_bootstrap(bootstrap)
         if topic is not None and not is_legal_name(topic):
@@ -71,12 +85,18 @@ class KafkaSink(Sink):
         self._security = check_security(security)
         refuse_security_names(options or {}, "KafkaSink: options")
         self._columns = {**_COLUMNS, "timestamp": "timestamp"} if keep_timestamps else _COLUMNS
+        if exactly_once is not None and not isinstance(exactly_once, bool):
+            raise PipelineError(f"{exactly_once!r} is not True, False or None", field="exactly_once")
+        self._exactly_once = exactly_once
+        settings = parse_producer_options(options or {})
+        self._transaction_timeout_ms: int = settings.pop("transaction_timeout_ms", TRANSACTION_TIMEOUT_MS)
+        self._transactions: KafkaTransactions | None = None
         self._writer = KafkaWriter(
             tuple(parse_addresses(self._bootstrap)),
             topic,
             security=self._security,
             keep_timestamps=keep_timestamps,
-            **parse_producer_options(options or {}),
+            **settings,
         )
 
     @override
@@ -104,21 +124,69 @@ class KafkaSink(Sink):
         self._writer = replace(self._writer, compiled=compiled(WRITE))
 
     @override
+    def bind(self, source: Source) -> None:
+        self.close()
+        if self._exactly_once is False:
+            return
+        arguments = source, self._bootstrap, self._security, self._transaction_timeout_ms
+        try:
+            self._transactions = KafkaTransactions.start(*arguments)
+        except (ClientError, OtherClusterError) as error:
+            if self._exactly_once or (isinstance(error, ClientError) and error.code == _BAD_TIMEOUT):
+                raise PipelineError(f"no transactions: {error}", field="exactly_once", fix=_fix_of(error)) from None
+            log.info("%s: writes to Kafka at least once: %s", source.group, error)
+
+    @property
+    def commits_offsets(self) -> bool:  # type: ignore[override]
+        """True if results and offsets are one transaction."""
+        return self._transactions is not None
+
+    @override
+    def take_over(self, partitions: Collection[TopicPartition], owner: Owner) -> None:
+        if self._transactions is not None:
+            self._transactions.take_over(partitions, owner)
+
+    @override
+    def offset_metadata(self, owner: Owner) -> str:
+        return "" if self._transactions is None else self._transactions.metadata(owner)
+
+    @override
     def write(self, df: DataFrame, batch: Batch) -> None:
         self.check(df.schema)
         columns = set(df.columns)
         chosen = [name for name in self._columns if name in columns]
-        work: Any = WriteTask(self._writer)
-        df.select(*chosen).mapInArrow(work, RESULT).collect()
+        writer = self._task_writer()
+        work: Any = WriteTask(writer)
+        self.collect(writer, results_of(df.select(*chosen).mapInArrow(work, RESULT).collect()), batch)
 
     @override
-    def task_writer(self, batch: Batch | None, schema: StructType) -> KafkaWriter:
+    def task_writer(self, batch: Batch | None, schema: StructType) -> TaskWriter:
         self.check(schema)
-        return self._writer
+        return self._task_writer()
+
+    def _task_writer(self) -> TaskWriter:
+        return self._writer if self._transactions is None else StagingWriter(self._writer)
 
     @override
-    def collect(self, writer: TaskWriter, results: Sequence[int], batch: Batch) -> None:
-        return None
+    def collect(self, writer: TaskWriter, results: Sequence[Any], batch: Batch) -> None:
+        if self._transactions is not None and results:
+            self._transactions.write(chain.from_iterable(results), self._writer)
+
+    @override
+    def commit(self, staged: None, batch: Batch) -> None:
+        if self._transactions is not None:
+            self._transactions.commit(batch)
+
+    @override
+    def abort(self, staged: None, batch: Batch) -> None:
+        if self._transactions is not None:
+            self._transactions.abort()
+
+    @override
+    def close(self) -> None:
+        transactions, self._transactions = self._transactions, None
+        if transactions is not None:
+            transactions.close()
 
     def check(self, schema: StructType) -> None:
         """Raise PipelineError if rows with these columns cannot be written."""
@@ -147,3 +215,9 @@ class KafkaSink(Sink):
                     field="KafkaSink",
                     fix=f"Cast it, for example with cast({name} AS {wanted.partition(' ')[0]}), or make JSON of it",
                 )
+
+
+def _fix_of(error: ClientError | OtherClusterError) -> str:
+    if isinstance(error, ClientError) and error.code == _BAD_TIMEOUT:
+        return "Lower transaction.timeout.ms to the brokers' transaction.max.timeout.ms at most"
+    return "Mend that, or leave exactly_once out"

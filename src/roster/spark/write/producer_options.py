@@ -30,6 +30,7 @@ _OPTIONS: Table = {
     "delivery.timeout.ms": ("timeout", seconds(1, INT32)),
     "message.timeout.ms": ("timeout", seconds(1, INT32)),
     "request.timeout.ms": ("request_timeout", seconds(1, 900_000)),
+    "transaction.timeout.ms": ("transaction_timeout_ms", number(1, INT32)),
     # What cannot be otherwise, and what has no meaning where tasks send full batches and wait for all of them.
     "acks": (None, one_of("all", "-1")),
     "enable.idempotence": (None, one_of("true")),
@@ -42,7 +43,10 @@ _OPTIONS: Table = {
 
 
 def parse_producer_options(options: Mapping[str, str | int | bool]) -> dict[str, Any]:
-    """Return fields of a `KafkaWriter`. Raise PipelineError for a setting that is unknown or cannot be."""
+    """Return fields of a `KafkaWriter`, and `transaction_timeout_ms` if given.
+
+    Raises PipelineError for a setting that is unknown or cannot be.
+    """
     found = parse_settings(options, _OPTIONS, _FIELD)
     if "request_bytes" in found:
         found["batch_bytes"] = min(found.get("batch_bytes", found["request_bytes"]), found["request_bytes"])

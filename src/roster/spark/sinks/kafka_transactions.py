@@ -1,0 +1,158 @@
+"""A batch and the group's offsets as one Kafka transaction: the driver's part of an exactly-once `KafkaSink`.
+
+Tasks encode record batches and know of no producer, so that Spark may run them as often as it likes. The batches of one
+partition then have one writer, under the epoch of this transaction: whatever goes wrong, the transaction is aborted and
+its epoch with it, and the batch is done again. Two fences keep two applications apart: the epoch, which a new owner of
+partitions ends for a dead one, and the group's generation, which comes with the offsets.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import uuid
+from collections.abc import Collection, Iterable
+from dataclasses import replace
+
+from roster.client import (
+    Admin,
+    ClaimedBy,
+    CommitFenced,
+    CommitRetriable,
+    OffsetAndMetadata,
+    TransactionAbortedError,
+    TransactionalProducer,
+)
+from roster.model import TopicPartition
+from roster.records.produce import KafkaWriter, TransactionLostError
+from roster.records.production import ProducerIdentity
+from roster.records.staging import StagedBatch
+from roster.security import Security
+from roster.spark.batch import Batch, Owner
+from roster.spark.errors import PipelineError, SinkFencedError
+from roster.spark.sinks.base import Source
+
+log = logging.getLogger("roster.pipeline")
+
+TRANSACTION_TIMEOUT_MS = 60_000
+_MOST_ABORTED = 20
+"""Batches in a row that are aborted before the run ends: not what other applications do, but a setting, is at fault."""
+
+
+class OtherClusterError(Exception):
+    """The sink is not in the source's cluster."""
+
+
+def transactional_id(source: Source) -> str:
+    """Return the transactional id of a run: one that a restart of a static member has again, else one never used."""
+    if source.group_instance_id is None:
+        return f"{source.group}-{uuid.uuid4()}"
+    # Group "a-b" with instance "c" must not have the id of group "a" with instance "b-c".
+    parts = f"{source.group}\0{source.group_instance_id}".encode()
+    return f"{source.group}-{source.group_instance_id}-{hashlib.sha256(parts).hexdigest()[:8]}"
+
+
+class KafkaTransactions:
+    """The transactions of one run, one after the other."""
+
+    def __init__(self, producer: TransactionalProducer, group: str) -> None:
+        self._producer, self._group = producer, group
+        self._is_open = False
+        self._aborted = 0
+
+    @classmethod
+    def start(cls, source: Source, bootstrap: str, security: Security, timeout_ms: int) -> KafkaTransactions:
+        """Take a transactional id. Raise OtherClusterError or ClientError where there can be no such transaction."""
+        producer = TransactionalProducer(
+            bootstrap,
+            transactional_id(source),
+            source.group,
+            transaction_timeout_ms=timeout_ms,
+            request_timeout_ms=source.request_timeout_ms,
+            client_id=source.client_id,
+            group_instance_id=source.group_instance_id,
+            security=security,
+        )
+        try:
+            cluster = producer.start()
+            if bootstrap != source.bootstrap:
+                with Admin(source.bootstrap, security=source.security) as admin:
+                    of_source = admin.cluster_id()
+                if cluster is None or cluster != of_source:
+                    raise OtherClusterError("it is not in the cluster that the pipeline reads from")
+        except BaseException:
+            producer.close()
+            raise
+        return cls(producer, source.group)
+
+    def close(self) -> None:
+        """Abort what is open, and disconnect."""
+        self._producer.close()
+
+    def metadata(self, owner: Owner) -> str:
+        """Return the text that names this run's transactional id beside committed offsets."""
+        return ClaimedBy(self._producer.transactional_id, owner.member_id).to_metadata()
+
+    def take_over(self, partitions: Collection[TopicPartition], owner: Owner) -> None:
+        """End what earlier owners of partitions have left open. Raise ClientError if that is not known."""
+        try:
+            fenced = self._producer.take_over(partitions, owner.generation, owner.member_id)
+        except CommitFenced as error:  # the member will find out by its next heartbeat
+            raise CommitRetriable(str(error), partitions=partitions, code=error.code) from None
+        for name in sorted(fenced):
+            log.info("%s: ended what an earlier owner had open: transactional_id=%s", self._group, name)
+
+    def write(self, batches: Iterable[StagedBatch], writer: KafkaWriter) -> None:
+        """Begin a transaction and write record batches in it from here.
+
+        Raises SinkFencedError if the transaction is lost, WriteError for what another would not change, ClientError.
+        """
+        staged = list(batches)
+        identity = self.begin({TopicPartition(batch.topic, batch.partition) for batch in staged})
+        output = replace(writer, identity=identity).open()
+        try:
+            for batch in staged:
+                output.write_encoded(*batch)
+            output.close()
+        except BaseException as error:
+            output.abort()
+            if isinstance(error, TransactionLostError):
+                raise self.lost(error) from error
+            raise
+
+    def begin(self, partitions: Collection[TopicPartition]) -> ProducerIdentity:
+        """Begin a transaction that may write to these partitions. Raises as `write` does."""
+        try:
+            epoch = self._producer.begin()
+            self._is_open = True
+            self._producer.add_partitions(partitions)
+        except TransactionAbortedError as error:
+            raise self.lost(error) from error
+        return ProducerIdentity(*epoch, self._producer.transactional_id)
+
+    def commit(self, batch: Batch) -> None:
+        """Commit records and offsets. Raise SinkFencedError if neither counts, ClientError if that is open."""
+        metadata = self.metadata(batch.owner)
+        offsets = {p: OffsetAndMetadata(at, metadata=metadata) for p, at in batch.next_offsets.items()}
+        try:
+            self._producer.commit(offsets, batch.owner.generation, batch.owner.member_id)
+        except (TransactionAbortedError, CommitFenced) as error:
+            raise self.lost(error) from error
+        self._is_open, self._aborted = False, 0
+
+    def abort(self) -> None:
+        """Abort what is open, and with it the epoch of whatever still writes."""
+        if self._is_open:
+            self._is_open = False
+            self._producer.abort()
+
+    def lost(self, error: Exception) -> SinkFencedError | PipelineError:
+        """Return the exception for a transaction that cannot be committed."""
+        self._aborted += 1
+        if self._aborted <= _MOST_ABORTED:
+            return SinkFencedError(str(error))
+        return PipelineError(
+            f"{self._aborted} batches in a row could not be committed: {error}",
+            field="KafkaSink",
+            fix="Raise transaction.timeout.ms if they take longer than that, or lower max_offsets_per_batch",
+        )
