@@ -95,6 +95,8 @@ class Shell:
     states: dict[int, tuple[Group, GroupState]] = field(default_factory=dict)
     transitions: Counter[tuple[GroupState, GroupState]] = field(default_factory=Counter)
     ids: int = 0
+    connected: set[int] = field(default_factory=set)
+    """Tokens of the requests whose clients are known to wait on open connections."""
     signs: dict[str, tuple[int, int]] = field(default_factory=dict)
     """GROUP's members: when each was last certainly, and last possibly, seen alive."""
     stored_generation: int = 0
@@ -113,7 +115,7 @@ class Shell:
 
     def start(self) -> None:
         """Begin with a fresh coordinator that loads what the log has."""
-        self.coordinator = Coordinator(self.config, self._new_id)
+        self.coordinator = Coordinator(self.config, self._new_id, lambda token: token in self.connected)
         self.timers.clear()
         self.writes.clear()
         self.states.clear()
@@ -264,7 +266,7 @@ class Shell:
     def check_sessions(self, group: Group) -> None:
         """S12: a session ends neither before nor after its timeout since the last sign of life."""
         for member in group.members.values():
-            if not member.is_new and not member.counts_as_alive():
+            if not member.is_new and not member.waits_for_join():
                 certainly, possibly = self.signs[member.member_id]
                 assert certainly + member.session_timeout_ms <= member.deadline, f"{member.member_id} too early"
                 assert member.deadline <= possibly + member.session_timeout_ms, f"{member.member_id} too late"
@@ -300,7 +302,8 @@ def check_group(group: Group, config: CoordinatorConfig) -> None:
     assert group.supported_protocols == support
     assert group.metadata_bytes == sum(len(data) for member in members.values() for _, data in member.protocols)
     assert group.leader_id in members if members else group.leader_id is None
-    assert (group.join_deadline is not None) == (group.state is GroupState.PREPARING)
+    waits = (group.join_deadline is not None) + (group.generation_write is not None)
+    assert waits == (group.state is GroupState.PREPARING), "either time runs or the generation is being written"
     parked_syncs = [member for member in members.values() if member.parked_sync is not None]
     match group.state:
         case GroupState.EMPTY | GroupState.DEAD:
@@ -318,7 +321,7 @@ def check_group(group: Group, config: CoordinatorConfig) -> None:
             assert not parked_syncs
             assert all(support[group.protocol or ""] == len(members) for _ in members)
     for member in members.values():
-        assert member.timer_deadline is not None or member.counts_as_alive(), f"{member.member_id} is watched by nobody"
+        assert member.timer_deadline is not None or member.waits_for_join(), f"{member.member_id} is watched by nobody"
         assert member.timer_deadline is None or member.timer_deadline <= member.deadline
 
 
@@ -390,7 +393,10 @@ class Client(Shell):
                 for member, data in (assignments or {}).items()
             ],
         )
-        return self.send(request, version)
+        call = self.send(request, version)
+        if call.parked:
+            self.saw(member_id, True)
+        return call
 
     def heartbeat(
         self, member_id: str, generation: int, *, group: str = GROUP, instance: str | None = None

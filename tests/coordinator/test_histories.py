@@ -16,7 +16,6 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from roster.coordinator import CoordinatorConfig, TimerKind
 from roster.coordinator.group import Group
-from roster.coordinator.records import UNSTORED_GENERATIONS
 from roster.wire import ErrorCode
 from roster.wire.messages import JoinGroupRequest
 from tests.coordinator.coordinator_harness import GROUP, Call, Client, GroupState, subscription
@@ -91,9 +90,7 @@ class Histories(RuleBasedStateMachine):
         self.loaded_generation = 0
         self.current: Group | None = None
         self.handed_out = 0
-        self.lives_since_stored = 0
         self.stored_before = 0
-        self.unstored = 0
         self.owners: dict[int, dict[int, str]] = {}
 
     # -- members ---------------------------------------------------------------------------------------------------
@@ -261,7 +258,6 @@ class Histories(RuleBasedStateMachine):
     def forget_life(self) -> None:
         self.generations.clear()
         self.owners.clear()
-        self.lives_since_stored += 1
         for actor in self.actors:
             actor.shown = actor.shown_when_asked = -1
         group = self.group()
@@ -388,9 +384,7 @@ class Histories(RuleBasedStateMachine):
         self.notice_another_group()
         if reply.generation_id not in self.generations:
             if reply.generation_id != self.loaded_generation:
-                if self.lives_since_stored <= 1 and self.unstored <= UNSTORED_GENERATIONS:
-                    assert reply.generation_id > self.handed_out, "S10: a generation was handed out twice"
-                self.unstored += 1
+                assert reply.generation_id > self.handed_out, "S10: a generation was handed out twice"
             self.handed_out = max(self.handed_out, reply.generation_id)
             self.generations[reply.generation_id] = reply.protocol_name
         assert self.generations[reply.generation_id] == reply.protocol_name
@@ -402,15 +396,13 @@ class Histories(RuleBasedStateMachine):
         self.current = self.group()
         self.generations.clear()
         self.owners.clear()
-        self.handed_out = self.lives_since_stored = self.unstored = self.loaded_generation = 0
+        self.handed_out = self.loaded_generation = 0
 
     @invariant()
     def books_agree(self) -> None:
         group = self.group()
         if self.c.stored_generation != self.stored_before:
             self.stored_before = self.c.stored_generation
-            self.handed_out = max(self.generations, default=0)  # what lives before the last one gave away is lost
-            self.lives_since_stored, self.unstored = 0, max(0, self.handed_out - self.c.stored_generation)
         self.notice_another_group()
         if group is not None:
             assert group.generation >= self.c.stored_generation, "S10: behind the log"

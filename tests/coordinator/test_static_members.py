@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from roster.wire import ErrorCode
+from roster.wire.consumer.messages import Subscription, TopicPartitions, encode_subscription
 from tests.coordinator.coordinator_harness import Client, GroupState, subscription
 
 
@@ -66,22 +67,34 @@ def test_a_restarted_leader_that_joins_again_starts_a_rebalance() -> None:
     assert c.join(new, instance="l").parked
 
 
-def test_a_restart_with_another_subscription_keeps_the_generation() -> None:
+def test_a_restart_that_owns_other_partitions_keeps_the_generation() -> None:
+    """Only the topics decide: a process that starts owns nothing, whatever the one before it said."""
     c = Client()
-    c.stable_group("l", "f")
-    assert c.join(instance="f", protocols=(("range", subscription("u")),)).reply.generation_id == 1
-    assert c.group_records()[-1].members[1].subscription == subscription("u")
+    owning = Subscription(topics=["t"], owned_partitions=[TopicPartitions(topic="t", partitions=[1])], generation_id=1)
+    c.stable_group("l", "f", protocols=(("range", encode_subscription(owning)),))
+    assert c.join(instance="f").reply.generation_id == 1
+    assert c.group_records()[-1].members[1].subscription == subscription("t")
+
+
+def test_a_restart_with_metadata_of_another_protocol_type_keeps_the_generation() -> None:
+    c = Client()
+    calls = [c.join(instance=i, protocol_type="connect", protocols=(("range", b"one"),)) for i in ("l", "f")]
+    c.advance(6_000)
+    leader, follower = (call.reply.member_id for call in calls)
+    c.sync(leader, 1, {leader: b"L", follower: b"F"}, instance="l", protocol_type="connect")
+    assert c.join(instance="f", protocol_type="connect", protocols=(("range", b"two"),)).reply.generation_id == 1
 
 
 def test_a_restart_that_cannot_be_written_is_undone() -> None:
     c = Client()
     leader, old = c.stable_group("l", "f")
     c.fail_with = ErrorCode.REQUEST_TIMED_OUT
-    join = c.join(instance="f", protocols=(("range", b"new"),), session=9_000, rebalance=9_000, client_id="new")
+    protocols = (("range", subscription("t")), ("sticky", b"new"))
+    join = c.join(instance="f", protocols=protocols, session=9_000, rebalance=9_000, client_id="new")
     assert join.error is ErrorCode.COORDINATOR_NOT_AVAILABLE
     member = c.group().members[old]
     assert (member.session_timeout_ms, member.rebalance_timeout_ms, member.client_id) == (5_000, 10_000, "client")
-    assert member.metadata("range") == subscription("t")
+    assert member.protocols == (("range", subscription("t")),)
     assert c.heartbeat(old, 1, instance="f") is ErrorCode.NONE
     c.fail_with = ErrorCode.NONE
     assert c.join(instance="f").reply.generation_id == 1
@@ -95,8 +108,10 @@ def test_a_rebalance_that_begins_before_the_restart_is_written_answers_it() -> N
     c.auto_ack = False
     restart = c.join(instance="f")
     c.join(leader, instance="l")
-    assert restart.reply.generation_id == 2
     c.ack(ErrorCode.REQUEST_TIMED_OUT)
+    assert restart.parked
+    c.ack()
+    assert restart.reply.generation_id == 2
     assert restart.reply.member_id in c.group().members
     assert c.state is GroupState.COMPLETING
 

@@ -56,7 +56,7 @@ def test_gc18_a_member_the_leader_left_out_gets_an_empty_assignment() -> None:
     assert (waiting.error, waiting.reply.assignment) == (ErrorCode.NONE, b"")
     assert c.sync(leader, 2).reply.assignment == b"all"
     assert c.sync(follower, 2).reply.assignment == b""
-    assert len(c.group_records()) == 3
+    assert [record.generation for record in c.group_records()] == [0, 1, 1, 2, 2]
 
 
 def test_gc23_what_is_checked_first() -> None:
@@ -137,7 +137,7 @@ def test_once_all_have_synced_the_group_stays_stable() -> None:
     for _ in range(20):
         c.advance(3_000)
         assert [c.heartbeat(member, 1) for member in ids] == [ErrorCode.NONE, ErrorCode.NONE]
-    assert len(c.group_records()) == 2
+    assert len(c.group_records()) == 3
 
 
 def test_s9_a_repeated_sync_of_the_leader_is_written_once() -> None:
@@ -159,6 +159,7 @@ def test_an_assignment_that_arrives_at_the_log_after_a_new_rebalance_began_is_no
     c.ack()
     assert c.state is GroupState.PREPARING
     joins = c.rejoin_all([leader, follower])
+    c.ack()
     assert {call.reply.generation_id for call in joins} == {3}
     assert all(member.assignment == b"" for member in c.group().members.values())
 
@@ -169,8 +170,9 @@ def test_an_assignment_that_arrives_at_the_log_in_the_next_generation_is_not_tak
     c.sync(leader, 2, {leader: b"old", follower: b"old"})
     c.join(follower, protocols=(("range", b"changed"),))
     c.join(leader)
-    waiting = c.sync(follower, 3)
     c.ack()
+    c.ack()
+    waiting = c.sync(follower, 3)
     assert waiting.parked
     assert c.state is GroupState.COMPLETING
     c.sync(leader, 3, {leader: b"new", follower: b"new"})

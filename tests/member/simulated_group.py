@@ -417,6 +417,7 @@ class World:
         self.coordinator = Coordinator(
             CoordinatorConfig(partitions=1, initial_rebalance_delay_ms=100, min_session_timeout_ms=1_000),
             lambda: f"{next(self._ids):04}",
+            lambda token: token in self._tickets and self._tickets[token][2].alive,
         )
         self.up = True
         self._coordinate(self.coordinator.step(PartitionLoading(0), self.now))

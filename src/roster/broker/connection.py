@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from roster.wire import Message
     from roster.wire.frames import RequestHeader
 
+_KEEP_ALIVE = {"TCP_KEEPIDLE": 15, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}
+"""Seconds of silence before the first probe and between two, and the number of probes."""
 _SIZE_BYTES = 4
 _API_KEY_BYTES = 2
 _WAITING = frozenset({ApiKey.FETCH, ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP})
@@ -81,6 +83,14 @@ class ClientProtocol(asyncio.StreamReaderProtocol):
             self.on_lost()
 
 
+def _keep_alive(sock: socket.socket) -> None:
+    """Have the kernel close the connection of a machine that is gone, so that nothing waits for its requests."""
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in _KEEP_ALIVE.items():
+        if hasattr(socket, option):  # not on every platform
+            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
+
+
 class Connection:
     """Serves one socket until the client closes it or sends something that cannot be answered."""
 
@@ -108,7 +118,7 @@ class Connection:
             self._protocol.on_lost = self.client_gone
         sock = writer.get_extra_info("socket")
         if sock is not None:
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            _keep_alive(sock)
 
     async def serve(self) -> None:
         """Answer requests until the connection ends; never raises but when cancelled."""

@@ -101,7 +101,7 @@ class CoordinatorShell:
         if len(topic.logs) != config.partitions:  # the partition of a group must never change
             config = replace(config, partitions=len(topic.logs))
         self._logs = topic.logs
-        self._coordinator = Coordinator(config, lambda: str(uuid.uuid4()))
+        self._coordinator = Coordinator(config, lambda: str(uuid.uuid4()), self._pending.is_waiting)
         for partition in range(len(self._logs)):
             self._step(PartitionLoading(partition))
         self._loading = asyncio.create_task(self._load())

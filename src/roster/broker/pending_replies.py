@@ -34,6 +34,10 @@ class PendingReplies:
         if future is not None and not future.done():  # else its connection is gone
             future.set_result(reply)
 
+    def is_waiting(self, token: int) -> bool:
+        """Return True while a request waits; one whose client has closed the connection was given up."""
+        return token in self._waiting
+
     def cancel(self) -> None:
         """Cancel every request under way."""
         for future in self._waiting.values():

@@ -40,10 +40,11 @@ from roster.coordinator.rebalance import (
     expire_pending_sync,
     expire_session,
     prepare_rebalance,
+    schedule_sync_phase_end,
 )
 from roster.coordinator.records import Replay
 from roster.coordinator.runtime import PartitionStatus, Runtime
-from roster.coordinator.states import Trigger
+from roster.coordinator.states import GroupState, Trigger
 from roster.coordinator.sync_group import sync_group
 from roster.coordinator.transactional_offset_commit import commit_transactional_offsets
 from roster.model import CancelTimer, SetTimer
@@ -88,12 +89,19 @@ TIMER_HANDLERS: dict[TimerKind, Callable[[GroupContext, TimerName], None]] = {
 class Coordinator:
     """Kafka's classic group protocol as a state machine; deterministic, no I/O, no clock.
 
-    `new_id` returns a fresh unguessable string for a member id (a UUID, for example). Writes to one partition must be
-    reported complete in the order of the effects.
+    `new_id` returns a fresh unguessable string for a member id (a UUID, for example). `is_connected` returns True while
+    the client of a request, named by its token, still waits for the response on an open connection; without it a
+    session ends at its timeout though the member waits. Writes to one partition must be reported complete in the order
+    of the effects.
     """
 
-    def __init__(self, config: CoordinatorConfig, new_id: Callable[[], str]) -> None:
-        self._rt = Runtime(config, new_id)
+    def __init__(
+        self,
+        config: CoordinatorConfig,
+        new_id: Callable[[], str],
+        is_connected: Callable[[int], bool] = lambda token: False,
+    ) -> None:
+        self._rt = Runtime(config, new_id, is_connected)
         self.unreadable_records = 0
         """Number of records skipped while loading because they could not be decoded."""
         self._event_handlers: dict[type, Callable[[Any], None]] = {
@@ -186,6 +194,8 @@ class Coordinator:
             ctx = GroupContext(rt, group)
             for member in group.members.values():
                 ctx.renew_session(member)
+            if group.state is GroupState.COMPLETING:
+                schedule_sync_phase_end(ctx)
             if len(group.members) > rt.config.max_group_size:
                 prepare_rebalance(ctx)
         self._schedule_expiration(event.partition)

@@ -64,6 +64,8 @@ class Member:
     session_timeout_ms: int
     rebalance_timeout_ms: int
     protocols: Protocols
+    protocols_complete: bool = True
+    """False after loading until the member joins again: the log has its metadata for the selected protocol only."""
     assignment: bytes = b""
     parked_join: ParkedJoin | None = None
     parked_sync: int | None = None
@@ -75,9 +77,9 @@ class Member:
         """Return the member's metadata for the protocol; empty if it does not support it."""
         return next((metadata for name, metadata in self.protocols if name == protocol), b"")
 
-    def counts_as_alive(self) -> bool:
-        """Return True for a member with a parked request; not for a new one, which may have gone without closing."""
-        return not self.is_new and (self.parked_join is not None or self.parked_sync is not None)
+    def waits_for_join(self) -> bool:
+        """Return True for a member with a parked JoinGroup; not for a new one, which may have gone without closing."""
+        return not self.is_new and self.parked_join is not None
 
 
 @dataclass(slots=True, eq=False)
@@ -92,7 +94,9 @@ class Group:
     protocol: str | None = None
     generation: int = 0
     generation_floor: int = 0
-    """Highest generation that an earlier coordinator may have announced; the next one is above it."""
+    """Highest generation that a member claims; the next one is above it."""
+    perhaps_unannounced: bool = False
+    """True after loading a generation without its assignment: some of its members may not know of it."""
     leader_id: str | None = None
     recorded: bool = False
     """True once a record of the group itself has been written, or is being written."""
@@ -104,6 +108,8 @@ class Group:
     """Member ids handed out with MEMBER_ID_REQUIRED and not used yet, with their deadlines."""
     supported_protocols: Counter[str] = field(default_factory=Counter)
     """Number of members that support each protocol."""
+    incomplete_protocols: int = 0
+    """Number of members whose other protocols are not known, see `Member.protocols_complete`."""
     metadata_bytes: int = 0
     """Size of the metadata of all protocols of all members."""
     awaiting_join: int = 0
@@ -117,6 +123,10 @@ class Group:
     new_member_added: bool = False
     """A member joined during the current initial delay."""
     join_deadline: int | None = None
+    changes: int = 0
+    """Number of changes of members, their ids or their protocols so far."""
+    generation_write: int | None = None
+    """While the next generation is being written: the number of `changes` it was written with."""
     sync_deadline: int | None = None
     sync_write_generation: int | None = None
     """The generation whose assignment is being written."""
@@ -145,10 +155,14 @@ class Group:
     def validate_generation(self, generation: int) -> ErrorCode:
         """Check the generation in a request.
 
-        A higher one than the group's is remembered: a previous coordinator may have announced it without storing it.
+        A higher one than the group's is remembered: another coordinator may have announced it without storing it, as
+        Apache Kafka and earlier releases of Roster do. After a failover between the record of a generation and its
+        responses, members of the one before are asked to rejoin; they may not know of the new one yet.
         """
         if generation == self.generation:
             return ErrorCode.NONE
+        if self.perhaps_unannounced and generation == self.generation - 1:
+            return ErrorCode.REBALANCE_IN_PROGRESS
         if generation - self.generation <= MAX_GENERATION_LEAD:
             self.generation_floor = max(self.generation_floor, generation)
         return ErrorCode.ILLEGAL_GENERATION
@@ -173,7 +187,7 @@ class Group:
             self.instances[member.instance_id] = member.member_id
         if self.leader_id is None:
             self.leader_id = member.member_id
-        self._count_support(member.protocols, 1)
+        self._count_support(member, 1)
         if member.parked_join is not None:
             self.awaiting_join += 1
 
@@ -183,7 +197,7 @@ class Group:
         self.pending_sync_members.discard(member.member_id)
         if member.instance_id is not None:
             del self.instances[member.instance_id]
-        self._count_support(member.protocols, -1)
+        self._count_support(member, -1)
         if member.parked_join is not None:
             self.awaiting_join -= 1
         if self.leader_id == member.member_id:
@@ -192,6 +206,7 @@ class Group:
     def replace_member_id(self, member: Member, new_id: str) -> None:
         """Give a static member a new id, in every place where the old one is kept."""
         old_id = member.member_id
+        self.changes += 1
         del self.members[old_id]
         self.members[new_id] = member
         member.member_id = new_id
@@ -207,9 +222,9 @@ class Group:
         self, member: Member, protocols: Protocols, session_timeout_ms: int, rebalance_timeout_ms: int
     ) -> None:
         """Replace the protocols and timeouts of a member."""
-        self._count_support(member.protocols, -1)
-        member.protocols = protocols
-        self._count_support(protocols, 1)
+        self._count_support(member, -1)
+        member.protocols, member.protocols_complete = protocols, True
+        self._count_support(member, 1)
         member.session_timeout_ms = session_timeout_ms
         member.rebalance_timeout_ms = rebalance_timeout_ms
 
@@ -268,14 +283,22 @@ class Group:
         self.leader_id = leader.member_id
         return True
 
-    def init_next_generation(self, wall_ms: int) -> None:
-        """Begin the next generation with the members there are; without any the group becomes Empty."""
-        self.generation = max(self.generation, self.generation_floor) + 1
-        if not self.members:
-            self.protocol = self.leader_id = None
-            self.transition(Trigger.LAST_MEMBER_LEFT, wall_ms)
-            return
-        self.protocol = self.select_protocol()
+    @property
+    def next_generation(self) -> int:
+        """The number of the next generation."""
+        return max(self.generation, self.generation_floor) + 1
+
+    def become_empty(self, wall_ms: int) -> None:
+        """Begin the next generation without members."""
+        self.generation = self.next_generation
+        self.protocol = self.leader_id = None
+        self.perhaps_unannounced = False
+        self.transition(Trigger.LAST_MEMBER_LEFT, wall_ms)
+
+    def begin_generation(self, generation: int, protocol: str, wall_ms: int) -> None:
+        """Begin a generation with the members there are."""
+        self.generation, self.protocol = generation, protocol
+        self.perhaps_unannounced = False
         self.transition(Trigger.JOIN_PHASE_COMPLETED, wall_ms)
         # Assignments stay: DescribeGroups shows the former ones until the sync.
         self.pending_sync_members = set(self.members)
@@ -286,17 +309,46 @@ class Group:
 
     # -- protocols -----------------------------------------------------------------------------------------------
 
-    def supports_protocols(self, protocol_type: str, protocols: Protocols) -> bool:
-        """Return True if one of the protocols is common to all members, so that a member with them may join."""
+    def supports_protocols(self, protocol_type: str, protocols: Protocols, joining: Member | None = None) -> bool:
+        """Return True if one of the protocols may be common to all other members, so that a member may join with them.
+
+        The former protocols of the `joining` member do not count. Members whose other protocols are not known get the
+        benefit of the doubt, and one that joins with the present protocol may stay while there is such a doubt; the end
+        of the join phase decides (`without_common_protocol`).
+        """
         if self.state is GroupState.EMPTY:
             return bool(protocol_type) and bool(protocols)
-        size = len(self.members)
-        return protocol_type == self.protocol_type and any(
-            self.supported_protocols[name] == size for name, _ in protocols
+        if protocol_type != self.protocol_type or not protocols:
+            return False
+        names = {name for name, _ in protocols}
+        if (
+            joining is not None
+            and self.protocol in names
+            and len(self.members) not in self.supported_protocols.values()
+        ):
+            return True
+        others = len(self.members) - (joining is not None)
+        former = set() if joining is None else {name for name, _ in joining.protocols}
+        unknown = self.incomplete_protocols - (joining is not None and not joining.protocols_complete)
+        return any(
+            self.supported_protocols[name] - (name in former) + (unknown if name != self.protocol else 0) >= others
+            for name in names
         )
 
-    def select_protocol(self) -> str:
-        """Select the protocol of the next generation.
+    def without_common_protocol(self) -> list[Member]:
+        """Return the members that have no protocol in common with all of those before them, as few as may be."""
+        common: set[str] = set()
+        odd = []
+        for member in self.members.values():
+            names = {name for name, _ in member.protocols}
+            if common and not names & common:
+                odd.append(member)
+            else:
+                common = names & common if common else names
+        return odd
+
+    def select_protocol(self) -> str | None:
+        """Select the protocol of the next generation; None if the members have none in common.
 
         Candidates are the protocols every member supports; each member votes for the candidate it prefers. Equal votes
         are decided by the smaller sum of ranks over all members' preference lists, then by name: the outcome depends
@@ -304,6 +356,8 @@ class Group:
         """
         size = len(self.members)
         candidates = {name for name, count in self.supported_protocols.items() if count == size}
+        if not candidates:
+            return None
         votes: Counter[str] = Counter()
         ranks: Counter[str] = Counter()
         for member in self.members.values():
@@ -313,9 +367,11 @@ class Group:
                 ranks[name] += rank
         return min(candidates, key=lambda name: (-votes[name], ranks[name], name))
 
-    def _count_support(self, protocols: Protocols, change: int) -> None:
-        self.metadata_bytes += change * metadata_size(protocols)
-        for name, _ in protocols:
+    def _count_support(self, member: Member, change: int) -> None:
+        self.changes += 1
+        self.incomplete_protocols += 0 if member.protocols_complete else change
+        self.metadata_bytes += change * metadata_size(member.protocols)
+        for name, _ in member.protocols:
             self.supported_protocols[name] += change
             if not self.supported_protocols[name]:
                 del self.supported_protocols[name]
@@ -336,11 +392,20 @@ class Group:
             return None
         topics: set[str] = set()
         for member in self.members.values():
-            try:
-                topics.update(decode_subscription(member.metadata(self.protocol)).topics)
-            except WireError:
+            subscribed = self.topics_of(member)
+            if subscribed is None:
                 return None
+            topics |= subscribed
         return topics
+
+    def topics_of(self, member: Member) -> set[str] | None:
+        """Return the topics that a member of a consumer group subscribes to, or None if they cannot be read."""
+        if not self.is_consumer_group():
+            return None
+        try:
+            return set(decode_subscription(member.metadata(self.protocol)).topics)
+        except WireError:
+            return None
 
     # -- offsets -------------------------------------------------------------------------------------------------
 

@@ -28,6 +28,10 @@ class GroupContext:
     rt: Runtime
     group: Group
 
+    def write_generation(self, generation: int, protocol: str, then: Continuation) -> None:
+        """Append the record of a generation that is about to begin."""
+        self.rt.write(self.group.partition, [records.generation_record(self.group, generation, protocol)], then)
+
     def write_group(self, then: Continuation, assignments: Mapping[str, bytes] | None = None) -> None:
         """Append the group's record, with `assignments` by member id or else the current ones."""
         self.rt.write(self.group.partition, [records.group_record(self.group, assignments)], then)
@@ -80,9 +84,15 @@ class GroupContext:
             self._set_session_timer(member)
 
     def session_expired(self, member: Member) -> bool:
-        """Handle a session timer: True if the member must be removed; otherwise the timer is set again if needed."""
+        """Handle a session timer: True if the member must be removed; otherwise the timer is set again if needed.
+
+        A member that waits for the leader need not send heartbeats: its connection shows whether it is there.
+        """
         member.timer_deadline = None
-        if member.counts_as_alive():
+        if member.waits_for_join():
+            return False
+        if member.parked_sync is not None and self.rt.is_connected(member.parked_sync):
+            self.renew_session(member)
             return False
         if self.rt.now < member.deadline:
             self._set_session_timer(member)

@@ -119,7 +119,8 @@ def validate_joining_member(config: CoordinatorConfig, group: Group, join: JoinC
         return ErrorCode.GROUP_MAX_SIZE_REACHED
     if group.state is GroupState.DEAD:
         return ErrorCode.COORDINATOR_NOT_AVAILABLE
-    if not group.supports_protocols(join.request.protocol_type, join.protocols):
+    member = group.members.get(join.member_id or group.instances.get(join.instance_id or "", ""))
+    if not group.supports_protocols(join.request.protocol_type, join.protocols, member):
         return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
     if join.member_id:
         pending = join.member_id in group.pending_members and join.instance_id is None
@@ -169,11 +170,12 @@ def remove_from_full_group(ctx: GroupContext, member_id: str) -> None:
 
 
 def create_group(rt: Runtime, group_id: str) -> GroupContext:
-    """Create a group and write its record; if that fails before the first generation, the group is aborted."""
+    """Create a group and write its record; if that fails and no generation is written either, the group is aborted."""
     ctx = GroupContext(rt, rt.create_group(group_id))
 
     def written(error: ErrorCode) -> None:
-        if error and not ctx.group.generation and ctx.group.state is not GroupState.DEAD:
+        unborn = not ctx.group.generation and ctx.group.generation_write is None
+        if error and unborn and ctx.group.state is not GroupState.DEAD:
             abort_new_group(ctx, error)
 
     ctx.write_group(written)
@@ -244,7 +246,9 @@ def join_existing_member(ctx: GroupContext, join: JoinCall) -> JoinGroupResponse
         add_member(ctx, join, join.member_id)
         return None
     member = group.members[join.member_id]
-    unchanged = join.protocols == member.protocols
+    unchanged = is_unchanged(group, member, join)
+    if unchanged and not member.protocols_complete:
+        group.update_member(member, join.protocols, join.request.session_timeout_ms, join.rebalance_timeout_ms)
     match group.state:
         case GroupState.COMPLETING if unchanged:
             return join_response(group, member)
@@ -256,6 +260,13 @@ def join_existing_member(ctx: GroupContext, join: JoinCall) -> JoinGroupResponse
             return None
         case _:
             return join_error(join.parked, ErrorCode.UNKNOWN_MEMBER_ID, join.member_id)
+
+
+def is_unchanged(group: Group, member: Member, join: JoinCall) -> bool:
+    """Return True if a member joins with the protocols it had; after loading the selected one decides."""
+    if member.protocols_complete:
+        return join.protocols == member.protocols
+    return dict(join.protocols).get(group.protocol or "") == member.metadata(group.protocol)
 
 
 def update_member(ctx: GroupContext, member: Member, join: JoinCall) -> None:
@@ -281,11 +292,16 @@ def join_new_static_member(ctx: GroupContext, join: JoinCall) -> None:
 
 
 def replace_static_member(ctx: GroupContext, join: JoinCall, new_id: str) -> None:
-    """Give the returning member a new id and fence the old one; rebalance only if the selected protocol changes."""
+    """Give the returning member a new id and fence the old one.
+
+    Rebalance only if the selected protocol or the subscription changes. The latter differs from Apache Kafka, where the
+    group keeps an assignment that does not fit the subscription until something else has it rebalance.
+    """
     group = ctx.group
     member = group.members[group.instances[join.instance_id or ""]]
     old_leader = group.leader_id
     before = ReplacedMember(member)
+    topics = group.topics_of(member)
     ctx.fail_join(member, ErrorCode.FENCED_INSTANCE_ID, member.member_id)
     ctx.complete_sync(member, ErrorCode.FENCED_INSTANCE_ID)
     ctx.end_session(member)
@@ -294,7 +310,7 @@ def replace_static_member(ctx: GroupContext, join: JoinCall, new_id: str) -> Non
     update_member(ctx, member, join)
     ctx.renew_session(member)
     match group.state:
-        case GroupState.STABLE if group.select_protocol() == group.protocol:
+        case GroupState.STABLE if group.select_protocol() == group.protocol and group.topics_of(member) == topics:
             keep_generation(ctx, member, before, old_leader)
         case GroupState.STABLE | GroupState.COMPLETING:
             prepare_rebalance(ctx)

@@ -1,8 +1,14 @@
-"""The two phases of a rebalance: join and sync. `states.TRANSITIONS` lists what leads from one to the other."""
+"""The two phases of a rebalance: join and sync. `states.TRANSITIONS` lists what leads from one to the other.
+
+Each phase ends with a record that is durable before any response: the join phase with the generation and its members,
+the sync phase (`sync_group`) with their assignments. So a coordinator that takes over goes on where this one stopped
+(client-side assignment proposal, "Handling Coordinator Failures").
+"""
 
 from __future__ import annotations
 
 from roster.coordinator.events import TimerKind, TimerName
+from roster.coordinator.group import Member
 from roster.coordinator.group_context import GroupContext
 from roster.coordinator.states import GroupState, Trigger
 from roster.model import CancelTimer, SetTimer
@@ -64,8 +70,8 @@ def expire_join_phase(ctx: GroupContext) -> None:
 def maybe_complete_join_phase(ctx: GroupContext) -> None:
     """Complete the join phase early once all members have joined; the initial delay always runs its time."""
     group = ctx.group
-    initial = group.initial_delay_left_ms is not None
-    if group.state is GroupState.PREPARING and not initial and group.has_all_members_joined():
+    waits = group.initial_delay_left_ms is not None or group.generation_write is not None
+    if group.state is GroupState.PREPARING and not waits and group.has_all_members_joined():
         complete_join_phase(ctx)
 
 
@@ -75,15 +81,57 @@ def complete_join_phase(ctx: GroupContext) -> None:
     cancel_join_phase(ctx)
     for member in group.remove_not_yet_rejoined():
         ctx.end_session(member)
-    if group.members and not group.maybe_elect_new_joined_leader():
-        schedule_join_phase_end(ctx, group.rebalance_timeout_ms())
-        return
-    group.init_next_generation(ctx.rt.wall_ms)
-    if group.members:
-        ctx.complete_joins()
-        schedule_sync_phase_end(ctx)
-    else:  # if this write fails, the old generation reappears after a failover and expires again
+    for member in group.without_common_protocol():
+        refuse_member(ctx, member)
+    if not group.members:  # if this write fails, the old generation reappears after a failover and expires again
+        group.become_empty(ctx.rt.wall_ms)
         ctx.write_group(lambda _: None)
+    elif group.maybe_elect_new_joined_leader():
+        store_generation(ctx)
+    else:
+        schedule_join_phase_end(ctx, group.rebalance_timeout_ms())
+
+
+def refuse_member(ctx: GroupContext, member: Member) -> None:
+    """Remove a member whose protocols do not go with those of the others."""
+    ctx.fail_join(member, ErrorCode.INCONSISTENT_GROUP_PROTOCOL, member.member_id)
+    ctx.remove_member(member)
+
+
+def store_generation(ctx: GroupContext) -> None:
+    """Store the next generation; its members learn of it once it is durable.
+
+    Until then the former generation lasts. Members that come or go meanwhile are taken into account by another record
+    of the same generation, which nobody knows of yet.
+    """
+    group = ctx.group
+    generation, protocol, changes = group.next_generation, group.select_protocol() or "", group.changes
+    group.generation_write = changes
+
+    def written(error: ErrorCode) -> None:
+        if group.generation_write != changes:
+            return  # the group was given up
+        group.generation_write = None
+        if error:
+            fail_join_phase(ctx, error)
+        elif group.changes != changes:
+            complete_join_phase(ctx)
+        else:
+            group.begin_generation(generation, protocol, ctx.rt.wall_ms)
+            ctx.complete_joins()
+            schedule_sync_phase_end(ctx)
+
+    ctx.write_generation(generation, protocol, written)
+
+
+def fail_join_phase(ctx: GroupContext, error: ErrorCode) -> None:
+    """Answer every parked JoinGroup with `error`; the join phase goes on, for the members to join again."""
+    for member in ctx.group.members.values():
+        if member.parked_join is not None:
+            member.is_new = False
+            ctx.fail_join(member, error, member.member_id)
+            ctx.renew_session(member)
+    schedule_join_phase_end(ctx, ctx.group.rebalance_timeout_ms())
 
 
 def schedule_join_phase_end(ctx: GroupContext, timeout_ms: int) -> None:
@@ -93,7 +141,8 @@ def schedule_join_phase_end(ctx: GroupContext, timeout_ms: int) -> None:
 
 
 def cancel_join_phase(ctx: GroupContext) -> None:
-    """Cancel the join timer."""
+    """Cancel the join timer, and disregard a generation that is being written."""
+    ctx.group.generation_write = None
     if ctx.group.join_deadline is not None:
         ctx.rt.timers.append(CancelTimer(TimerName(TimerKind.JOIN, ctx.group.group_id)))
     ctx.group.join_deadline = ctx.group.initial_delay_left_ms = None

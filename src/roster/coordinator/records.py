@@ -19,11 +19,12 @@ from roster.wire.offsets_topic import (
     encode_value,
 )
 
-UNSTORED_GENERATIONS = 16
-"""Number of generations that a coordinator may have announced after the last one it stored.
+UNASSIGNED = -1
+"""State timestamp in the record of a generation without its assignment.
 
-A generation is stored only with its assignment, so the log may lack generations that an earlier coordinator announced.
-The first generation after loading skips this many; a member that claims a still higher one is believed.
+Kafka's schema has no field for the state of a group, and Kafka writes a generation with its assignment only. Members
+without assignments and this timestamp, Kafka's default, which it never writes for a group with members, tell the two
+apart.
 """
 
 
@@ -32,6 +33,21 @@ The first generation after loading skips this many; a member that claims a still
 
 def group_record(group: Group, assignments: Mapping[str, bytes] | None = None) -> tuple[bytes, bytes]:
     """Encode the group, with `assignments` by member id or else the current ones."""
+    since = UNASSIGNED if group.state_since_ms is None else group.state_since_ms
+    if assignments is None:
+        assignments = {member.member_id: member.assignment for member in group.members.values()}
+    return encode_group(group, group.generation, group.protocol, since, assignments)
+
+
+def generation_record(group: Group, generation: int, protocol: str) -> tuple[bytes, bytes]:
+    """Encode a generation that is about to begin with the members there are."""
+    return encode_group(group, generation, protocol, UNASSIGNED, {})
+
+
+def encode_group(
+    group: Group, generation: int, protocol: str | None, since_ms: int, assignments: Mapping[str, bytes]
+) -> tuple[bytes, bytes]:
+    """Encode a group and its members; one that is not in `assignments` has an empty one."""
     members = [
         GroupMetadataValue.Member(
             member_id=member.member_id,
@@ -40,17 +56,17 @@ def group_record(group: Group, assignments: Mapping[str, bytes] | None = None) -
             client_host=member.client_host,
             rebalance_timeout=member.rebalance_timeout_ms,
             session_timeout=member.session_timeout_ms,
-            subscription=member.metadata(group.protocol),
-            assignment=member.assignment if assignments is None else assignments[member.member_id],
+            subscription=member.metadata(protocol),
+            assignment=assignments.get(member.member_id, b""),
         )
         for member in group.members.values()
     ]
     value = GroupMetadataValue(
         protocol_type=group.protocol_type or "",
-        generation=group.generation,
-        protocol=group.protocol,
+        generation=generation,
+        protocol=protocol,
         leader=group.leader_id,
-        current_state_timestamp=-1 if group.state_since_ms is None else group.state_since_ms,
+        current_state_timestamp=since_ms,
         members=members,
     )
     group.recorded = True
@@ -135,9 +151,8 @@ class Replay:
                 self._delete_group(about.group)
 
     def _group(self, group_id: str) -> Group:
-        """Return or create the group; one with offsets only may have announced generations all the same."""
         if group_id not in self.groups:
-            self.groups[group_id] = Group(group_id, self.partition, generation_floor=UNSTORED_GENERATIONS)
+            self.groups[group_id] = Group(group_id, self.partition)
         return self.groups[group_id]
 
     def _delete_offset(self, about: OffsetCommitKey) -> None:
@@ -164,17 +179,26 @@ def loaded_rebalance_timeout_ms(member: GroupMetadataValue.Member) -> int:
     return member.rebalance_timeout if member.rebalance_timeout > 0 else member.session_timeout
 
 
+def loaded_state(value: GroupMetadataValue) -> GroupState:
+    """Return the state that a record was written in: Empty, Stable, or CompletingRebalance before the assignment."""
+    if not value.members:
+        return GroupState.EMPTY
+    unassigned = value.current_state_timestamp == UNASSIGNED and not any(m.assignment for m in value.members)
+    return GroupState.COMPLETING if unassigned else GroupState.STABLE
+
+
 def loaded_group(group_id: str, partition: int, value: GroupMetadataValue) -> Group:
-    """Build a group from its record: Stable if it has members, else Empty."""
+    """Build a group from its record."""
+    state = loaded_state(value)
     group = Group(
         group_id,
         partition,
-        state=GroupState.STABLE if value.members else GroupState.EMPTY,
+        state=state,
         state_since_ms=None if value.current_state_timestamp == -1 else value.current_state_timestamp,
         protocol_type=value.protocol_type or None,
         protocol=value.protocol,
         generation=value.generation,
-        generation_floor=value.generation + UNSTORED_GENERATIONS,
+        perhaps_unannounced=state is GroupState.COMPLETING,
         recorded=True,
     )
     for member in value.members:
@@ -190,9 +214,12 @@ def loaded_group(group_id: str, partition: int, value: GroupMetadataValue) -> Gr
                 session_timeout_ms=member.session_timeout,
                 rebalance_timeout_ms=loaded_rebalance_timeout_ms(member),
                 protocols=((value.protocol or "", member.subscription),),
+                protocols_complete=False,
                 assignment=member.assignment,
             )
         )
     if value.leader in group.members:
         group.leader_id = value.leader
+    if state is GroupState.COMPLETING:
+        group.pending_sync_members = set(group.members)
     return group

@@ -47,9 +47,12 @@ class Runtime:
     Handlers append to `replies` and `timers` and call `write`; `take_effects` ends the step.
     """
 
-    def __init__(self, config: CoordinatorConfig, new_id: Callable[[], str]) -> None:
+    def __init__(
+        self, config: CoordinatorConfig, new_id: Callable[[], str], is_connected: Callable[[int], bool]
+    ) -> None:
         self.config = config
         self.new_id = new_id
+        self.is_connected = is_connected
         self.now = 0
         self.wall_ms = 0
         self.groups: dict[str, Group] = {}

@@ -28,6 +28,7 @@ def sync_group(rt: Runtime, event: RequestReceived, request: SyncGroupRequest) -
     ctx = GroupContext(rt, group)
     ctx.complete_sync(member, ErrorCode.REBALANCE_IN_PROGRESS)  # an earlier one that this one displaces
     member.parked_sync = event.token
+    ctx.renew_session(member)
     if member.member_id == group.leader_id and group.sync_write_generation != group.generation:
         store_assignment(ctx, request)
     return None
@@ -72,6 +73,7 @@ def store_assignment(ctx: GroupContext, request: SyncGroupRequest) -> None:
             maybe_prepare_rebalance_or_complete_join(ctx)
             return
         group.transition(Trigger.ASSIGNMENT_STORED, ctx.rt.wall_ms)
+        group.perhaps_unannounced = False
         for member in group.members.values():
             member.assignment = assignments.get(member.member_id, b"")
             ctx.propagate_assignment(member)
