@@ -12,6 +12,7 @@ import heapq
 from collections import defaultdict, deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from enum import Enum
 from fractions import Fraction
 from itertools import count
 from random import Random
@@ -58,6 +59,7 @@ from roster.wire.messages import (
     SyncGroupRequest,
     SyncGroupResponse,
 )
+from roster.wire.offsets_topic import GroupMetadataKey, decode_key
 
 CAPACITY_COUNTS = ("lag-sticky", "lag-cooperative-sticky")
 GROUP = "g"
@@ -78,6 +80,15 @@ class Faults:
     delay: int = 30
     finish: int = 500
     """Longest time (ms) to finish revoked work."""
+
+
+class Fate(Enum):
+    """What becomes of a write, of its acknowledgement and of the coordinator."""
+
+    LOST = "the coordinator dies before the record is durable"
+    STORED = "the coordinator dies once the record is durable, before anybody is answered"
+    ANSWERED = "the coordinator dies once the responses are on their way"
+    FAILED = "the record cannot be written, the coordinator lives"
 
 
 @dataclass
@@ -110,6 +121,7 @@ class Actor:
         self.pending: dict[int, dict[TopicPartition, int]] = {}
         self.failures: list[FailureKind] = []
         self.lookups = 0
+        self.losses: list[frozenset[TopicPartition]] = []
         self.stopped = False
 
     @property
@@ -189,6 +201,8 @@ class Actor:
     def _published(self, news: Publish) -> None:
         before = self.held
         self.owns = news
+        if news.lost and news.failure is None and self.member.state is not MemberState.LEFT:
+            self.losses.append(news.lost)
         for partition in self.held - before:
             self.positions[partition] = self.world.committed.get(partition, 0)
         if news.revoking:
@@ -241,8 +255,13 @@ class World:
         self.heads: dict[int, tuple[str, str]] = {}
         self.committed: dict[TopicPartition, int] = {}
         self.pace: dict[TopicPartition, int] = {}
+        self.acked: dict[TopicPartition, int] = {}
+        self.generation = 0
         self.rounds = 0
         self.crashes = 0
+        self.group_writes = 0
+        self.fates: dict[int, tuple[Fate, int]] = {}
+        """By the number of a write of a group's record: what happens then, and the downtime in ms after a crash."""
 
     # Time.
 
@@ -427,6 +446,7 @@ class World:
     def _load(self, records: tuple[tuple[bytes, bytes | None], ...], life: int) -> None:
         if life == self._life:
             self._coordinate(self.coordinator.step(PartitionLoaded(0, records, self.now), self.now))
+            self._check_loaded()
 
     def crash_coordinator(self, downtime: int) -> None:
         """kill -9: writes under way become durable or not, in order; then it comes back and loads."""
@@ -470,10 +490,30 @@ class World:
             self._coordinate(self.coordinator.step(CoordinatorTimerExpired(timer.name, self.now), self.now))
 
     def _write_done(self, life: int) -> None:
-        if life == self._life and self._writes:
-            number, partition, records = self._writes.popleft()
-            self.log[partition].extend(records)
+        if life != self._life or not self._writes:
+            return
+        number, partition, records = self._writes[0]
+        fate, downtime = self._fate(records)
+        if fate is Fate.LOST:
+            self._writes.clear()
+            self.crash_coordinator(downtime)
+            return
+        self._writes.popleft()
+        if fate is Fate.FAILED:
+            self._coordinate(self.coordinator.step(WriteCompleted(number, ErrorCode.NOT_ENOUGH_REPLICAS), self.now))
+            return
+        self.log[partition].extend(records)
+        if fate is not Fate.STORED:
             self._coordinate(self.coordinator.step(WriteCompleted(number), self.now))
+        if fate is not None:
+            self._writes.clear()
+            self.crash_coordinator(downtime)
+
+    def _fate(self, records: tuple[tuple[bytes, bytes | None], ...]) -> tuple[Fate | None, int]:
+        if not any(isinstance(decode_key(key), GroupMetadataKey) for key, _ in records):
+            return None, 0
+        self.group_writes += 1
+        return self.fates.get(self.group_writes, (None, 0))
 
     def _reply(self, token: int, message: Message) -> None:
         if token not in self._tickets:
@@ -498,7 +538,17 @@ class World:
                 if all(p.error_code == ErrorCode.NONE for t in response.topics for p in t.partitions):
                     self._commit_accepted(request)
 
+    def _check_loaded(self) -> None:
+        group = self.coordinator.group(GROUP)
+        for partition, offset in self.acked.items():
+            assert group is not None, "S6: an acknowledged commit survives"
+            stored = group.offsets.get(partition.topic, {}).get(partition.partition)
+            assert stored is not None, "S6: an acknowledged commit survives"
+            assert stored.offset >= offset, "S6: an acknowledged commit survives"
+
     def _joined(self, response: JoinGroupResponse) -> None:
+        assert response.generation_id >= self.generation, "S10: a generation never goes back"
+        self.generation = response.generation_id
         generation, head = response.generation_id, (response.protocol_name or "", response.leader)
         if response.leader == response.member_id and not response.skip_assignment:
             if generation in self.rosters and self.heads.get(generation) != head:
@@ -531,6 +581,7 @@ class World:
                 self.committed[partition] = row.committed_offset
 
     def acknowledged(self, positions: dict[TopicPartition, int]) -> None:
+        self.acked |= {p: max(offset, self.acked.get(p, 0)) for p, offset in positions.items()}
         for partition, offset in positions.items():
             assert self.committed.get(partition, -1) >= offset, "S6: an acknowledged commit counts"
 
@@ -599,4 +650,4 @@ def _introduces(message: Message) -> bool:
     return isinstance(message, JoinGroupRequest) and message.group_instance_id is not None and not message.member_id
 
 
-__all__ = ["HEARTBEAT", "REBALANCE", "SESSION", "Actor", "Faults", "World", "topics_of"]
+__all__ = ["GROUP", "HEARTBEAT", "REBALANCE", "SESSION", "Actor", "Fate", "Faults", "World", "topics_of"]

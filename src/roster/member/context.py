@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from roster.assignors import Assignor, RebalanceProtocol, rebalance_protocol
@@ -61,6 +61,12 @@ class MemberContext:
         # The leader's work.
         self.group: dict[str, tuple[bytes, str | None]] = {}
         """From JoinGroup to SyncGroup: each member's subscription and instance id."""
+        self.assignments: Mapping[str, bytes] | None = None
+        """What SyncGroup carries, from when it is due until its response; None otherwise."""
+        self.generation_in_doubt = False
+        """True when the coordinator was lost after JoinGroup: another one may not know the generation."""
+        self.describes_assignment = False
+        """True on a static leader that returned, until it has seen the assignment that the group kept."""
         self.withheld = 0
         """Generations in a row in which it kept claimed partitions out of an eager assignment."""
         self.assigning: int | None = None
@@ -104,7 +110,7 @@ class MemberContext:
     # Heartbeats.
 
     def heartbeats_due(self) -> bool:
-        """Return True while the coordinator expects heartbeats: in a generation, with no JoinGroup in flight."""
+        """Return True while a heartbeat timer runs: in a generation, with no JoinGroup in flight."""
         return self.generation != NO_GENERATION and self.state is not MemberState.PREPARING_REBALANCE
 
     def schedule_heartbeat(self) -> None:

@@ -66,6 +66,15 @@ HEARTBEAT = {
     E.NOT_COORDINATOR: Action.REDISCOVER,
 }
 
+DESCRIBE_GROUPS = {
+    E.NONE: Action.ACCEPT,
+    E.COORDINATOR_LOAD_IN_PROGRESS: Action.BACK_OFF,
+    E.REQUEST_TIMED_OUT: Action.BACK_OFF,
+    E.COORDINATOR_NOT_AVAILABLE: Action.REDISCOVER,
+    E.NOT_COORDINATOR: Action.REDISCOVER,
+}
+"""Any other error ends the look at the group, not the member."""
+
 OFFSET_COMMIT = {
     E.NONE: Action.ACCEPT,
     E.REBALANCE_IN_PROGRESS: Action.REJOIN,

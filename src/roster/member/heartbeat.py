@@ -16,9 +16,14 @@ from roster.wire.messages import HeartbeatResponse
 
 
 def send_heartbeat(me: MemberContext) -> None:
-    """Schedule the next heartbeat; send one now unless another is in flight."""
+    """Schedule the next heartbeat; send one now unless another is in flight.
+
+    After a failed join the next JoinGroup is the sign of life: a coordinator may have begun the generation that the
+    lost response was about, and would refuse the one before.
+    """
     me.schedule_heartbeat()
-    if me.coordinator is None or me.out.in_flight(ApiKey.HEARTBEAT):
+    joins_next = me.state is MemberState.UNJOINED and not me.ownership.revoking
+    if me.coordinator is None or joins_next or me.out.in_flight(ApiKey.HEARTBEAT):
         return
     request = requests.heartbeat(me.config, me.identity)
     me.send(request, me.coordinator, timeout_ms=me.config.heartbeat_timeout_ms)
@@ -33,6 +38,8 @@ def on_heartbeat_response(me: MemberContext, response: HeartbeatResponse, reques
                 me.request_rejoin("group is already rebalancing")
         case Action.REDISCOVER:
             mark_coordinator_unknown(me, code.name)
+        case Action.RESET_GENERATION if me.generation_in_doubt:
+            pass  # the response to SyncGroup decides
         case (Action.RESET_MEMBER | Action.RESET_GENERATION) as action:
             if me.is_current(request) and me.heartbeats_due():
                 reset_generation(me, f"encountered {code.name} from Heartbeat response", action)

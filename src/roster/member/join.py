@@ -13,7 +13,7 @@ from roster.member.outbox import InFlight
 from roster.member.recovery import attempt_failed, on_rebalance_error
 from roster.member.states import Trigger
 from roster.member.subscription import AssignorError, subscription_bytes
-from roster.member.sync import send_sync_group
+from roster.member.sync import begin_sync
 from roster.member.timers import HEARTBEAT, JOIN
 from roster.member.types import Channel, Failure, FailureKind, Node, ReportKind
 from roster.model import TopicPartition
@@ -105,5 +105,6 @@ def on_join_group_response(me: MemberContext, response: JoinGroupResponse, reque
         if me.leader:
             leader.on_leader_elected(me, response)
         else:
+            me.describes_assignment = False
             me.topics.stop_tracking_group()
-            send_sync_group(me, {})
+            begin_sync(me, {})

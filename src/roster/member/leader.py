@@ -15,7 +15,7 @@ from roster.member.group_snapshot import GroupSnapshot
 from roster.member.metadata_refresh import send_metadata
 from roster.member.states import MemberState
 from roster.member.subscription import assignment_bytes, claimed, decode_assignment, failure_assignment, topics_of
-from roster.member.sync import send_sync_group
+from roster.member.sync import begin_sync
 from roster.member.timers import METADATA
 from roster.member.types import ReportKind
 from roster.model import PartitionOffsets
@@ -30,9 +30,10 @@ def on_leader_elected(me: MemberContext, response: JoinGroupResponse) -> None:
     """Begin: track the topics of the whole group from now on."""
     me.group = {m.member_id: (m.metadata, m.group_instance_id) for m in response.members}
     me.topics.track_group(frozenset().union(*(topics_of(metadata) for metadata, _ in me.group.values())))
+    me.describes_assignment = response.skip_assignment
     if response.skip_assignment:
         me.topics.adopt_next_metadata()
-        send_sync_group(me, {})
+        begin_sync(me, {})
     else:
         me.report(ReportKind.LEADING, f"assigning for {len(me.group)} members")
     me.out.drop(ApiKey.METADATA)  # it asked for other topics
@@ -83,7 +84,7 @@ def on_assigned(me: MemberContext, event: Assigned) -> None:
     """Send the assignment in SyncGroup."""
     if event.id == me.assigning:
         me.assigning = None
-        send_sync_group(me, withhold_claimed(me, event.assignments))
+        begin_sync(me, withhold_claimed(me, event.assignments))
 
 
 def withhold_claimed(me: MemberContext, assignments: Mapping[str, bytes]) -> Mapping[str, bytes]:
@@ -114,4 +115,4 @@ def on_assign_failed(me: MemberContext, event: AssignFailed) -> None:
     if event.id == me.assigning:
         me.report(ReportKind.RETRY, f"the assignment failed, the group will be told: {event.reason}")
         me.assigning = None
-        send_sync_group(me, dict.fromkeys(me.group, failure_assignment(event.reason)))
+        begin_sync(me, dict.fromkeys(me.group, failure_assignment(event.reason)))

@@ -10,6 +10,7 @@ Modules, each calling only those below it:
     leader            the leader's work between JoinGroup and SyncGroup
     sync              SyncGroup, taking over the assignment
     metadata_refresh  Metadata, changes of topics
+    kept_assignment   DescribeGroups, for a static leader that returned
     discovery         FindCoordinator
     heartbeat         Heartbeat
     commit            OffsetCommit
@@ -19,7 +20,18 @@ Modules, each calling only those below it:
 
 from __future__ import annotations
 
-from roster.member import commit, discovery, heartbeat, join, leader, leave, metadata_refresh, recovery, sync
+from roster.member import (
+    commit,
+    discovery,
+    heartbeat,
+    join,
+    kept_assignment,
+    leader,
+    leave,
+    metadata_refresh,
+    recovery,
+    sync,
+)
 from roster.member.backoff import RandomSource
 from roster.member.commit_queue import PendingCommit
 from roster.member.config import MemberConfig
@@ -45,6 +57,7 @@ from roster.member.timers import DISCOVER, METADATA, TimerKind, TimerName
 from roster.member.types import Failure, FailureKind, Node
 from roster.wire import ApiKey, ErrorCode
 from roster.wire.messages import (
+    DescribeGroupsResponse,
     FindCoordinatorResponse,
     HeartbeatResponse,
     JoinGroupResponse,
@@ -166,6 +179,8 @@ def _advance(me: MemberContext) -> None:
         discovery.send_find_coordinator(me)
     if me.rejoin_reason is not None and me.state in (MemberState.UNJOINED, MemberState.STABLE):
         join.prepare_join(me)
+    sync.send_sync_group(me)
+    kept_assignment.send_describe_groups(me)
     commit.send_offset_commit(me)
 
 
@@ -183,6 +198,9 @@ def _on_response(me: MemberContext, event: Responded) -> None:
             metadata_refresh.rejoin_if_topics_changed(me)
         case JoinGroupResponse():
             join.on_join_group_response(me, message, request)
+        case DescribeGroupsResponse():
+            kept_assignment.on_describe_groups_response(me, message, request)
+            metadata_refresh.rejoin_if_topics_changed(me)
         case SyncGroupResponse():
             sync.on_sync_group_response(me, message, request)
         case HeartbeatResponse():

@@ -24,6 +24,10 @@ def on_rebalance_error(me: MemberContext, api: str, code: ErrorCode, action: Act
     match action:
         case Action.RETRY:
             attempt_failed(me, reason, back_off=False)
+        case Action.RESET_GENERATION if me.generation_in_doubt:  # no other generation has begun: nothing is lost
+            attempt_failed(me, reason, back_off=False)
+        case Action.BACK_OFF if me.state is MemberState.COMPLETING_REBALANCE:
+            repeat_sync(me, reason)
         case Action.BACK_OFF:
             attempt_failed(me, reason, back_off=True)
         case Action.REDISCOVER:
@@ -48,7 +52,10 @@ def attempt_failed(me: MemberContext, reason: str, *, back_off: bool) -> None:
 
 
 def mark_coordinator_unknown(me: MemberContext, reason: str) -> None:
-    """Look for the coordinator again; a join under way ends, but generation, member id and partitions stay."""
+    """Look for the coordinator again; generation, member id and partitions stay.
+
+    JoinGroup is sent again, and so is SyncGroup: the coordinator that takes over knows the generation.
+    """
     if me.coordinator is None:
         return
     me.report(ReportKind.COORDINATOR, f"the coordinator at {me.coordinator} is lost: {reason}")
@@ -56,8 +63,16 @@ def mark_coordinator_unknown(me: MemberContext, reason: str) -> None:
     me.out.drop_node(me.coordinator)
     me.coordinator = None
     me.out.cancel(HEARTBEAT)
-    if me.state in (MemberState.PREPARING_REBALANCE, MemberState.COMPLETING_REBALANCE):
+    if me.state is MemberState.PREPARING_REBALANCE:
         attempt_failed(me, "the coordinator was lost", back_off=True)
+    elif me.state is MemberState.COMPLETING_REBALANCE:
+        me.generation_in_doubt = True
+        repeat_sync(me, "the coordinator was lost")
+
+
+def repeat_sync(me: MemberContext, reason: str) -> None:
+    """Send SyncGroup again after a back-off."""
+    count_failed_join(me, reason, back_off=True)
 
 
 def reset_generation(me: MemberContext, reason: str, action: Action) -> None:
@@ -68,6 +83,7 @@ def reset_generation(me: MemberContext, reason: str, action: Action) -> None:
     if action is Action.RESET_MEMBER:
         me.member_id = ""
     me.leader = False
+    me.describes_assignment = False
     me.topics.stop_tracking_group()
     me.last_assignment = (NO_GENERATION, frozenset())
     me.rejoins_after_revocation = False
@@ -80,6 +96,8 @@ def reset_generation(me: MemberContext, reason: str, action: Action) -> None:
 
 def drop_attempt(me: MemberContext) -> None:
     """Ignore the responses and results that the failed join or sync still waits for."""
+    me.generation_in_doubt = False
+    me.assignments = None
     me.assigning = None
     me.group = {}
     me.out.drop(ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP)

@@ -8,6 +8,7 @@ from roster.member.config import MemberConfig
 from roster.member.outbox import Identity
 from roster.model import OffsetAndMetadata, TopicPartition
 from roster.wire.messages import (
+    DescribeGroupsRequest,
     FindCoordinatorRequest,
     HeartbeatRequest,
     JoinGroupRequest,
@@ -60,6 +61,11 @@ def sync_group(
             for member, data in sorted(assignments.items())
         ],
     )
+
+
+def describe_group(config: MemberConfig) -> DescribeGroupsRequest:
+    """Build the DescribeGroups request."""
+    return DescribeGroupsRequest(groups=[config.group])
 
 
 def heartbeat(config: MemberConfig, identity: Identity) -> HeartbeatRequest:

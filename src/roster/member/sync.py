@@ -16,15 +16,25 @@ from roster.member.states import Trigger
 from roster.member.subscription import AssignorError, LeaderFailure, ReceivedAssignment, decode_assignment, hook
 from roster.member.timers import JOIN
 from roster.member.types import Channel, Failure, FailureKind, ReportKind
-from roster.wire import ErrorCode, WireError
+from roster.wire import ApiKey, ErrorCode, WireError
 from roster.wire.errors import error_code
 from roster.wire.messages import SyncGroupResponse
 
 
-def send_sync_group(me: MemberContext, assignments: Mapping[str, bytes]) -> None:
-    """Send SyncGroup; the leader's carries every member's assignment, a follower's none."""
+def begin_sync(me: MemberContext, assignments: Mapping[str, bytes]) -> None:
+    """Begin to synchronize; the leader brings every member's assignment, a follower none."""
     me.group = {}
-    request = requests.sync_group(me.config, me.identity, me.protocol_name, assignments)
+    me.assignments = assignments
+    send_sync_group(me)
+
+
+def send_sync_group(me: MemberContext) -> None:
+    """Send SyncGroup while it is due, and the same again once a lost coordinator is found."""
+    if me.assignments is None or me.coordinator is None:
+        return
+    if me.out.in_flight(ApiKey.SYNC_GROUP) or me.out.backing_off(JOIN):
+        return
+    request = requests.sync_group(me.config, me.identity, me.protocol_name, me.assignments)
     me.send(request, me.coordinator, timeout_ms=me.config.join_timeout_ms, channel=Channel.PARKED)
 
 
@@ -51,6 +61,8 @@ def on_sync_group_response(me: MemberContext, response: SyncGroupResponse, reque
         fail(me, Failure(FailureKind.ASSIGNMENT, text))
         return
     me.transition(Trigger.SYNC_ACCEPTED)
+    me.assignments = None
+    me.generation_in_doubt = False
     me.failures[JOIN] = 0
     me.cooperative_sync = None if me.is_eager else me.out.now
     me.schedule_heartbeat()

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 
 class TimerKind(Enum):
-    """Purpose of a timer; JOIN, DISCOVER, METADATA and COMMIT end a back-off as well."""
+    """Purpose of a timer; JOIN, DISCOVER, METADATA, DESCRIBE and COMMIT end a back-off as well."""
 
     HEARTBEAT = "heartbeat"
     REVOKE = "revoke"
@@ -15,6 +15,7 @@ class TimerKind(Enum):
     JOIN = "join"
     DISCOVER = "discover"
     METADATA = "metadata"
+    DESCRIBE = "describe"
     COMMIT = "commit"
     COMMIT_DEADLINE = "commit deadline"
     """Deadline of one commit, named by its token."""
@@ -33,6 +34,7 @@ REVOKE = TimerName(TimerKind.REVOKE)
 JOIN = TimerName(TimerKind.JOIN)
 DISCOVER = TimerName(TimerKind.DISCOVER)
 METADATA = TimerName(TimerKind.METADATA)
+DESCRIBE = TimerName(TimerKind.DESCRIBE)
 COMMIT = TimerName(TimerKind.COMMIT)
 
 

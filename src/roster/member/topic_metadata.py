@@ -71,6 +71,15 @@ class TopicMetadata:
         """Take the snapshot from the next metadata: the group keeps an earlier assignment (KIP-814)."""
         self._adopt_next = True
 
+    @property
+    def has_snapshot(self) -> bool:
+        """True once `change` compares with a snapshot."""
+        return self._snapshot is not None
+
+    def compare_with(self, counts: dict[str, int]) -> None:
+        """Have `change` compare with these partition counts of the group's topics from now on."""
+        self._snapshot = {topic: counts[topic] for topic in sorted(self._group_topics) if topic in counts}
+
     def update(self, response: MetadataResponse) -> None:
         """Store newer metadata. A topic with a retriable error keeps its count."""
         counts: dict[str, int] = {}

@@ -1,0 +1,63 @@
+"""A static leader that returned: what changed of the topics while nobody watched them.
+
+The coordinator tells such a leader not to assign (KIP-814), as the group keeps its assignment, and Kafka's client takes
+the topics of that moment for those of the assignment. Partitions added in between would then be read by no member. So
+this leader asks for the assignment with DescribeGroups, and compares the topics with that.
+"""
+
+from __future__ import annotations
+
+from roster.member import error_table, requests
+from roster.member.context import MemberContext
+from roster.member.error_table import Action
+from roster.member.outbox import InFlight
+from roster.member.recovery import mark_coordinator_unknown
+from roster.member.states import MemberState
+from roster.member.subscription import LeaderFailure, decode_assignment
+from roster.member.timers import DESCRIBE
+from roster.member.types import ReportKind
+from roster.wire import ApiKey, WireError
+from roster.wire.errors import error_code
+from roster.wire.messages import DescribeGroupsResponse
+
+
+def send_describe_groups(me: MemberContext) -> None:
+    """Send DescribeGroups once the member is Stable and knows the group's topics, unless in flight or backing off."""
+    if not me.describes_assignment or me.coordinator is None or me.state is not MemberState.STABLE:
+        return
+    if me.topics.has_snapshot and not me.out.in_flight(ApiKey.DESCRIBE_GROUPS) and not me.out.backing_off(DESCRIBE):
+        me.send(requests.describe_group(me.config), me.coordinator)
+
+
+def on_describe_groups_response(me: MemberContext, response: DescribeGroupsResponse, request: InFlight) -> None:
+    """Compare the topics with the assignment from now on; without it, with those of the leader's return."""
+    if not me.describes_assignment or not me.is_current(request):
+        return
+    group = response.groups[0] if response.groups else DescribeGroupsResponse.Group()
+    code = error_code(group.error_code)
+    match error_table.DESCRIBE_GROUPS.get(code, Action.FATAL):
+        case Action.REDISCOVER:
+            mark_coordinator_unknown(me, code.name)
+        case Action.BACK_OFF:
+            me.back_off(DESCRIBE, code.name)
+        case Action.FATAL:
+            me.describes_assignment = False
+            text = f"topic changes from before this member's return are not noticed: DescribeGroups failed, {code.name}"
+            me.report(ReportKind.RETRY, text)
+        case _:
+            me.describes_assignment = False
+            if group.group_state == MemberState.STABLE.value and me.state is MemberState.STABLE:
+                me.topics.compare_with(assigned_counts(group))
+
+
+def assigned_counts(group: DescribeGroupsResponse.Group) -> dict[str, int]:
+    """Return the number of partitions of each topic by which the group was assigned: the highest one, and one more."""
+    counts: dict[str, int] = {}
+    for member in group.members:
+        try:
+            partitions = decode_assignment(member.member_assignment).partitions
+        except (LeaderFailure, WireError):
+            continue
+        for topic, partition in partitions:
+            counts[topic] = max(counts.get(topic, 0), partition + 1)
+    return counts
