@@ -434,6 +434,7 @@ BAD_TASKS = [
     ({"tasks": {"0_0": {"stateful": 1}}, "clients": {}}, "tasks.0_0.stateful: must be true or false, not 1"),
     ({"tasks": {}, "clients": {"A": {"threads": 0}}}, "clients.A.threads: must be from 1 to"),
     ({"tasks": {}, "clients": {"A": {"tasks": {"0_0": {}}}}}, "clients.A.tasks.0_0.lag: is missing"),
+    ({"tasks": {}, "clients": {"A": {"rack": 1}}}, "clients.A.rack: must be"),
     ({"tasks": {}, "clients": {}, "standbys": -1}, "standbys: must be from 0 to"),
     ({"tasks": {}, "clients": {}, "max_warmup": 1}, "max_warmup: unknown field"),
 ]
@@ -499,6 +500,16 @@ def test_ha_8_warm_ups_keep_to_their_budget(plan):
 def test_ha_9_one_client_gets_no_standby(plan):
     answer = plan("tasks", {"tasks": stateful("0_0"), "clients": {"c": client()}, "standbys": 1})
     assert answer == {"clients": {"c": {"active": ["0_0"], "standby": [], "warmup": []}}, "followup": False}
+
+
+def test_copies_of_a_task_are_spread_over_racks(plan):
+    racks = {"c1": "r1", "c2": "r1", "c3": "r2"}
+    clients = {name: client() | {"rack": rack} for name, rack in racks.items()}
+    answer = plan("tasks", {"tasks": stateful("0_0"), "clients": clients, "standbys": 1})
+    assert {racks[name] for name, each in answer["clients"].items() if each["active"] or each["standby"]} == {
+        "r1",
+        "r2",
+    }
 
 
 @pytest.mark.parametrize(("a", "b"), [("0_0 0_2", "0_1 0_3"), ("0_0 0_1", "0_2 0_3")])

@@ -3,7 +3,12 @@
 Source: KIP-429 part II (tasks placed by the lag between a store and its changelog, standbys, deferred revocation) and
 KIP-441 (acceptable recovery lag, warm-up replicas, probing rebalances). Kafka's own assignor wishes for a placement
 without looking at the one there is; here the wish is the balanced placement nearest to it, so what is balanced and
-caught up stays where it is.
+caught up stays where it is. The wish restores the fewest tasks, then moves the fewest running ones, then has the least
+sum of lags.
+
+A caught-up copy is kept until the copy that replaces it has caught up: the copies that a task is to have count its
+caught-up stores first, and a place that is wished for instead of one of these is restored ahead, as a warm-up.
+Stateless tasks have a balance of their own; the stateful ones decide only which clients get one more of them.
 
 Lag is in changelog records. `RUNNING` marks the client that runs the active task, and for a stateless task `STATELESS`
 does too; a client that does not name a task, or names it with any other negative lag, would restore it from the
@@ -12,24 +17,32 @@ beginning.
 
 from __future__ import annotations
 
-import heapq
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from roster.assignors.tasks.quotas import deal_rest, place_on_preferred, quotas
+from roster.assignors.tasks.gaps import TaskCosts, least_cost
+from roster.assignors.tasks.quotas import Quotas, deal_rest, place_on_preferred, quotas
+from roster.assignors.tasks.standbys import wish_for_standbys
 from roster.model.tasks import RUNNING, STATELESS, TaskId
 
 WHOLE_LOG = 1 << 62
 """Lag of a task whose store would be rebuilt from the beginning."""
 
+_MOST_GAP = 1 << 31
+"""Cost of rebuilding a store, one more than the largest gap that a subscription has."""
+
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """A process with its number of stream threads and the lag of each task it runs or has a store of."""
+    """A process with its number of stream threads (cores) and the lag of each task it runs or has a store of.
+
+    rack: where it runs, None if that is not known; copies of a task go to different racks where they can.
+    """
 
     threads: int = 1
     lags: Mapping[TaskId, int] = field(default_factory=dict)
+    rack: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +78,7 @@ class ClientTasks:
 
 @dataclass(frozen=True, slots=True)
 class TaskPlan:
-    """The placement; `followup` asks for another rebalance once warm-ups have caught up."""
+    """The placement; `followup` asks for another rebalance once a warm-up has caught up, or a wished standby."""
 
     clients: dict[str, ClientTasks]
     followup: bool
@@ -79,7 +92,8 @@ def assign(problem: TaskProblem) -> TaskPlan:
     placing.wish_for_balance()
     placing.wish_for_standbys()
     placing.move_only_to_the_caught_up()
-    placing.fill_up_with_stateless()
+    placing.replace_only_by_the_caught_up()
+    placing.place_stateless()
     return placing.plan()
 
 
@@ -94,96 +108,56 @@ class _Placing:
         self.stateless = sorted(set(problem.stateless))
         self.lags = _lags_by_task(problem, self.names)
         self.running = self._running()
+        self.caught_up, self.partial = self._stores()
         self.nearest = {task: self._nearest(task) for task in self.stateful}
         self.wished: dict[TaskId, int] = {}
-        self.standbys: dict[TaskId, set[int]] = {}
+        self.wished_standbys: dict[TaskId, set[int]] = {}
         self.actives: dict[TaskId, int] = {}
-        self.warmups: dict[TaskId, int] = {}
+        self.standbys: dict[TaskId, list[int]] = {}
+        self.warmups: list[tuple[TaskId, int]] = []
         self.followup = False
 
     def wish_for_balance(self) -> None:
-        """Choose the balanced placement of stateful actives that restores least, then moves least."""
+        """Choose the balanced placement of stateful actives that restores least, then moves least, then lags least."""
         quota = quotas(len(self.stateful), self.threads, [0] * len(self.names))
         placed = place_on_preferred(self.stateful, self.running, self.nearest, quota)
         self.wished = deal_rest(self.stateful, placed, quota, self.threads)
+        if any(0 < lag < WHOLE_LOG for task in self.stateful for lag in self.lags.get(task, {}).values()):
+            costs = {task: self._costs(task) for task in self.stateful}
+            self.wished = least_cost(self.wished, costs, quota)
+
+    def _costs(self, task: TaskId) -> TaskCosts:
+        """Order placements by tasks to restore, then by running tasks to move, then by the sum of gaps."""
+        move = (len(self.stateful) + 1) * _MOST_GAP
+        restore = (len(self.stateful) + 1) * move
+        nearest, running = self.nearest[task], self.running.get(task)
+
+        def cost(client: int | None, lag: int) -> int:
+            gap = min(max(lag, 0), _MOST_GAP)
+            restored = nearest is not None and client not in nearest
+            return restored * restore + (running is not None and client != running) * move + gap
+
+        at = {client: cost(client, lag) for client, lag in self.lags.get(task, {}).items()}
+        return TaskCosts(at, cost(None, WHOLE_LOG))
 
     def wish_for_standbys(self) -> None:
-        """Give each stateful task its replicas, first to clients that hold its store, then to the least loaded."""
-        replicas = min(self.problem.standbys, len(self.names) - 1)
-        if not replicas:
-            self.standbys = {task: set() for task in self.stateful}
+        """Choose the places of standbys beside the wished actives."""
+        if not min(self.problem.standbys, len(self.names) - 1):
+            self.wished_standbys = {task: set() for task in self.stateful}
             return
-        self.standbys = {
-            task: set(sorted(self._replicas_of(task), key=lambda client: (self.lags[task][client], client))[:replicas])
-            if task in self.lags
-            else set()
-            for task in self.stateful
-        }
-        load = Counter(self.wished.values())
-        for holders in self.standbys.values():
-            load.update(holders)
-        queue = [((load[client] + 1) / self.threads[client], client) for client in range(len(self.names))]
-        heapq.heapify(queue)
-        for task in self.stateful:
-            passed_over = []
-            while len(self.standbys[task]) < replicas:
-                cost, client = heapq.heappop(queue)
-                if client != self.wished[task] and client not in self.standbys[task]:
-                    self.standbys[task].add(client)
-                    load[client] += 1
-                    cost = (load[client] + 1) / self.threads[client]
-                passed_over.append((cost, client))
-            for entry in passed_over:
-                heapq.heappush(queue, entry)
-        self._level_standbys(load)
-
-    def _replicas_of(self, task: TaskId) -> list[int]:
-        return [c for c, lag in self.lags[task].items() if lag < WHOLE_LOG and c != self.wished[task]]
-
-    def _level_standbys(self, load: Counter[int]) -> None:
-        """Move replicas one by one as long as that levels the load; a level placement stays as it is."""
-        replicas_on: dict[int, set[TaskId]] = {client: set() for client in range(len(self.names))}
-        for task, holders in self.standbys.items():
-            for client in holders:
-                replicas_on[client].add(task)
-        while self._level_once(replicas_on, load):
-            pass
-
-    def _level_once(self, replicas_on: Mapping[int, set[TaskId]], load: Counter[int]) -> bool:
-        """From the heaviest client on, move what lowers it below where the lightest eligible client then is."""
-        moved = False
-        queue = [((load[client] + 1) / self.threads[client], client) for client in range(len(self.names))]
-        heapq.heapify(queue)
-        for heavy in sorted(replicas_on, key=lambda client: (-load[client] / self.threads[client], client)):
-            if queue[0][0] >= load[heavy] / self.threads[heavy]:
-                continue
-            for task in sorted(replicas_on[heavy]):
-                if queue[0][0] >= load[heavy] / self.threads[heavy]:
-                    break
-                passed_over = []
-                while queue and queue[0][0] < load[heavy] / self.threads[heavy]:
-                    pressure, light = heapq.heappop(queue)
-                    if light != self.wished[task] and light not in self.standbys[task]:
-                        self.standbys[task] = self.standbys[task] - {heavy} | {light}
-                        replicas_on[heavy].remove(task)
-                        replicas_on[light].add(task)
-                        load[heavy] -= 1
-                        load[light] += 1
-                        moved = True
-                        heapq.heappush(queue, ((load[light] + 1) / self.threads[light], light))
-                        break
-                    passed_over.append((pressure, light))
-                for entry in passed_over:
-                    heapq.heappush(queue, entry)
-        return moved
+        self.wished_standbys = wish_for_standbys(
+            self.problem.standbys,
+            self.wished,
+            {task: [c for c in held if c != self.wished[task]] for task, held in self.caught_up.items()},
+            {task: [c for c in held if c != self.wished[task]] for task, held in self.partial.items()},
+            self.threads,
+            [self.problem.clients[name].rack for name in self.names],
+            self.problem.max_warmups if self.problem.acceptable_lag < WHOLE_LOG else len(self.lags) * len(self.names),
+        )
 
     def move_only_to_the_caught_up(self) -> None:
-        """Run each active where its store is nearest to the log's end; restore it ahead where it is wished for.
-
-        A replica at the wished owner takes no warm-up from the budget (KIP-441, max.warmup.replicas).
-        """
+        """Run each active where its store is nearest to the log's end: at the wished owner if that is one."""
         load = Counter[int]()
-        budget = self.problem.max_warmups
         waiting = []
         for task in self.stateful:
             nearest = self.nearest[task]
@@ -199,30 +173,67 @@ class _Placing:
                 owner = min(nearest, key=lambda client: (lag[client], load[client] / self.threads[client], client))
             load[owner] += 1
             self.actives[task] = owner
-            self.followup = True
-            if owner in self.standbys[task]:
-                self.standbys[task] -= {owner}
-                self.standbys[task] |= {self.wished[task]}
-            elif budget:
-                budget -= 1
-                self.warmups[task] = self.wished[task]
 
-    def fill_up_with_stateless(self) -> None:
-        """Level the active load with stateless tasks; they have no store, so only balance and habit count."""
-        load = Counter(self.actives.values())
-        quota = quotas(len(self.stateless), self.threads, [load[client] for client in range(len(self.names))])
+    def replace_only_by_the_caught_up(self) -> None:
+        """Keep caught-up stores as standbys until the wished ones have caught up, and let warm-ups restore these.
+
+        A standby that is not caught up takes no warm-up from the budget (KIP-441, max.warmup.replicas). Those that are
+        nearest come first, so a warm-up goes on until it is done.
+        """
+        replicas = min(self.problem.standbys, len(self.names) - 1)
+        pending = []
+        for task in self.stateful:
+            active, wished = self.actives[task], self.wished[task]
+            targets = self.wished_standbys[task] | {wished}
+            ready: list[int] = []
+            kept: list[int] = []
+            for client in self.caught_up.get(task, ()):
+                if client != active:
+                    (ready if client in targets else kept).append(client)
+            lag = self.lags.get(task, {})
+            if self.problem.acceptable_lag >= WHOLE_LOG:
+                ready = sorted(targets - {active})
+            behind = sorted(targets.difference(ready) - {active}, key=lambda c: (c != wished, lag.get(c, WHOLE_LOG), c))
+            kept = kept[: max(replicas - len(ready), 0)]
+            room = replicas - len(ready) - len(kept)
+            self.standbys[task] = [*ready, *kept, *behind[: max(room, 0)]]
+            self.followup |= wished in behind[: max(room, 0)]
+            pending += [(lag.get(c, WHOLE_LOG), c != wished, task, c) for c in behind[max(room, 0) :]]
+        self.warmups = [(task, client) for _, _, task, client in sorted(pending)[: self.problem.max_warmups]]
+        self.followup |= bool(self.warmups)
+
+    def place_stateless(self) -> None:
+        """Place stateless tasks by their own balance; who has fewer stateful ones gets one more where it does not come
+        out even, and habit decides the rest.
+        """
+        quota = quotas(len(self.stateless), self.threads, [0] * len(self.names))
+        quota = self._extras_to_the_light(quota)
         nowhere = dict.fromkeys(self.stateless)
         placed = place_on_preferred(self.stateless, self.running, nowhere, quota)
         self.actives |= deal_rest(self.stateless, placed, quota, self.threads)
+
+    def _extras_to_the_light(self, quota: Quotas) -> Quotas:
+        """Return the quotas with the extra tasks where load is least: as wished, then as it is. Ties stay extra."""
+        if not quota.extras:
+            return quota
+        wished, running = Counter(self.wished.values()), Counter(self.actives.values())
+        load = {
+            client: tuple((each[client] + quota.share[client] + 1) / self.threads[client] for each in (wished, running))
+            for client in quota.extra
+        }
+        last = sorted(load.values())[quota.extras - 1]
+        share = [tasks + (load.get(client, last) < last) for client, tasks in enumerate(quota.share)]
+        lighter = sum(each < last for each in load.values())
+        return Quotas(share, {client for client, each in load.items() if each == last}, quota.extras - lighter)
 
     def plan(self) -> TaskPlan:
         clients = {name: ClientTasks() for name in self.names}
         for task in sorted(self.actives):
             clients[self.names[self.actives[task]]].active.append(task)
         for task in self.stateful:
-            for client in sorted(self.standbys[task]):
+            for client in self.standbys[task]:
                 clients[self.names[client]].standby.append(task)
-        for task, client in sorted(self.warmups.items()):
+        for task, client in sorted(self.warmups):
             clients[self.names[client]].warmup.append(task)
         return TaskPlan(clients, self.followup)
 
@@ -235,16 +246,25 @@ class _Placing:
                 owners[task] = claims[0]
         return owners
 
+    def _stores(self) -> tuple[dict[TaskId, list[int]], dict[TaskId, list[int]]]:
+        """Return the clients with a store of each task, nearest first: those within the acceptable lag, the others."""
+        caught_up, partial = {}, {}
+        most = min(self.problem.acceptable_lag, WHOLE_LOG - 1)
+        for task in self.stateful:
+            if lags := self.lags.get(task):
+                held = [client for _, client in sorted((lag, client) for client, lag in lags.items())]
+                caught_up[task] = [client for client in held if lags[client] <= most]
+                partial[task] = [client for client in held if most < lags[client] < WHOLE_LOG]
+        return caught_up, partial
+
     def _nearest(self, task: TaskId) -> frozenset[int] | None:
         """Return the clients within the acceptable lag, else those of least lag; None if no client has an advantage."""
-        lags = self.lags.get(task)
-        if lags is None or self.problem.acceptable_lag >= WHOLE_LOG:
+        if self.problem.acceptable_lag >= WHOLE_LOG:
             return None
-        caught_up = frozenset(client for client, lag in lags.items() if lag <= self.problem.acceptable_lag)
-        if caught_up:
-            return caught_up
-        least = min(lags.values())
-        return frozenset(client for client, lag in lags.items() if lag == least < WHOLE_LOG) or None
+        if caught_up := self.caught_up.get(task):
+            return frozenset(caught_up)
+        lags, partial = self.lags[task], self.partial.get(task)
+        return frozenset(client for client in partial if lags[client] == lags[partial[0]]) if partial else None
 
 
 def _lags_by_task(problem: TaskProblem, names: Sequence[str]) -> defaultdict[TaskId, dict[int, int]]:

@@ -214,13 +214,14 @@ def _offsets(
 
 
 def _client(value: Any, path: str) -> Client:
-    fields = read_object(value, path, {"threads", "tasks"})
+    fields = read_object(value, path, {"threads", "tasks", "rack"})
     lags = {}
     for name, told in read_object(fields.get("tasks", {}), f"{path}.tasks").items():
         row = path_to(f"{path}.tasks", name)
         lag = read_object(told, row, {"lag"}, ("lag",))["lag"]
         lags[_task(name, row)] = read_number(lag, f"{row}.lag", -_INT64, _INT64)
-    return Client(read_number(fields.get("threads", 1), f"{path}.threads", 1, MAX_CAPACITY), lags)
+    threads = read_number(fields.get("threads", 1), f"{path}.threads", 1, MAX_CAPACITY)
+    return Client(threads, lags, read_optional_name(fields.get("rack"), f"{path}.rack"))
 
 
 def _task(name: str, path: str) -> TaskId:

@@ -1,0 +1,240 @@
+"""Places wished for the standby copies of tasks: level, apart from each other's racks, and where stores are already.
+
+A client's pressure is its copies, active ones included, per thread. Stores that are caught up are taken first and given
+up where the pressure is highest. No more of them are moved to clients without than warm-ups can restore at once: each
+move lowers the pressure where it is higher, the next rebalance goes on from there, so a series comes to rest.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+
+from roster.model.tasks import TaskId
+
+
+def wish_for_standbys(
+    standbys: int,
+    wished: Mapping[TaskId, int],
+    caught_up: Mapping[TaskId, Sequence[int]],
+    partial: Mapping[TaskId, Sequence[int]],
+    threads: Sequence[int],
+    racks: Sequence[str | None],
+    most_moves: int,
+) -> dict[TaskId, set[int]]:
+    """Return per task the clients that are to have a standby copy, as many as there are clients for.
+
+    wished: the client of each active task. caught_up, partial: other clients with a store that is within the acceptable
+    lag, or that is not, by lag. threads, racks: of each client; None where the rack is not known. most_moves: stores
+    that may be moved from where they are caught up to where they are not.
+    """
+    places = _Standbys(min(standbys, len(threads) - 1), wished, caught_up, threads, racks)
+    places.give_up_surplus()
+    places.fill_up(partial)
+    places.move(partial, most_moves)
+    return places.holders
+
+
+class _Standbys:
+    def __init__(
+        self,
+        standbys: int,
+        wished: Mapping[TaskId, int],
+        caught_up: Mapping[TaskId, Sequence[int]],
+        threads: Sequence[int],
+        racks: Sequence[str | None],
+    ) -> None:
+        self.wished = wished
+        self.holders = {task: set(caught_up.get(task, ())) for task in sorted(wished)}
+        self._caught_up = {task: frozenset(held) for task, held in self.holders.items()}
+        self._standbys = standbys
+        self._threads = threads
+        self._racks = racks
+        self._known_racks = len({rack for rack in racks if rack is not None}) > 1
+        self._load = Counter(wished.values())
+        for held in self.holders.values():
+            self._load.update(held)
+        self._moves_left = 0
+
+    def give_up_surplus(self) -> None:
+        """Keep no more copies than wanted: those in racks of their own, then those on the clients with least load."""
+        surplus = {task: set(held) for task, held in self.holders.items() if len(held) > self._standbys}
+        for task in list(surplus) if self._known_racks else ():
+            while len(self.holders[task]) > self._standbys:
+                clash, _, client = max(
+                    (self._clash(task, each), self._pressure(each), each) for each in self.holders[task]
+                )
+                if not clash:
+                    break
+                self._remove(task, client)
+        by_client: dict[int, list[TaskId]] = {}
+        for task in surplus:
+            for client in self.holders[task]:
+                by_client.setdefault(client, []).append(task)
+        for waiting in by_client.values():
+            waiting.reverse()
+        queue = [(-self._pressure(client), client) for client in by_client]
+        heapq.heapify(queue)
+        while queue:
+            _, client = heapq.heappop(queue)
+            waiting = by_client[client]
+            while waiting and len(self.holders[waiting[-1]]) <= self._standbys:
+                waiting.pop()
+            if waiting:
+                self._remove(waiting.pop(), client)
+                heapq.heappush(queue, (-self._pressure(client), client))
+
+    def fill_up(self, partial: Mapping[TaskId, Sequence[int]]) -> None:
+        """Add copies where a part of the log is restored, then, level among themselves, where load is least."""
+        for task, held in self.holders.items():
+            for client in partial.get(task, ())[: max(self._standbys - len(held), 0)]:
+                self._add(task, client)
+        new: dict[int, set[TaskId]] = {client: set() for client in range(len(self._threads))}
+        queue = self._lightest_first()
+        for task, held in self.holders.items():
+            while len(held) < self._standbys:
+                client = self._take_lightest(queue, task)
+                self._add(task, client)
+                new[client].add(task)
+                heapq.heappush(queue, (self._with_one_more(client), client))
+        self._moves_left = len(self.holders) * len(self._threads) ** 2
+        self._level(new)
+
+    def _take_lightest(self, queue: list[tuple[float, int]], task: TaskId) -> int:
+        """Take from the queue the lightest client that may hold a copy, of those that clash with the fewest racks."""
+        if self._known_racks:
+            entry = min((self._clash(task, each[1]), each) for each in queue if self._may_hold(task, each[1]))[1]
+            queue.remove(entry)
+            heapq.heapify(queue)
+            return entry[1]
+        passed_over = []
+        while not self._may_hold(task, queue[0][1]):
+            passed_over.append(heapq.heappop(queue))
+        _, client = heapq.heappop(queue)
+        for entry in passed_over:
+            heapq.heappush(queue, entry)
+        return client
+
+    def move(self, partial: Mapping[TaskId, Sequence[int]], most: int) -> None:
+        """Move stores: on to where their restoring has begun, out of shared racks, and to level the load."""
+        self._moves_left = most
+        self._go_on(partial)
+        self._spread()
+        copies_on: dict[int, set[TaskId]] = {client: set() for client in range(len(self._threads))}
+        for task, held in self.holders.items():
+            for client in held:
+                copies_on[client].add(task)
+        self._level(copies_on)
+
+    def _go_on(self, partial: Mapping[TaskId, Sequence[int]]) -> None:
+        for task, begun in partial.items():
+            for light in begun:
+                held = self.holders[task]
+                if not held or not self._may_hold(task, light):
+                    continue
+                _, _, heavy = max((self._clash(task, each), self._pressure(each), each) for each in held)
+                gain = self._clash(task, heavy) - self._clash(task, light, but=heavy)
+                level = gain == 0 and self._with_one_more(light) < self._pressure(heavy)
+                if (gain > 0 or level) and self._may_move(task, heavy, light):
+                    self._move(task, heavy, light)
+
+    def _spread(self) -> None:
+        """Move copies that share a rack with another copy of the task to racks without one, where there are such."""
+        for task, held in self.holders.items() if self._known_racks else ():
+            for client in sorted(held):
+                clash = self._clash(task, client)
+                others = [
+                    (self._clash(task, other, but=client), self._with_one_more(other), other)
+                    for other in range(len(self._threads) if clash else 0)
+                    if self._may_move(task, client, other)
+                ]
+                if others and min(others)[0] < clash:
+                    self._move(task, client, min(others)[2])
+
+    def _level(self, copies_on: dict[int, set[TaskId]]) -> None:
+        """Move copies, given by client, one by one as long as that levels the load."""
+        while self._move_from_the_heaviest(copies_on):
+            if not self._moves_left:
+                for client, tasks in copies_on.items():
+                    copies_on[client] = {task for task in tasks if self._moves_for_free(task, client)}
+
+    def _move_from_the_heaviest(self, copies_on: dict[int, set[TaskId]]) -> bool:
+        """From the heaviest client on, move what lowers it below where the lightest eligible client then is."""
+        moved = False
+        queue = self._lightest_first()
+        for heavy in sorted(copies_on, key=lambda client: (-self._pressure(client), client)):
+            for task in sorted(copies_on[heavy]):
+                if queue[0][0] >= self._pressure(heavy):
+                    break
+                if not self._moves_left and not self._moves_for_free(task, heavy):
+                    continue
+                light = self._lighter(queue, task, heavy)
+                if light is not None:
+                    self._move(task, heavy, light)
+                    copies_on[heavy].remove(task)
+                    copies_on[light].add(task)
+                    heapq.heappush(queue, (self._with_one_more(light), light))
+                    moved = True
+        return moved
+
+    def _lighter(self, queue: list[tuple[float, int]], task: TaskId, heavy: int) -> int | None:
+        """Take from the queue the lightest client to which the task's copy moves with gain, None if there is none."""
+        passed_over = []
+        found = None
+        clash = self._clash(task, heavy)
+        while found is None and queue and queue[0][0] < self._pressure(heavy):
+            entry = heapq.heappop(queue)
+            if self._may_move(task, heavy, entry[1]) and self._clash(task, entry[1], but=heavy) <= clash:
+                found = entry[1]
+            else:
+                passed_over.append(entry)
+        for entry in passed_over:
+            heapq.heappush(queue, entry)
+        return found
+
+    def _may_hold(self, task: TaskId, client: int) -> bool:
+        return client != self.wished[task] and client not in self.holders[task]
+
+    def _clash(self, task: TaskId, client: int, but: int | None = None) -> int:
+        """Return how many other copies of the task, without the one at `but`, are in the client's rack."""
+        rack = self._racks[client]
+        if rack is None or not self._known_racks:
+            return 0
+        others: Iterable[int] = {self.wished[task], *self.holders[task]} - {client, but}
+        return sum(self._racks[other] == rack for other in others)
+
+    def _may_move(self, task: TaskId, heavy: int, light: int) -> bool:
+        return self._may_hold(task, light) and (self._moves_left > 0 or not self._warms_up(task, heavy, light))
+
+    def _moves_for_free(self, task: TaskId, heavy: int) -> bool:
+        """True if the copy may move without a warm-up."""
+        return heavy not in self._caught_up[task] or len(self._caught_up[task]) > self._standbys
+
+    def _move(self, task: TaskId, heavy: int, light: int) -> None:
+        self._moves_left -= self._warms_up(task, heavy, light)
+        self._remove(task, heavy)
+        self._add(task, light)
+
+    def _warms_up(self, task: TaskId, heavy: int, light: int) -> bool:
+        """True if the copy that there is stays until the new one has caught up."""
+        return heavy in self._caught_up[task] and light not in self._caught_up[task]
+
+    def _add(self, task: TaskId, client: int) -> None:
+        self.holders[task].add(client)
+        self._load[client] += 1
+
+    def _remove(self, task: TaskId, client: int) -> None:
+        self.holders[task].remove(client)
+        self._load[client] -= 1
+
+    def _pressure(self, client: int) -> float:
+        return self._load[client] / self._threads[client]
+
+    def _with_one_more(self, client: int) -> float:
+        return (self._load[client] + 1) / self._threads[client]
+
+    def _lightest_first(self) -> list[tuple[float, int]]:
+        queue = [(self._with_one_more(client), client) for client in range(len(self._threads))]
+        heapq.heapify(queue)
+        return queue
