@@ -12,6 +12,7 @@ from itertools import product
 import pytest
 
 from roster.wire import ErrorCode
+from roster.wire.consumer.assignment_failure import FAILURE_MAGIC, failure_assignment
 from roster.wire.messages import DescribeGroupsRequest
 from tests.coordinator.coordinator_harness import CONFIG, GROUP, Call, Client, GroupState, subscription
 
@@ -290,7 +291,7 @@ def test_a_static_member_that_restarted_during_a_rebalance_resends_its_join_grou
     assert c.join(again, instance="i1", session=60_000).reply.generation_id == 2
 
 
-@pytest.mark.parametrize(("state", "written"), product(("preparing", "completing"), (False, True)))
+@pytest.mark.parametrize(("state", "written"), list(product(("preparing", "completing"), (False, True))))
 def test_a_restarted_static_member_has_its_new_id_only_once_that_is_persisted(state: str, written: bool) -> None:
     c = Client()
     one, two = c.stable_group("i0", "i1", session=60_000)
@@ -385,6 +386,32 @@ def test_a_static_member_that_changes_its_subscription_forces_the_group_to_be_re
     c.join(leader, instance="l")
     assert again.reply.generation_id == 2
     c.sync_all([leader, again.reply.member_id])
+
+
+def test_an_error_that_the_leader_transmits_in_sync_group_is_propagated_to_the_other_members() -> None:
+    """The generation becomes invalid, and nothing of it is stored."""
+    c = Client()
+    ids = c.stable_group(None, None, None)
+    c.rejoin_all(ids)
+    waiting = c.sync(ids[1], 2)
+    explanation = failure_assignment("boom")
+    leader = c.sync(ids[0], 2, dict.fromkeys(ids, explanation))
+    for call in (waiting, leader):
+        assert (call.error, call.reply.assignment) == (ErrorCode.UNKNOWN_SERVER_ERROR, explanation)
+    assert c.state is GroupState.PREPARING
+    assert c.heartbeat(ids[1], 2) is ErrorCode.REBALANCE_IN_PROGRESS
+    assert c.sync(ids[2], 2).error is ErrorCode.REBALANCE_IN_PROGRESS
+    assert not any(member.assignment for member in c.group_records()[-1].members)
+    assert {call.reply.generation_id for call in c.rejoin_all(ids)} == {3}
+    c.sync_all(ids)
+
+
+@pytest.mark.parametrize("data", [FAILURE_MAGIC, b"\x00\x00" + FAILURE_MAGIC, failure_assignment("x")[:-1]])
+def test_bytes_that_only_look_like_a_failure_are_an_assignment(data: bytes) -> None:
+    c = Client()
+    (leader,) = c.stable_group(None)
+    c.join(leader)
+    assert c.sync(leader, 2, {leader: data}).reply.assignment == data
 
 
 # -- protocols after a failover ----------------------------------------------------------------------------------------

@@ -10,10 +10,11 @@ from roster.assignors import RANGE, JoinContext
 from roster.member import MemberState
 from roster.member.assign_group import assign_group
 from roster.member.events import Assigned, AssignFailed, Closed, RequestFailed, Responded, SelectionChanged, Started
-from roster.member.subscription import FAILURE_MAGIC, subscription_bytes
+from roster.member.subscription import subscription_bytes
 from roster.member.timers import DISCOVER
 from roster.member.types import Channel, FailureKind
 from roster.wire import ErrorCode
+from roster.wire.consumer.assignment_failure import FAILURE_MAGIC
 from roster.wire.consumer.messages import decode_assignment, flat
 from roster.wire.messages import (
     FindCoordinatorRequest,
@@ -435,12 +436,14 @@ def test_a_leader_that_cannot_assign_tells_every_member_in_user_data() -> None:
         assert decoded.user_data == FAILURE_MAGIC + b"range: ValueError: no"
 
 
-def test_a_member_told_of_a_failed_assignment_raises_it_and_leaves() -> None:
+@pytest.mark.parametrize("error", [E.NONE, E.UNKNOWN_SERVER_ERROR])
+def test_a_member_told_of_a_failed_assignment_raises_it_and_leaves(error: ErrorCode) -> None:
+    """With an error from Roster's coordinator, without from Apache Kafka's."""
     stage = Stage()
     stage.start()
     stage.joined()
     told = assignment("", user_data=FAILURE_MAGIC + b"because")
-    stage.answer(SyncGroupRequest, SyncGroupResponse(assignment=told))
+    stage.answer(SyncGroupRequest, SyncGroupResponse(error_code=error, assignment=told))
     assert stage.owns.failure is not None
     assert stage.owns.failure.kind is FailureKind.ASSIGNMENT
     assert "because" in stage.owns.failure.message

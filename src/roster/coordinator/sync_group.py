@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from roster.coordinator.events import RequestReceived
+from collections.abc import Mapping
+
+from roster.coordinator.events import Reply, RequestReceived
 from roster.coordinator.group import Group
 from roster.coordinator.group_context import GroupContext, sync_response
 from roster.coordinator.rebalance import maybe_prepare_rebalance_or_complete_join, reset_assignments
 from roster.coordinator.runtime import Runtime
 from roster.coordinator.states import GroupState, Trigger
 from roster.wire import ErrorCode
+from roster.wire.consumer.assignment_failure import failure_reason
 from roster.wire.messages import SyncGroupRequest, SyncGroupResponse
 
 PROTOCOL_REQUIRED_FROM = 5
@@ -30,7 +33,11 @@ def sync_group(rt: Runtime, event: RequestReceived, request: SyncGroupRequest) -
     member.parked_sync = event.token
     ctx.renew_session(member)
     if member.member_id == group.leader_id and group.sync_write_generation != group.generation:
-        store_assignment(ctx, request)
+        assignments = {entry.member_id: entry.assignment for entry in request.assignments}
+        if failure_reason(assignments.get(member.member_id, b"")) is None:
+            store_assignment(ctx, assignments)
+        else:
+            fail_assignment(ctx, assignments[member.member_id])
     return None
 
 
@@ -55,11 +62,24 @@ def validate(rt: Runtime, group: Group | None, request: SyncGroupRequest, api_ve
     return ErrorCode.REBALANCE_IN_PROGRESS if group.state is GroupState.PREPARING else ErrorCode.NONE
 
 
-def store_assignment(ctx: GroupContext, request: SyncGroupRequest) -> None:
+def fail_assignment(ctx: GroupContext, explanation: bytes) -> None:
+    """Answer the members with an error and the leader's explanation; the generation is over, those that can rejoin.
+
+    UNKNOWN_SERVER_ERROR, as the protocol has no error for it, is fatal to Kafka's clients.
+    """
+    for member in ctx.group.members.values():
+        if member.parked_sync is not None:
+            ctx.renew_session(member)
+            token, member.parked_sync = member.parked_sync, None
+            response = SyncGroupResponse(error_code=ErrorCode.UNKNOWN_SERVER_ERROR, assignment=explanation)
+            ctx.rt.replies.append(Reply(token, response))
+    maybe_prepare_rebalance_or_complete_join(ctx)
+
+
+def store_assignment(ctx: GroupContext, assigned: Mapping[str, bytes]) -> None:
     """Store the generation with its assignments; Stable once that is durable. Omitted members get empty bytes."""
     group = ctx.group
     generation = group.generation
-    assigned = {entry.member_id: entry.assignment for entry in request.assignments}
     assignments = {member_id: assigned.get(member_id, b"") for member_id in group.members}
     group.sync_write_generation = generation
 

@@ -10,8 +10,8 @@ from roster.assignors import Assignor, ClaimSource, find_assignor, make_plan
 from roster.assignors.claim_source import read_claims
 from roster.assignors.lag import with_offsets
 from roster.member.group_snapshot import GroupSnapshot
-from roster.member.subscription import FAILURE_MAGIC
 from roster.model import NO_GENERATION, AutoOffsetReset, PartitionOffsets, Plan, Problem
+from roster.wire.consumer.assignment_failure import FAILURE_MAGIC
 from roster.wire.consumer.assignments import encode_assignments
 from roster.wire.consumer.subscriptions import decode_subscriptions
 from roster.wire.consumer.topic_index import TopicIndex

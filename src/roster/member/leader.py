@@ -14,12 +14,13 @@ from roster.member.events import Assign, Assigned, AssignFailed, FetchOffsets, O
 from roster.member.group_snapshot import GroupSnapshot
 from roster.member.metadata_refresh import send_metadata
 from roster.member.states import MemberState
-from roster.member.subscription import assignment_bytes, claimed, decode_assignment, failure_assignment, topics_of
+from roster.member.subscription import assignment_bytes, claimed, decode_assignment, topics_of
 from roster.member.sync import begin_sync
 from roster.member.timers import METADATA
 from roster.member.types import ReportKind
 from roster.model import PartitionOffsets
 from roster.wire import ApiKey
+from roster.wire.consumer.assignment_failure import failure_assignment
 from roster.wire.messages import JoinGroupResponse
 
 MAX_WITHHELD = 3

@@ -1,9 +1,7 @@
 """Subscriptions that a member sends to the leader and assignments it receives, as consumer protocol bytes.
 
-The user data of a subscription is the assignor's (`Assignor.subscription_user_data`).
-
-When a leader of Roster cannot compute an assignment it sends every member an empty one whose user data is
-`FAILURE_MAGIC` followed by the reason in UTF-8: SyncGroup has no error field. Other clients see an empty assignment.
+The user data of a subscription is the assignor's (`Assignor.subscription_user_data`), that of an assignment the
+leader's, which says there why it could not assign (`roster.wire.consumer.assignment_failure`).
 """
 
 from __future__ import annotations
@@ -15,6 +13,7 @@ from typing import NamedTuple
 from roster.assignors import Assignor, JoinContext
 from roster.model import TopicPartition
 from roster.wire import WireError
+from roster.wire.consumer.assignment_failure import failure_reason
 from roster.wire.consumer.messages import (
     Assignment,
     Subscription,
@@ -25,10 +24,6 @@ from roster.wire.consumer.messages import (
     flat,
 )
 from roster.wire.consumer.messages import decode_assignment as read_assignment
-
-FAILURE_MAGIC = b"\xffroster-assignment-failure\x00"
-"""Starts with a byte that no UTF-8 text starts with, and that no plausible count starts with."""
-MAX_FAILURE_BYTES = 4096
 
 
 class AssignorError(Exception):
@@ -98,14 +93,7 @@ def decode_assignment(data: bytes) -> ReceivedAssignment:
     """Decode an assignment; empty bytes mean none. Raises LeaderFailure or WireError."""
     if not data:
         return ReceivedAssignment(frozenset())
+    if (reason := failure_reason(data)) is not None:
+        raise LeaderFailure(reason)
     assignment = read_assignment(data)
-    user_data = assignment.user_data
-    if user_data is not None and user_data.startswith(FAILURE_MAGIC):
-        raise LeaderFailure(user_data[len(FAILURE_MAGIC) :].decode(errors="replace"))
-    return ReceivedAssignment(frozenset(flat(assignment.assigned_partitions)), user_data)
-
-
-def failure_assignment(reason: str) -> bytes:
-    """Encode an empty assignment that carries the reason to Roster's members."""
-    text = reason.encode(errors="replace")[:MAX_FAILURE_BYTES].decode(errors="ignore")
-    return encode_assignment(Assignment(assigned_partitions=[], user_data=FAILURE_MAGIC + text.encode()))
+    return ReceivedAssignment(frozenset(flat(assignment.assigned_partitions)), assignment.user_data)

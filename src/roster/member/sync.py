@@ -13,10 +13,11 @@ from roster.member.metadata_refresh import rejoin_if_topics_changed, schedule_re
 from roster.member.outbox import InFlight
 from roster.member.recovery import on_rebalance_error
 from roster.member.states import Trigger
-from roster.member.subscription import AssignorError, LeaderFailure, ReceivedAssignment, decode_assignment, hook
+from roster.member.subscription import AssignorError, ReceivedAssignment, decode_assignment, hook
 from roster.member.timers import JOIN
 from roster.member.types import Channel, Failure, FailureKind, ReportKind
 from roster.wire import ApiKey, ErrorCode, WireError
+from roster.wire.consumer.assignment_failure import failure_reason
 from roster.wire.errors import error_code
 from roster.wire.messages import SyncGroupResponse
 
@@ -40,6 +41,9 @@ def send_sync_group(me: MemberContext) -> None:
 
 def on_sync_group_response(me: MemberContext, response: SyncGroupResponse, request: InFlight) -> None:
     """Take over the assignment, or handle the error."""
+    if (reason := failure_reason(response.assignment)) is not None:  # with an error or, from other brokers, without
+        fail(me, Failure(FailureKind.ASSIGNMENT, f"the group's leader could not assign partitions: {reason}"))
+        return
     code = error_code(response.error_code)
     action = error_table.SYNC_GROUP.get(code, Action.FATAL)
     if action is not Action.ACCEPT:
@@ -53,9 +57,6 @@ def on_sync_group_response(me: MemberContext, response: SyncGroupResponse, reque
         return
     try:
         assigned = decode_assignment(response.assignment)
-    except LeaderFailure as failure:
-        fail(me, Failure(FailureKind.ASSIGNMENT, f"the group's leader could not assign partitions: {failure}"))
-        return
     except WireError as error:
         text = f"the group's leader sent an assignment that cannot be read: {error}"
         fail(me, Failure(FailureKind.ASSIGNMENT, text))
