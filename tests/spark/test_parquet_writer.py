@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 
 from roster.spark.write.parquet import ParquetWriter
 from roster.spark.write.partitions import NULL, folder, split
-from roster.spark.write.task import WriteTask, results_of
+from roster.spark.write.task import ReadWriteTask, WriteTask, results_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
 SCHEMA = pa.schema([("n", pa.int64()), ("text", pa.string()), ("day", pa.date32()), ("flag", pa.bool_())])
@@ -89,13 +89,13 @@ def test_more_partitions_than_files_may_be_open_lose_no_row(tmp_path: Path) -> N
 
 
 def test_an_attempt_that_fails_leaves_no_file(tmp_path: Path) -> None:
-    def failing(_: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def failing(_: Iterable[int]) -> Iterator[pa.RecordBatch]:
         yield from batches([(1, "a", None, None), (2, "b", None, None)], 1)
         raise OSError("the broker is gone")
 
-    task = WriteTask(ParquetWriter(str(tmp_path), SCHEMA, ("text",), row_group_bytes=1), failing)
+    task = ReadWriteTask(ParquetWriter(str(tmp_path), SCHEMA, ("text",), row_group_bytes=1), failing)
     with pytest.raises(OSError, match="the broker is gone"):
-        list(task(iter(())))
+        list(task([0]))
     assert not list(tmp_path.rglob("*.parquet"))
 
 
@@ -106,6 +106,19 @@ def test_a_task_returns_its_files_in_one_row(tmp_path: Path) -> None:
     row = SimpleNamespace(result=result.column("result")[0].as_py())
     ((file,),) = results_of([row])
     assert pq.ParquetFile(tmp_path / file.name).read() == pa.Table.from_batches(rows)
+
+
+def test_a_task_that_reads_too_returns_its_files(tmp_path: Path) -> None:
+    rows = batches([(1, "a", None, None), (2, "b", None, None)], 1)
+    asked: list[int] = []
+
+    def read(numbers: Iterable[int]) -> Iterator[pa.RecordBatch]:
+        asked.extend(numbers)
+        yield from rows
+
+    (files,) = ReadWriteTask(ParquetWriter(str(tmp_path), SCHEMA), read)([3])
+    assert asked == [3]
+    assert pq.ParquetFile(tmp_path / files[0].name).read() == pa.Table.from_batches(rows)
 
 
 def test_columns_of_nulls_and_large_types_become_the_declared_ones(tmp_path: Path) -> None:

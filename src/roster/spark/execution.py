@@ -25,7 +25,7 @@ from roster.spark.executors import SlotProbe, task_counts
 from roster.spark.reader import Counts, ReaderConfig, ReadError, ReadTask
 from roster.spark.sinks.base import Sink
 from roster.spark.streaming_only import WAY_OUT, checked
-from roster.spark.write.task import RESULT, TaskWriter, WriteTask, results_of
+from roster.spark.write.task import ReadWriteTask, TaskWriter
 
 log = logging.getLogger(__name__)
 
@@ -147,10 +147,13 @@ class SparkRunner:
         return None if self._transform is not None else sink.task_writer(batch, self._columns)
 
     def _results(self, writer: TaskWriter, tasks: Sequence[Sequence[Split]]) -> list[Any]:
-        """Run the tasks; return what their outputs returned."""
-        count = len(tasks)
-        work: Any = WriteTask(writer, ReadTask(self._config, tasks, self._function, self._counted, self._failed))
-        return results_of(self._spark.range(0, count, 1, count).mapInArrow(work, RESULT).collect())
+        """Run the tasks; return what their outputs returned.
+
+        As an RDD job: without rows for the JVM, a DataFrame's analysis and planning cost more than a small batch.
+        """
+        read = ReadTask(self._config, tasks, self._function, self._counted, self._failed).read
+        numbers = self._context.parallelize(range(len(tasks)), len(tasks))
+        return numbers.mapPartitions(ReadWriteTask(writer, read)).collect()
 
     def _function_error(self) -> FunctionError:
         problem, details = min(self._failed.value.items())[1]

@@ -23,7 +23,7 @@ from roster.spark.reader_options import ReaderOptions
 from roster.spark.workers import freeze_loaded
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from pyspark import Accumulator
 
@@ -86,18 +86,21 @@ class ReadTask:
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Reads every task named by the rows of `batches`."""
+        return self.read(task for batch in batches for task in batch.column(0).to_pylist())
+
+    def read(self, tasks: Iterable[int]) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of the tasks with these numbers."""
         if threading.current_thread() is threading.main_thread():
             # Ctrl-C in a terminal reaches the workers too; the driver decides what becomes of the batch.
             signal.signal(signal.SIGINT, signal.SIG_IGN)
-        for batch in batches:
-            for task in batch.column(0).to_pylist():
-                try:
-                    yield from self._task(task)
-                except FunctionError as error:
-                    if self._failed is None or error.passing:
-                        raise
-                    self._failed.add({task: (error.problem, error.details)})
-                    return
+        for task in tasks:
+            try:
+                yield from self._task(task)
+            except FunctionError as error:
+                if self._failed is None or error.passing:
+                    raise
+                self._failed.add({task: (error.problem, error.details)})
+                return
         freeze_loaded()
 
     def _task(self, task: int) -> Iterator[pa.RecordBatch]:

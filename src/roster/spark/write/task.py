@@ -1,9 +1,9 @@
-"""The task's side of a sink that writes inside the tasks: what a writer is, and the function that Spark runs."""
+"""The task's side of a sink that writes inside the tasks: what a writer is, and the functions that Spark runs."""
 
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -33,27 +33,41 @@ class TaskWriter(Protocol):
 
 
 class WriteTask:
-    """Function given to `mapInArrow`: writes the record batches of a task, and returns one row with the result."""
+    """Function given to `mapInArrow`: writes the rows of a task, and returns one row with the result."""
 
-    def __init__(
-        self,
-        writer: TaskWriter,
-        read: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]] | None = None,
-    ) -> None:
-        """`read` makes rows of what Spark passes, as `ReadTask` does; None: they are the rows."""
+    def __init__(self, writer: TaskWriter) -> None:
+        self._writer = writer
+
+    def __call__(self, rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Write all rows; yield one record batch of `RESULT`."""
+        result = pickle.dumps(written(self._writer, rows))
+        yield pa.RecordBatch.from_pydict({"result": pa.array([result], pa.binary())})
+
+
+class ReadWriteTask:
+    """Function given to `mapPartitions` of an RDD of task numbers: reads and writes the rows of each in one go.
+
+    `read` yields the rows of the tasks with these numbers, as `ReadTask.read` does.
+    """
+
+    def __init__(self, writer: TaskWriter, read: Callable[[Iterable[int]], Iterator[pa.RecordBatch]]) -> None:
         self._writer, self._read = writer, read
 
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Write all rows; yield one record batch of `RESULT`."""
-        output = self._writer.open()
-        try:
-            for rows in batches if self._read is None else self._read(batches):
-                output.write(rows)
-            result = output.close()
-        except BaseException:
-            output.abort()
-            raise
-        yield pa.RecordBatch.from_pydict({"result": pa.array([pickle.dumps(result)], pa.binary())})
+    def __call__(self, tasks: Iterable[int]) -> Iterator[Any]:
+        """Write the rows of the tasks; yield the result."""
+        yield written(self._writer, self._read(tasks))
+
+
+def written(writer: TaskWriter, rows: Iterator[pa.RecordBatch]) -> Any:
+    """Write all rows to an output of their own, dropped if an error comes; return its result."""
+    output = writer.open()
+    try:
+        for batch in rows:
+            output.write(batch)
+        return output.close()
+    except BaseException:
+        output.abort()
+        raise
 
 
 def results_of(rows: Sequence[Any]) -> list[Any]:
