@@ -102,7 +102,7 @@ class Broker:
         await asyncio.to_thread(meta.load, has_topics=topics.holds_topics())
         await asyncio.to_thread(topics.load, wall_ms())
         meta.skip_producer_ids(topics.highest_producer_id)
-        flusher = Flusher(config.sync_threads, self._fail, self._flushed)
+        flusher = Flusher(config.sync_threads, self._fail, self._flushed, self._lock.check)
         self._compactor = Compactor(flusher)
         group_coordinator = CoordinatorShell(topics, flusher, self._fail)
         transactions = TransactionShell(topics, flusher, meta, group_coordinator, self._fail)

@@ -75,6 +75,20 @@ class DirectoryLock:
         os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
         self._fd = fd
 
+    def check(self) -> None:
+        """Raise OSError if the path leads to another directory now, which another broker may hold.
+
+        A process that was stopped for long may wake up when its directory was moved and a copy put in its place: what
+        it writes then is lost.
+        """
+        mine = os.fstat(self._fd)
+        try:
+            found = self._path.stat()
+        except FileNotFoundError:
+            found = None
+        if found is None or (found.st_dev, found.st_ino) != (mine.st_dev, mine.st_ino):
+            raise OSError(f"data directory {self._path.parent} was moved or replaced under the running broker")
+
     def release(self) -> None:
         """Give the directory back; releasing twice is no error."""
         if self._fd >= 0:

@@ -22,7 +22,8 @@ class Flusher:
 
     Whatever is appended during one round becomes durable by the next. After a failed sync the contents of the
     disk are unknown, so nothing is acknowledged any more and `on_failure` is called, once. `on_flushed` is called with
-    each flushed log.
+    each flushed log. `check` is called in a thread after each sync; it raises OSError if the files synced are not those
+    of the data directory any more, which counts as a failed sync.
     """
 
     def __init__(
@@ -30,11 +31,13 @@ class Flusher:
         threads: int,
         on_failure: Callable[[OSError], None],
         on_flushed: Callable[[PartitionLog], None] = lambda _: None,
+        check: Callable[[], None] = lambda: None,
     ) -> None:
         self._threads = threads
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="roster-sync")
         self._on_failure = on_failure
         self._on_flushed = on_flushed
+        self._check = check
         self._failure: OSError | None = None
         self._waiting: dict[PartitionLog, list[asyncio.Future[None]]] = {}
         self._round: asyncio.Task[None] | None = None
@@ -70,7 +73,7 @@ class Flusher:
                 points = [(log, point) for log in waiting if (point := log.begin_flush()) is not None]
                 shares = [points[n :: self._threads] for n in range(min(self._threads, len(points)))]
                 results = await asyncio.gather(
-                    *(loop.run_in_executor(self._pool, _sync_all, share) for share in shares),
+                    *(loop.run_in_executor(self._pool, _sync_all, share, self._check) for share in shares),
                     return_exceptions=True,
                 )
                 failure = next((r for r in results if isinstance(r, BaseException)), None)
@@ -113,10 +116,11 @@ class Flusher:
         self._pool.shutdown(wait=True)
 
 
-def _sync_all(points: list[tuple[PartitionLog, FlushPoint]]) -> None:
+def _sync_all(points: list[tuple[PartitionLog, FlushPoint]], check: Callable[[], None]) -> None:
     for log, point in points:
         try:
             point.sync()
         except OSError:
             if not log.removed:  # deleting a topic takes its files from under the sync
                 raise
+    check()
