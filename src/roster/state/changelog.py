@@ -1,0 +1,124 @@
+"""Changelogs as columns: restoring, standing by and committing are one operation, applying the log up to an offset.
+
+A changelog partition has one record for each change of a key, its value null where the key was removed. Only committed
+records belong in here: who fetches them leaves out what was aborted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from roster.state.store import Position, StateError, Store, Value
+
+ENTRIES_PER_TRANSACTION = 5_000_000
+"""Changelog records written to a store in one transaction; fewer leave more waste in its file."""
+
+SCHEMA = pa.schema([("offset", pa.int64()), ("key", pa.binary()), ("value", pa.binary())])
+"""Columns that `restore` reads, a record a row; others are passed over."""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a restore is: records and bytes applied, and the offset reached of the one to reach."""
+
+    records: int
+    bytes: int
+    offset: int
+    end: int
+
+
+def last_per_key(table: pa.Table) -> tuple[list[bytes], list[Value]]:
+    """Return the last value of each key, in the order of keys."""
+    table = table.combine_chunks()
+    keys = table["key"]
+    if not len(keys):
+        return [], []
+    encoded = keys.chunk(0).dictionary_encode()
+    last = np.empty(len(encoded.dictionary), dtype=np.int64)
+    last[encoded.indices.to_numpy()] = np.arange(len(keys))
+    order = pc.sort_indices(encoded.dictionary)
+    return encoded.dictionary.take(order).to_pylist(), table["value"].take(pa.array(last).take(order)).to_pylist()
+
+
+def restore(
+    store: Store,
+    batches: Iterable[pa.Table | pa.RecordBatch],
+    end: int,
+    *,
+    inputs: Mapping[str, int] | None = None,
+    on_progress: Callable[[Progress], None] | None = None,
+    entries_per_transaction: int = ENTRIES_PER_TRANSACTION,
+) -> int:
+    """Apply a changelog to a store from its position up to before the offset `end`; return the records applied.
+
+    batches: in the order of offsets, with the columns of `SCHEMA`; what the store has is passed over, so it may begin
+    too early. inputs: the input position at `end`. on_progress: called for each batch. Killed half-way it goes on from
+    the last transaction. Raises StateError for offsets that do not ascend, for null keys, and for a store beyond `end`.
+    """
+    position = store.position()
+    if position.changelog > end:
+        raise StateError(f"the store is at {position.changelog} of its changelog, beyond {end}: discard it")
+    done = _Done(end, on_progress)
+    fresh = _fresh(batches, position.changelog, end)
+    rest = next(fresh, None)
+    while rest is not None:
+        share = _Share(rest, fresh, entries_per_transaction, done)
+        store.load(share, lambda share=share: Position(share.offset, position.inputs))  # type: ignore[misc]
+        rest = share.rest
+    store.commit([], [], Position(end, position.inputs if inputs is None else inputs))
+    return done.records
+
+
+class _Done:
+    def __init__(self, end: int, on_progress: Callable[[Progress], None] | None) -> None:
+        self.records = self.bytes = 0
+        self._end, self._on_progress = end, on_progress
+
+    def add(self, table: pa.Table, offset: int) -> None:
+        self.records += len(table)
+        self.bytes += int(pc.sum(pc.binary_length(table["key"])).as_py() or 0)
+        self.bytes += int(pc.sum(pc.binary_length(table["value"])).as_py() or 0)
+        if self._on_progress is not None:
+            self._on_progress(Progress(self.records, self.bytes, offset, self._end))
+
+
+class _Share:
+    """The batches of one transaction: as many as fit, each with the last value of its keys."""
+
+    def __init__(self, first: pa.Table, others: Iterator[pa.Table], most: int, done: _Done) -> None:
+        self.offset = 0
+        self.rest: pa.Table | None = first
+        self._others, self._most, self._done = others, most, done
+
+    def __iter__(self) -> Iterator[tuple[list[bytes], list[Value]]]:
+        taken = 0
+        while self.rest is not None and (not taken or taken + len(self.rest) <= self._most):
+            table = self.rest
+            taken += len(table)
+            self.offset = table["offset"][-1].as_py() + 1
+            yield last_per_key(table)
+            self._done.add(table, self.offset)
+            self.rest = next(self._others, None)
+
+
+def _fresh(batches: Iterable[Any], begin: int, end: int) -> Iterator[pa.Table]:
+    """Yield the rows from `begin` up to before `end`, and check them."""
+    last = -1
+    for batch in batches:
+        table = pa.Table.from_batches([batch]) if isinstance(batch, pa.RecordBatch) else batch
+        table = table.select(SCHEMA.names)
+        offsets = table["offset"].to_numpy()
+        if len(offsets) and (offsets[0] <= last or (np.diff(offsets) <= 0).any()):
+            raise StateError("changelog: offsets do not ascend")
+        last = int(offsets[-1]) if len(offsets) else last
+        if table["key"].null_count:
+            raise StateError("changelog: a record has no key; the topic is written by something else than this group")
+        first, stop = np.searchsorted(offsets, [begin, end])
+        if stop > first:
+            yield table.slice(first, stop - first)

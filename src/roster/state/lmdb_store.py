@@ -1,0 +1,385 @@
+"""A store in LMDB: opens in a tenth of a millisecond, many processes read a consistent snapshot while one writes.
+
+Opened by each turn of a task, and never kept over a fork. A directory must be on a local disk: LMDB maps its file into
+memory, which a network file system does not allow for. Keys of more than 510 bytes are kept under a hash, with the key
+beside the value; among those that share their first 479 bytes a scan has the order of the hashes. The file never
+shrinks by itself: `compact` copies what is live.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import os
+import struct
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from roster._extras import missing_error
+from roster.state.pending import Pending
+from roster.state.store import (
+    PendingError,
+    Position,
+    StateError,
+    StoreDamagedError,
+    StoreFullError,
+    StoreMissingError,
+    Value,
+)
+from roster.state.store_files import StoreFiles
+
+if TYPE_CHECKING:
+    import lmdb
+else:
+    try:
+        import lmdb
+    except ModuleNotFoundError as missing:
+        raise missing_error("A store of state", "state", ["lmdb"]) from missing
+
+MAP_SIZE = 1 << 40
+"""Largest size of a store's file, in bytes; the file is as large as what it holds."""
+LONGEST_KEY = 510
+"""Longest key that is stored as it is; one byte below LMDB's limit, so that a hashed one is known by its length."""
+
+_HASHED_PREFIX = LONGEST_KEY + 1 - hashlib.sha256().digest_size
+_LENGTH = struct.Struct("<I")
+_POSITION, _PENDING, _EMPTY_KEY = b"position", b"pending", b"empty key"
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+"""Errors of a write without room; LMDB makes EIO of a write that was cut short."""
+_DAMAGED = (lmdb.CorruptedError, lmdb.InvalidError, lmdb.VersionMismatchError, lmdb.PageNotFoundError, lmdb.PanicError)
+
+
+class LmdbSnapshot:
+    """Reads within one transaction."""
+
+    def __init__(self, transaction: Any, values: Any, meta: Any) -> None:
+        self._transaction, self._values, self._meta = transaction, values, meta
+
+    @property
+    def position(self) -> Position:
+        """The position that the values belong to."""
+        data = self._transaction.get(_POSITION, db=self._meta)
+        return Position() if data is None else Position.decode(data)
+
+    def pending(self) -> Pending | None:
+        """Return the batch whose transaction had not ended when it was written."""
+        data = self._transaction.get(_PENDING, db=self._meta)
+        return None if data is None else Pending.decode(data)
+
+    def multi_get(self, keys: Sequence[bytes]) -> list[Value]:
+        """Return the value of each key."""
+        get, values = self._transaction.get, self._values
+        if _all_plain(keys):
+            return [get(key, db=values) for key in keys]
+        return [self._get(key) for key in keys]
+
+    def _get(self, key: bytes) -> Value:
+        if not key:
+            empty: Value = self._transaction.get(_EMPTY_KEY, db=self._meta)
+            return empty
+        data: Value = self._transaction.get(_stored(key), db=self._values)
+        if data is None or len(key) <= LONGEST_KEY:
+            return data
+        found, value = _unpacked(data)
+        return value if found == key else None
+
+    def scan(
+        self, start: bytes = b"", stop: bytes | None = None, limit: int | None = None
+    ) -> list[tuple[bytes, bytes]]:
+        """Return entries from `start` up to before `stop`, in the order of keys, at most `limit`."""
+        entries: list[tuple[bytes, bytes]] = []
+        if not start and (empty := self._get(b"")) is not None and stop != b"":
+            entries.append((b"", empty))
+        cursor = self._transaction.cursor(db=self._values)
+        found = cursor.set_range(start[:_HASHED_PREFIX]) if start else cursor.first()
+        for stored, data in cursor if found else ():
+            key, value = _unpacked(data) if len(stored) > LONGEST_KEY else (stored, data)
+            if key < start:
+                continue
+            if stop is not None and stored[:_HASHED_PREFIX] > stop[:_HASHED_PREFIX]:
+                break
+            if limit is not None and len(entries) >= limit:
+                break
+            if stop is None or key < stop:
+                entries.append((key, value))
+        return entries[:limit]
+
+
+class LmdbStore:
+    """A store of one task; see `roster.state.Store` for what the methods promise.
+
+    discarded: why files that were there have been thrown away, None if they were not. Raises StoreInUseError if another
+    process writes it, StoreMissingError and StoreDamagedError if it cannot be read.
+    """
+
+    def __init__(self, path: str | Path, *, read_only: bool = False, map_size: int = MAP_SIZE) -> None:
+        self.discarded: str | None = None
+        self._read_only = read_only
+        self._map_size = map_size
+        self._files = StoreFiles(Path(path))
+        if read_only:
+            if not self._files.data.exists():
+                raise StoreMissingError(f"store {path}: there is none")
+            if reason := self._files.distrust():
+                raise StoreDamagedError(f"store {path}: {reason}")
+        else:
+            self._files.lock_for_writing()
+        try:
+            self._open_sound()
+        except BaseException:
+            self._files.close()
+            raise
+
+    def _open_sound(self) -> None:
+        """Open the files; what is written is made anew if it cannot be trusted."""
+        if not self._read_only and (reason := self._files.distrust()):
+            self._discard(reason)
+        try:
+            self._open()
+        except StoreDamagedError as error:
+            if self._read_only:
+                raise
+            self._discard(str(error))
+            self._open()
+
+    def _discard(self, reason: str) -> None:
+        self.discarded = reason
+        with self._files.access(write=True):
+            self._files.discard()
+
+    def _open(self) -> None:
+        data = self._files.data
+        if not self._read_only:
+            self._files.mark(clean=False)
+            data.mkdir(exist_ok=True)
+        with self._files.access(write=not self._read_only), self._translated():
+            self._environment = lmdb.open(
+                str(data),
+                map_size=self._map_size,
+                max_dbs=2,
+                lock=False,
+                sync=False,
+                metasync=False,
+                readonly=self._read_only,
+                create=not self._read_only,
+            )
+            try:
+                self._inode = (data / "data.mdb").stat().st_ino
+                self._check_length()
+                create = not self._read_only
+                self._values = self._environment.open_db(b"values", create=create)
+                self._meta = self._environment.open_db(b"meta", create=create)
+            except BaseException:
+                self._environment.close()
+                raise
+
+    def _check_length(self) -> None:
+        """Refuse a file that is cut short: reading behind its end would kill the process."""
+        size = (self._files.data / "data.mdb").stat().st_size
+        page = self._environment.stat()["psize"]
+        used = (self._environment.info()["last_pgno"] + 1) * page
+        if size < min(used, 2 * page) or (used > 2 * page and size < used):
+            raise StoreDamagedError(f"store {self._files.path}: its file has {size} bytes, {used} are in use")
+
+    @contextlib.contextmanager
+    def snapshot(self) -> Iterator[LmdbSnapshot]:
+        """Hold one moment for several reads; a writer waits for its end, so it must be short."""
+        self._reopen_if_replaced()
+        with self._files.access(), self._translated(), self._environment.begin() as transaction:
+            yield LmdbSnapshot(transaction, self._values, self._meta)
+
+    def position(self) -> Position:
+        """Return the position; `Position()` of a new store."""
+        with self.snapshot() as snapshot:
+            return snapshot.position
+
+    def multi_get(self, keys: Sequence[bytes]) -> list[Value]:
+        """Return the value of each key."""
+        with self.snapshot() as snapshot:
+            return snapshot.multi_get(keys)
+
+    def scan(
+        self, start: bytes = b"", stop: bytes | None = None, limit: int | None = None
+    ) -> list[tuple[bytes, bytes]]:
+        """Return entries from `start` up to before `stop`, in the order of keys, at most `limit`."""
+        with self.snapshot() as snapshot:
+            return snapshot.scan(start, stop, limit)
+
+    def pending(self) -> Pending | None:
+        """Return the batch whose transaction had not ended when it was written."""
+        with self.snapshot() as snapshot:
+            return snapshot.pending()
+
+    def commit(self, keys: Sequence[bytes], values: Sequence[Value], position: Position) -> None:
+        """Write values and position together: all or nothing, whenever the process dies."""
+        self.load([(keys, values)], position)
+
+    def load(
+        self,
+        batches: Iterable[tuple[Sequence[bytes], Sequence[Value]]],
+        position: Position | Callable[[], Position],
+        *,
+        in_order: bool = False,
+    ) -> None:
+        """Write many batches in one transaction, see `Store.load`; reads wait for its end."""
+        with self._writing() as transaction:
+            for keys, values in batches:
+                self._put(transaction, keys, values, in_order=in_order)
+            reached = position() if callable(position) else position
+            transaction.put(_POSITION, reached.encode(), db=self._meta)
+
+    def stage(self, pending: Pending) -> None:
+        """Keep a batch until it is known how its transaction ended. Raises PendingError if one is kept already."""
+        with self._writing() as transaction:
+            if transaction.get(_PENDING, db=self._meta) is not None:
+                raise PendingError(f"store {self._files.path}: settle the pending batch before the next one")
+            transaction.put(_PENDING, pending.encode(), db=self._meta)
+
+    def settle(self, producer_id: int, producer_epoch: int, *, committed: bool) -> bool:
+        """Apply the pending batch if its transaction was committed, drop it if it was aborted; True if applied.
+
+        Does nothing if no batch is pending. Raises PendingError if it belongs to another producer or epoch: how that
+        transaction ended is for its own outcome to say, or `drop_pending` and the changelog.
+        """
+        with self._writing() as transaction:
+            data = transaction.get(_PENDING, db=self._meta)
+            if data is None:
+                return False
+            pending = Pending.decode(data)
+            if (pending.producer_id, pending.producer_epoch) != (producer_id, producer_epoch):
+                raise PendingError(
+                    f"store {self._files.path}: the pending batch is of producer {pending.producer_id} epoch"
+                    f" {pending.producer_epoch}, not of {producer_id} epoch {producer_epoch}"
+                )
+            transaction.delete(_PENDING, db=self._meta)
+            if committed:
+                self._put(transaction, pending.keys, pending.values)
+                transaction.put(_POSITION, pending.position.encode(), db=self._meta)
+            return committed
+
+    def drop_pending(self) -> None:
+        """Forget the pending batch; if it was committed, the changelog has its entries."""
+        with self._writing() as transaction:
+            transaction.delete(_PENDING, db=self._meta)
+
+    def wasted(self) -> float:
+        """Return the size of the file as a multiple of what is live in it."""
+        with self._files.access(), self._environment.begin() as transaction:
+            pages = 3
+            for database in (self._values, self._meta):
+                figures = transaction.stat(database)
+                pages += figures["branch_pages"] + figures["leaf_pages"] + figures["overflow_pages"]
+        return float(self._environment.info()["last_pgno"] + 1) / pages
+
+    def compact(self) -> None:
+        """Rewrite the file without what is not live, and put it in place of the old one at once."""
+        copy = self._files.path / "copy"
+        copy.mkdir(exist_ok=True)
+        (copy / "data.mdb").unlink(missing_ok=True)
+        with self._translated(), self._files.access(write=True):
+            self._environment.copy(str(copy), compact=True)
+            self._environment.close()
+            (copy / "data.mdb").replace(self._files.data / "data.mdb")
+        copy.rmdir()
+        self._open()
+
+    def close(self, *, sync: bool = False) -> None:
+        """Give the files back. sync: make them durable, so that they outlive a restart of the machine."""
+        if sync and not self._read_only:
+            with self._translated():
+                self._environment.sync(True)
+            self._files.mark(clean=True)
+        self._environment.close()
+        self._files.close()
+
+    def __enter__(self) -> LmdbStore:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def _put(self, transaction: Any, keys: Sequence[bytes], values: Sequence[Value], *, in_order: bool = False) -> None:
+        if not _all_plain(keys):
+            keys, values = self._put_special(transaction, keys, values)
+        entries = [(key, value) for key, value in zip(keys, values, strict=True) if value is not None]
+        for key, value in zip(keys, values, strict=True):
+            if value is None:
+                transaction.delete(key, db=self._values)
+        if not in_order:
+            entries.sort()
+        _, added = transaction.cursor(db=self._values).putmulti(entries, append=in_order)
+        if added < len(entries):
+            raise StateError(f"store {self._files.path}: keys do not ascend; load them without in_order")
+
+    def _put_special(
+        self, transaction: Any, keys: Sequence[bytes], values: Sequence[Value]
+    ) -> tuple[list[bytes], list[Value]]:
+        """Write the empty key; return the others as they are stored."""
+        stored: list[tuple[bytes, Value]] = []
+        for key, value in zip(keys, values, strict=True):
+            if key:
+                stored.append(
+                    (_stored(key), _packed(key, value) if len(key) > LONGEST_KEY and value is not None else value)
+                )
+            elif value is None:
+                transaction.delete(_EMPTY_KEY, db=self._meta)
+            else:
+                transaction.put(_EMPTY_KEY, value, db=self._meta)
+        return [key for key, _ in stored], [value for _, value in stored]
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[Any]:
+        if self._read_only:
+            raise StateError(f"store {self._files.path}: it is open for reading only")
+        with self._translated(), self._files.access(write=True), self._environment.begin(write=True) as transaction:
+            yield transaction
+
+    def _reopen_if_replaced(self) -> None:
+        """Open the file that a writer has put in place of the one that is open."""
+        if not self._read_only:
+            return
+        try:
+            inode = (self._files.data / "data.mdb").stat().st_ino
+        except FileNotFoundError:
+            inode = 0
+        if inode != self._inode:
+            self._environment.close()
+            if not inode:
+                raise StoreMissingError(f"store {self._files.path}: it is gone")
+            self._open()
+
+    @contextlib.contextmanager
+    def _translated(self) -> Iterator[None]:
+        """Raise the engine's errors as the store's."""
+        where = f"store {self._files.path}"
+        try:
+            yield
+        except lmdb.MapFullError as error:
+            raise StoreFullError(f"{where}: it has reached its limit of {self._map_size} bytes") from error
+        except _DAMAGED as error:
+            raise StoreDamagedError(f"{where}: the files are damaged ({error})") from error
+        except (lmdb.Error, OSError) as error:
+            if any(os.strerror(number) in str(error) for number in _FULL):
+                raise StoreFullError(
+                    f"{where}: no room on the disk, or it fails ({error}); free some, the store is as before"
+                ) from error
+            raise StateError(f"{where}: {error}") from error
+
+
+def _all_plain(keys: Sequence[bytes]) -> bool:
+    return not len(keys) or (min(map(len, keys)) > 0 and max(map(len, keys)) <= LONGEST_KEY)
+
+
+def _stored(key: bytes) -> bytes:
+    return key if len(key) <= LONGEST_KEY else key[:_HASHED_PREFIX] + hashlib.sha256(key).digest()
+
+
+def _packed(key: bytes, value: bytes) -> bytes:
+    return _LENGTH.pack(len(key)) + key + value
+
+
+def _unpacked(data: bytes) -> tuple[bytes, bytes]:
+    end = _LENGTH.size + int(_LENGTH.unpack_from(data)[0])
+    return data[_LENGTH.size : end], data[end:]

@@ -1,0 +1,109 @@
+"""The interface of a store and its errors: keys and values as bytes, one position for all of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Protocol, TypeAlias
+
+from roster._errors import RosterError
+
+Value: TypeAlias = bytes | None
+"""None is a key that is not there; in a write it removes the key, as a tombstone does in the changelog."""
+
+
+class StateError(RosterError):
+    """A store cannot do what was asked; the message names the store and the way out."""
+
+
+class StoreMissingError(StateError):
+    """There is no store at this path, or none that can be read."""
+
+
+class StoreInUseError(StateError):
+    """Another process writes this store."""
+
+
+class StoreFullError(StateError):
+    """The disk, or a limit of it, has no room for a write; the store is as before."""
+
+
+class StoreDamagedError(StateError):
+    """The files are no sound store; opened for writing it is made anew, and the changelog fills it."""
+
+
+class PendingError(StateError):
+    """A batch is pending where none may be, or another one than was named."""
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """Where a store stands: next offset of its changelog partition, and of each input topic of the task's partition."""
+
+    changelog: int = 0
+    inputs: Mapping[str, int] = field(default_factory=dict)
+
+    def encode(self) -> bytes:
+        """Bytes of it, for the store's own metadata."""
+        return json.dumps([self.changelog, dict(self.inputs)]).encode()
+
+    @classmethod
+    def decode(cls, data: bytes) -> Position:
+        """Read the bytes of `encode`."""
+        changelog, inputs = json.loads(data)
+        return cls(changelog, inputs)
+
+
+class Snapshot(Protocol):
+    """Values and position of one moment."""
+
+    @property
+    def position(self) -> Position:
+        """The position that the values belong to."""
+
+    def multi_get(self, keys: Sequence[bytes]) -> list[Value]:
+        """Return the value of each key."""
+
+    def scan(
+        self, start: bytes = b"", stop: bytes | None = None, limit: int | None = None
+    ) -> list[tuple[bytes, bytes]]:
+        """Return entries from `start` up to before `stop`, in the order of keys, at most `limit`."""
+
+
+class Store(Protocol):
+    """A store of one task. Reads are of one moment each; `snapshot` holds several together."""
+
+    def position(self) -> Position:
+        """Return the position; `Position()` of a new store."""
+
+    def multi_get(self, keys: Sequence[bytes]) -> list[Value]:
+        """Return the value of each key."""
+
+    def scan(
+        self, start: bytes = b"", stop: bytes | None = None, limit: int | None = None
+    ) -> list[tuple[bytes, bytes]]:
+        """Return entries from `start` up to before `stop`, in the order of keys, at most `limit`."""
+
+    def snapshot(self) -> AbstractContextManager[Snapshot]:
+        """Hold one moment for several reads; writers wait for its end, so it must be short."""
+
+    def commit(self, keys: Sequence[bytes], values: Sequence[Value], position: Position) -> None:
+        """Write values and position together: all or nothing, whenever the process dies."""
+
+    def load(
+        self,
+        batches: Iterable[tuple[Sequence[bytes], Sequence[Value]]],
+        position: Position | Callable[[], Position],
+        *,
+        in_order: bool = False,
+    ) -> None:
+        """Write many batches in one transaction.
+
+        position: asked for when the last batch is written, if it is a function. in_order: keys ascend through all
+        batches and come after all that are there, which is fastest. Raises StateError where they do not.
+        """
+
+    def close(self) -> None:
+        """Give the files back."""

@@ -1,0 +1,107 @@
+"""The directory of a store: its locks, and the marker that says whether the files can be trusted.
+
+`writer.lock` is held as long as a store is open for writing. `access.lock` is held for a read (shared) or a write
+(exclusive): LMDB's own locks are left out, as its robust mutexes do not work on every platform. flock locks go with the
+process that holds them, also by kill -9.
+
+A store is not synced to the disk at each write. That is safe when a process dies, not when the machine does: the marker
+has the id of the machine's boot, and a store of another boot that was not closed with `sync` is thrown away.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+from roster._files import write_atomically
+from roster.state.store import StoreInUseError
+
+FORMAT = 1
+"""Layout of a store; one of another number is thrown away."""
+
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+
+@cache
+def boot_id() -> str:
+    """Id of the machine's present boot."""
+    if _BOOT_ID.exists():
+        return _BOOT_ID.read_text().strip()
+    told = subprocess.run(["sysctl", "-n", "kern.bootsessionuuid"], capture_output=True, text=True, check=True)  # noqa: S607
+    return told.stdout.strip()
+
+
+class StoreFiles:
+    """Paths and locks of one store's directory."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.data = path / "data"
+        self._marker = path / "store.json"
+        self._writer: int | None = None
+        self._access: int | None = None
+
+    def lock_for_writing(self) -> None:
+        """Become the store's only writer. Raises StoreInUseError."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        writer = os.open(self.path / "writer.lock", os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            fcntl.flock(writer, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(writer)
+            raise StoreInUseError(
+                f"store {self.path}: another process writes it; a store has one writer at a time"
+            ) from error
+        self._writer = writer
+
+    @contextlib.contextmanager
+    def access(self, *, write: bool = False) -> Iterator[None]:
+        """Hold the lock of a read or of a write, and wait for it."""
+        if self._access is None:
+            self._access = os.open(self.path / "access.lock", os.O_RDWR | os.O_CREAT, 0o644)
+        fcntl.flock(self._access, fcntl.LOCK_EX if write else fcntl.LOCK_SH)
+        try:
+            yield
+        finally:
+            fcntl.flock(self._access, fcntl.LOCK_UN)
+
+    def distrust(self) -> str | None:
+        """Say why the files cannot be trusted, None if they can, or if there are none."""
+        if not self.data.exists():
+            return None
+        try:
+            marker = json.loads(self._marker.read_bytes())
+            layout, boot, clean = marker["format"], marker["boot"], marker["clean"]
+        except (OSError, ValueError, KeyError, TypeError):
+            return "its marker store.json is missing or damaged"
+        if layout != FORMAT:
+            return f"it has format {layout}, this release has {FORMAT}"
+        if boot != boot_id() and not clean:
+            return "the machine was started anew since it was written, and it had not been synced"
+        return None
+
+    def discard(self) -> None:
+        """Remove the data, so that the store begins empty."""
+        shutil.rmtree(self.data, ignore_errors=True)
+
+    def mark(self, *, clean: bool) -> None:
+        """Write the marker durably, unless it says so already."""
+        marker = json.dumps({"format": FORMAT, "boot": boot_id(), "clean": clean}).encode()
+        with contextlib.suppress(OSError):
+            if self._marker.read_bytes() == marker:
+                return
+        write_atomically(self._marker, marker)
+
+    def close(self) -> None:
+        """Give the locks back."""
+        for lock in (self._writer, self._access):
+            if lock is not None:
+                os.close(lock)
+        self._writer = self._access = None

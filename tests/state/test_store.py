@@ -1,0 +1,274 @@
+"""A store against a plain dictionary, under kill -9, with readers beside a writer, with files that are not sound."""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from roster.state import Position, StateError, store_files
+from roster.state.lmdb_store import LONGEST_KEY, LmdbStore
+from roster.state.pending import Pending
+from roster.state.store import (
+    PendingError,
+    StoreDamagedError,
+    StoreFullError,
+    StoreInUseError,
+    StoreMissingError,
+)
+from tests.examples_tried import examples
+from tests.state.store_worker import KEYS, values
+
+keys = st.binary(max_size=3) | st.sampled_from(
+    [
+        b"",
+        b"k" * LONGEST_KEY,
+        b"k" * (LONGEST_KEY + 1),
+        b"k" * 600 + b"a",
+        b"l" * 600,
+        bytes(LONGEST_KEY + 1),
+        b"\xff" * 700,
+    ]
+)
+changes = st.dictionaries(keys, st.none() | st.binary(max_size=5), max_size=6)
+positions = st.builds(
+    Position, st.integers(0, 2**63 - 1), st.dictionaries(st.text(max_size=3), st.integers(0, 2**63 - 1))
+)
+actions = st.one_of(
+    st.tuples(st.just("commit"), changes, positions),
+    st.tuples(st.just("stage"), changes, positions),
+    st.tuples(st.just("settle"), st.booleans(), st.none()),
+    st.tuples(st.sampled_from(["reopen", "compact", "drop"]), st.none(), st.none()),
+)
+
+
+def put(model, changed):
+    for key, value in changed.items():
+        if value is None:
+            model.pop(key, None)
+        else:
+            model[key] = value
+
+
+@given(st.lists(actions, max_size=8), st.lists(keys, max_size=4), keys, keys, st.integers(0, 5))
+@settings(max_examples=examples(60))
+def test_a_store_is_a_sorted_dictionary_with_a_position(tmp_path_factory, script, asked, start, stop, limit):
+    path = tmp_path_factory.mktemp("store")
+    model: dict[bytes, bytes] = {}
+    position, pending = Position(), None
+    store = LmdbStore(path)
+    for action, what, at in script:
+        if action == "commit":
+            store.commit(list(what), list(what.values()), at)
+            put(model, what)
+            position = at
+        elif action == "stage" and pending is None:
+            store.stage(Pending(7, 3, list(what), list(what.values()), at))
+            pending = what, at
+        elif action == "settle":
+            assert store.settle(7, 3, committed=what) == (what and pending is not None)
+            if what and pending is not None:
+                put(model, pending[0])
+                position = pending[1]
+            pending = None
+        elif action == "drop":
+            store.drop_pending()
+            pending = None
+        elif action == "compact":
+            store.compact()
+        elif action == "reopen":
+            store.close()
+            store = LmdbStore(path)
+    with store, store.snapshot() as snapshot:
+        assert snapshot.position == position
+        assert snapshot.multi_get([*asked, *model]) == [model.get(key) for key in [*asked, *model]]
+        assert sorted(snapshot.scan()) == sorted(model.items())
+        within = sorted((k, v) for k, v in model.items() if start <= k < stop)
+        assert sorted(snapshot.scan(start, stop)) == within
+        short = all(len(key) < 400 for key in [*model, start, stop])
+        if short:
+            assert snapshot.scan(start, stop, limit) == within[:limit]
+        assert (snapshot.pending() is None) == (pending is None)
+
+
+def test_a_pending_batch_is_of_one_transaction(tmp_path):
+    with LmdbStore(tmp_path) as store:
+        store.stage(Pending(7, 3, [b"k"], [b"v"], Position(9)))
+        with pytest.raises(PendingError, match="settle the pending batch before the next one"):
+            store.stage(Pending(7, 4, [b"k"], [b"w"], Position(10)))
+        with pytest.raises(PendingError, match="is of producer 7 epoch 3, not of 7 epoch 4"):
+            store.settle(7, 4, committed=True)
+        assert store.multi_get([b"k"]) == [None]
+    with LmdbStore(tmp_path) as store:
+        assert (store.pending().producer_id, store.pending().producer_epoch) == (7, 3)
+        assert store.settle(7, 3, committed=True)
+        assert (store.multi_get([b"k"]), store.position()) == ([b"v"], Position(9))
+
+
+def worker(path, commits=10**9, limit=0):
+    return subprocess.Popen(
+        [sys.executable, "-m", "tests.state.store_worker", str(path), str(commits), str(limit)],
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=Path(__file__).parents[2],
+    )
+
+
+@pytest.mark.process
+def test_killed_at_any_moment_a_store_is_at_one_commit_or_the_next(tmp_path):
+    chance = random.Random(11)
+    told = 0
+    for _ in range(examples(3, "ROSTER_STORE_KILLS")):
+        process = worker(tmp_path)
+        for _ in range(chance.randint(1, 5)):
+            told = int(process.stdout.readline())
+        process.kill()
+        process.communicate()
+        with LmdbStore(tmp_path) as store, store.snapshot() as snapshot:
+            assert store.discarded is None
+            position = snapshot.position
+            assert position.changelog >= told
+            assert position.inputs == {"t": 10 * position.changelog}
+            assert snapshot.multi_get(KEYS) == values(position.changelog)
+
+
+@pytest.mark.process
+def test_readers_beside_a_writer_see_the_values_of_one_commit(tmp_path):
+    process = worker(tmp_path, commits=60)
+    process.stdout.readline()
+    seen = set()
+    while process.poll() is None:
+        with LmdbStore(tmp_path, read_only=True) as store, store.snapshot() as snapshot:
+            position = snapshot.position.changelog
+            assert snapshot.multi_get(KEYS[::100]) == values(position)[::100]
+            seen.add(position)
+    process.communicate()
+    assert seen
+
+
+@pytest.mark.process
+def test_a_full_disk_is_one_clear_error_and_the_store_is_as_before(tmp_path):
+    out, _ = worker(tmp_path, limit=12_000_000).communicate()
+    name, at, message = out.splitlines()[-1].split(" ", 2)
+    assert name == "StoreFullError"
+    assert message.startswith(f"store {tmp_path}: no room on the disk")
+    with LmdbStore(tmp_path) as store:
+        assert store.position().changelog == int(at) > 0
+        assert store.multi_get(KEYS) == values(int(at))
+
+
+def test_a_full_map_is_named_with_its_limit(tmp_path):
+    with LmdbStore(tmp_path, map_size=1 << 20) as store:
+        store.commit([b"k"], [b"v"], Position(1))
+        with pytest.raises(StoreFullError, match="limit of 1048576 bytes"):
+            store.commit([b"%d" % n for n in range(2_000)], [bytes(1_000)] * 2_000, Position(2))
+        assert (store.position(), store.multi_get([b"k"])) == (Position(1), [b"v"])
+
+
+def test_a_second_writer_is_refused(tmp_path):
+    with LmdbStore(tmp_path), pytest.raises(StoreInUseError, match="another process writes it"):
+        LmdbStore(tmp_path)
+    LmdbStore(tmp_path).close()
+
+
+def test_a_reader_writes_nothing_and_finds_no_store_where_there_is_none(tmp_path):
+    with pytest.raises(StoreMissingError, match="there is none"):
+        LmdbStore(tmp_path / "nowhere", read_only=True)
+    assert not (tmp_path / "nowhere").exists()
+    LmdbStore(tmp_path).close()
+    with LmdbStore(tmp_path, read_only=True) as store, pytest.raises(StateError, match="open for reading only"):
+        store.commit([b"k"], [b"v"], Position(1))
+
+
+def written(path, *, sync=False):
+    store = LmdbStore(path)
+    store.commit([b"k"], [b"v"], Position(5))
+    store.close(sync=sync)
+
+
+def test_after_a_restart_of_the_machine_a_store_that_was_not_synced_is_thrown_away(tmp_path, monkeypatch):
+    written(tmp_path / "not")
+    written(tmp_path / "synced", sync=True)
+    monkeypatch.setattr(store_files, "boot_id", lambda: "another")
+    with pytest.raises(StoreDamagedError, match="machine was started anew"):
+        LmdbStore(tmp_path / "not", read_only=True)
+    with LmdbStore(tmp_path / "not") as store:
+        assert "machine was started anew" in store.discarded
+        assert (store.position(), store.multi_get([b"k"])) == (Position(), [None])
+    with LmdbStore(tmp_path / "synced") as store:
+        assert store.discarded is None
+        assert store.position() == Position(5)
+        marker = json.loads((tmp_path / "synced" / "store.json").read_bytes())
+        assert not marker["clean"], "from the first opening on it is not synced any more"
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "reason"),
+    [
+        ("store.json", b"{", "store.json is missing or damaged"),
+        ("store.json", b'{"format": 0, "boot": "", "clean": true}', "it has format 0, this release has 1"),
+        ("data/data.mdb", bytes(100_000), "files are damaged"),
+        ("data/data.mdb", b"cut", ""),
+    ],
+)
+def test_files_that_are_not_sound_are_thrown_away_and_the_reason_is_said(tmp_path, file, content, reason):
+    written(tmp_path)
+    (tmp_path / file).write_bytes(content)
+    with LmdbStore(tmp_path) as store:
+        assert reason in store.discarded
+        assert (store.position(), store.scan()) == (Position(), [])
+        store.commit([b"k"], [b"w"], Position(1))
+    with LmdbStore(tmp_path) as store:
+        assert (store.discarded, store.scan()) == (None, [(b"k", b"w")])
+
+
+def test_a_file_cut_short_is_found_before_a_read_behind_its_end_kills_the_process(tmp_path):
+    with LmdbStore(tmp_path) as store:
+        store.commit([b"%05d" % n for n in range(5_000)], [bytes(100)] * 5_000, Position(1))
+    data = tmp_path / "data" / "data.mdb"
+    with data.open("r+b") as file:
+        file.truncate(data.stat().st_size // 2)
+    with pytest.raises(StoreDamagedError, match=r"bytes, \d+ are in use"):
+        LmdbStore(tmp_path, read_only=True)
+    with LmdbStore(tmp_path) as store:
+        assert "are in use" in store.discarded
+
+
+def test_compacting_takes_out_the_waste_and_readers_go_over_to_the_new_file(tmp_path):
+    with LmdbStore(tmp_path) as store:
+        for commit in range(5):
+            store.commit(KEYS, values(commit), Position(commit))
+        wasted = store.wasted()
+        store.compact()
+        assert store.wasted() < wasted
+        assert (store.position(), store.multi_get(KEYS)) == (Position(4), values(4))
+        store.commit([b"new"], [b"v"], Position(5))
+        assert store.multi_get([b"new"]) == [b"v"]
+
+
+@pytest.mark.process
+def test_a_reader_that_stays_open_goes_over_to_a_compacted_file(tmp_path):
+    written(tmp_path)
+    with LmdbStore(tmp_path, read_only=True) as reader:
+        assert reader.position() == Position(5)
+        program = (
+            "import sys; from roster.state import Position; from roster.state.lmdb_store import LmdbStore\n"
+            "with LmdbStore(sys.argv[1]) as store:\n"
+            "    store.compact(); store.commit([b'k'], [b'w'], Position(6))"
+        )
+        subprocess.run([sys.executable, "-c", program, str(tmp_path)], check=True)
+        assert (reader.position(), reader.multi_get([b"k"])) == (Position(6), [b"w"])
+
+
+def test_loading_in_order_needs_ascending_keys(tmp_path):
+    with LmdbStore(tmp_path) as store:
+        store.load([([b"a", b"b"], [b"1", b"2"]), ([b"c"], [b"3"])], Position(3), in_order=True)
+        with pytest.raises(StateError, match="keys do not ascend"):
+            store.load([([b"b"], [b"9"])], Position(4), in_order=True)
+        assert (store.scan(), store.position()) == ([(b"a", b"1"), (b"b", b"2"), (b"c", b"3")], Position(3))
