@@ -6,13 +6,13 @@ STAMP  := $(VENV)/.installed
 OLDEST := .venv-oldest
 CLUSTER := .venv-cluster
 PYTEST_ARGS ?=
-# What needs no more than one process, by the marks that tests/conftest.py sets.
-ALONE := not real and not spark and not process
-# Neighbouring tests share a process and its fixtures, and pytest keeps what it compiled.
-PARALLEL = PYTHONDONTWRITEBYTECODE= $(BIN)/pytest --numprocesses auto --dist worksteal -m "$(ALONE)"
-UNIT = HYPOTHESIS_PROFILE=quick $(PARALLEL) -q
+# Leaves out what tests/conftest.py marks; neighbouring tests share a process and its fixtures, and pytest keeps what it compiled.
+UNIT = PYTHONDONTWRITEBYTECODE= HYPOTHESIS_PROFILE=quick $(BIN)/pytest -q --numprocesses auto --dist worksteal \
+	-m "not real and not spark and not process"
+# Two jobs side by side, each with its output in one piece; a failure of one does not end the other.
+SIDE_BY_SIDE = $(MAKE) --no-print-directory --jobs 2 --keep-going $(if $(filter output-sync,$(.FEATURES)),--output-sync=target)
 
-.PHONY: help setup demo cluster unit test test-spark-oldest coverage check bench docs dist clean
+.PHONY: help setup demo cluster unit test test-spark test-without-spark test-spark-oldest coverage check bench docs dist clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -35,11 +35,14 @@ cluster: dist  ## a Spark master and two workers on this machine, with the wheel
 unit: setup  ## tests without JVM, Spark and other processes, few examples, parallel: a minute
 	$(UNIT) $(PYTEST_ARGS)
 
-test: setup  ## all tests: first those of `make unit`, with all their examples, then the others
-	@status=0; \
-	$(PARALLEL) $(PYTEST_ARGS) || status=$$?; \
-	$(BIN)/pytest -m "not ($(ALONE))" $(PYTEST_ARGS) || status=$$?; \
-	exit $$status
+test: setup  ## all tests: those with Spark beside the others, each with its output at its end
+	@$(SIDE_BY_SIDE) test-spark test-without-spark
+
+test-spark: setup  ## tests that need a JVM with Spark
+	$(BIN)/pytest -m spark $(PYTEST_ARGS)
+
+test-without-spark: setup  ## all other tests
+	$(BIN)/pytest -m "not spark" $(PYTEST_ARGS)
 
 test-spark-oldest: $(OLDEST)/.installed  ## tests of roster.spark on PySpark 4.0
 	$(OLDEST)/bin/pytest $(PYTEST_ARGS) tests/spark/test_pipeline.py tests/spark/test_options.py \

@@ -208,10 +208,18 @@ func main() {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(2)
 		}
-		if asked.Do == "open" {
+		switch asked.Do {
+		case "admin":
+			var put question
+			if err := json.Unmarshal(lines.Bytes(), &put); err != nil {
+				fmt.Fprintln(os.Stderr, err)
+				os.Exit(2)
+			}
+			go answer(asked.ID, put)
+		case "open":
 			members[asked.ID] = make(chan string, 16)
 			go member(asked.ID, asked.Config, members[asked.ID])
-		} else {
+		default:
 			members[asked.ID] <- asked.Do
 		}
 	}

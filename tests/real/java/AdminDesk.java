@@ -19,14 +19,11 @@ import org.apache.kafka.clients.admin.NewTopic;
 import org.apache.kafka.clients.admin.OffsetSpec;
 import org.apache.kafka.clients.admin.RemoveMembersFromConsumerGroupOptions;
 import org.apache.kafka.clients.consumer.OffsetAndMetadata;
-import org.apache.kafka.clients.producer.KafkaProducer;
-import org.apache.kafka.clients.producer.ProducerRecord;
 import org.apache.kafka.common.TopicPartition;
-import org.apache.kafka.common.serialization.ByteArraySerializer;
 
-/** The Java admin client (and a transactional producer) behind one question and answer: JSON in, JSON out. */
+/** The Java admin client (and transactional producers) behind one question and answer: JSON in, JSON out. */
 final class AdminDesk {
-    private static final int PATIENCE_S = 20;
+    private static final int PATIENCE_S = 60;
 
     private AdminDesk() {}
 
@@ -52,20 +49,12 @@ final class AdminDesk {
     private static ObjectNode answer(JsonNode question) throws Exception {
         Properties properties = new Properties();
         properties.put("bootstrap.servers", question.get("bootstrap").asText());
-        properties.put("request.timeout.ms", "10000");
-        properties.put("default.api.timeout.ms", "15000");
+        properties.put("request.timeout.ms", "30000");
+        properties.put("default.api.timeout.ms", "55000");
         ObjectNode result = ConsumerHost.JSON.createObjectNode();
         String operation = question.get("operation").asText();
         if (operation.equals("transaction")) {
-            properties.put("transactional.id", question.get("name").asText());
-            properties.put("max.block.ms", "8000");
-            try (KafkaProducer<byte[], byte[]> producer =
-                new KafkaProducer<>(properties, new ByteArraySerializer(), new ByteArraySerializer())) {
-                producer.initTransactions();
-                producer.beginTransaction();
-                producer.send(new ProducerRecord<>(question.get("topic").asText(), new byte[] {1})).get();
-                producer.commitTransaction();
-            }
+            TransactionDesk.step(question, properties);
             return result;
         }
         try (Admin admin = Admin.create(properties)) {
