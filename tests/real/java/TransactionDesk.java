@@ -37,9 +37,12 @@ final class TransactionDesk {
         switch (question.get("step").asText()) {
             case "begin" -> producer.beginTransaction();
             case "send" -> {
+                int partition = question.path("partition").asInt(0);
                 List<Future<?>> sent = new ArrayList<>();
                 for (JsonNode value : question.get("values")) {
-                    sent.add(producer.send(new ProducerRecord<>(question.get("topic").asText(), 0, null, value.asText())));
+                    sent.add(
+                        producer.send(
+                            new ProducerRecord<>(question.get("topic").asText(), partition, null, value.asText())));
                 }
                 for (Future<?> each : sent) {
                     each.get();

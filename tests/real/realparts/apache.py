@@ -38,7 +38,6 @@ offsets.topic.replication.factor=1
 transaction.state.log.num.partitions=2
 transaction.state.log.replication.factor=1
 transaction.state.log.min.isr=1
-transaction.abort.timed.out.transaction.cleanup.interval.ms=500
 share.coordinator.state.topic.replication.factor=1
 share.coordinator.state.topic.min.isr=1
 group.initial.rebalance.delay.ms={initial_delay_ms}
