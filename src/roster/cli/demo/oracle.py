@@ -81,7 +81,7 @@ def keys_in_file(source: Source) -> Groups:
     source.check()
     counts: Counter[bytes | None] = Counter()
     for records in source.batches():
-        counts.update(records.keys)
+        counts.update(records["key"].to_pylist())
     return {(None if key is None else key.decode(),): Figures(count) for key, count in counts.items()}
 
 
