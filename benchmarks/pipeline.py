@@ -2,6 +2,7 @@
 
     python -m benchmarks pipeline
     python -m benchmarks.pipeline [--records 2000000] [--cores 2] [--rounds 3] [--broker roster|apache|HOST:PORT ...]
+                                  [--only noop|sql|arrow|parquet|small ...]
 
 All three run in one Spark application on one topic, in turn. `noop` writes every row, all columns, to Spark's noop
 sink; `sql` groups by partition; `arrow` gives the rows to a Python function on Arrow record batches (`map_arrow` of
@@ -32,23 +33,25 @@ from typing import TYPE_CHECKING, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyspark
-from confluent_kafka import Producer
 from pyspark.sql import functions as sf
 
 from benchmarks.connector import jars
 from benchmarks.peers import MissingError
 from roster.client import Admin
+from roster.model import parse_addresses
+from roster.records.produce import KafkaWriter
 from roster.spark import ParquetSink, Pipeline, Progress, session
 from roster.testing.broker import BrokerProcess
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterator, Sequence
 
     from pyspark.sql import DataFrame, SparkSession
 
 PARTITIONS = 4
 VALUE = b"x" * 100
 SMALL = 1_000
+WRITTEN = 50_000
 WARM = 10
 """Small batches at the start that do not count."""
 TICKS = os.sysconf("SC_CLK_TCK")
@@ -58,23 +61,16 @@ def fill(bootstrap: str, records: int) -> str:
     topic = f"bench-{uuid.uuid4().hex[:8]}"
     with contextlib.closing(Admin(bootstrap)) as admin:
         admin.create_topic(topic, PARTITIONS)
-    producer = Producer(
-        {
-            "bootstrap.servers": bootstrap,
-            "linger.ms": 50,
-            "batch.size": 500_000,
-            "queue.buffering.max.messages": 500_000,
+    output = KafkaWriter(tuple(parse_addresses(bootstrap)), topic).open()
+    for start in range(0, records, WRITTEN):
+        numbers = range(start, min(start + WRITTEN, records))
+        columns = {
+            "key": pa.array([b"%010d" % number for number in numbers]),
+            "value": pa.repeat(pa.scalar(VALUE), len(numbers)),
+            "partition": pa.array([number % PARTITIONS for number in numbers], pa.int32()),
         }
-    )
-    for number in range(records):
-        while True:
-            try:
-                producer.produce(topic, VALUE, b"%010d" % number, partition=number % PARTITIONS)
-                break
-            except BufferError:
-                producer.poll(0.1)
-    if producer.flush(120):
-        raise SystemExit("the broker did not take the records")
+        output.write(pa.RecordBatch.from_pydict(columns))
+    assert output.close() == records
     return topic
 
 
@@ -233,10 +229,10 @@ def cpu_of(root: int, without: int | None = None) -> float:
     return found / TICKS
 
 
-def whole_topic(bench: Bench, topic: str, records: int, rounds: int) -> None:
+def whole_topic(bench: Bench, topic: str, records: int, rounds: int, only: Collection[str]) -> None:
     """A batch of all records, for each shape and system in turn."""
     print(f"{'':<22}{'s':>7}{'CPU s':>8}{'broker':>8}{'M rows/s':>10}{'Roster times faster':>22}{'in CPU s':>10}")
-    for shape in SHAPES:
+    for shape in [shape for shape in SHAPES if shape.name in only]:
         runs = runs_of(bench, shape, topic, records)
         for run in runs.values():
             bench.timed(run)
@@ -273,17 +269,16 @@ def median_of(found: Sequence[Ran]) -> Ran:
     return Ran(*(statistics.median(column) for column in zip(*found, strict=True)))
 
 
-def small_batches(bench: Bench, records: int, rounds: int) -> None:
+def small_batches(bench: Bench, records: int) -> None:
     """Batches of a thousand records: milliseconds, and Roster's as a multiple of Structured Streaming's."""
     topic = fill(bench.bootstrap, records)
     streaming: dict[str, list[float]] = {"noop": [], "sql": []}
     ours: dict[str, list[Progress]] = {shape.name: [] for shape in SHAPES}
-    for _ in range(rounds):
-        for shape in SHAPES:
-            ours[shape.name] += bench.roster(topic, lambda p, shape=shape: shape.built(bench, p), SMALL)[WARM:]
-        if bench.has_connector:
-            streaming["noop"] += bench.streaming(topic, None, SMALL)[WARM:]
-            streaming["sql"] += bench.streaming(topic, lambda df: aggregate(bench, df), SMALL)[WARM:]
+    for shape in SHAPES:
+        ours[shape.name] += bench.roster(topic, lambda p, shape=shape: shape.built(bench, p), SMALL)[WARM:]
+    if bench.has_connector:
+        streaming["noop"] += bench.streaming(topic, None, SMALL)[WARM:]
+        streaming["sql"] += bench.streaming(topic, lambda df: aggregate(bench, df), SMALL)[WARM:]
     print(f"\n{'small: ms':<12}{'Roster':>8}{'p90':>6}{'streaming':>11}{'p90':>6}{'ratio':>7}   Roster's phases")
     for name, reports in ours.items():
         times = sorted(report.duration_ms for report in reports)
@@ -326,6 +321,8 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "--broker", action="append", help="roster, apache or an address; several; default: the first two"
     )
+    parts = [*(shape.name for shape in SHAPES), "small"]
+    parser.add_argument("--only", action="append", choices=parts, help="a part of it; several; default: all")
     arguments = parser.parse_args(words)
     try:
         version, connector = jars()
@@ -352,8 +349,11 @@ def main(words: Sequence[str] | None = None) -> None:
                     f"\non {name}: {records} records of 110 bytes, {PARTITIONS} partitions, {arguments.cores} cores, "
                     f"medians of {arguments.rounds}"
                 )
-                whole_topic(bench, fill(address, records), records, arguments.rounds)
-                small_batches(bench, 40 * SMALL, arguments.rounds)
+                only = set(arguments.only or parts)
+                if only != {"small"}:
+                    whole_topic(bench, fill(address, records), records, arguments.rounds, only)
+                if "small" in only:
+                    small_batches(bench, 40 * SMALL)
 
 
 def run(*, quick: bool) -> None:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from tests.spark.spark_topics import Topics
+    from tests.spark.table_places import Server
 
 
 @pytest.fixture(scope="session")
@@ -33,6 +34,15 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     started.sparkContext.setLogLevel("ERROR")
     yield started
     started.stop()
+
+
+@pytest.fixture(scope="session")
+def s3() -> Iterator[Server]:
+    """An S3 server with a bucket for tables."""
+    from tests.spark.table_places import s3_server
+
+    with s3_server() as server:
+        yield server
 
 
 @pytest.fixture(scope="session")

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import click
 
+from roster._errors import one_line as plain_line
+
 FAILED = 1
 USAGE = 2
 INTERRUPTED = 130
@@ -26,5 +28,4 @@ class Failure(click.ClickException):
 
 def one_line(error: BaseException) -> str:
     """Return the error's message on one line, or the name of its class if it has none."""
-    text = error.format_message() if isinstance(error, click.ClickException) else str(error)
-    return " ".join(text.split()) or type(error).__name__
+    return " ".join(error.format_message().split()) if isinstance(error, click.ClickException) else plain_line(error)

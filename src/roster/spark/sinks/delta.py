@@ -15,12 +15,13 @@ import pyarrow.parquet as pq
 from pyspark.sql.types import StructType
 from typing_extensions import override
 
+from roster._errors import one_line
 from roster._extras import missing_error
 from roster.model import TopicPartition
 from roster.spark.arrow_function import arrow_schema
 from roster.spark.batch import Batch
 from roster.spark.errors import PipelineError
-from roster.spark.sinks.table import CommitLostError, StagedFiles, TableSink
+from roster.spark.sinks.table import LONGEST_ERROR, CommitLostError, StagedFiles, TableSink
 from roster.spark.write.parquet import ParquetWriter, WrittenFile
 
 if TYPE_CHECKING:
@@ -98,7 +99,7 @@ class DeltaSink(TableSink):
             return None
         except Exception as error:
             raise PipelineError(
-                f"{self._uri} cannot be read: {_one_line(error)}",
+                f"{self._uri} cannot be read: {one_line(error, LONGEST_ERROR)}",
                 field=self.name,
                 fix="Check table and storage_options",
             ) from error
@@ -133,7 +134,7 @@ class DeltaSink(TableSink):
         except Exception as error:
             if self._newest() is None:
                 raise PipelineError(
-                    f"{self._uri} cannot be created: {_one_line(error)}",
+                    f"{self._uri} cannot be created: {one_line(error, LONGEST_ERROR)}",
                     field=self.name,
                     fix="Check table and storage_options",
                 ) from error
@@ -186,7 +187,7 @@ class DeltaSink(TableSink):
                 ),
             )
         except (DeltaError, OSError) as error:
-            raise CommitLostError(_one_line(error)) from error
+            raise CommitLostError(one_line(error, LONGEST_ERROR)) from error
 
     @override
     def _has(self, token: str) -> bool:
@@ -246,7 +247,3 @@ def _is_statistic(value: Any) -> bool:
 
 def _plain(value: Any) -> Any:
     return value.isoformat() if isinstance(value, datetime.date) else value
-
-
-def _one_line(error: BaseException) -> str:
-    return " ".join(str(error).split())[:300]

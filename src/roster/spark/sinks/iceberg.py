@@ -12,12 +12,13 @@ import pyarrow.parquet as pq
 from pyspark.sql.types import StructType
 from typing_extensions import override
 
+from roster._errors import one_line
 from roster._extras import missing_error
 from roster.model import TopicPartition
 from roster.spark.arrow_function import arrow_schema
 from roster.spark.batch import Batch
 from roster.spark.errors import PipelineError
-from roster.spark.sinks.table import CommitLostError, StagedFiles, TableSink
+from roster.spark.sinks.table import LONGEST_ERROR, CommitLostError, StagedFiles, TableSink
 from roster.spark.write.parquet import ParquetWriter, WrittenFile
 
 if TYPE_CHECKING:
@@ -92,7 +93,7 @@ class IcebergSink(TableSink):
             self._table = None
         except Exception as error:
             raise PipelineError(
-                f"{self._identifier} cannot be read: {_one_line(error)}", field=self.name, fix="Check table and catalog"
+                f"{self._identifier} cannot be read: {_named(error)}", field=self.name, fix="Check table and catalog"
             ) from error
         return self._table
 
@@ -125,7 +126,7 @@ class IcebergSink(TableSink):
         except Exception as error:
             if self._newest() is None:
                 raise PipelineError(
-                    f"{self._identifier} cannot be created: {_one_line(error)}",
+                    f"{self._identifier} cannot be created: {_named(error)}",
                     field=self.name,
                     fix="Check table and catalog",
                 ) from error
@@ -187,7 +188,7 @@ class IcebergSink(TableSink):
                     append.append_data_file(_data_file(table, file))
             transaction.commit_transaction()
         except Exception as error:  # whatever it was: the newest snapshot tells whether the commit came through
-            raise CommitLostError(_one_line(error)) from error
+            raise CommitLostError(_named(error)) from error
 
     @override
     def _has(self, token: str) -> bool:
@@ -279,5 +280,6 @@ def _partition_value(value: Any) -> Any:
     return (value - _EPOCH).days if isinstance(value, datetime.date) else value
 
 
-def _one_line(error: BaseException) -> str:
-    return " ".join(f"{type(error).__name__}: {error}".split())[:300]
+def _named(error: BaseException) -> str:
+    """Return the error with its class: messages of a catalog's driver mean little without."""
+    return f"{type(error).__name__}: {one_line(error, LONGEST_ERROR)}"

@@ -25,6 +25,8 @@ from roster.spark.write.task import RESULT, TaskWriter, WriteTask, results_of
 
 _ATTEMPTS = 100
 _LONGEST_PAUSE = 0.5
+LONGEST_ERROR = 300
+"""Characters of a library's message that an error repeats."""
 
 
 @dataclass(frozen=True, slots=True)
