@@ -53,7 +53,8 @@ class TableType(type):
             NEVER if flexible == "none" else Versions.parse(flexible),
         )
         cls = super().__new__(mcls, name, bases, namespace)
-        return cast("TableType", dataclasses.dataclass(slots=True, kw_only=True)(cls))
+        # `_Value` has the rest: code generated for each class would double the time that importing the messages takes.
+        return cast("TableType", dataclasses.dataclass(slots=True, kw_only=True, eq=False, repr=False)(cls))
 
 
 def _default(row: Field) -> Any:
@@ -64,13 +65,30 @@ def _default(row: Field) -> Any:
     return dataclasses.field(default=row.default)
 
 
-class Struct(metaclass=TableType):
+class _Value:
+    """What a dataclass does beside `__init__`, for every table of fields."""
+
+    __slots__ = ()
+    __table__: ClassVar[Table]
+    __hash__ = None  # type: ignore[assignment]
+
+    def __eq__(self, other: object) -> bool:
+        if type(other) is not type(self):
+            return NotImplemented
+        return all(getattr(self, name) == getattr(other, name) for name, _ in self.__table__.fields)
+
+    def __repr__(self) -> str:
+        values = (f"{name}={getattr(self, name)!r}" for name, _ in self.__table__.fields)
+        return f"{type(self).__qualname__}({', '.join(values)})"
+
+
+class Struct(_Value, metaclass=TableType):
     """A structure inside a message; it has the versions and the encoding of the message around it."""
 
     __table__: ClassVar[Table]
 
 
-class Message(metaclass=TableType):
+class Message(_Value, metaclass=TableType):
     """A whole request, response or record, encoded by `roster.wire.encode` in one of its versions."""
 
     __table__: ClassVar[Table]
