@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import logging
+import os
+import sys
 import uuid
 from collections import Counter
 from typing import TYPE_CHECKING, Any
@@ -11,12 +14,18 @@ import pyarrow.compute as pc
 import pytest
 from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as Assigned
+from pyspark import cloudpickle
 
-from roster.spark import KafkaSink, Pipeline
+from roster.spark import KafkaSink, Pipeline, PipelineError
+from roster.spark.sinks import kafka_transactions
+from roster.spark.write import exchange
+from roster.spark.write.exchange import WriteBatches
+from roster.testing.broker import running_broker
 from tests.spark.spark_topics import Topics
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from pyspark.sql import SparkSession
 
@@ -123,3 +132,78 @@ def test_a_failed_batch_leaves_nothing_for_readers_of_committed_records(
     pipeline(spark, both, group, topic, KafkaSink(both.bootstrap, out)).run(available_now=True)
     assert Counter(value for _, _, value in committed(both, out)) == Counter(b"%d" % n for n in range(1000))
     assert both.committed(group) == both.ends(topic)
+
+
+def test_a_large_batch_is_written_by_tasks_that_own_their_partitions_in_the_order_of_its_rows(
+    spark: SparkSession, both: Topics, group: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kafka_transactions, "_MOST_DRIVER_BYTES", 0)
+    topic, out = both.create(3, 3000), both.create(4)
+    # Record batches of some records each, and two tasks that read from each partition.
+    sink = KafkaSink(both.bootstrap, out, options={"batch.size": 1000}, exactly_once=True)
+    made = pipeline(spark, both, group, topic, sink, max_offsets_per_batch=1500, min_offsets_per_task=50, tasks=6)
+    made.run(available_now=True)
+    found = committed(both, out)
+    for partition in range(3):
+        values = [value for number, _, value in found if number == partition]
+        assert values == [b"%d" % number for number in range(partition, 3000, 3)]
+    assert len(found) == 3000
+    assert both.committed(group) == both.ends(topic)
+
+
+def test_a_batch_larger_than_expected_is_done_again_by_tasks_that_write(
+    spark: SparkSession, topics: Topics, group: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kafka_transactions, "_MOST_DRIVER_BYTES", 20_000)
+    monkeypatch.setattr(kafka_transactions, "_FIRST_BYTES_PER_OFFSET", 1)
+    topic, out = topics.create(2, 1500), topics.create(3)
+    pipeline(spark, topics, group, topic, KafkaSink(topics.bootstrap, out), max_offsets_per_batch=1500).transform(
+        lambda df: df.selectExpr("key", "rpad(string(value), 100, '.') AS value")
+    ).run(available_now=True)
+    assert Counter(int((v or b"").rstrip(b".")) for _, _, v in committed(topics, out)) == Counter(range(1500))
+
+
+def test_a_writing_task_that_runs_again_costs_the_batch_and_nothing_else(
+    spark: SparkSession, topics: Topics, group: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The first attempt of a task that writes dies after its records were sent."""
+    monkeypatch.setattr(kafka_transactions, "_MOST_DRIVER_BYTES", 0)
+    mark = str(tmp_path / "died")
+
+    class DyingWriter(WriteBatches):
+        def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            results = list(super().__call__(batches))
+            if not os.path.exists(mark):
+                open(mark, "w").close()  # noqa: PTH123
+                os._exit(1)
+            yield from results
+
+    monkeypatch.setattr(exchange, "WriteBatches", DyingWriter)
+    cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    try:
+        topic, out = topics.create(2, 1000), topics.create(3)
+        pipeline(spark, topics, group, topic, KafkaSink(topics.bootstrap, out)).run(available_now=True)
+    finally:
+        cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
+    assert os.path.exists(mark)
+    assert Counter(v for _, _, v in committed(topics, out)) == Counter(b"%d" % n for n in range(1000))
+    assert sum(topics.ends(out).values()) > 1000, "the first attempt's records are there, and aborted"
+
+
+def test_what_cannot_be_exactly_once_is_said(
+    spark: SparkSession, topics: Topics, group: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    topic = topics.create(1, 10)
+    with running_broker() as other, Topics(other.bootstrap) as elsewhere:
+        out = elsewhere.create(1)
+        with pytest.raises(PipelineError, match=r"exactly_once: .*not in the cluster that the pipeline reads from"):
+            pipeline(spark, topics, group, topic, KafkaSink(other.bootstrap, out, exactly_once=True)).run()
+        with caplog.at_level(logging.INFO, "roster.pipeline"):
+            pipeline(spark, topics, group, topic, KafkaSink(other.bootstrap, out)).run(available_now=True)
+        assert [line for line in caplog.messages if "at least once" in line and "not in the cluster" in line]
+        assert len(committed(elsewhere, out)) == 10
+    sink = KafkaSink(topics.bootstrap, topic, options={"transaction.timeout.ms": 2**31 - 1})
+    with pytest.raises(PipelineError, match=r"transaction\.max\.timeout\.ms"):
+        pipeline(spark, topics, group, topic, sink).run()
+    with pytest.raises(PipelineError, match="exactly_once"):
+        KafkaSink(topics.bootstrap, topic, exactly_once="yes")  # type: ignore[arg-type]

@@ -19,27 +19,39 @@ class StagedBatch(NamedTuple):
 
 @dataclass(frozen=True)
 class StagingWriter:
-    """Makes record batches as `writer` does, and returns them."""
+    """Makes record batches as `writer` does, and returns them.
+
+    `most_bytes` bounds those that a task holds when it ends; None: `take` is called in between.
+    """
 
     writer: KafkaWriter
+    most_bytes: int | None = None
 
     def open(self) -> StagingOutput:
         """Start the output of one attempt of a task."""
-        return StagingOutput(self.writer)
+        return StagingOutput(self.writer, self.most_bytes)
 
 
 class StagingOutput(KafkaOutput):
     """Record batches of one attempt of a task: nothing is sent, so that an attempt too many has no effect."""
 
-    def __init__(self, writer: KafkaWriter) -> None:
+    def __init__(self, writer: KafkaWriter, most_bytes: int | None = None) -> None:
         super().__init__(writer)
         self._staged: list[StagedBatch] = []
+        self._bytes, self._most_bytes = 0, most_bytes
 
     def _add(self, topic: str, partition: int, body: Body) -> None:
-        self._staged.append(StagedBatch(topic, partition, body))
+        self._bytes += body.size
+        if self._most_bytes is None or self._bytes <= self._most_bytes:
+            self._staged.append(StagedBatch(topic, partition, body))
 
-    def close(self) -> list[StagedBatch]:  # type: ignore[override]
-        """Return the batches, of each partition in the order of the rows."""
+    def take(self) -> list[StagedBatch]:
+        """Return the batches that are full by now."""
+        staged, self._staged = self._staged, []
+        return staged
+
+    def close(self) -> list[StagedBatch] | None:  # type: ignore[override]
+        """Return the batches, of each partition in the order of the rows; None if they are too many bytes."""
         self.flush()
         self._release()
-        return self._staged
+        return self._staged if self._most_bytes is None or self._bytes <= self._most_bytes else None

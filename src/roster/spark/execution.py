@@ -25,7 +25,7 @@ from roster.spark.executors import SlotProbe, task_counts
 from roster.spark.reader import Counts, ReaderConfig, ReadError, ReadTask
 from roster.spark.sinks.base import Sink
 from roster.spark.streaming_only import WAY_OUT, checked
-from roster.spark.write.task import ReadWriteTask, TaskWriter
+from roster.spark.write.task import FrameWriter, ReadWriteTask, TaskWriter
 
 log = logging.getLogger(__name__)
 
@@ -85,7 +85,7 @@ class SparkRunner:
             try:
                 tasks: list[Sequence[Split]] = [()] * max(self.cores, 1)
                 writer = self._task_writer(sink, None)
-                if writer is not None:
+                if isinstance(writer, TaskWriter):
                     self._results(writer, tasks)
                 else:
                     sink.warm_up(self._frame(tasks))
@@ -135,15 +135,23 @@ class SparkRunner:
         counts = self._counted.value.values()
         return Outcome(staged, sum(c.records for c in counts), sum(c.dead_letters for c in counts))
 
-    def _write_in_tasks(self, writer: TaskWriter, batch: Batch, tasks: Sequence[Sequence[Split]], sink: Sink) -> Any:
+    def _write_in_tasks(
+        self, writer: TaskWriter | FrameWriter, batch: Batch, tasks: Sequence[Sequence[Split]], sink: Sink
+    ) -> Any:
         """Read, map and write in the tasks; return the sink's handle."""
+        if not isinstance(writer, TaskWriter):
+            try:
+                return sink.gather(writer, self._rows(writer, tasks), batch)
+            except BaseException:
+                sink.abort(None, batch)
+                raise
         try:
             return sink.collect(writer, self._results(writer, tasks), batch)
         except BaseException:
             sink.abort(sink.collect(writer, [], batch), batch)
             raise
 
-    def _task_writer(self, sink: Sink, batch: Batch | None) -> TaskWriter | None:
+    def _task_writer(self, sink: Sink, batch: Batch | None) -> TaskWriter | FrameWriter | None:
         return None if self._transform is not None else sink.task_writer(batch, self._columns)
 
     def _results(self, writer: TaskWriter, tasks: Sequence[Sequence[Split]]) -> list[Any]:
@@ -154,6 +162,11 @@ class SparkRunner:
         read = ReadTask(self._config, tasks, self._function, self._counted, self._failed).read
         numbers = self._context.parallelize(range(len(tasks)), len(tasks))
         return numbers.mapPartitions(ReadWriteTask(writer, read)).collect()
+
+    def _rows(self, writer: FrameWriter, tasks: Sequence[Sequence[Split]]) -> DataFrame:
+        """Return the rows that the tasks make for a further stage."""
+        work: Any = writer.task(ReadTask(self._config, tasks, self._function, self._counted, self._failed))
+        return self._spark.range(0, len(tasks), 1, len(tasks)).mapInArrow(work, writer.rows)
 
     def _function_error(self) -> FunctionError:
         problem, details = min(self._failed.value.items())[1]

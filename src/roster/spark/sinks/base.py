@@ -12,7 +12,7 @@ from pyspark.sql.types import StructType
 from roster.model import TopicPartition
 from roster.security import PLAINTEXT, Security
 from roster.spark.batch import Batch, Owner
-from roster.spark.write.task import TaskWriter
+from roster.spark.write.task import FrameWriter, TaskWriter
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,12 +92,16 @@ class Sink:
         """Stage the results in Spark jobs of the calling thread; return a handle for `commit` or `abort`."""
         raise NotImplementedError
 
-    def task_writer(self, batch: Batch | None, schema: StructType) -> TaskWriter | None:
+    def task_writer(self, batch: Batch | None, schema: StructType) -> TaskWriter | FrameWriter | None:
         """Return what writes the batch's rows, which have these columns, inside the tasks; None: `write` does.
 
         Without a batch its tasks get no rows and must have no effect: they load what a batch's will need.
         """
         return None
+
+    def gather(self, writer: FrameWriter, rows: DataFrame, batch: Batch) -> Any:
+        """Write the rows that the tasks of a `FrameWriter` make; return the handle for `commit` or `abort`."""
+        raise NotImplementedError
 
     def collect(self, writer: TaskWriter, results: Sequence[Any], batch: Batch) -> Any:
         """Return the handle for `commit` or `abort`, from what the tasks returned.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from itertools import chain
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -17,7 +16,6 @@ from roster.model import TopicPartition, parse_addresses
 from roster.model.topics import NAME_RULE, is_legal_name
 from roster.records.native import WRITE, compiled
 from roster.records.produce import KafkaWriter
-from roster.records.staging import StagingWriter
 from roster.security import Security
 from roster.spark.batch import Batch, Owner
 from roster.spark.client_settings import refuse_security_names
@@ -25,8 +23,9 @@ from roster.spark.errors import PipelineError
 from roster.spark.options import check_security, parse_bootstrap
 from roster.spark.sinks.base import Sink, Source
 from roster.spark.sinks.kafka_transactions import TRANSACTION_TIMEOUT_MS, KafkaTransactions, OtherClusterError
+from roster.spark.write.exchange import ExchangeWriter
 from roster.spark.write.producer_options import parse_producer_options
-from roster.spark.write.task import RESULT, TaskWriter, WriteTask, results_of
+from roster.spark.write.task import RESULT, FrameWriter, TaskWriter, WriteTask, results_of
 from roster.wire import ErrorCode
 
 log = logging.getLogger("roster.pipeline")
@@ -91,6 +90,7 @@ class KafkaSink(Sink):
         settings = parse_producer_options(options or {})
         self._transaction_timeout_ms: int = settings.pop("transaction_timeout_ms", TRANSACTION_TIMEOUT_MS)
         self._transactions: KafkaTransactions | None = None
+        self._partitions: list[TopicPartition] = []
         self._writer = KafkaWriter(
             tuple(parse_addresses(self._bootstrap)),
             topic,
@@ -103,7 +103,11 @@ class KafkaSink(Sink):
     def open(self, spark: SparkSession, group: str) -> None:
         try:
             with Admin(self._bootstrap, request_timeout_ms=_ANSWER_MS, security=self._security) as admin:
-                admin.describe_topic(self._topic) if self._topic is not None else admin.list_topics()
+                if self._topic is None:
+                    admin.list_topics()
+                else:
+                    described = admin.describe_topic(self._topic).partitions
+                    self._partitions = [TopicPartition(self._topic, each.partition) for each in described]
         except UnknownTopicError:
             raise PipelineError(
                 f"there is no topic {self._topic!r}",
@@ -155,22 +159,28 @@ class KafkaSink(Sink):
         self.check(df.schema)
         columns = set(df.columns)
         chosen = [name for name in self._columns if name in columns]
-        writer = self._task_writer()
-        work: Any = WriteTask(writer)
-        self.collect(writer, results_of(df.select(*chosen).mapInArrow(work, RESULT).collect()), batch)
+        writer = self.task_writer(batch, df.schema)
+        rows = df.select(*chosen)
+        if isinstance(writer, ExchangeWriter):
+            self.gather(writer, rows.mapInArrow(writer.task(None), writer.rows), batch)
+        else:
+            work: Any = WriteTask(writer)
+            self.collect(writer, results_of(rows.mapInArrow(work, RESULT).collect()), batch)
 
     @override
-    def task_writer(self, batch: Batch | None, schema: StructType) -> TaskWriter:
+    def task_writer(self, batch: Batch | None, schema: StructType) -> TaskWriter | ExchangeWriter:
         self.check(schema)
-        return self._task_writer()
+        return self._writer if self._transactions is None else self._transactions.task_writer(batch, self._writer)
 
-    def _task_writer(self) -> TaskWriter:
-        return self._writer if self._transactions is None else StagingWriter(self._writer)
+    @override
+    def gather(self, writer: FrameWriter, rows: DataFrame, batch: Batch) -> None:
+        assert self._transactions is not None  # noqa: S101 - it has made the writer
+        self._transactions.write_exchanged(rows, self._writer, self._partitions, batch)
 
     @override
     def collect(self, writer: TaskWriter, results: Sequence[Any], batch: Batch) -> None:
         if self._transactions is not None and results:
-            self._transactions.write(chain.from_iterable(results), self._writer)
+            self._transactions.write(results, self._writer, batch)
 
     @override
     def commit(self, staged: None, batch: Batch) -> None:

@@ -14,6 +14,8 @@ import uuid
 from collections.abc import Collection, Iterable
 from dataclasses import replace
 
+from pyspark.sql import DataFrame
+
 from roster.client import (
     Admin,
     ClaimedBy,
@@ -24,17 +26,20 @@ from roster.client import (
     TransactionalProducer,
 )
 from roster.model import TopicPartition
-from roster.records.produce import KafkaWriter, TransactionLostError
+from roster.records.produce import KafkaWriter, TransactionLostError, WriteError
 from roster.records.production import ProducerIdentity
-from roster.records.staging import StagedBatch
+from roster.records.staging import StagedBatch, StagingWriter
 from roster.security import Security
 from roster.spark.batch import Batch, Owner
 from roster.spark.errors import PipelineError, SinkFencedError
 from roster.spark.sinks.base import Source
+from roster.spark.write.exchange import ExchangeWriter, write_exchanged
 
 log = logging.getLogger("roster.pipeline")
 
 TRANSACTION_TIMEOUT_MS = 60_000
+_MOST_DRIVER_BYTES = 16 << 20
+_FIRST_BYTES_PER_OFFSET = 1000
 _MOST_ABORTED = 20
 """Batches in a row that are aborted before the run ends: not what other applications do, but a setting, is at fault."""
 
@@ -59,6 +64,7 @@ class KafkaTransactions:
         self._producer, self._group = producer, group
         self._is_open = False
         self._aborted = 0
+        self._bytes_per_offset: float = _FIRST_BYTES_PER_OFFSET
 
     @classmethod
     def start(cls, source: Source, bootstrap: str, security: Security, timeout_ms: int) -> KafkaTransactions:
@@ -102,17 +108,52 @@ class KafkaTransactions:
         for name in sorted(fenced):
             log.info("%s: ended what an earlier owner had open: transactional_id=%s", self._group, name)
 
-    def write(self, batches: Iterable[StagedBatch], writer: KafkaWriter) -> None:
-        """Begin a transaction and write record batches in it from here.
+    def task_writer(self, batch: Batch | None, writer: KafkaWriter) -> StagingWriter | ExchangeWriter:
+        """Return what encodes a batch: for the driver to write if that is small, else for tasks of a further stage.
 
-        Raises SinkFencedError if the transaction is lost, WriteError for what another would not change, ClientError.
+        A stage costs more than some megabytes over the driver; many of them would not fit into it.
         """
-        staged = list(batches)
-        identity = self.begin({TopicPartition(batch.topic, batch.partition) for batch in staged})
+        if batch is None or batch.offsets * self._bytes_per_offset <= _MOST_DRIVER_BYTES:
+            return StagingWriter(writer, _MOST_DRIVER_BYTES)
+        return ExchangeWriter(writer)
+
+    def write_exchanged(
+        self, rows: DataFrame, writer: KafkaWriter, partitions: Collection[TopicPartition], batch: Batch
+    ) -> None:
+        """Begin a transaction and write the batch in it from tasks. `partitions` are those of the topic, if it is one.
+
+        Raises as `write` does.
+        """
+        results = write_exchanged(rows, replace(writer, identity=self.begin(partitions)))
+        problems = [each for each in results if each.problem]
+        if problems:
+            final = next((each for each in problems if not each.is_lost), None)
+            if final is None:
+                raise self.lost(TransactionLostError(problems[0].problem))
+            raise WriteError(final.problem)
+        self._learn(sum(each.written_bytes for each in results), batch)
+
+    def _learn(self, size: int, batch: Batch) -> None:
+        self._bytes_per_offset = size / max(batch.offsets, 1)
+
+    def write(self, results: Iterable[list[StagedBatch] | None], writer: KafkaWriter, batch: Batch) -> None:
+        """Begin a transaction and write the record batches that tasks returned in it from here.
+
+        Raises SinkFencedError if the transaction is lost, or a task made more than it may return; WriteError for what
+        another transaction would not change; ClientError.
+        """
+        staged: list[StagedBatch] = []
+        for some in results:
+            if some is None:
+                self._bytes_per_offset = float("inf")
+                raise SinkFencedError("records are larger than those before; once more, with tasks that write")
+            staged += some
+        self._learn(sum(each.body.size for each in staged), batch)
+        identity = self.begin({TopicPartition(each.topic, each.partition) for each in staged})
         output = replace(writer, identity=identity).open()
         try:
-            for batch in staged:
-                output.write_encoded(*batch)
+            for each in staged:
+                output.write_encoded(*each)
             output.close()
         except BaseException as error:
             output.abort()

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import pyarrow as pa
+
+RowFunction = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+"""Function for `mapInArrow`."""
 
 RESULT = "result binary"
 """Columns of the one row that a task returns, as Spark DDL."""
@@ -25,11 +28,23 @@ class TaskOutput(Protocol):
         """Drop what was written, as far as it can be dropped; called once instead of `close`, or after its error."""
 
 
+@runtime_checkable
 class TaskWriter(Protocol):
     """How the tasks of one batch write; made on the driver and pickled to the executors."""
 
     def open(self) -> TaskOutput:
         """Start the output of one attempt of a task."""
+
+
+class FrameWriter(Protocol):
+    """In place of a `TaskWriter`: the tasks make rows for a further stage, which `Sink.gather` runs."""
+
+    @property
+    def rows(self) -> str:
+        """Columns of these rows, as Spark DDL."""
+
+    def task(self, read: RowFunction | None) -> RowFunction:
+        """Return the function for `mapInArrow`; `read` makes rows of what Spark passes; None: they are the rows."""
 
 
 class WriteTask:
