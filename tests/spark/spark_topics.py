@@ -5,7 +5,8 @@ from __future__ import annotations
 import itertools
 from typing import TYPE_CHECKING, Any, Self
 
-from confluent_kafka import Producer
+from confluent_kafka import Consumer, Producer
+from confluent_kafka import TopicPartition as Assigned
 
 from roster.client import Admin
 from roster.model import TopicPartition
@@ -66,6 +67,29 @@ class Topics:
 
     def committed(self, group: str) -> dict[TopicPartition, int]:
         return {p: found.offset for p, found in self.admin.group_offsets(group).items()}
+
+
+def committed_records(topics: Topics, topic: str, seconds: float = 60) -> list[tuple[int, bytes | None, bytes | None]]:
+    """Each record that librdkafka reads at read_committed: partition, key, value; by partition in order."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": topics.bootstrap,
+            "group.id": f"reader-{next(_NUMBERS)}",
+            "isolation.level": "read_committed",
+            "enable.partition.eof": True,
+        }
+    )
+    found: list[tuple[int, bytes | None, bytes | None]] = []
+    for partition in sorted(topics.ends(topic)):
+        consumer.assign([Assigned(topic, partition.partition, 0)])
+        while True:
+            message = consumer.poll(seconds)
+            assert message is not None, f"{partition} is held up by an open transaction"
+            if message.error() is not None:
+                break
+            found.append((message.partition(), message.key(), message.value()))
+    consumer.close()
+    return found
 
 
 def until(condition: Callable[[], Any], seconds: float = 180.0, what: str = "") -> Any:

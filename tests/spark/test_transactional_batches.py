@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from confluent_kafka import Consumer
-from confluent_kafka import TopicPartition as Assigned
 from pyspark import cloudpickle
 
 from roster.spark import KafkaSink, Pipeline, PipelineError
@@ -21,7 +19,7 @@ from roster.spark.sinks import kafka_transactions
 from roster.spark.write import exchange
 from roster.spark.write.exchange import WriteBatches
 from roster.testing.broker import running_broker
-from tests.spark.spark_topics import Topics
+from tests.spark.spark_topics import Topics, committed_records
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -44,29 +42,6 @@ def both(cluster: Cluster) -> Iterator[Topics]:
 @pytest.fixture
 def group() -> str:
     return f"txn-{uuid.uuid4().hex[:8]}"
-
-
-def committed(topics: Topics, topic: str, seconds: float = 60) -> list[tuple[int, bytes | None, bytes | None]]:
-    """Each record that librdkafka reads at read_committed: partition, key, value; by partition in order."""
-    consumer = Consumer(
-        {
-            "bootstrap.servers": topics.bootstrap,
-            "group.id": uuid.uuid4().hex,
-            "isolation.level": "read_committed",
-            "enable.partition.eof": True,
-        }
-    )
-    found: list[tuple[int, bytes | None, bytes | None]] = []
-    for partition in sorted(topics.ends(topic)):
-        consumer.assign([Assigned(topic, partition.partition, 0)])
-        while True:
-            message = consumer.poll(seconds)
-            assert message is not None, f"{partition} is held up by an open transaction"
-            if message.error() is not None:
-                break
-            found.append((message.partition(), message.key(), message.value()))
-    consumer.close()
-    return found
 
 
 def doubled(rows: pa.RecordBatch) -> pa.RecordBatch:
@@ -99,7 +74,7 @@ def test_a_pipeline_writes_each_result_once_and_the_offsets_with_them(
             )
         )
     made.run(available_now=True)
-    found = committed(both, out)
+    found = committed_records(both, out)
     expected = Counter({b"%d:%d" % (number % 3, number): 2 for number in range(1500)})
     assert Counter(value for _, _, value in found) == expected
     assert {key: len({p for p, k, _ in found if k == key}) for _, key, _ in found} == {b"k%d" % n: 1 for n in range(7)}
@@ -127,10 +102,10 @@ def test_a_failed_batch_leaves_nothing_for_readers_of_committed_records(
     sink.commit = failing  # type: ignore[method-assign]
     with pytest.raises(RuntimeError, match="between"):
         pipeline(spark, both, group, topic, sink).run(available_now=True)
-    half = committed(both, out)
+    half = committed_records(both, out)
     assert 0 < len(half) == sum(both.committed(group).values()) < 1000
     pipeline(spark, both, group, topic, KafkaSink(both.bootstrap, out)).run(available_now=True)
-    assert Counter(value for _, _, value in committed(both, out)) == Counter(b"%d" % n for n in range(1000))
+    assert Counter(value for _, _, value in committed_records(both, out)) == Counter(b"%d" % n for n in range(1000))
     assert both.committed(group) == both.ends(topic)
 
 
@@ -143,7 +118,7 @@ def test_a_large_batch_is_written_by_tasks_that_own_their_partitions_in_the_orde
     sink = KafkaSink(both.bootstrap, out, options={"batch.size": 1000}, exactly_once=True)
     made = pipeline(spark, both, group, topic, sink, max_offsets_per_batch=1500, min_offsets_per_task=50, tasks=6)
     made.run(available_now=True)
-    found = committed(both, out)
+    found = committed_records(both, out)
     for partition in range(3):
         values = [value for number, _, value in found if number == partition]
         assert values == [b"%d" % number for number in range(partition, 3000, 3)]
@@ -160,7 +135,7 @@ def test_a_batch_larger_than_expected_is_done_again_by_tasks_that_write(
     pipeline(spark, topics, group, topic, KafkaSink(topics.bootstrap, out), max_offsets_per_batch=1500).transform(
         lambda df: df.selectExpr("key", "rpad(string(value), 100, '.') AS value")
     ).run(available_now=True)
-    assert Counter(int((v or b"").rstrip(b".")) for _, _, v in committed(topics, out)) == Counter(range(1500))
+    assert Counter(int((v or b"").rstrip(b".")) for _, _, v in committed_records(topics, out)) == Counter(range(1500))
 
 
 def test_a_writing_task_that_runs_again_costs_the_batch_and_nothing_else(
@@ -173,7 +148,7 @@ def test_a_writing_task_that_runs_again_costs_the_batch_and_nothing_else(
     class DyingWriter(WriteBatches):
         def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             results = list(super().__call__(batches))
-            if not os.path.exists(mark):
+            if not os.path.exists(mark):  # noqa: PTH110 - pickled by value
                 open(mark, "w").close()  # noqa: PTH123
                 os._exit(1)
             yield from results
@@ -185,8 +160,8 @@ def test_a_writing_task_that_runs_again_costs_the_batch_and_nothing_else(
         pipeline(spark, topics, group, topic, KafkaSink(topics.bootstrap, out)).run(available_now=True)
     finally:
         cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
-    assert os.path.exists(mark)
-    assert Counter(v for _, _, v in committed(topics, out)) == Counter(b"%d" % n for n in range(1000))
+    assert (tmp_path / "died").exists()
+    assert Counter(v for _, _, v in committed_records(topics, out)) == Counter(b"%d" % n for n in range(1000))
     assert sum(topics.ends(out).values()) > 1000, "the first attempt's records are there, and aborted"
 
 
@@ -201,7 +176,7 @@ def test_what_cannot_be_exactly_once_is_said(
         with caplog.at_level(logging.INFO, "roster.pipeline"):
             pipeline(spark, topics, group, topic, KafkaSink(other.bootstrap, out)).run(available_now=True)
         assert [line for line in caplog.messages if "at least once" in line and "not in the cluster" in line]
-        assert len(committed(elsewhere, out)) == 10
+        assert len(committed_records(elsewhere, out)) == 10
     sink = KafkaSink(topics.bootstrap, topic, options={"transaction.timeout.ms": 2**31 - 1})
     with pytest.raises(PipelineError, match=r"transaction\.max\.timeout\.ms"):
         pipeline(spark, topics, group, topic, sink).run()
