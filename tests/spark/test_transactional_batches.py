@@ -57,23 +57,14 @@ def pipeline(spark: SparkSession, topics: Topics, group: str, topic: str, sink: 
     return Pipeline(spark, topics.bootstrap, group, [topic], **options).write(sink)
 
 
-@pytest.mark.parametrize("path", ["map", "transform"])
 def test_a_pipeline_writes_each_result_once_and_the_offsets_with_them(
-    spark: SparkSession, both: Topics, group: str, path: str
+    spark: SparkSession, both: Topics, group: str
 ) -> None:
     topic, out = both.create(3, 1500), both.create(4)
     phases: list[Any] = []
     sink = KafkaSink(both.bootstrap, out, exactly_once=True)
     made = pipeline(spark, both, group, topic, sink, on_progress=lambda p: phases.append(p.phases))
-    if path == "map":
-        made.map_arrow(doubled, "key binary, value string")
-    else:
-        made.transform(
-            lambda df: df.selectExpr("key", "concat(partition, ':', string(value)) AS value").union(
-                df.selectExpr("key", "concat(partition, ':', string(value)) AS value")
-            )
-        )
-    made.run(available_now=True)
+    made.map_arrow(doubled, "key binary, value string").run(available_now=True)
     found = committed_records(both, out)
     expected = Counter({b"%d:%d" % (number % 3, number): 2 for number in range(1500)})
     assert Counter(value for _, _, value in found) == expected
@@ -86,10 +77,10 @@ def test_a_pipeline_writes_each_result_once_and_the_offsets_with_them(
 
 
 def test_a_failed_batch_leaves_nothing_for_readers_of_committed_records(
-    spark: SparkSession, both: Topics, group: str
+    spark: SparkSession, topics: Topics, group: str
 ) -> None:
-    topic, out = both.create(2, 1000), both.create(2)
-    sink = KafkaSink(both.bootstrap, out)
+    topic, out = topics.create(2, 1000), topics.create(2)
+    sink = KafkaSink(topics.bootstrap, out)
     calls: list[int] = []
     commit = sink.commit
 
@@ -101,12 +92,12 @@ def test_a_failed_batch_leaves_nothing_for_readers_of_committed_records(
 
     sink.commit = failing  # type: ignore[method-assign]
     with pytest.raises(RuntimeError, match="between"):
-        pipeline(spark, both, group, topic, sink).run(available_now=True)
-    half = committed_records(both, out)
-    assert 0 < len(half) == sum(both.committed(group).values()) < 1000
-    pipeline(spark, both, group, topic, KafkaSink(both.bootstrap, out)).run(available_now=True)
-    assert Counter(value for _, _, value in committed_records(both, out)) == Counter(b"%d" % n for n in range(1000))
-    assert both.committed(group) == both.ends(topic)
+        pipeline(spark, topics, group, topic, sink).run(available_now=True)
+    half = committed_records(topics, out)
+    assert 0 < len(half) == sum(topics.committed(group).values()) < 1000
+    pipeline(spark, topics, group, topic, KafkaSink(topics.bootstrap, out)).run(available_now=True)
+    assert Counter(value for _, _, value in committed_records(topics, out)) == Counter(b"%d" % n for n in range(1000))
+    assert topics.committed(group) == topics.ends(topic)
 
 
 def test_a_large_batch_is_written_by_tasks_that_own_their_partitions_in_the_order_of_its_rows(

@@ -1,0 +1,182 @@
+"""Applications of one group killed, paused and started again in the middle of transactions, and the broker under them.
+
+What a reader of committed records finds is compared with what was sent, exactly. ROSTER_KILL_ROUNDS sets the number of
+blows, ROSTER_KILL_SEED the first seed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+import uuid
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+import pytest
+from confluent_kafka import Producer
+
+from roster.client import ClaimedBy, ClientError
+from roster.testing.broker import BrokerProcess
+from tests.spark.spark_topics import Topics, committed_records, until
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.real.realparts.apache import ApacheKafka
+
+pytestmark = [pytest.mark.process, pytest.mark.timeout(240 + 60 * int(os.environ.get("ROSTER_KILL_ROUNDS", "3")))]
+
+ROUNDS = int(os.environ.get("ROSTER_KILL_ROUNDS", "3"))
+SEED = int(os.environ.get("ROSTER_KILL_SEED", "1"))
+PARTITIONS = 6
+SESSION_SECONDS = 3.0
+PROGRAM = Path(__file__).with_name("transactional_app.py")
+
+
+class Application:
+    """transactional_app.py as a process."""
+
+    def __init__(self, bootstrap: str, group: str, topic: str, out: str, log: Path) -> None:
+        self.log, self._log = log, log.open("w")
+        arguments = [bootstrap, group, topic, out, str(int(SESSION_SECONDS * 1000)), "0.4"]
+        self.process = subprocess.Popen([sys.executable, str(PROGRAM), *arguments], stdout=self._log, stderr=self._log)
+
+    def send(self, number: int) -> None:
+        self.process.send_signal(number)
+
+    def end(self, number: int = signal.SIGTERM) -> int:
+        with contextlib.suppress(ProcessLookupError):
+            self.send(signal.SIGCONT)
+            self.send(number)
+        try:
+            return self.process.wait(60)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            return self.process.wait()
+        finally:
+            self._log.close()
+
+
+class Feed:
+    """Sends numbers, a few at a time, until it is left."""
+
+    def __init__(self, bootstrap: str, topic: str) -> None:
+        self._producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 5, "log_level": 0, "acks": "all"})
+        self._topic, self._over = topic, threading.Event()
+        self.sent = 0
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def _run(self) -> None:
+        while not self._over.is_set():
+            for _ in range(30):
+                self._producer.produce(self._topic, b"%d" % self.sent, partition=self.sent % PARTITIONS)
+                self.sent += 1
+            self._producer.poll(0)
+            self._over.wait(0.05)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+        assert self._producer.flush(120) == 0
+
+
+def check(applications: list[Application]) -> bool:
+    """Fail with the log of an application that has ended by itself."""
+    for application in applications:
+        assert application.process.poll() is None, application.log.read_text()[-3000:]
+    return True
+
+
+def caught_up(topics: Topics, group: str, ends: dict[object, int]) -> bool:
+    """Whether all that was there before is committed; False while the broker does not answer."""
+    try:
+        done = topics.committed(group)
+    except ClientError:
+        return False
+    return all(done.get(p, 0) >= end for p, end in ends.items())  # type: ignore[call-overload]
+
+
+def owners(topics: Topics, group: str) -> set[str]:
+    """The transactional ids that own the group's partitions, as committed offsets name them."""
+    claims = [ClaimedBy.of(position.metadata) for position in topics.admin.group_offsets(group).values()]
+    return {claim.transactional_id for claim in claims if claim is not None}
+
+
+def blows(topics: Topics, tmp_path: Path, restart: Callable[[], object] | None) -> None:
+    """Deal them at random, then compare; prints how long each take-over after a kill took."""
+    chance, group = random.Random(SEED), f"kills-{uuid.uuid4().hex[:8]}"
+    topic, out = topics.create(PARTITIONS), topics.create(PARTITIONS)
+    started = 0
+
+    def start() -> Application:
+        nonlocal started
+        started += 1
+        return Application(topics.bootstrap, group, topic, out, tmp_path / f"app-{started}.log")
+
+    applications = [start(), start()]
+    takeovers: list[float] = []
+    try:
+        with Feed(topics.bootstrap, topic):
+            first = dict.fromkeys(topics.ends(topic), 1)
+            until(lambda: check(applications) and caught_up(topics, group, first), what="a first commit")
+            for number in range(ROUNDS):
+                time.sleep(chance.uniform(0.2, 2.0))
+                kinds = ["kill", "pause", *(["broker"] if restart else []), "stop"]
+                kind = kinds[number] if number < len(kinds) and len(kinds) >= ROUNDS else chance.choice(kinds)
+                victim = chance.randrange(2)
+                ends, began = topics.ends(topic), time.monotonic()
+                if kind == "kill":
+                    applications[victim].end(signal.SIGKILL)
+                    until(lambda: len(owners(topics, group)) == 1, 150, f"take-over in round {number}")
+                    takeovers.append(time.monotonic() - began - SESSION_SECONDS)
+                elif kind == "stop":
+                    applications[victim].end()
+                elif kind == "pause":
+                    applications[victim].send(signal.SIGSTOP)
+                elif restart is not None:
+                    restart()
+                until(lambda ends=ends: caught_up(topics, group, ends), 150, f"{kind} in round {number}")
+                print(
+                    f"seed {SEED} round {number}: {kind}, caught up after {time.monotonic() - began:.2f} s", flush=True
+                )
+                if kind == "pause":
+                    applications[victim].send(signal.SIGCONT)
+                elif kind in ("kill", "stop"):
+                    applications[victim] = start()
+        until(lambda: caught_up(topics, group, topics.ends(topic)), what="the rest")
+    finally:
+        codes = [application.end() for application in applications]
+    assert codes == [0, 0], (tmp_path / f"app-{started}.log").read_text()[-3000:]
+    records = committed_records(topics, topic)
+    found = Counter(value for _, _, value in committed_records(topics, out))
+    assert found == Counter(value for _, _, value in records)
+    late = sorted(round(took, 2) for took in takeovers)
+    print(f"seed {SEED}: {len(records)} records; take-overs after the session timeout, s: {late}", flush=True)
+
+
+def test_records_count_once_whatever_befalls_applications_and_broker(tmp_path: Path) -> None:
+    quick = ("--initial-rebalance-delay-ms", "150", "--min-session-timeout-ms", "1000", "--log-level", "error")
+    with BrokerProcess(tmp_path / "data", *quick) as broker, Topics(broker.bootstrap) as topics:
+
+        def restart() -> None:
+            broker.kill()
+            broker.start()
+
+        blows(topics, tmp_path, restart)
+
+
+@pytest.mark.skipif(ROUNDS < 10, reason="one broker is enough by default: set ROSTER_KILL_ROUNDS")
+def test_records_count_once_on_apache_kafka(apache_kafka: ApacheKafka, tmp_path: Path) -> None:
+    with Topics(apache_kafka.bootstrap) as topics:
+        blows(topics, tmp_path, None)

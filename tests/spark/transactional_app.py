@@ -1,0 +1,95 @@
+"""The driver of an exactly-once pipeline to Kafka as a process that starts in a second: its tasks run in the process.
+
+    transactional_app.py BOOTSTRAP GROUP TOPIC OUT SESSION_TIMEOUT_MS OPEN_SECONDS
+
+Each transaction stays open for up to OPEN_SECONDS, so that a kill finds one. SIGTERM ends it in order.
+"""
+
+from __future__ import annotations
+
+import logging
+import pickle
+import random
+import signal
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.types import BinaryType, IntegerType, StringType, StructField, StructType
+
+from roster.records.native import compiled
+from roster.spark import KafkaSink
+from roster.spark.driver import DriverLoop, Outcome
+from roster.spark.member_protocol import group_member
+from roster.spark.options import Options
+from roster.spark.reader import ReaderConfig, ReadTask
+from roster.spark.sinks.base import Source
+from roster.spark.write.task import written
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from roster.spark.batch import Batch, Split
+    from roster.spark.sinks.base import Sink
+
+
+_COLUMNS = {"key": BinaryType(), "value": BinaryType(), "topic": StringType(), "partition": IntegerType()}
+_ROWS = StructType([StructField(name, kind) for name, kind in _COLUMNS.items()])
+
+
+class InProcess:
+    """Runs the tasks that Spark would run, one after the other."""
+
+    cores = 2
+
+    def __init__(self, config: ReaderConfig, open_seconds: float) -> None:
+        self._config, self._open_seconds = config, open_seconds
+
+    def run(self, batch: Batch, tasks: Sequence[Sequence[Split]], sink: Sink) -> Outcome:
+        writer: Any = sink.task_writer(batch, _ROWS)
+        results = []
+        for task in range(len(tasks)):
+            read = ReadTask(self._config, tasks).read([task])
+            results.append(pickle.loads(pickle.dumps(written(writer, read))))
+        staged = sink.collect(writer, results, batch)
+        time.sleep(random.uniform(0, self._open_seconds))
+        return Outcome(staged, batch.offsets)
+
+    def cancel(self) -> None:
+        """Tasks are short."""
+
+    def activity(self) -> object:
+        return time.monotonic()
+
+
+def main() -> None:
+    bootstrap, group, topic, out, session_timeout_ms, open_seconds = sys.argv[1:]
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
+    options = Options(
+        bootstrap=bootstrap,
+        group=group,
+        topics=(topic,),
+        max_offsets_per_batch=300,
+        session_timeout_ms=int(session_timeout_ms),
+        heartbeat_interval_ms=200,
+        trigger_interval_ms=0,
+        request_timeout_ms=10_000,
+        rebalance_timeout_ms=20_000,
+    )
+    config = ReaderConfig(bootstrap=bootstrap, group=group, compiled=compiled())
+    sink = KafkaSink(bootstrap, out, exactly_once=True, options={"transaction.timeout.ms": 60_000})
+    sink.open(None, group)  # type: ignore[arg-type]
+    sink.bind(Source(bootstrap=bootstrap, group=group, request_timeout_ms=10_000))
+    member = group_member(options)
+    loop = DriverLoop(member, InProcess(config, float(open_seconds)), sink, options)
+    signal.signal(signal.SIGTERM, lambda *_: loop.stop())
+    member.start(60)
+    try:
+        loop.run(available_now=False)
+    finally:
+        sink.close()
+        member.close()
+
+
+if __name__ == "__main__":
+    main()
