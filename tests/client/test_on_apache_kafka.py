@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -184,3 +184,47 @@ def test_roster_members_share_commit_and_take_over(apache_kafka: Any, assignor: 
 def test_a_missing_topic_is_told_at_the_start(apache_kafka: Any) -> None:
     with pytest.raises(UnknownTopicError, match="no such topic: nowhere-at-all"):
         GroupMember(apache_kafka.bootstrap, "g", ["nowhere-at-all"]).start()
+
+
+def test_partitions_added_while_a_static_leader_restarts_are_noticed(apache_kafka: Any) -> None:
+    """Apache Kafka tells it not to assign (KIP-814); it compares the topic with the assignment that the group kept."""
+    topic = apache_kafka.create_topic("static", 4)
+    group = f"group-of-{topic}"
+    led: list[str] = []
+
+    def started(stack: ExitStack, name: str) -> GroupMember:
+        member = GroupMember(
+            apache_kafka.bootstrap,
+            group,
+            [topic],
+            assignors=["cooperative-sticky"],
+            group_instance_id=name,
+            heartbeat_interval_ms=200,
+            on_event=lambda event: led.append(name) if event.kind == "leading" else None,
+        )
+        return stack.enter_context(member)
+
+    with ExitStack() as stack:
+        members = {name: started(stack, name) for name in ("one", "two")}
+        await_owned(members.values(), 4)
+        leader = led[-1]
+        members[leader].close()
+        with Admin(apache_kafka.bootstrap) as admin:
+            admin.create_partitions(topic, 6)
+        members[leader] = started(stack, leader)
+        await_owned(members.values(), 6)
+
+
+def await_owned(members: Iterable[GroupMember], partitions: int, timeout: float = 60.0) -> None:
+    """Let the members release what they are asked for, until each owns its share."""
+    deadline = time.monotonic() + timeout
+    while True:
+        owned = []
+        for member in members:
+            now = member.ownership()
+            member.release(now.revoking)
+            owned.append(len(now.partitions))
+        if sum(owned) == partitions and max(owned) - min(owned) <= 1:
+            return
+        assert time.monotonic() < deadline, f"still {owned}"
+        time.sleep(0.05)
