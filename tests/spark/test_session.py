@@ -19,8 +19,10 @@ import json, sys
 from roster.spark import session
 spark = session("named-in-code", "local[2]", spark_sql_shuffle_partitions=2, spark_x_y="code")
 conf, context = spark.sparkContext.getConf(), spark.sparkContext
+runtime = context._jvm.java.lang.management.ManagementFactory.getRuntimeMXBean()
+compiler = [word.partition("=")[2] for word in runtime.getInputArguments() if "Tier4InvocationThreshold" in word]
 names = ["spark.sql.shuffle.partitions", "spark.x.y", "spark.ui.enabled", "spark.python.unix.domain.socket.enabled"]
-print(json.dumps([context.master, context.appName, *map(conf.get, names)]))
+print(json.dumps([context.master, context.appName, *map(conf.get, names), *compiler]))
 spark.stop()
 """
 
@@ -44,9 +46,13 @@ def answer(command: list[str], **environment: str) -> tuple[list[str], str]:
 def test_without_spark_submit_code_wins_over_the_defaults_file_and_that_over_advice(
     program: Path, tmp_path: Path
 ) -> None:
-    (tmp_path / "spark-defaults.conf").write_text("spark.x.y file\nspark.ui.enabled true\nspark.master local[7]\n")
+    lines = ["spark.x.y file", "spark.ui.enabled true", "spark.master local[7]"]
+    lines.append("spark.driver.extraJavaOptions -XX:Tier4InvocationThreshold=7000")
+    (tmp_path / "spark-defaults.conf").write_text("\n".join(lines))
     found, _ = answer([sys.executable, str(program)], SPARK_CONF_DIR=str(tmp_path))
-    assert found == ["local[2,4]", "named-in-code", "2", "code", "true", "true"]
+    assert found[:6] == ["local[2,4]", "named-in-code", "2", "code", "true", "true"]
+    # Java takes the last: the user's.
+    assert found[6:] == ["500000", "7000"]
 
 
 def test_what_spark_submit_was_given_stays(program: Path) -> None:

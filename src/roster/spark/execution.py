@@ -54,9 +54,9 @@ class SparkRunner:
         transform: Callable[[DataFrame], DataFrame] | None,
     ) -> None:
         self._spark, self._config, self._transform = spark, config, transform
-        self._schema = config.schema if schema is None else schema
-        self._function = None if function is None else ArrowFunction(function, arrow_schema(self._schema))
-        self._columns = as_struct(self._schema)
+        schema = config.schema if schema is None else schema
+        self._function = None if function is None else ArrowFunction(function, arrow_schema(schema))
+        self._columns = as_struct(schema)
         self._context = spark.sparkContext
         self._counted: Accumulator[dict[int, Counts]] = self._context.accumulator({}, _ByTask())
         self._failed: Accumulator[dict[int, tuple[str, str]]] = self._context.accumulator({}, _ByTask())
@@ -194,7 +194,7 @@ class SparkRunner:
         failed = self._failed if quiet else None
         read: Any = ReadTask(self._config, tasks, self._function, self._counted, failed)
         count = len(tasks)
-        frame = self._spark.range(0, count, 1, count).mapInArrow(read, self._schema)
+        frame = self._spark.range(0, count, 1, count).mapInArrow(read, self._columns)
         if self._transform is None:
             return frame
         result: Any = self._transformed(self._transform, frame)
