@@ -21,6 +21,7 @@ SECTIONS = {
     "broker": "roster broker under load",
     "assignors": "sticky assignors against Java, franz-go, kafka-python and aiokafka",
     "tasks": "the task assignor against Kafka Streams",
+    "state": "stores of tasks, restoring and aggregates",
     "pipeline": "Spark reading from a group",
     "handover": "partitions that move between applications",
     "trickle": "CPU and latency of a slow topic",

@@ -1,0 +1,111 @@
+"""Stores of state: `python -m benchmarks state`. A turn of 20,000 of a million keys, a restore, an aggregate.
+
+One process, one core, no fsync, as a task runs it; CPU time. A turn opens the store, reads, commits and closes it. Keys
+have 16 bytes and come in random order, values have 100 bytes, 40 of them random.
+"""
+
+from __future__ import annotations
+
+import random
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from roster.state import Position
+from roster.state.aggregate import Aggregate, Kind, aggregate
+from roster.state.changelog import restore
+from roster.state.lmdb_store import LmdbStore
+
+BATCH = 100_000
+
+
+def timed(rounds: int, work: Callable[[], object]) -> str:
+    """Best and median of the rounds, CPU time in ms."""
+    took = []
+    for _ in range(rounds):
+        begin = time.process_time()
+        work()
+        took.append(1000 * (time.process_time() - begin))
+    return f"{min(took):9.2f} {statistics.median(took):9.2f}"
+
+
+def changelog(entries: int) -> Iterator[pa.Table]:
+    """Entries of as many keys, in random order."""
+    order = np.random.default_rng(1).permutation(entries)
+    value = np.random.default_rng(2)
+    for begin in range(0, entries, BATCH):
+        numbers = order[begin : begin + BATCH]
+        keys = [b"%016d" % number for number in numbers.tolist()]
+        values = [value.bytes(40) + bytes(60) for _ in keys]
+        yield pa.table({"offset": np.arange(begin, begin + len(keys)), "key": keys, "value": values})
+
+
+def run(*, quick: bool) -> None:
+    """Print the table."""
+    entries, rounds = (200_000, 3) if quick else (1_000_000, 9)
+    chance = random.Random(3)
+    batches = list(changelog(entries))
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "store"
+        with LmdbStore(path) as store:
+            begin = time.process_time()
+            restore(store, batches, entries)
+            took = time.process_time() - begin
+        size = (path / "data" / "data.mdb").stat().st_size / 1e6
+        print(
+            f"restore of {entries:,} entries: {took:.2f} s, {entries / took / 1000:.0f}k entries/s, file {size:.0f} MB"
+        )
+        print(f"{'':44}{'best ms':>10}{'median':>10}")
+
+        def opened() -> None:
+            with LmdbStore(path) as store:
+                store.multi_get([b"%016d" % chance.randrange(entries)])
+
+        def queried() -> None:
+            with LmdbStore(path, read_only=True) as store:
+                store.multi_get([b"%016d" % chance.randrange(entries)])
+
+        def turn() -> None:
+            keys = [b"%016d" % number for number in chance.sample(range(entries), 20_000)]
+            with LmdbStore(path) as store:
+                store.multi_get(keys)
+                store.commit(keys, [chance.randbytes(40) + bytes(60) for _ in keys], Position(entries))
+
+        print(f"{'open for writing, get one key, close':44}{timed(rounds, opened)}")
+        print(f"{'open for reading, get one key, close':44}{timed(rounds, queried)}")
+        print(f"{'turn of 20,000 random keys':44}{timed(rounds, turn)}")
+        with LmdbStore(path) as store:
+            print(f"{'compact':44}{timed(1, store.compact)}")
+        columns(Path(folder) / "aggregate", entries, rounds)
+
+
+def columns(path: Path, keys: int, rounds: int) -> None:
+    """An aggregate's turn of 100,000 rows of 20,000 keys, of all the keys in the store."""
+    totals = {
+        "n": Aggregate(Kind.COUNT, "value"),
+        "sum": Aggregate(Kind.SUM, "value"),
+        "max": Aggregate(Kind.MAX, "value"),
+    }
+    numbers = np.random.default_rng(4)
+
+    def rows(of: np.ndarray) -> pa.Table:
+        return pa.table({"key": [b"%016d" % each for each in of.tolist()], "value": numbers.random(len(of))})
+
+    with LmdbStore(path) as store:
+        for begin in range(0, keys, BATCH):
+            update = aggregate(rows(np.arange(begin, min(keys, begin + BATCH))), store, ["key"], totals)
+            store.commit(update.changes["key"].to_pylist(), update.changes["value"].to_pylist(), Position())
+        tables = [rows(numbers.choice(numbers.choice(keys, 20_000), BATCH)) for _ in range(rounds)]
+
+        def turn() -> None:
+            update = aggregate(tables.pop(), store, ["key"], totals)
+            store.commit(update.changes["key"].to_pylist(), update.changes["value"].to_pylist(), Position())
+
+        took = timed(rounds, turn)
+    best = float(took.split()[0])
+    print(f"{'count, sum, max of 100,000 rows, 20,000 keys':44}{took}   {BATCH / best:.0f}k rows/s at best")

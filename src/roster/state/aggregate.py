@@ -1,0 +1,170 @@
+"""Aggregates of each key kept in a store: one batch's rows in, the keys' new results and changes out, all by columns.
+
+Time goes into reading and writing the store; no Python runs for a row. The state of a key is one fixed-width row: for
+each aggregate a byte that says whether there is a value, and eight bytes of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from roster.state.keys import encode_keys
+from roster.state.store import Snapshot, StateError, Store
+
+
+class Kind(Enum):
+    """What is kept of a column, by the name of Arrow's own aggregate."""
+
+    COUNT = "count"
+    SUM = "sum"
+    MAX = "max"
+    MIN = "min"
+
+
+@dataclass(frozen=True, slots=True)
+class Aggregate:
+    """An aggregate of a column: count of the rows where it is not null, sum, largest or least value of these."""
+
+    kind: Kind
+    column: str
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """What a batch changes: `results` has a row for each of its keys, `changes` the rows for store and changelog."""
+
+    results: pa.Table
+    changes: pa.Table
+
+
+def aggregate(
+    table: pa.Table, store: Store | Snapshot, keys: Sequence[str], aggregates: Mapping[str, Aggregate]
+) -> Update:
+    """Bring the aggregates of a batch's keys up to date. Nothing is written: the changes are the caller's to commit.
+
+    aggregates: by the name of the result's column. Sums and extremes of integers are int64, of floats float64. Raises
+    StateError for columns that are not there or no numbers, for a sum beyond int64, and for a state that other
+    aggregates have written.
+    """
+    layout = _Layout.of(table, keys, aggregates)
+    grouped = _grouped(table, keys, layout)
+    key_bytes = encode_keys(grouped, keys)
+    key_list = key_bytes.to_pylist()
+    old = layout.decode(store.multi_get(key_list))
+    new = np.zeros(len(key_list), dtype=layout.row)
+    for name, each in aggregates.items():
+        _merge(each.kind, name, grouped[name], old, new)
+    changes = pa.table({"key": key_bytes, "value": pa.array(layout.encode(new), pa.binary())})
+    results = grouped.select(list(keys))
+    for name in aggregates:
+        values = pa.array(new[name], mask=~new[_has(name)])
+        results = results.append_column(name, values)
+    return Update(results, changes)
+
+
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """Columns of the state's rows."""
+
+    aggregates: Mapping[str, Aggregate]
+    row: np.dtype[Any]
+
+    @classmethod
+    def of(cls, table: pa.Table, keys: Sequence[str], aggregates: Mapping[str, Aggregate]) -> _Layout:
+        if not aggregates:
+            raise StateError("aggregates: name at least one")
+        if doubled := sorted(set(aggregates).intersection(keys)):
+            raise StateError(f"aggregate {doubled[0]!r}: a key column has this name too")
+        fields: list[tuple[str, str]] = []
+        for name, each in aggregates.items():
+            if each.column not in table.column_names:
+                raise StateError(f"aggregate {name!r}: no column {each.column!r} among {', '.join(table.column_names)}")
+            fields += [(_has(name), "?"), (name, _number(name, each, table.schema.field(each.column).type))]
+        return cls(aggregates, np.dtype(fields))
+
+    def decode(self, values: Sequence[bytes | None]) -> npt.NDArray[Any]:
+        """Return the rows of the state, zero where there is none."""
+        size = self.row.itemsize
+        for value in values:
+            if value is not None and len(value) != size:
+                raise StateError(
+                    f"the store's values have {len(value)} bytes where {', '.join(self.aggregates)} have {size}: "
+                    "other aggregates wrote them; use another store name"
+                )
+        nothing = bytes(size)
+        return np.frombuffer(b"".join(nothing if value is None else value for value in values), self.row)
+
+    def encode(self, rows: npt.NDArray[Any]) -> list[bytes]:
+        """Return the bytes of each row."""
+        # A void type keeps the zero bytes at the end, which a bytes type would strip.
+        encoded: list[bytes] = rows.view(f"V{self.row.itemsize}").tolist()
+        return encoded
+
+
+def _has(name: str) -> str:
+    return f"has {name}"
+
+
+def _number(name: str, each: Aggregate, kind: Any) -> str:
+    if each.kind is Kind.COUNT:
+        return "<i8"
+    if pa.types.is_floating(kind):
+        return "<f8"
+    if pa.types.is_integer(kind) and not pa.types.is_uint64(kind):
+        return "<i8"
+    raise StateError(f"aggregate {name!r}: column {each.column!r} is {kind}, no number of up to 64 bits with a sign")
+
+
+def _grouped(table: pa.Table, keys: Sequence[str], layout: _Layout) -> pa.Table:
+    """Return a row for each key with the batch's own aggregates, and what tells a sum that does not fit."""
+    numbers: dict[str, Any] = {key: table[key] for key in keys if key in table.column_names}
+    if missing := [key for key in keys if key not in numbers]:
+        raise StateError(f"keys: there is no column {missing[0]!r} among {', '.join(table.column_names)}")
+    wanted: list[tuple[str, str]] = []
+    names: list[str] = []
+    for name, each in layout.aggregates.items():
+        source = f"{len(numbers)} {name}"
+        column = table[each.column]
+        if each.kind is not Kind.COUNT:
+            column = column.cast(pa.float64() if layout.row[name] == "<f8" else pa.int64())
+        numbers[source] = column
+        wanted.append((source, each.kind.value))
+        names.append(name)
+        if each.kind is Kind.SUM and layout.row[name] == "<i8":
+            numbers[f"{source} float"] = column.cast(pa.float64(), safe=False)
+            wanted.append((f"{source} float", "sum"))
+            names.append(f"float {name}")
+    grouped = pa.table(numbers).group_by(list(keys), use_threads=False).aggregate(wanted)
+    by_name = {name: grouped[f"{source}_{kind}"] for name, (source, kind) in zip(names, wanted, strict=True)}
+    for name, sums in by_name.items():
+        if name.startswith("float ") and name not in layout.aggregates:
+            _check_sum(name.removeprefix("float "), np.nan_to_num(sums.to_numpy()))
+    return pa.table({key: grouped[key] for key in keys} | {name: by_name[name] for name in layout.aggregates})
+
+
+def _merge(kind: Kind, name: str, column: Any, old: npt.NDArray[Any], new: npt.NDArray[Any]) -> None:
+    """Set the new value of an aggregate from the batch's and the old one."""
+    has = column.is_valid().to_numpy()
+    batch = column.fill_null(0).to_numpy().astype(new.dtype[name], copy=False)
+    had, before = old[_has(name)], old[name]
+    new[_has(name)] = has | had
+    if kind in (Kind.COUNT, Kind.SUM):
+        if kind is Kind.SUM and new.dtype[name].kind == "i":
+            _check_sum(name, before.astype(np.float64) + batch.astype(np.float64))
+        new[name] = before + batch
+        return
+    best = np.maximum(before, batch) if kind is Kind.MAX else np.minimum(before, batch)
+    new[name] = np.where(has & had, best, np.where(has, batch, before))
+
+
+def _check_sum(name: str, sums: npt.NDArray[np.float64]) -> None:
+    # Floats are exact to a part in 2^52, so what is this near to the limit counts as beyond it.
+    if (np.abs(sums) >= 2.0**63 - 2.0**12).any():
+        raise StateError(f"aggregate {name!r}: a sum is beyond int64; cast its column to float64")

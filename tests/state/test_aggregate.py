@@ -1,0 +1,151 @@
+"""Aggregates in a store against a plain computation over all batches, and keys as bytes against the order of values."""
+
+from __future__ import annotations
+
+import datetime
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from roster.state import Position, StateError
+from roster.state.aggregate import Aggregate, Kind, aggregate
+from roster.state.changelog import last_per_key
+from roster.state.keys import encode_keys
+from roster.state.lmdb_store import LmdbStore
+from tests.examples_tried import examples
+
+SCHEMA = pa.schema([("tail", pa.string()), ("hour", pa.int64()), ("delay", pa.int32()), ("miles", pa.float64())])
+AGGREGATES = {
+    "flights": Aggregate(Kind.COUNT, "tail"),
+    "known": Aggregate(Kind.COUNT, "delay"),
+    "total": Aggregate(Kind.SUM, "delay"),
+    "worst": Aggregate(Kind.MAX, "delay"),
+    "best": Aggregate(Kind.MIN, "delay"),
+    "miles": Aggregate(Kind.SUM, "miles"),
+}
+int32s = st.integers(-(2**31), 2**31 - 1)
+rows = st.tuples(
+    st.none() | st.sampled_from(["", "N1", "N\0", "N2"]),
+    st.none() | st.integers(-2, 2),
+    st.none() | int32s,
+    st.none() | st.integers(-9, 9).map(float),
+)
+
+
+def table(of):
+    return pa.Table.from_pylist([dict(zip(SCHEMA.names, row, strict=True)) for row in of], schema=SCHEMA)
+
+
+def plain(of):
+    """{(tail, hour): the aggregates}, row by row."""
+    groups = {}
+    for row in of:
+        groups.setdefault(row[:2], []).append(row)
+    found = {}
+    for key, group in groups.items():
+        delays, miles = ([row[at] for row in group if row[at] is not None] for at in (2, 3))
+        found[key] = (
+            sum(row[0] is not None for row in group),
+            len(delays),
+            *((f(delays) if delays else None) for f in (sum, max, min)),
+            sum(miles) if miles else None,
+        )
+    return found
+
+
+@given(st.lists(st.lists(rows, max_size=8), min_size=1, max_size=4))
+@settings(max_examples=examples(50))
+def test_aggregates_over_batches_equal_a_plain_computation(tmp_path_factory, batches):
+    seen, results = [], {}
+    with LmdbStore(tmp_path_factory.mktemp("aggregate")) as store:
+        for number, batch in enumerate(batches):
+            update = aggregate(table(batch), store, ["tail", "hour"], AGGREGATES)
+            assert sorted(update.changes["key"].to_pylist()) == last_per_key(update.changes)[0], "a change for each key"
+            store.commit(*(update.changes[name].to_pylist() for name in ("key", "value")), Position(number))
+            seen += batch
+            told = {tuple(row[:2]): tuple(row[2:]) for row in zip(*update.results.to_pydict().values(), strict=True)}
+            assert told == {key: value for key, value in plain(seen).items() if key in {row[:2] for row in batch}}
+            results |= told
+        assert len(store.scan()) == len(results)
+    assert results == plain(seen)
+
+
+@pytest.mark.parametrize(
+    ("keys", "aggregates", "message"),
+    [
+        (["gate"], {"n": Aggregate(Kind.COUNT, "tail")}, "keys: there is no column 'gate' among tail, hour"),
+        (["miles"], {"n": Aggregate(Kind.COUNT, "tail")}, "column 'miles' is double; a key is of integers"),
+        ([], {"n": Aggregate(Kind.COUNT, "tail")}, "keys: name at least one column"),
+        (["tail"], {}, "aggregates: name at least one"),
+        (["tail"], {"n": Aggregate(Kind.SUM, "gate")}, "aggregate 'n': no column 'gate'"),
+        (["tail"], {"n": Aggregate(Kind.SUM, "tail")}, "aggregate 'n': column 'tail' is string, no number"),
+        (["tail"], {"tail": Aggregate(Kind.COUNT, "tail")}, "aggregate 'tail': a key column has this name too"),
+    ],
+)
+def test_what_cannot_be_aggregated_is_named(tmp_path, keys, aggregates, message):
+    with LmdbStore(tmp_path) as store, pytest.raises(StateError, match=message):
+        aggregate(table([("N1", 1, 1, 1.0)]), store, keys, aggregates)
+
+
+def test_a_state_that_other_aggregates_wrote_is_refused(tmp_path):
+    with LmdbStore(tmp_path) as store:
+        update = aggregate(table([("N1", 1, 1, 1.0)]), store, ["tail"], {"n": Aggregate(Kind.COUNT, "tail")})
+        store.commit(*(update.changes[name].to_pylist() for name in ("key", "value")), Position(1))
+        with pytest.raises(
+            StateError, match=r"values have 9 bytes where flights, .* have 54: other aggregates wrote them"
+        ):
+            aggregate(table([("N1", 1, 1, 1.0)]), store, ["tail"], AGGREGATES)
+
+
+@pytest.mark.parametrize(("before", "batch"), [([0], [2**62, 2**62]), ([2**62], [2**62]), ([-(2**62)], [-(2**62)])])
+def test_a_sum_beyond_int64_is_an_error_and_not_another_number(tmp_path, before, batch):
+    total = {"total": Aggregate(Kind.SUM, "delay")}
+
+    def of(delays):
+        return pa.table({"tail": pa.array(["N1"] * len(delays)), "delay": pa.array(delays, pa.int64())})
+
+    with LmdbStore(tmp_path) as store:
+        update = aggregate(of(before), store, ["tail"], total)
+        store.commit(*(update.changes[name].to_pylist() for name in ("key", "value")), Position(1))
+        with pytest.raises(StateError, match="aggregate 'total': a sum is beyond int64"):
+            aggregate(of(batch), store, ["tail"], total)
+
+
+values = {
+    pa.int64(): st.integers(-(2**63), 2**63 - 1),
+    pa.int16(): st.integers(-(2**15), 2**15 - 1),
+    pa.uint64(): st.integers(0, 2**64 - 1),
+    pa.string(): st.text(max_size=3),
+    pa.binary(): st.binary(max_size=3),
+    pa.bool_(): st.booleans(),
+    pa.date32(): st.dates(),
+    pa.timestamp("us", "UTC"): st.datetimes(timezones=st.just(datetime.UTC)),
+}
+
+
+@given(st.data())
+def test_keys_are_distinct_sort_as_their_values_and_have_their_first_columns_in_front(data):
+    kinds = data.draw(st.lists(st.sampled_from(list(values)), min_size=1, max_size=3))
+    of = data.draw(st.lists(st.tuples(*(st.none() | values[kind] for kind in kinds)), max_size=6, unique=True))
+    columns = {str(at): pa.array([row[at] for row in of], kind) for at, kind in enumerate(kinds)}
+    keys = encode_keys(pa.table(columns), list(columns)).to_pylist()
+    assert len(set(keys)) == len(of)
+
+    def ordered(row):
+        return [(value is not None, value.encode() if isinstance(value, str) else value) for value in row]
+
+    places = sorted(range(len(of)), key=keys.__getitem__)
+    by_value = sorted(range(len(of)), key=lambda at: [(has, value if has else 0) for has, value in ordered(of[at])])
+    assert places == by_value
+    first = encode_keys(pa.table(columns), ["0"]).to_pylist()
+    assert all(key.startswith(prefix) for key, prefix in zip(keys, first, strict=True))
+
+
+def test_the_bytes_of_a_key():
+    of = pa.table({"tail": ["N\0", None], "hour": pa.array([-1, 2], pa.int32())})
+    assert encode_keys(of, ["tail", "hour"]).to_pylist() == [
+        bytes.fromhex("01 4e 00ff 0000" + "01 7fffffffffffffff"),
+        bytes.fromhex("00" + "01 8000000000000002"),
+    ]
