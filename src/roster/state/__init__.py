@@ -2,8 +2,9 @@
 
 What stands: the store (`roster.state.lmdb_store`), restoring from a changelog's columns, one pending batch for each
 transaction, aggregates of each key by columns (`roster.state.aggregate`), and in `roster.model.topology` the names of
-topics, tasks and the check of co-partitioning. What does not stand: a pipeline with state, functions called for each key,
-timers, windows, expiry, queries. Nothing reads or writes changelog topics yet, no member runs tasks, and no API for users is promised.
+topics, tasks and the check of co-partitioning. What does not stand: a pipeline with state, functions called for each
+key, timers, windows, expiry, queries. Nothing reads or writes changelog topics yet, no member runs tasks, and no API
+for users is promised.
 
 The truth is the changelog, written in the batch's transaction; a store is a cache of it. A store knows the changelog
 offset up to which it is applied and the input positions that belong to it, in the same write as the values.
