@@ -44,16 +44,15 @@ def staged(sink: TableSink, batch: Batch) -> Any:
     return sink.collect(writer, results, batch)
 
 
-def work(make: Callable[[], TableSink], member: str, partitions: int, end: int, size: int) -> None:
-    """Read up to `end` in batches of `size` offsets a partition; say so on stdout after each."""
+def work(make: Callable[[], TableSink], member: str, partitions: int, end: Callable[[], int], size: int) -> None:
+    """Read up to `end()` in batches of `size` offsets a partition; say so on stdout after each."""
     sink = make()
     sink.open(None, GROUP)  # type: ignore[arg-type]
     owner = Owner(GROUP, 1, member)
     keys = [TopicPartition("t", number) for number in range(partitions)]
     at = {**dict.fromkeys(keys, 0), **sink.claim(keys, owner, {})}
     number = 0
-    while any(position < end for position in at.values()):
-        ranges = {key: Range(position, min(position + size, end)) for key, position in at.items() if position < end}
+    while ranges := _next(at, size, end()):
         batch = Batch(number, owner, ranges)
         try:
             sink.commit(staged(sink, batch), batch)
@@ -63,3 +62,7 @@ def work(make: Callable[[], TableSink], member: str, partitions: int, end: int, 
         number += 1
         sys.stdout.write(f"{sum(at.values())}\n")
         sys.stdout.flush()
+
+
+def _next(at: dict[TopicPartition, int], size: int, end: int) -> dict[TopicPartition, Range]:
+    return {key: Range(start, min(start + size, end)) for key, start in at.items() if start < end}

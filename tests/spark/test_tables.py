@@ -92,9 +92,12 @@ def test_random_histories_of_two_owners(place: Place, seed: int) -> None:
     assert rows(place) == plain({p.partition: end for p, end in owners[0].positions(GROUP, [T0, T1]).items()})
 
 
-def _work(where: tuple[str, str, Server | None], member: str, end: int) -> None:
+SIZE = 10
+
+
+def _work(where: tuple[str, str, Server | None], member: str, end: Any) -> None:
     kind, *rest = where
-    work(PLACES[kind](*rest).sink, member, 2, end, 10)
+    work(PLACES[kind](*rest).sink, member, 2, lambda: end.value, SIZE)
 
 
 def test_kills_and_take_overs(where: tuple[str, str, Server | None], place: Place) -> None:
@@ -102,8 +105,9 @@ def test_kills_and_take_overs(where: tuple[str, str, Server | None], place: Plac
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["deltalake", "pyiceberg.catalog.sql", "pyiceberg.io.pyarrow", __name__])
     chance = random.Random(KILLS)
-    end = (5 if place.is_remote else 15) * max(KILLS, 8)
-    opened(place.sink()).task_writer(batch({T0: (0, 1)}), SCHEMA)
+    end = context.Value("q", 1_000_000, lock=False)  # until the last kill there is always more
+    sink = opened(place.sink())
+    sink.task_writer(batch({T0: (0, 1)}), SCHEMA)
 
     def start(number: int) -> Any:
         process = context.Process(target=_work, args=(where, f"m{number}", end))
@@ -113,15 +117,20 @@ def test_kills_and_take_overs(where: tuple[str, str, Server | None], place: Plac
     running = [start(0), start(1)]
     for number in range(2, 2 + KILLS):
         victim = chance.choice(running)
-        victim.join(chance.uniform(0.0, 1.0))
+        victim.join(chance.uniform(0.0, 2.0 if place.is_remote else 1.0))
+        assert victim.exitcode is None
         victim.kill()
         victim.join()
         running.remove(victim)
         running.append(start(number))
+    end.value = max(sink.positions(GROUP, [T0, T1]).values(), default=0) + 5 * SIZE
     for process in running:
         process.join()
         assert process.exitcode == 0
-    assert rows(place) == plain({0: end, 1: end})
+    found = {p.partition: at for p, at in sink.positions(GROUP, [T0, T1]).items()}
+    assert min(found[0], found[1]) >= end.value
+    assert rows(place) == plain(found)
+    print(f"{where[0]}: {KILLS} kills, {found} rows")
 
 
 READERS = {

@@ -80,8 +80,8 @@ class ApacheKafka(Cluster):
             self.stop()
             raise
 
-    def _format(self, settings: Path, *arguments: str) -> None:
-        cluster_id = urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=").replace("-", "A")
+    def _format(self, settings: Path, *arguments: str, cluster_id: str = "") -> None:
+        cluster_id = cluster_id or urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=").replace("-", "A")
         quiet = ("-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",)
         command = ("kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", str(settings), *arguments)
         formatted = subprocess.run(
