@@ -15,11 +15,13 @@ from roster.broker import connection, request_limits
 from roster.broker.group_parts import AT_ONCE, offset_fetch_parts, topic_parts
 from roster.broker.handlers import topic_admin
 from roster.broker.request_limits import DEFAULT_MAX_BYTES, MAX_BYTES, MAX_ITEMS, SLICE, count_items, in_slices
+from roster.broker.transaction_shell import TransactionShell
 from roster.wire import ApiKey, ErrorCode
 from roster.wire.frames import encode_request
 from roster.wire.messages import (
     CreateTopicsRequest,
     DescribeGroupsRequest,
+    DescribeTransactionsRequest,
     FetchRequest,
     ListOffsetsRequest,
     MetadataRequest,
@@ -130,6 +132,24 @@ def test_large_requests_that_clients_need_are_answered(broker: Broker, client: R
             found, other = [group.topics for group in client.ask(OffsetFetchRequest(groups=groups), version).groups]
             assert [p.committed_offset for topic in other for p in topic.partitions] == [-1] * 10_000
         assert [p.committed_offset for topic in found for p in topic.partitions] == list(range(10_000))
+
+
+def test_many_transactions_are_described_in_parts(client: RawClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    parts: list[int] = []
+    handle = TransactionShell.handle
+
+    async def watched(self: TransactionShell, call: Any) -> Any:
+        parts.append(len(call.message.transactional_ids))
+        return await handle(self, call)
+
+    monkeypatch.setattr(TransactionShell, "handle", watched)
+    ids = [f"tx-{n}" for n in range(1_100)]
+    states = client.ask(DescribeTransactionsRequest(transactional_ids=ids), 0).transaction_states
+    assert [(state.transactional_id, state.error_code) for state in states] == [
+        (name, ErrorCode.TRANSACTIONAL_ID_NOT_FOUND) for name in ids
+    ]
+    assert parts == [250, 250, 250, 250, 100]
+    assert client.ask(DescribeTransactionsRequest(transactional_ids=[]), 0).transaction_states == []
 
 
 def merged(topics: list[Any]) -> list[tuple[str, list[tuple[int, int]]]]:

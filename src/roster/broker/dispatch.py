@@ -105,7 +105,7 @@ HANDLERS: dict[int, Handler] = {
     ApiKey.OFFSET_DELETE: _offset_delete,
     ApiKey.DESCRIBE_CLUSTER: metadata.describe_cluster,
     ApiKey.DESCRIBE_PRODUCERS: transactions.describe_producers,
-    ApiKey.DESCRIBE_TRANSACTIONS: transactions.coordinate,
+    ApiKey.DESCRIBE_TRANSACTIONS: transactions.describe,
     ApiKey.LIST_TRANSACTIONS: transactions.coordinate,
     ApiKey.CONSUMER_GROUP_DESCRIBE: _consumer_group_describe,
 }

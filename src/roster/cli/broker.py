@@ -15,11 +15,13 @@ from roster._extras import install_command
 from roster.broker import Broker, BrokerConfig, BrokerFailedError, BrokerStartError, LogConfig, parse_listen, run
 from roster.cli.errors import Failure, UserError
 from roster.coordinator import CoordinatorConfig
+from roster.transactions import TransactionConfig
 
 log = logging.getLogger(__name__)
 
 _LOG = LogConfig()
 _GROUPS = CoordinatorConfig()
+_TRANSACTIONS = TransactionConfig()
 LOG_LEVELS = ("debug", "info", "warning", "error")
 SWITCH_INTERVAL = 0.0005
 """Seconds, a tenth of Python's: the event loop waits less for the threads that decode large requests."""
@@ -89,6 +91,20 @@ GC_THRESHOLDS = (2_000, 10, 25)
     help="Longest session timeout that a member may ask for.",
 )
 @click.option(
+    "--transaction-max-timeout-ms",
+    type=click.IntRange(1, 2**31 - 1),
+    default=_TRANSACTIONS.max_timeout_ms,
+    show_default=True,
+    help="Longest transaction timeout that a producer may ask for.",
+)
+@click.option(
+    "--transactional-id-expiration-ms",
+    type=click.IntRange(1, 2**31 - 1),
+    default=_TRANSACTIONS.expiration_ms,
+    show_default=True,
+    help="How long a transactional id without transactions is kept.",
+)
+@click.option(
     "--log-level",
     type=click.Choice(LOG_LEVELS),
     default="info",
@@ -106,6 +122,8 @@ def broker(
     initial_rebalance_delay_ms: int,
     min_session_timeout_ms: int,
     max_session_timeout_ms: int,
+    transaction_max_timeout_ms: int,
+    transactional_id_expiration_ms: int,
     log_level: str,
 ) -> None:
     """Run a Kafka-compatible broker in this process until SIGTERM or Ctrl-C.
@@ -128,6 +146,9 @@ def broker(
                 initial_rebalance_delay_ms=initial_rebalance_delay_ms,
                 min_session_timeout_ms=min_session_timeout_ms,
                 max_session_timeout_ms=max_session_timeout_ms,
+            ),
+            transactions=TransactionConfig(
+                max_timeout_ms=transaction_max_timeout_ms, expiration_ms=transactional_id_expiration_ms
             ),
         )
     except (BrokerStartError, ValueError) as error:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, cast
 
 from roster.broker.request_limits import in_slices
 from roster.transactions import TopicPartition
@@ -14,6 +16,8 @@ from roster.wire.messages import (
     AddPartitionsToTxnResponse,
     DescribeProducersRequest,
     DescribeProducersResponse,
+    DescribeTransactionsRequest,
+    DescribeTransactionsResponse,
     InitProducerIdRequest,
     InitProducerIdResponse,
     WriteTxnMarkersRequest,
@@ -26,6 +30,9 @@ if TYPE_CHECKING:
     from roster.broker.log.producer_state import Producer
     from roster.broker.services import Services
     from roster.wire import Message
+
+DESCRIBED_AT_ONCE = 250
+"""Transactions described between two turns of the other connections."""
 
 logger = logging.getLogger(__name__)
 
@@ -78,6 +85,18 @@ async def add_partitions(services: Services, call: Call[AddPartitionsToTxnReques
 async def coordinate(services: Services, call: Call[Any]) -> Message:
     """Give a request to the transaction coordinator."""
     return await services.transaction_coordinator.handle(call)
+
+
+async def describe(services: Services, call: Call[DescribeTransactionsRequest]) -> Message:
+    """Describe transactions, so many at a time that other connections are served in between."""
+    ids = call.message.transactional_ids
+    response = DescribeTransactionsResponse()
+    for start in range(0, max(len(ids), 1), DESCRIBED_AT_ONCE):
+        part = replace(call.message, transactional_ids=ids[start : start + DESCRIBED_AT_ONCE])
+        described = await services.transaction_coordinator.handle(replace(call, message=part))
+        response.transaction_states += cast("DescribeTransactionsResponse", described).transaction_states
+        await asyncio.sleep(0)
+    return response
 
 
 async def write_markers(services: Services, call: Call[WriteTxnMarkersRequest]) -> Message:
