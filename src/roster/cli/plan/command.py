@@ -51,6 +51,9 @@ the one being formed. offsets and auto_offset_reset make lag known:
    "clients": {"A": {"threads": 2, "tasks": {"0_0": {"lag": 0}}}},
    "standbys": 1}
 
+A lag is in records behind the log's end; -2 marks the client that runs a task, -1 the one that runs a task without
+state. A client may have a rack. acceptable_lag and max_warmups are 10000 and 2 if they are not given.
+
 A line that is wrong is named on standard error with its field, the others are answered, and the exit code is 2.
 
 In the answer "moved" counts partitions that a member loses to another, "fewest_moves" how many an even plan must move,
