@@ -109,8 +109,15 @@ def caught_up(topics: Topics, group: str, ends: dict[object, int]) -> bool:
 
 def owners(topics: Topics, group: str) -> set[str]:
     """The transactional ids that own the group's partitions, as committed offsets name them."""
-    claims = [ClaimedBy.of(position.metadata) for position in topics.admin.group_offsets(group).values()]
+    found = topics.admin.group_offsets(group, stable=False)
+    claims = [ClaimedBy.of(position.metadata) for position in found.values()]
     return {claim.transactional_id for claim in claims if claim is not None}
+
+
+def shared(topics: Topics, group: str) -> bool:
+    """Whether two applications have partitions, and have begun to work on them."""
+    members = topics.admin.describe_group(group).members
+    return len([member for member in members if member.assignment]) == 2 and len(owners(topics, group)) == 2
 
 
 def blows(topics: Topics, tmp_path: Path, restart: Callable[[], object] | None) -> None:
@@ -131,6 +138,7 @@ def blows(topics: Topics, tmp_path: Path, restart: Callable[[], object] | None) 
             first = dict.fromkeys(topics.ends(topic), 1)
             until(lambda: check(applications) and caught_up(topics, group, first), what="a first commit")
             for number in range(ROUNDS):
+                until(lambda: check(applications) and shared(topics, group), 150, f"two owners in round {number}")
                 time.sleep(chance.uniform(0.2, 2.0))
                 kinds = ["kill", "pause", *(["broker"] if restart else []), "stop"]
                 kind = kinds[number] if number < len(kinds) and len(kinds) >= ROUNDS else chance.choice(kinds)

@@ -1,0 +1,209 @@
+"""The driver's part of a transactional batch on both brokers, without Spark: both versions, and every kind of owner."""
+
+from __future__ import annotations
+
+import uuid
+from collections import Counter
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+
+from roster.client import ClaimedBy, ClientError, CommitRetriable, GroupMember, OffsetAndMetadata
+from roster.client import transactional_producer as producer_module
+from roster.model import TopicPartition, parse_addresses
+from roster.records.produce import KafkaWriter
+from roster.records.staging import StagedBatch, StagingWriter
+from roster.security import PLAINTEXT
+from roster.spark.batch import Batch, Owner, Range
+from roster.spark.errors import SinkFencedError
+from roster.spark.sinks.base import Source
+from roster.spark.sinks.kafka_transactions import KafkaTransactions, transactional_id
+from tests.spark.spark_topics import Topics, committed_records
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from tests.real.realparts.cluster import Cluster
+
+pytestmark = pytest.mark.timeout(300)
+
+P0, P1 = 0, 1
+
+
+class Application:
+    """One member of the group with its transactions."""
+
+    def __init__(self, topics: Topics, group: str, topic: str, out: str, stack: ExitStack) -> None:
+        self.topic, self.group = topic, group
+        self._writer = KafkaWriter(tuple(parse_addresses(topics.bootstrap)), out)
+        self.member = stack.enter_context(
+            GroupMember(topics.bootstrap, group, [topic], heartbeat_interval_ms=100, session_timeout_ms=30_000)
+        )
+        source = Source(topics.bootstrap, group)
+        self.transactions = KafkaTransactions.start(source, topics.bootstrap, PLAINTEXT, 60_000)
+        stack.callback(self.transactions.close)
+
+    @property
+    def owner(self) -> Owner:
+        now = self.member.ownership()
+        return Owner(self.group, now.generation, now.member_id)
+
+    def claim(self) -> None:
+        now = self.member.ownership()
+        metadata = self.transactions.metadata(self.owner)
+        self.member.commit({p: OffsetAndMetadata(0, metadata=metadata) for p in now.partitions}, now)
+
+    def write(self, offset: int, *values: bytes) -> Batch:
+        """A batch over all partitions that ends at an offset; records go to the first two partitions in turn."""
+        partitions = pa.array([number % 2 for number in range(len(values))], pa.int32())
+        output = StagingWriter(self._writer).open()
+        output.write(pa.RecordBatch.from_pydict({"value": pa.array(values, pa.binary()), "partition": partitions}))
+        staged: list[StagedBatch] = output.close() or []
+        owned = self.member.ownership().partitions
+        batch = Batch(0, self.owner, {p: Range(0, offset) for p in owned})
+        self.transactions.write([staged], self._writer, batch)
+        return batch
+
+    def offsets(self, topics: Topics) -> set[int]:
+        return {found.offset for found in topics.admin.group_offsets(self.group).values()}
+
+
+@pytest.fixture
+def topics(cluster: Cluster) -> Iterator[Topics]:
+    with Topics(cluster.bootstrap) as made:
+        yield made
+
+
+@pytest.fixture
+def start(topics: Topics) -> Iterator[Callable[[], Application]]:
+    """Starts applications of one group, all over the same topics."""
+    group, topic, out = f"g-{uuid.uuid4().hex[:8]}", topics.create(2), topics.create(2)
+    with ExitStack() as stack:
+        yield lambda: Application(topics, group, topic, out, stack)
+
+
+def values(topics: Topics, application: Application) -> Counter[bytes | None]:
+    return Counter(value for _, _, value in committed_records(topics, application._writer.topic or "", 30))
+
+
+def one_version_1(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if the cluster had not finalized transaction.version 2."""
+    monkeypatch.setattr(producer_module, "TRANSACTION_VERSION", "no.such.feature")
+    monkeypatch.setattr(producer_module, "_VERIFIES", 0)
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_committed_transactions_count_and_aborted_ones_do_not(
+    topics: Topics, start: Callable[[], Application], version: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if version == 1:
+        one_version_1(monkeypatch)
+    application = start()
+    application.claim()
+    for number in range(1, 5):
+        batch = application.write(number, *[b"%d-%d" % (number, index) for index in range(10)])
+        if number == 3:
+            application.transactions.abort()
+        else:
+            application.transactions.commit(batch)
+    expected = Counter(b"%d-%d" % (number, index) for number in (1, 2, 4) for index in range(10))
+    assert values(topics, application) == expected
+    application.member.committed(application.member.ownership().partitions)  # waits until offsets are stable
+    assert application.offsets(topics) == {4}
+
+
+@pytest.mark.parametrize("has_offsets", [True, False])
+def test_a_new_owner_ends_what_a_dead_one_has_open(
+    topics: Topics, start: Callable[[], Application], has_offsets: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dead = start()
+    dead.claim()
+    batch = dead.write(1, b"counts")
+    dead.transactions.commit(batch)
+    batch = dead.write(2, b"does not")
+    if has_offsets:
+
+        def unsent() -> Any:
+            raise RuntimeError  # in place of EndTxn: the process ends here
+
+        producer = dead.transactions._producer
+        with monkeypatch.context() as patch:
+            patch.setattr(producer._state, "end", unsent)
+            with pytest.raises(RuntimeError):
+                dead.transactions.commit(batch)
+    dead.member.close()
+    heir = start()
+    partitions = heir.member.ownership().partitions
+    assert len(partitions) == 2
+    heir.transactions.take_over(partitions, heir.owner)
+    assert {p: found and found.offset for p, found in heir.member.committed(partitions).items()} == dict.fromkeys(
+        partitions, 1
+    )
+    assert values(topics, heir) == {b"counts": 1}, "readers of committed records are not held up"
+    with pytest.raises(SinkFencedError):
+        dead.transactions.commit(batch)
+    heir.transactions.commit(heir.write(5, b"goes on"))
+    assert values(topics, heir) == {b"counts": 1, b"goes on": 1}
+
+
+def test_a_member_that_the_group_has_removed_fences_no_other(topics: Topics, start: Callable[[], Application]) -> None:
+    owner = start()
+    owner.claim()
+    batch = owner.write(1, b"counts")
+    stale = start()
+    removed = Owner(owner.group, batch.owner.generation, "thawed")
+    with pytest.raises(CommitRetriable):
+        stale.transactions.take_over(batch.ranges.keys(), removed)
+    owner.transactions.commit(Batch(0, owner.owner, batch.ranges))
+    assert values(topics, owner) == {b"counts": 1}
+
+
+def test_partitions_that_a_live_member_handed_over_cost_it_nothing(
+    topics: Topics, start: Callable[[], Application]
+) -> None:
+    owner = start()
+    owner.claim()
+    batch = owner.write(1, b"counts")
+    owner.transactions.commit(batch)
+    other = start()
+    owner.member.committed(batch.ranges.keys())
+    other.transactions.take_over(batch.ranges.keys(), other.owner)
+    epoch = owner.transactions._producer._state.epoch
+    owner.transactions.commit(Batch(0, owner.owner, owner.write(2, b"goes on").ranges))
+    assert owner.transactions._producer._state.epoch.producer_id == epoch.producer_id
+    assert values(topics, owner) == {b"counts": 1, b"goes on": 1}
+
+
+def test_offsets_of_another_generation_or_member_do_not_count(topics: Topics, start: Callable[[], Application]) -> None:
+    application = start()
+    application.claim()
+    batch = application.write(7, b"does not count")
+    now = application.owner
+    with pytest.raises(ClientError) as found:
+        application.transactions.commit(Batch(0, Owner(now.group, now.generation + 1, now.member_id), batch.ranges))
+    assert found.value.retriable
+    with pytest.raises(SinkFencedError):
+        application.transactions.commit(Batch(0, Owner(now.group, now.generation, "nobody"), batch.ranges))
+    application.transactions.abort()
+    assert not values(topics, application)
+    assert application.offsets(topics) == {0}
+
+
+def test_transactional_ids_begin_with_the_group_and_no_two_are_alike() -> None:
+    static = [transactional_id(Source("b", "a", "b-c")), transactional_id(Source("b", "a-b", "c"))]
+    assert len({*static, transactional_id(Source("b", "a")), transactional_id(Source("b", "a"))}) == 4
+    assert static[0] == transactional_id(Source("b", "a", "b-c"))
+    assert static[0].startswith("a-b-c-")
+
+
+def test_the_owner_beside_offsets_is_read_back_from_the_cluster(
+    topics: Topics, start: Callable[[], Application]
+) -> None:
+    application = start()
+    application.claim()
+    found = topics.admin.group_offsets(application.group)
+    owner = ClaimedBy.of(found[TopicPartition(application.topic, 0)].metadata)
+    assert owner is not None
+    assert owner.member_id == application.owner.member_id
