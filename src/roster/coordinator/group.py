@@ -222,9 +222,10 @@ class Group:
         self, member: Member, protocols: Protocols, session_timeout_ms: int, rebalance_timeout_ms: int
     ) -> None:
         """Replace the protocols and timeouts of a member."""
-        self._count_support(member, -1)
-        member.protocols, member.protocols_complete = protocols, True
-        self._count_support(member, 1)
+        if protocols != member.protocols or not member.protocols_complete:
+            self._count_support(member, -1)
+            member.protocols, member.protocols_complete = protocols, True
+            self._count_support(member, 1)
         member.session_timeout_ms = session_timeout_ms
         member.rebalance_timeout_ms = rebalance_timeout_ms
 
@@ -320,14 +321,13 @@ class Group:
             return bool(protocol_type) and bool(protocols)
         if protocol_type != self.protocol_type or not protocols:
             return False
-        names = {name for name, _ in protocols}
-        if (
-            joining is not None
-            and self.protocol in names
-            and len(self.members) not in self.supported_protocols.values()
-        ):
+        size = len(self.members)
+        if any(self.supported_protocols[name] == size for name, _ in protocols):
             return True
-        others = len(self.members) - (joining is not None)
+        names = {name for name, _ in protocols}
+        if joining is not None and self.protocol in names and size not in self.supported_protocols.values():
+            return True
+        others = size - (joining is not None)
         former = set() if joining is None else {name for name, _ in joining.protocols}
         unknown = self.incomplete_protocols - (joining is not None and not joining.protocols_complete)
         return any(
@@ -337,6 +337,8 @@ class Group:
 
     def without_common_protocol(self) -> list[Member]:
         """Return the members that have no protocol in common with all of those before them, as few as may be."""
+        if len(self.members) in self.supported_protocols.values():
+            return []
         common: set[str] = set()
         odd = []
         for member in self.members.values():
