@@ -14,10 +14,8 @@ from roster._errors import RosterError
 from roster.model.address import parse_addresses
 from roster.records.fetch import read_ranges
 from roster.records.native import Compiled
-from roster.records.produce import KafkaWriter
 from roster.records.ranges import FetchError
 from roster.security import PLAINTEXT, Security
-from roster.spark.dead_letters import DeadLetterQueue, Salvage
 from roster.spark.errors import FunctionError
 from roster.spark.reader_options import ReaderOptions
 from roster.spark.workers import freeze_loaded
@@ -27,6 +25,7 @@ if TYPE_CHECKING:
 
     from pyspark import Accumulator
 
+    from roster.records.produce import KafkaWriter
     from roster.spark.arrow_function import ArrowFunction
     from roster.spark.batch import Split
 
@@ -108,6 +107,8 @@ class ReadTask:
         function: Callable[[pa.RecordBatch], Iterator[pa.RecordBatch]] | None = self._function
         queue = None
         if self._function is not None and config.dead_letters is not None:
+            from roster.spark.dead_letters import DeadLetterQueue, Salvage  # noqa: PLC0415 - brings the producer
+
             queue = DeadLetterQueue(config.dead_letters, config.group, task)
             # A dead letter keeps its headers, also where the function does not see them.
             function = Salvage(self._function, queue.reject, hide_headers=not config.include_headers)
