@@ -2,7 +2,8 @@
 
     python -m benchmarks.applications BOOTSTRAP GROUP TOPIC [--heartbeat-interval-ms N] …
 
-runs one application: a pipeline with default settings that counts records in SQL. It prints a JSON object a line:
+runs one application: a pipeline with default settings that counts records in SQL, or with `--to TOPIC` copies them to
+another topic inside its tasks. It prints a JSON object a line:
 {"up": …} when Spark is up, {"ranges": …} when a batch has been committed.
 """
 
@@ -70,7 +71,7 @@ class Committed(NamedTuple):
 class Application:
     """One application in a process of its own; `batches` fills while it runs."""
 
-    def __init__(self, bootstrap: str, group: str, topic: str, **options: int) -> None:
+    def __init__(self, bootstrap: str, group: str, topic: str, **options: int | str) -> None:
         words = [word for name, value in options.items() for word in (f"--{name.replace('_', '-')}", str(value))]
         self.process = subprocess.Popen(
             [sys.executable, "-m", "benchmarks.applications", bootstrap, group, topic, *words],
@@ -95,6 +96,21 @@ class Application:
     def cpu(self) -> float:
         """Seconds of CPU of the process, its JVM and its Python workers."""
         return sum(_cpu_of(pid) for pid in _tree(self.process.pid))
+
+    def cpu_by_part(self) -> dict[str, float]:
+        """Seconds of CPU of the driver's Python, its JVM, of that Java's compilers, and the Python workers."""
+        parts = {"driver": _cpu_of(self.process.pid), "JVM": 0.0, "compilers": 0.0, "workers": 0.0}
+        for pid in _tree(self.process.pid)[1:]:
+            with contextlib.suppress(OSError):
+                is_java = "java" in Path(f"/proc/{pid}/comm").read_text()
+                parts["JVM" if is_java else "workers"] += _cpu_of(pid)
+                if is_java:
+                    parts["compilers"] += sum(
+                        _ticks(stat.read_text(), 2)
+                        for stat in Path(f"/proc/{pid}/task").glob("*/stat")
+                        if "CompilerThre" in stat.read_text()
+                    )
+        return parts
 
     def leave(self) -> None:
         """Stop as a user would; returns at once."""
@@ -131,10 +147,14 @@ def _tree(pid: int) -> list[int]:
 
 def _cpu_of(pid: int) -> float:
     try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return _ticks(Path(f"/proc/{pid}/stat").read_text(), 4)
     except OSError:
         return 0.0
-    return sum(int(field) for field in fields[11:15]) / os.sysconf("SC_CLK_TCK")
+
+
+def _ticks(stat: str, fields: int) -> float:
+    """Seconds of CPU, user's and system's; with 4 fields also those of children that were waited for."""
+    return sum(int(field) for field in stat.rpartition(")")[2].split()[11 : 11 + fields]) / os.sysconf("SC_CLK_TCK")
 
 
 def say(**what: Any) -> None:
@@ -142,13 +162,14 @@ def say(**what: Any) -> None:
 
 
 def main() -> None:
-    from roster.spark import Pipeline, session  # noqa: PLC0415 - the benchmark itself needs no Spark
+    from roster.spark import KafkaSink, Pipeline, session  # noqa: PLC0415 - the benchmark itself needs no Spark
 
     parser = argparse.ArgumentParser(description=__doc__)
     for name in ("bootstrap", "group", "topic"):
         parser.add_argument(name)
     for name in OPTIONS:
         parser.add_argument(f"--{name.replace('_', '-')}", type=int)
+    parser.add_argument("--to")
     given = vars(parser.parse_args())
     options = {name: given[name] for name in OPTIONS if given[name] is not None}
 
@@ -162,9 +183,14 @@ def main() -> None:
     spark = session("bench", "local[1]", spark_sql_shuffle_partitions=1, spark_driver_memory="512m")
     spark.sparkContext.setLogLevel("ERROR")
     say(up=True)
-    Pipeline(
+    pipeline = Pipeline(
         spark, given["bootstrap"], given["group"], given["topic"], log="warning", on_progress=report, **options
-    ).foreach_batch(count).run()
+    )
+    if given["to"] is None:
+        pipeline.foreach_batch(count)
+    else:
+        pipeline.write(KafkaSink(given["bootstrap"], given["to"]))
+    pipeline.run()
     spark.stop()
 
 

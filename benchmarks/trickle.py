@@ -1,10 +1,13 @@
 """What a slow topic costs: CPU and latency of an application with default settings, and of an idle one.
 
     python -m benchmarks trickle
-    python -m benchmarks.trickle [--bootstrap HOST:PORT] [--rate 200] [--seconds 60] [--trigger-interval-ms N]
+    python -m benchmarks.trickle [--bootstrap HOST:PORT] [--rate 200] [--seconds 60] [--warm 30] [--sink sql|kafka]
+                                [--trigger-interval-ms N]
 
-CPU is that of the driver, its JVM and its Python workers, as a part of one core. Latency is at its worst: from the look
-at the log ends before the last batch, behind which a record may have come, to the commit of the batch that has it.
+`sql` counts records by `foreach_batch`; `kafka` copies them to another topic, which is done inside the tasks. CPU is
+that of the driver, its JVM and its Python workers, as a part of one core, and below in ms of each batch by part. Latency
+is at its worst: from the look at the log ends before the last batch, behind which a record may have come, to the commit
+of the batch that has it.
 Without an address a Roster broker is started.
 """
 
@@ -25,7 +28,7 @@ from roster.client import Admin
 from roster.testing.broker import BrokerProcess
 
 WARM = 30.0
-"""Seconds before the first measurement: the JVM compiles what it runs often."""
+"""Default of the seconds before the first measurement: the JVM compiles what it runs often."""
 
 
 def main(words: Sequence[str] | None = None) -> None:
@@ -33,7 +36,9 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--bootstrap")
     parser.add_argument("--rate", type=int, default=200)
     parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--warm", type=float, default=WARM)
     parser.add_argument("--trigger-interval-ms", type=int)
+    parser.add_argument("--sink", choices=("sql", "kafka"), default="sql")
     arguments = parser.parse_args(words)
     interval = arguments.trigger_interval_ms
     with contextlib.ExitStack() as stack:
@@ -44,14 +49,19 @@ def main(words: Sequence[str] | None = None) -> None:
         topic = f"trickle-{uuid.uuid4().hex[:8]}"
         with contextlib.closing(Admin(bootstrap)) as admin:
             admin.create_topic(topic, PARTITIONS)
-        options = {} if interval is None else {"trigger_interval_ms": interval}
+            if arguments.sink == "kafka":
+                admin.create_topic(f"{topic}-copy", PARTITIONS)
+        options: dict[str, int | str] = {} if interval is None else {"trigger_interval_ms": interval}
+        if arguments.sink == "kafka":
+            options["to"] = f"{topic}-copy"
         application = stack.enter_context(Application(bootstrap, topic, topic, **options))
         with Stream(bootstrap, topic, arguments.rate):
             while not application.batches:
                 time.sleep(0.1)
-            time.sleep(WARM)
-            begin, spent = time.time(), application.cpu()
+            time.sleep(arguments.warm)
+            begin, spent, before = time.time(), application.cpu(), application.cpu_by_part()
             time.sleep(arguments.seconds)
+            parts = {part: cpu - before[part] for part, cpu in application.cpu_by_part().items()}
             share = (application.cpu() - spent) / (time.time() - begin)
             batches = [batch for batch in application.batches if batch.at > begin]
         print(f"{'':<24}{'% of a core':>12}{'batches/s':>12}{'ms of CPU':>12}{'latency ms':>12}{'worst':>8}")
@@ -63,6 +73,8 @@ def main(words: Sequence[str] | None = None) -> None:
             f"{statistics.median(waits):>12.0f}{waits[-1]:>8.0f}",
             flush=True,
         )
+        each = ", ".join(f"{part} {1000 * cpu / len(batches):.0f}" for part, cpu in parts.items())
+        print(f"  ms of CPU: {each}")
         time.sleep(5)
         begin, spent = time.time(), application.cpu()
         time.sleep(arguments.seconds / 2)
