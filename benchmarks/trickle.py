@@ -5,9 +5,9 @@
                                 [--trigger-interval-ms N]
 
 `sql` counts records by `foreach_batch`; `kafka` copies them to another topic, which is done inside the tasks. CPU is
-that of the driver, its JVM and its Python workers, as a part of one core, and below in ms of each batch by part. Latency
-is at its worst: from the look at the log ends before the last batch, behind which a record may have come, to the commit
-of the batch that has it.
+that of the driver, its JVM and its Python workers, as a part of one core, and below in ms of each batch by part.
+Latency is at its worst: from the look at the log ends before the last batch, behind which a record may have come, to
+the commit of the batch that has it.
 Without an address a Roster broker is started.
 """
 
