@@ -109,6 +109,12 @@ def test_transactions_as_the_console_consumer_shows_them(cluster, read, capsys):
     assert read(name, *committed) == values(0, 1, 2, 6, 7, 8)
     # 12 offsets hold 6 committed records: the last 5 lie further back than 5 offsets.
     assert read(name, *committed, "--last", "5") == values(1, 2, 6, 7, 8)
+    producer.begin_transaction()
+    producer.produce(name, "v9", partition=0)
+    assert producer.flush(30) == 0
+    assert read(name) == values(*range(10))
+    assert read(name, *committed) == values(0, 1, 2, 6, 7, 8), "it does not wait for the end of the open one"
+    producer.abort_transaction(30)
 
 
 def test_lines_for_people(cluster, topic, capsys):
