@@ -22,8 +22,9 @@ class Flusher:
 
     Whatever is appended during one round becomes durable by the next. After a failed sync the contents of the
     disk are unknown, so nothing is acknowledged any more and `on_failure` is called, once. `on_flushed` is called with
-    each flushed log. `check` is called in a thread after each sync; it raises OSError if the files synced are not those
-    of the data directory any more, which counts as a failed sync.
+    each flushed log. `check` is called after each round, and raises OSError if the files synced are not those of the
+    data directory any more, which counts as a failed sync. It is called in the event loop: in a thread its system call
+    would wait for the loop to give up the interpreter's lock.
     """
 
     def __init__(
@@ -73,10 +74,10 @@ class Flusher:
                 points = [(log, point) for log in waiting if (point := log.begin_flush()) is not None]
                 shares = [points[n :: self._threads] for n in range(min(self._threads, len(points)))]
                 results = await asyncio.gather(
-                    *(loop.run_in_executor(self._pool, _sync_all, share, self._check) for share in shares),
+                    *(loop.run_in_executor(self._pool, _sync_all, share) for share in shares),
                     return_exceptions=True,
                 )
-                failure = next((r for r in results if isinstance(r, BaseException)), None)
+                failure = next((r for r in results if isinstance(r, BaseException)), None) or self._moved()
                 if failure is not None:
                     self._fail(waiting, failure)
                     return
@@ -89,6 +90,14 @@ class Flusher:
                             future.set_result(None)
         finally:
             self._round = None
+
+    def _moved(self) -> OSError | None:
+        """Return the error of `check`."""
+        try:
+            self._check()
+        except OSError as error:
+            return error
+        return None
 
     def _fail(self, waiting: dict[PartitionLog, list[asyncio.Future[None]]], failure: BaseException) -> None:
         error = failure if isinstance(failure, OSError) else OSError(str(failure))
@@ -116,11 +125,10 @@ class Flusher:
         self._pool.shutdown(wait=True)
 
 
-def _sync_all(points: list[tuple[PartitionLog, FlushPoint]], check: Callable[[], None]) -> None:
+def _sync_all(points: list[tuple[PartitionLog, FlushPoint]]) -> None:
     for log, point in points:
         try:
             point.sync()
         except OSError:
             if not log.removed:  # deleting a topic takes its files from under the sync
                 raise
-    check()
