@@ -192,7 +192,8 @@ def test_a_sync_of_the_disk_that_fails_acknowledges_neither_generation_nor_assig
         real(fd)
 
     def fails(client: RawClient) -> None:
-        outcome(client, "g", 1)  # the group is loaded
+        create(client, "t")
+        assert outcome(client, "g", 1) == ErrorCode.NONE
         monkeypatch.setattr(open_files, "sync_file", sync_file)
         joined = client.ask(join_request(), 5)
         if joined.error_code == ErrorCode.NONE:
@@ -201,7 +202,7 @@ def test_a_sync_of_the_disk_that_fails_acknowledges_neither_generation_nor_assig
             assert client.ask(request, 3).error_code == ErrorCode.NOT_COORDINATOR
         else:
             assert joined.error_code == ErrorCode.NOT_COORDINATOR
-        assert outcome(client, "g", 1) != ErrorCode.NONE, "nothing is acknowledged any more"
+        assert outcome(client, "g", 2) != ErrorCode.NONE, "nothing is acknowledged any more"
 
     with_broker(tmp_path, fails)
     monkeypatch.undo()
@@ -228,7 +229,8 @@ def test_a_record_that_does_not_fit_on_the_disk_is_refused_and_the_broker_goes_o
         real(*arguments)
 
     def talk(client: RawClient) -> None:
-        outcome(client, "g", 1)
+        create(client, "t")
+        assert outcome(client, "g", 1) == ErrorCode.NONE
         monkeypatch.setattr(coordinator_shell, "append_records", append)
         errors = []
         for _ in range(3):
