@@ -75,7 +75,7 @@ class Feed:
 
     def _run(self) -> None:
         while not self._over.is_set():
-            for _ in range(30):
+            for _ in range(10):
                 self._producer.produce(self._topic, b"%d" % self.sent, partition=self.sent % PARTITIONS)
                 self.sent += 1
             self._producer.poll(0)
@@ -162,6 +162,7 @@ def blows(topics: Topics, tmp_path: Path, restart: Callable[[], object] | None) 
                     applications[victim].send(signal.SIGCONT)
                 elif kind in ("kill", "stop"):
                     applications[victim] = start()
+        until(lambda: check(applications) and shared(topics, group), what="both before they are told to end")
         until(lambda: caught_up(topics, group, topics.ends(topic)), what="the rest")
     finally:
         codes = [application.end() for application in applications]

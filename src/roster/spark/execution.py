@@ -217,8 +217,8 @@ class SparkRunner:
 
 def _task_error(error: Exception) -> FunctionError | ReadError | WriteError | None:
     """Find the task's own error in Spark's, which wraps it in some hundred lines."""
-    pattern = r"roster\.spark\.(?:errors\.(FunctionError)|reader\.(ReadError)|write\.kafka\.WriteError): (.*)"
-    found = re.search(pattern, str(error))
+    kinds = r"spark\.errors\.(FunctionError)|spark\.reader\.(ReadError)|records\.produce\.WriteError"
+    found = re.search(rf"roster\.(?:{kinds}): (.*)", str(error))
     if found is None:
         return None
     text = found[3].strip()
