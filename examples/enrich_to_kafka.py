@@ -1,4 +1,4 @@
-"""Kafka to Kafka: each order with its shop's country, as JSON, at least once.
+"""Kafka to Kafka: each order with its shop's country, as JSON, exactly once for readers of committed records.
 
     python enrich_to_kafka.py BOOTSTRAP [--follow]
 
