@@ -9,8 +9,6 @@ PYTEST_ARGS ?=
 # Leaves out what tests/conftest.py marks; neighbouring tests share a process and its fixtures, and pytest keeps what it compiled.
 UNIT = PYTHONDONTWRITEBYTECODE= HYPOTHESIS_PROFILE=quick $(BIN)/pytest -q --numprocesses auto --dist worksteal \
 	-m "not real and not spark and not process"
-# Two jobs side by side, each with its output in one piece; a failure of one does not end the other.
-SIDE_BY_SIDE = $(MAKE) --no-print-directory --jobs 2 --keep-going $(if $(filter output-sync,$(.FEATURES)),--output-sync=target)
 
 .PHONY: help setup demo cluster unit test test-spark test-without-spark test-spark-oldest coverage check bench docs dist clean
 
@@ -35,8 +33,8 @@ cluster: dist  ## a Spark master and two workers on this machine, with the wheel
 unit: setup  ## tests without JVM, Spark and other processes, few examples, parallel: a minute
 	$(UNIT) $(PYTEST_ARGS)
 
-test: setup  ## all tests: those with Spark beside the others, each with its output at its end
-	@$(SIDE_BY_SIDE) test-spark test-without-spark
+test: setup  ## all tests: those with Spark beside the others
+	$(BIN)/python tests/side_by_side.py spark 'not spark' -- $(PYTEST_ARGS)
 
 test-spark: setup  ## tests that need a JVM with Spark
 	$(BIN)/pytest -m spark $(PYTEST_ARGS)
