@@ -18,13 +18,15 @@ def main() -> None:
     arguments = parser.parse_args()
 
     consumer = KafkaConsumer(
-        "orders",
         bootstrap_servers=arguments.bootstrap,
         group_id="cooperative-kafka-python",
         partition_assignment_strategy=[RosterCooperativeSticky],
         auto_offset_reset="earliest",
         enable_auto_commit=False,
     )
+    # kafka-python may lose a join that new metadata make it repeat: know the topic before joining.
+    consumer.partitions_for_topic("orders")
+    consumer.subscribe(["orders"])
     seen: Counter[str] = Counter()
     quiet = 0
     try:

@@ -15,6 +15,8 @@ import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from tests.real.realparts.kafka_python import KafkaConsumer
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -59,7 +61,7 @@ def produce_with_aiokafka(bootstrap: str, topic: str) -> None:
 
 
 def consume_with_kafka_python(bootstrap: str, topic: str, group: str) -> list[bytes]:
-    consumer = kafka.KafkaConsumer(
+    consumer = KafkaConsumer(
         topic, bootstrap_servers=bootstrap, group_id=group, auto_offset_reset="earliest", enable_auto_commit=False
     )
     got: list[bytes] = []
@@ -159,7 +161,7 @@ def test_kafka_python_confluent_and_aiokafka_share_one_group(broker: Broker) -> 
     deadline = time.monotonic() + SECONDS
 
     def kafka_python() -> None:
-        consumer = kafka.KafkaConsumer(
+        consumer = KafkaConsumer(
             topic,
             bootstrap_servers=broker.bootstrap,
             group_id=group,

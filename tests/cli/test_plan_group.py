@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from itertools import count
 
 import pytest
-from kafka import KafkaConsumer
 from kafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAssignor
 
 from roster.assignors import ASSIGNORS
@@ -31,6 +30,7 @@ from roster.wire.consumer.messages import Subscription, by_topic, encode_subscri
 from roster.wire.consumer.user_data import encode_cooperative_user_data, encode_sticky_user_data
 from roster.wire.messages import JoinGroupRequest, SyncGroupRequest
 from tests.broker.rawclient import RawClient
+from tests.real.realparts.kafka_python import KafkaConsumer
 
 numbers = count()
 

@@ -8,7 +8,6 @@ import time
 
 import pytest
 from aiokafka import AIOKafkaConsumer
-from kafka import KafkaConsumer
 
 from roster.assignors import Assignor
 from roster.client import GroupMember
@@ -16,6 +15,7 @@ from roster.client.errors import ClientError
 from roster.model import Plan
 from roster.plugins import aiokafka as for_aiokafka
 from roster.plugins import kafka_python as for_kafka_python
+from tests.real.realparts.kafka_python import KafkaConsumer
 
 
 class ByName(Assignor):

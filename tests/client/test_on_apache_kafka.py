@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Consumer
-from kafka import KafkaConsumer
 from kafka.coordinator.assignors.range import RangePartitionAssignor
 
 from roster.client import Admin, CommitFenced, GroupMember, OffsetAndMetadata, UnknownTopicError
 from roster.model import TopicPartition
+from tests.real.realparts.kafka_python import KafkaConsumer
 
 PARTITIONS = 8
 View = dict[str, frozenset[int]]

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from aiokafka import AIOKafkaConsumer
-from kafka import KafkaConsumer
 
 from roster.client import Admin, GroupMember
 from roster.model import parse_address
@@ -21,6 +20,7 @@ from roster.wire.consumer.user_data import encode_sticky_user_data
 from roster.wire.messages import JoinGroupRequest, LeaveGroupRequest
 from tests.broker.rawclient import RawClient
 from tests.real.realparts.clients import Member
+from tests.real.realparts.kafka_python import KafkaConsumer
 
 PATIENCE = 90.0
 QUICK = {"session_timeout_ms": 10_000, "heartbeat_interval_ms": 100, "auto_offset_reset": "earliest"}

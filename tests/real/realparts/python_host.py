@@ -125,6 +125,7 @@ class KafkaPython(Consumer):
         from kafka.coordinator.assignors.range import RangePartitionAssignor
         from kafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
         from kafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAssignor
+        from kafka_python import KafkaConsumer  # beside this file, which runs as a program of its own
 
         known = {
             "range": RangePartitionAssignor,
@@ -145,7 +146,7 @@ class KafkaPython(Consumer):
             def on_partitions_lost(self, lost: Iterable[Any]) -> None:
                 member.lost(lost)
 
-        self.consumer = kafka.KafkaConsumer(
+        self.consumer = KafkaConsumer(
             bootstrap_servers=config["bootstrap"],
             group_id=config["group"],
             client_id=config["client_id"],
