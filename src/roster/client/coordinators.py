@@ -27,6 +27,9 @@ from roster.wire.messages import (
 GROUP, TRANSACTION = 0, 1
 """Key types of FindCoordinator."""
 
+FENCE_TIMEOUT_MS = 60_000
+"""Transaction timeout of a producer that takes over an id only to abort its transaction."""
+
 STALE_COORDINATOR = frozenset({ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE})
 RETRIABLE = STALE_COORDINATOR | {
     ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,

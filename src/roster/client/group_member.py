@@ -25,7 +25,7 @@ from roster.client.errors import (
     failure_error,
 )
 from roster.client.loop import LoopThread
-from roster.client.offsets import list_offsets
+from roster.client.offsets import list_offsets, log_offsets
 from roster.client.retry import Retry
 from roster.client.runner import MemberRunner
 from roster.client.types import MemberEvent, Ownership
@@ -323,22 +323,15 @@ class GroupMember:
 
     def beginning_offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         """Return the log start offset of each partition."""
-        return self._edge(partitions, OffsetSpec.EARLIEST)
+        return self._running().call(log_offsets(self._cluster, partitions, OffsetSpec.EARLIEST))
 
     def end_offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         """Return the log end offset of each partition: that of its next record."""
-        return self._edge(partitions, OffsetSpec.LATEST)
+        return self._running().call(log_offsets(self._cluster, partitions, OffsetSpec.LATEST))
 
     def stable_offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         """Return the last stable offset of each partition: behind it are records of open transactions."""
-        return self._edge(partitions, OffsetSpec.LATEST, is_committed=True)
-
-    def _edge(
-        self, partitions: Collection[TopicPartition], time: int, *, is_committed: bool = False
-    ) -> dict[TopicPartition, int]:
-        times = dict.fromkeys(partitions, time)
-        found = self._running().call(list_offsets(self._cluster, times, is_committed=is_committed))
-        return {partition: offset or 0 for partition, offset in found.items()}
+        return self._running().call(log_offsets(self._cluster, partitions, OffsetSpec.LATEST, is_committed=True))
 
     def offsets_for_times(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
         """Return the first offset at or after each time, in ms since the epoch; None where there is no such record."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from roster.client.cluster import PROPAGATION_TIME, Cluster, expect
 from roster.client.coordinators import Coordinators
@@ -63,6 +63,14 @@ async def list_offsets(
             cluster.forget({partition.topic for partition in times if partition not in found})
             await retry.pause_or_fail("listing offsets", cause)
     return found
+
+
+async def log_offsets(
+    cluster: Cluster, partitions: Iterable[TopicPartition], end: int, *, is_committed: bool = False
+) -> dict[TopicPartition, int]:
+    """List the offset at one end of each partition's log, as OffsetSpec names it; `is_committed` as above."""
+    found = await list_offsets(cluster, dict.fromkeys(partitions, end), is_committed=is_committed)
+    return {partition: offset or 0 for partition, offset in found.items()}
 
 
 async def partitions_by_leader(cluster: Cluster, partitions: list[TopicPartition]) -> dict[int, list[TopicPartition]]:

@@ -7,12 +7,11 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable
 
 from roster.client.cluster import Cluster, M, expect
-from roster.client.coordinators import RETRIABLE, STALE_COORDINATOR
+from roster.client.coordinators import FENCE_TIMEOUT_MS, RETRIABLE, STALE_COORDINATOR, TRANSACTION, Coordinators
 from roster.client.errors import BrokerError, UnknownTransactionError
 from roster.client.offsets import partitions_by_leader
 from roster.client.retry import Retry
 from roster.client.types import OpenTransaction, TransactionDescription, TransactionListing
-from roster.member.types import Node
 from roster.model import TopicPartition
 from roster.wire import ErrorCode, Message
 from roster.wire.errors import error_code
@@ -21,8 +20,6 @@ from roster.wire.messages import (
     DescribeProducersResponse,
     DescribeTransactionsRequest,
     DescribeTransactionsResponse,
-    FindCoordinatorRequest,
-    FindCoordinatorResponse,
     InitProducerIdRequest,
     InitProducerIdResponse,
     ListTransactionsRequest,
@@ -31,16 +28,13 @@ from roster.wire.messages import (
     WriteTxnMarkersResponse,
 )
 
-KEY_TYPE_TRANSACTION = 1
-ABORT_TIMEOUT_MS = 60_000
-"""Transaction timeout of the producer that takes over an id to abort its transaction."""
-
 
 class TransactionAdmin:
     """Requests about transactions, to their coordinators and to the leaders of partitions."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
+        self._coordinators = Coordinators(cluster, TRANSACTION)
 
     async def listed(
         self, states: Collection[str] = (), producer_ids: Collection[int] = ()
@@ -64,8 +58,7 @@ class TransactionAdmin:
         request = DescribeTransactionsRequest(transactional_ids=[transactional_id])
         retry = Retry(self._cluster.timeout)
         while True:
-            node = await self._coordinator(transactional_id)
-            response = expect(await self._cluster.request(node, request), DescribeTransactionsResponse)
+            response = expect(await self._coordinators.ask(transactional_id, request), DescribeTransactionsResponse)
             found = response.transaction_states[0]
             code = error_code(found.error_code)
             if code is ErrorCode.NONE:
@@ -74,6 +67,7 @@ class TransactionAdmin:
                 raise UnknownTransactionError(f"no such transactional id: {transactional_id}", code=code)
             if code not in RETRIABLE:
                 raise BrokerError(f"transactional id {transactional_id!r} cannot be described: {code.name}", code=code)
+            self._coordinators.forget(transactional_id)
             await retry.pause_or_fail(f"describing transactional id {transactional_id!r}", code.name)
         return TransactionDescription(
             transactional_id=transactional_id,
@@ -83,7 +77,7 @@ class TransactionAdmin:
             timeout_ms=found.transaction_timeout_ms,
             started_ms=None if found.transaction_start_time_ms < 0 else found.transaction_start_time_ms,
             partitions=[TopicPartition(topic.topic, n) for topic in found.topics for n in sorted(topic.partitions)],
-            coordinator=str(node),
+            coordinator=str(await self._coordinators.coordinator(transactional_id)),
         )
 
     async def open_transactions(self, partitions: Iterable[TopicPartition]) -> list[OpenTransaction]:
@@ -141,16 +135,16 @@ class TransactionAdmin:
     async def abort(self, transactional_id: str) -> None:
         """Abort the open transaction of a transactional id in all its partitions, and fence its producer."""
         await self.describe(transactional_id)  # else it would be created
-        request = InitProducerIdRequest(transactional_id=transactional_id, transaction_timeout_ms=ABORT_TIMEOUT_MS)
+        request = InitProducerIdRequest(transactional_id=transactional_id, transaction_timeout_ms=FENCE_TIMEOUT_MS)
         retry = Retry(self._cluster.timeout)
         while True:
-            node = await self._coordinator(transactional_id)
-            response = expect(await self._cluster.request(node, request), InitProducerIdResponse)
+            response = expect(await self._coordinators.ask(transactional_id, request), InitProducerIdResponse)
             code = error_code(response.error_code)
             if code is ErrorCode.NONE:
                 return
             if code not in RETRIABLE and code is not ErrorCode.CONCURRENT_TRANSACTIONS:
                 raise BrokerError(f"transactional id {transactional_id!r} cannot be aborted: {code.name}", code=code)
+            self._coordinators.forget(transactional_id)
             await retry.pause_or_fail(f"aborting the transaction of {transactional_id!r}", code.name)
 
     async def abort_hanging(self, transaction: OpenTransaction) -> None:
@@ -173,21 +167,6 @@ class TransactionAdmin:
         code = error_code(response.markers[0].topics[0].partitions[0].error_code)
         if code is not ErrorCode.NONE:
             raise BrokerError(f"the transaction in {where} cannot be aborted: {code.name}", code=code)
-
-    async def _coordinator(self, transactional_id: str) -> Node:
-        request = FindCoordinatorRequest(key_type=KEY_TYPE_TRANSACTION, coordinator_keys=[transactional_id])
-        retry = Retry(self._cluster.timeout)
-        while True:
-            response = expect(await self._cluster.request_any(request), FindCoordinatorResponse)
-            found = response.coordinators[0]
-            code = error_code(found.error_code)
-            if code is ErrorCode.NONE:
-                return Node(found.node_id, found.host, found.port)
-            if code not in RETRIABLE:
-                raise BrokerError(
-                    f"no coordinator for {transactional_id!r}: {found.error_message or code.name}", code=code
-                )
-            await retry.pause_or_fail(f"finding the coordinator of {transactional_id!r}", code.name)
 
     async def _until_ready(self, address: tuple[str, int], request: Message, kind: type[M], what: str) -> M:
         retry = Retry(self._cluster.timeout)

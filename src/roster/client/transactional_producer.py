@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from roster.client.cluster import Cluster, M, expect
 from roster.client.connection import SOFTWARE
-from roster.client.coordinators import TRANSACTION, Coordinators
+from roster.client.coordinators import FENCE_TIMEOUT_MS, TRANSACTION, Coordinators
 from roster.client.errors import (
     AuthorizationError,
     ClientError,
@@ -33,6 +33,7 @@ from roster.client.errors import (
 from roster.client.group_admin import GroupAdmin
 from roster.client.loop import LoopThread
 from roster.client.producer_state import Decision, Epoch, Phase, ProducerState, decide
+from roster.client.retry import Retry
 from roster.model import OffsetAndMetadata, TopicPartition
 from roster.security import Security
 from roster.wire import ApiKey, ErrorCode, Message
@@ -56,8 +57,7 @@ TRANSACTION_VERSION = "transaction.version"
 """Feature whose finalized level says which requests a transaction consists of (KIP-890)."""
 _VERSION_2 = 2
 _VERIFIES = 4  # version of AddPartitionsToTxn from which brokers refuse records of no open transaction (Kafka 3.6)
-_FIRST_PAUSE, _MOST_PAUSE = 0.005, 0.5
-_FENCE_TIMEOUT_MS = 60_000
+_FIRST_PAUSE, _MAX_PAUSE = 0.005, 0.5  # a commit follows the last by less than a coordinator needs for its markers
 _ABORT_SECONDS = 5.0
 
 T = TypeVar("T")
@@ -168,7 +168,7 @@ class TransactionalProducer:
         """Abort what is open, and fence all that write under the epoch; if that fails, the next `begin` does it."""
         self._state.forget()
         try:
-            self._call(self._bounded(self._init(), _ABORT_SECONDS))
+            self._call(asyncio.wait_for(self._init(), _ABORT_SECONDS))
         except (ClientError, TimeoutError) as error:
             log.info("transaction of %s not aborted yet: %s", self.transactional_id, error)
 
@@ -258,7 +258,7 @@ class TransactionalProducer:
     async def _fence(self, transactional_id: str) -> bool:
         """Take over the transactional id of another producer, which aborts what it has open."""
         request = InitProducerIdRequest(
-            transactional_id=transactional_id, transaction_timeout_ms=min(self._timeout_ms, _FENCE_TIMEOUT_MS)
+            transactional_id=transactional_id, transaction_timeout_ms=min(self._timeout_ms, FENCE_TIMEOUT_MS)
         )
         try:
             await self._until_done(
@@ -286,8 +286,7 @@ class TransactionalProducer:
         """Send a request until it is done, for at most the request timeout; raise what its error code asks for."""
         assert request.__table__.key is not None  # noqa: S101 - a request
         api = ApiKey(request.__table__.key)
-        clock, pause = asyncio.get_running_loop().time, _FIRST_PAUSE
-        deadline = clock() + self._cluster.timeout
+        retry = Retry(self._cluster.timeout, _FIRST_PAUSE, _MAX_PAUSE)
         while True:
             try:
                 response = expect(await coordinators.ask(key, request, self._state.highest(api)), kind)
@@ -302,10 +301,9 @@ class TransactionalProducer:
                 cause = code.name
             if decision is Decision.FIND:
                 coordinators.forget(key)
-            if clock() + pause > deadline:
+            if retry.is_last:
                 raise RequestTimeoutError(f"transactional id {self.transactional_id!r}: {what}: {cause}")
-            await asyncio.sleep(pause)
-            pause = min(2 * pause, _MOST_PAUSE)
+            await retry.pause()
 
     def _error(
         self, decision: Decision, code: ErrorCode, what: str, partitions: Collection[TopicPartition]
@@ -321,11 +319,6 @@ class TransactionalProducer:
         if decision is Decision.ABORT:
             return TransactionAbortedError(text, code=code)
         return transaction_error(code, self.transactional_id, what)
-
-    @staticmethod
-    async def _bounded(work: Coroutine[Any, Any, T], seconds: float) -> T:
-        async with asyncio.timeout(seconds):
-            return await work
 
 
 def _outcome(api: ApiKey, response: Message) -> tuple[Decision, ErrorCode]:

@@ -60,12 +60,13 @@ class GroupContext:
             self.renew_session(member)
             self.complete_sync(member, error)
 
-    def complete_sync(self, member: Member, error: ErrorCode = ErrorCode.NONE) -> None:
-        """Answer the member's parked SyncGroup, if any, with its assignment or an error."""
+    def complete_sync(self, member: Member, error: ErrorCode = ErrorCode.NONE, explanation: bytes = b"") -> None:
+        """Answer the member's parked SyncGroup, if any, with its assignment, or an error and what explains it."""
         if member.parked_sync is None:
             return
         token, member.parked_sync = member.parked_sync, None
-        response = SyncGroupResponse(error_code=error) if error else sync_response(self.group, member)
+        failed = SyncGroupResponse(error_code=error, assignment=explanation)
+        response = failed if error else sync_response(self.group, member)
         self.rt.replies.append(Reply(token, response))
 
     def remove_member(self, member: Member) -> None:

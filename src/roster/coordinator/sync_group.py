@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from roster.coordinator.events import Reply, RequestReceived
+from roster.coordinator.events import RequestReceived
 from roster.coordinator.group import Group
 from roster.coordinator.group_context import GroupContext, sync_response
 from roster.coordinator.rebalance import maybe_prepare_rebalance_or_complete_join, reset_assignments
@@ -70,9 +70,7 @@ def fail_assignment(ctx: GroupContext, explanation: bytes) -> None:
     for member in ctx.group.members.values():
         if member.parked_sync is not None:
             ctx.renew_session(member)
-            token, member.parked_sync = member.parked_sync, None
-            response = SyncGroupResponse(error_code=ErrorCode.UNKNOWN_SERVER_ERROR, assignment=explanation)
-            ctx.rt.replies.append(Reply(token, response))
+            ctx.complete_sync(member, ErrorCode.UNKNOWN_SERVER_ERROR, explanation)
     maybe_prepare_rebalance_or_complete_join(ctx)
 
 

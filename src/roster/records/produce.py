@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import random
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -49,8 +49,8 @@ class KafkaWriter:
 
     `topic` None: a column `topic` names it. With `keep_timestamps` the column `timestamp` is the records' time, else
     it is the time of writing. `timeout` is how many seconds may pass without an acknowledgement. Rows without a key go
-    to another partition after `sticky_bytes` (None: `batch_bytes`). `identity` and `sequences` are those of a producer
-    that the driver has opened; None: each worker asks for an id of its own.
+    to another partition after `sticky_bytes` (None: `batch_bytes`). `identity` is that of a producer that
+    the driver has opened, whose sequence numbers start at 0; None: each worker asks for an id of its own.
     """
 
     bootstrap: tuple[Address, ...]
@@ -66,7 +66,6 @@ class KafkaWriter:
     keep_timestamps: bool = False
     security: Security = PLAINTEXT
     identity: ProducerIdentity | None = None
-    sequences: Mapping[Key, int] = field(default_factory=dict)
     compiled: Compiled | None = field(default=None, repr=False)
 
     def open(self, on_wait: Callable[[], None] | None = None) -> KafkaOutput:
@@ -108,7 +107,7 @@ class KafkaOutput:
             session.cluster,
             ProduceSettings(writer.request_bytes, int(writer.request_timeout * 1000)),
             writer.identity or session.identity,
-            writer.sequences if writer.identity else session.sequences,
+            {} if writer.identity else session.sequences,
         )
         self._encoders: dict[str, Encoder] = {}
         self._held: list[pa.RecordBatch] = []

@@ -8,7 +8,6 @@ transaction. Rows of stage 1 hold batches of about a megabyte, so that a shuffle
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -17,7 +16,7 @@ import pyarrow as pa
 
 from roster.records.produce import KafkaWriter, TransactionLostError, WriteError
 from roster.records.staging import StagedBatch, StagingWriter
-from roster.spark.write.task import RESULT, RowFunction, results_of
+from roster.spark.write.task import RESULT, RowFunction, result_row, results_of
 from roster.wire.columns.writer import Body
 from roster.wire.compression import Compression
 
@@ -98,7 +97,7 @@ class WriteBatches:
         context = TaskContext.get()
         stage, attempt = (0, 0) if context is None else (context.stageId(), context.attemptNumber())
         if attempt > 0:
-            yield _result(Written(stage, problem=f"attempt {attempt} of a writing task", is_lost=True))
+            yield result_row(Written(stage, problem=f"attempt {attempt} of a writing task", is_lost=True))
             return
         output, size = self.writer.open(), 0
         try:
@@ -115,7 +114,7 @@ class WriteBatches:
         except BaseException:
             output.abort()
             raise
-        yield _result(written)
+        yield result_row(written)
 
 
 def write_exchanged(staged: DataFrame, writer: KafkaWriter) -> list[Written]:
@@ -157,7 +156,3 @@ def _row(batch: StagedBatch, task: int, number: int) -> pa.RecordBatch:
 def _body(row: dict[str, Any]) -> Body:
     times = row["base_timestamp"], row["max_timestamp"]
     return Body(row["records"], row["data"], Compression(row["compression"]), *times)
-
-
-def _result(written: Written) -> pa.RecordBatch:
-    return pa.RecordBatch.from_pydict({"result": pa.array([pickle.dumps(written)], pa.binary())})

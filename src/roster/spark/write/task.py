@@ -55,8 +55,7 @@ class WriteTask:
 
     def __call__(self, rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Write all rows; yield one record batch of `RESULT`."""
-        result = pickle.dumps(written(self._writer, rows))
-        yield pa.RecordBatch.from_pydict({"result": pa.array([result], pa.binary())})
+        yield result_row(written(self._writer, rows))
 
 
 class ReadWriteTask:
@@ -83,6 +82,11 @@ def written(writer: TaskWriter, rows: Iterator[pa.RecordBatch]) -> Any:
     except BaseException:
         output.abort()
         raise
+
+
+def result_row(result: Any) -> pa.RecordBatch:
+    """Return the row of `RESULT` that a task returns."""
+    return pa.RecordBatch.from_pydict({"result": pa.array([pickle.dumps(result)], pa.binary())})
 
 
 def results_of(rows: Sequence[Any]) -> list[Any]:
