@@ -5,12 +5,13 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 OLDEST := .venv-oldest
 CLUSTER := .venv-cluster
+READER := .venv-table-reader
 PYTEST_ARGS ?=
 # Leaves out what tests/conftest.py marks; neighbouring tests share a process and its fixtures, and pytest keeps what it compiled.
 UNIT = PYTHONDONTWRITEBYTECODE= HYPOTHESIS_PROFILE=quick $(BIN)/pytest -q --numprocesses auto --dist worksteal \
 	-m "not real and not spark and not process"
 
-.PHONY: help setup demo cluster unit test test-spark test-without-spark test-spark-oldest coverage check bench docs dist clean
+.PHONY: help setup demo cluster unit test test-spark test-without-spark test-spark-oldest test-table-readers coverage check bench docs dist clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -50,6 +51,15 @@ $(OLDEST)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(OLDEST)
 	grep -v -E '^(pyspark|py4j)==' constraints.txt >$(OLDEST)/constraints.txt
 	$(OLDEST)/bin/pip install --quiet --constraint $(OLDEST)/constraints.txt --editable '.[spark,test]' 'pyspark==4.0.*'
+	touch $@
+
+test-table-readers: setup $(READER)/.installed  ## Spark 4.1 as a reader of Delta and Iceberg tables while Roster writes: minutes
+	ROSTER_TABLE_READER=$(CURDIR)/$(READER) $(BIN)/pytest $(PYTEST_ARGS) tests/spark/test_tables_read_by_spark.py
+
+$(READER)/.installed: tests/spark/table_reader/pom.xml
+	$(PYTHON) -m venv $(READER)
+	$(READER)/bin/pip install --quiet 'pyspark==4.1.*'
+	mvn --batch-mode --quiet --file $< dependency:copy-dependencies -DoutputDirectory=$(CURDIR)/$(READER)/jars -DincludeScope=runtime
 	touch $@
 
 coverage: setup  ## `make unit` with the lines and branches it leaves out, also in htmlcov/
