@@ -93,10 +93,21 @@ def test_a_state_that_other_aggregates_wrote_is_refused(tmp_path):
     with LmdbStore(tmp_path) as store:
         update = aggregate(table([("N1", 1, 1, 1.0)]), store, ["tail"], {"n": Aggregate(Kind.COUNT, "tail")})
         store.commit(*(update.changes[name].to_pylist() for name in ("key", "value")), Position(1))
-        with pytest.raises(
-            StateError, match=r"values have 9 bytes where flights, .* have 54: other aggregates wrote them"
-        ):
-            aggregate(table([("N1", 1, 1, 1.0)]), store, ["tail"], AGGREGATES)
+        for others in (AGGREGATES, {"n": Aggregate(Kind.SUM, "delay")}, {"m": Aggregate(Kind.COUNT, "tail")}):
+            with pytest.raises(StateError, match=r"not of the keys and aggregates .* as they are now: others wrote"):
+                aggregate(table([("N1", 1, 1, 1.0)]), store, ["tail"], others)
+
+
+def test_aggregates_are_written_as_in_sql(tmp_path):
+    parsed = {text: Aggregate.parse(text) for text in ("count(*)", " SUM( delay )", "min(delay)", "max(delay)")}
+    with LmdbStore(tmp_path) as store:
+        results = aggregate(
+            table([("N1", 1, 5, None), ("N1", 1, None, None), ("N1", 1, -2, None)]), store, ["tail"], parsed
+        )
+    assert results.results.to_pylist() == [dict(zip(["tail", *parsed], ["N1", 3, 3, -2, 5], strict=True))]
+    for text in ("avg(delay)", "sum(*)", "delay", "sum()"):
+        with pytest.raises(StateError, match="is none of"):
+            Aggregate.parse(text)
 
 
 @pytest.mark.parametrize(("before", "batch"), [([0], [2**62, 2**62]), ([2**62], [2**62]), ([-(2**62)], [-(2**62)])])

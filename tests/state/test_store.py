@@ -44,7 +44,7 @@ actions = st.one_of(
     st.tuples(st.just("commit"), changes, positions),
     st.tuples(st.just("stage"), changes, positions),
     st.tuples(st.just("settle"), st.booleans(), st.none()),
-    st.tuples(st.sampled_from(["reopen", "compact", "drop"]), st.none(), st.none()),
+    st.tuples(st.sampled_from(["reopen", "compact", "clear"]), st.none(), st.none()),
 )
 
 
@@ -69,17 +69,17 @@ def test_a_store_is_a_sorted_dictionary_with_a_position(tmp_path_factory, script
             put(model, what)
             position = at
         elif action == "stage" and pending is None:
-            store.stage(Pending(7, 3, list(what), list(what.values()), at))
+            store.stage(Pending("a", list(what), list(what.values()), at))
             pending = what, at
         elif action == "settle":
-            assert store.settle(7, 3, committed=what) == (what and pending is not None)
+            assert store.settle("a" if what else "b") == (what and pending is not None)
             if what and pending is not None:
                 put(model, pending[0])
                 position = pending[1]
             pending = None
-        elif action == "drop":
-            store.drop_pending()
-            pending = None
+        elif action == "clear":
+            store.clear()
+            model, position, pending = {}, Position(), None
         elif action == "compact":
             store.compact()
         elif action == "reopen":
@@ -97,18 +97,19 @@ def test_a_store_is_a_sorted_dictionary_with_a_position(tmp_path_factory, script
         assert (snapshot.pending() is None) == (pending is None)
 
 
-def test_a_pending_batch_is_of_one_transaction(tmp_path):
+def test_a_pending_batch_counts_only_under_its_token(tmp_path):
     with LmdbStore(tmp_path) as store:
-        store.stage(Pending(7, 3, [b"k"], [b"v"], Position(9)))
+        store.stage(Pending("a", [b"k"], [b"v"], Position(9)))
         with pytest.raises(PendingError, match="settle the pending batch before the next one"):
-            store.stage(Pending(7, 4, [b"k"], [b"w"], Position(10)))
-        with pytest.raises(PendingError, match="is of producer 7 epoch 3, not of 7 epoch 4"):
-            store.settle(7, 4, committed=True)
+            store.stage(Pending("b", [b"k"], [b"w"], Position(10)))
+        assert not store.settle("b")
         assert store.multi_get([b"k"]) == [None]
+        store.stage(Pending("c", [b"k"], [b"w"], Position(10)))
     with LmdbStore(tmp_path) as store:
-        assert (store.pending().producer_id, store.pending().producer_epoch) == (7, 3)
-        assert store.settle(7, 3, committed=True)
-        assert (store.multi_get([b"k"]), store.position()) == ([b"v"], Position(9))
+        assert store.pending().token == "c"
+        assert store.settle("c", Position(12))
+        assert (store.multi_get([b"k"]), store.position()) == ([b"w"], Position(12))
+        assert not store.settle("c")
 
 
 def worker(path, commits=10**9, limit=0):

@@ -125,6 +125,8 @@ class Progress:
     Where both commits are one Kafka transaction: plan, work, transaction (its end)."""
     dead_letters: int = 0
     """Records among `rows` that went to the dead-letter topic."""
+    restored: int = 0
+    """Changelog records that tasks applied to their stores before they worked on the batch."""
 
     @property
     def rows_per_second(self) -> float:

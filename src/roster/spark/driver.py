@@ -38,12 +38,14 @@ _GIVE_UP = 10.0  # seconds for which a stopping pipeline retries the commit of i
 class Outcome:
     """Result of a batch that is not committed.
 
-    What `Sink.write` returned, the number of records read, and of those in the dead-letter topic.
+    What `Sink.write` returned, the number of records read, of those in the dead-letter topic, and of changelog records
+    restored.
     """
 
     staged: Any
     rows: int
     dead_letters: int = 0
+    restored: int = 0
 
 
 class Runner(Protocol):
@@ -208,7 +210,8 @@ class DriverLoop:
         self._batch_started = timer.begun
         chosen = self._suspects.choose(frozenset(available))
         ranges = planner.limit({p: span for p, span in available.items() if p in chosen}, self._size.limit)
-        tasks = planner.tasks(ranges, self._options.tasks or self._runner.cores, self._options.min_offsets_per_task)
+        deal = planner.whole if self._sink.whole_partitions else planner.tasks
+        tasks = deal(ranges, self._options.tasks or self._runner.cores, self._options.min_offsets_per_task)
         batch = Batch(self.batches, self._owner(ownership), ranges)
         timer.lap("plan")
         outcome = self._work(batch, tasks)
@@ -234,6 +237,7 @@ class DriverLoop:
                 duration_ms=timer.duration_ms,
                 rows=outcome.rows,
                 dead_letters=outcome.dead_letters,
+                restored=outcome.restored,
                 ranges=ranges,
                 lag={p: max(ends[p] - position, 0) for p, position in self._positions.items() if p in ends},
                 tasks=len(tasks),

@@ -6,8 +6,8 @@ import contextlib
 import logging
 import re
 import uuid
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Protocol
 
 import pyarrow as pa
 from py4j.protocol import Py4JError
@@ -26,10 +26,21 @@ from roster.spark.reader import Counts, ReaderConfig, ReadError, ReadTask
 from roster.spark.sinks.base import Sink
 from roster.spark.streaming_only import WAY_OUT, checked
 from roster.spark.write.task import FrameWriter, ReadWriteTask, TaskWriter
+from roster.state.store import StateError
 
 log = logging.getLogger(__name__)
 
 _JOB_PROPERTIES = ("spark.jobGroup.id", "spark.job.description", "spark.job.interruptOnCancel")
+
+
+class Reading(Protocol):
+    """What makes rows inside the tasks: all rows of the tasks with these numbers, given as such or as Spark's rows."""
+
+    def read(self, tasks: Iterable[int]) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of the tasks with these numbers."""
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of the tasks that the rows of `batches` name."""
 
 
 class _ByTask(AccumulatorParam[dict[int, Any]]):
@@ -159,14 +170,18 @@ class SparkRunner:
 
         As an RDD job: without rows for the JVM, a DataFrame's analysis and planning cost more than a small batch.
         """
-        read = ReadTask(self._config, tasks, self._function, self._counted, self._failed).read
+        read = self._reading(tasks).read
         numbers = self._context.parallelize(range(len(tasks)), len(tasks))
         return numbers.mapPartitions(ReadWriteTask(writer, read)).collect()
 
     def _rows(self, writer: FrameWriter, tasks: Sequence[Sequence[Split]]) -> DataFrame:
         """Return the rows that the tasks make for a further stage."""
-        work: Any = writer.task(ReadTask(self._config, tasks, self._function, self._counted, self._failed))
+        work: Any = writer.task(self._reading(tasks))
         return self._spark.range(0, len(tasks), 1, len(tasks)).mapInArrow(work, writer.rows)
+
+    def _reading(self, tasks: Sequence[Sequence[Split]]) -> Reading:
+        """Return what makes rows inside the tasks."""
+        return ReadTask(self._config, tasks, self._function, self._counted, self._failed)
 
     def _function_error(self) -> FunctionError:
         problem, details = min(self._failed.value.items())[1]
@@ -215,15 +230,19 @@ class SparkRunner:
         return result
 
 
-def _task_error(error: Exception) -> FunctionError | ReadError | WriteError | None:
+def _task_error(error: Exception) -> FunctionError | ReadError | StateError | WriteError | None:
     """Find the task's own error in Spark's, which wraps it in some hundred lines."""
-    kinds = r"spark\.errors\.(FunctionError)|spark\.reader\.(ReadError)|records\.produce\.WriteError"
+    kinds = (
+        r"spark\.errors\.(FunctionError)|spark\.reader\.(ReadError)|state\.store\.(\w+)|records\.produce\.WriteError"
+    )
     found = re.search(rf"roster\.(?:{kinds}): (.*)", str(error))
     if found is None:
         return None
-    text = found[3].strip()
+    text = found[4].strip()
     if found[1]:
         return FunctionError(text.removeprefix("map_arrow: "))
+    if found[3]:
+        return StateError(text)
     return ReadError(text) if found[2] else WriteError(text)
 
 

@@ -74,6 +74,7 @@ class Options:
     capacity: int | None = None
     """Number of plain members that the application counts for; None: the tasks that Spark runs at once."""
     dead_letter_topic: str | None = None
+    state_dir: str | None = None
     security: Security = PLAINTEXT
     reader_options: Mapping[str, str | int | bool] = field(default_factory=dict, repr=False)
 
@@ -98,6 +99,10 @@ class Options:
         except ConfigError as error:
             raise PipelineError(str(error), field=error.option) from None
         self._check_dead_letter_topic()
+        if self.state_dir is not None and (not isinstance(self.state_dir, str) or not self.state_dir.startswith("/")):
+            raise PipelineError(
+                f"{shown(self.state_dir)} is no absolute path", field="state_dir", fix="For example '/var/lib/roster'"
+            )
         parse_reader_options(self.reader_options)
 
     def _check_dead_letter_topic(self) -> None:

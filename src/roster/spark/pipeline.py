@@ -14,6 +14,7 @@ from pyspark import InheritableThread
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
+from roster._errors import RosterError
 from roster.assignors import Assignor, as_tuple
 from roster.client import DEFAULT_ASSIGNORS, Admin, UnknownTopicError, UnreachableError
 from roster.model import parse_addresses
@@ -41,6 +42,8 @@ from roster.spark.run import Run, client_id_of
 from roster.spark.signals import stopping
 from roster.spark.sinks.base import Sink, Source
 from roster.spark.sinks.foreach import ForeachBatch
+from roster.spark.state.runner import Stateful, StatefulRunner, check_options
+from roster.spark.state.sink import StateSink, check_sink
 
 
 class Pipeline:
@@ -77,6 +80,7 @@ class Pipeline:
         start_timeout_ms: int = 60_000,
         max_batch_ms: int = 300_000,
         dead_letter_topic: str | None = None,
+        state_dir: str | None = None,
         assignors: str | Assignor | Sequence[str | Assignor] = DEFAULT_ASSIGNORS,
         session_timeout_ms: int = 45_000,
         heartbeat_interval_ms: int = 1_000,
@@ -124,6 +128,8 @@ class Pipeline:
                 (as with a consumer's max.poll.interval.ms) until Spark has a slot again.
             dead_letter_topic: topic for records that the `map_arrow` function raises at, with headers that name source
                 and error as in Kafka Connect; at least once. None: such a record ends the run.
+            state_dir: directory on each executor's local disk for the stores of a stateful pipeline; None:
+                `roster-state` in that of temporary files.
             assignors: assignors that the group may use, most wanted first, by name or, with options, as an Assignor:
                 lag_cooperative_sticky(LagOptions(max_skew=0.5)) of roster.assignors.
             session_timeout_ms: ms without a heartbeat after which the coordinator removes the member.
@@ -167,6 +173,7 @@ class Pipeline:
             start_timeout_ms=start_timeout_ms,
             max_batch_ms=max_batch_ms,
             dead_letter_topic=dead_letter_topic,
+            state_dir=state_dir,
             assignors=as_tuple(assignors),
             session_timeout_ms=session_timeout_ms,
             heartbeat_interval_ms=heartbeat_interval_ms,
@@ -187,6 +194,7 @@ class Pipeline:
         self._schema: str | StructType | None = None
         self._transform: Callable[[DataFrame], DataFrame] | None = None
         self._sink: Sink | None = None
+        self._stateful: Stateful | None = None
         self._log_level = level_of(log)
         self._lock = threading.Lock()
         self._status = "new"
@@ -229,6 +237,42 @@ class Pipeline:
         _check_callable(function, "transform")
         before = self._transform
         self._transform = function if before is None else lambda df: function(before(df))
+        return self
+
+    def aggregate(self, keys: str | Sequence[str], aggregates: Mapping[str, str], *, store: str = "aggregates") -> Self:
+        """Keep aggregates of each key over all records, and send each batch's changed ones to the sink.
+
+        Columns are those of Kafka records or of `map_arrow`. **A key's records must be in one partition of the topic**,
+        as a producer puts them that uses it as the record's key: each partition has a state of its own.
+
+        The sink is a `KafkaSink` in the same cluster. Its records are running updates: for each key of a batch one with
+        the key's text (of several columns a JSON array) as record key and key columns and results as a JSON object.
+        State, results and offsets are one transaction, exactly once for readers with isolation.level=read_committed.
+        The state's truth is the compacted topic `<group>-<store>-changelog`, made at the first start with as many
+        partitions as the source; `state_dir` on the executors holds copies.
+
+        Args:
+            keys: one column or several: integers, text, bytes, booleans, dates, times.
+            aggregates: by the result's name: count(*), or count, sum, min or max of a column, as in
+                {"flights": "count(*)", "worst": "max(delay)"}.
+            store: the store's name; another one begins without state.
+
+        Raises:
+            PipelineError: the pipeline is stateful already, or an argument is wrong. The run fails with it for columns
+                that are not there, more than one topic, another sink, and a changelog that is missing or does not fit.
+
+        """
+        if self._stateful is not None:
+            raise PipelineError("given twice", field="aggregate", fix="Use one stateful operator per pipeline")
+        columns = (keys,) if isinstance(keys, str) else tuple(keys)
+        try:
+            import roster.state.lmdb_store  # noqa: F401, PLC0415 - here, if its extra is not installed
+            from roster.state.aggregate import Aggregate, Aggregation  # noqa: PLC0415
+
+            parsed = {name: Aggregate.parse(text) for name, text in aggregates.items()}
+        except RosterError as error:
+            raise PipelineError(str(error), field="aggregate") from None
+        self._stateful = Stateful(Aggregation(columns, parsed), columns, store)
         return self
 
     def write(self, sink: Sink) -> Self:
@@ -382,6 +426,12 @@ class Pipeline:
                 self._last_progress, self._run_now = self.last_progress, None
                 self._active = False
 
+    def _runner(self, config: ReaderConfig, sink: Sink) -> SparkRunner:
+        if self._stateful is None or not isinstance(sink, StateSink):
+            return SparkRunner(self._spark, config, self._function, self._schema, self._transform)
+        directory = self._options.state_dir
+        return StatefulRunner(self._spark, config, self._function, self._schema, self._stateful, sink, directory)
+
     def _check_dead_letters(self) -> None:
         options = self._options
         if options.dead_letter_topic is None:
@@ -437,8 +487,11 @@ class Pipeline:
             dead_letters=self._dead_letter_writer(client_id),
             compiled=compiled(),
         )
-        runner = SparkRunner(self._spark, config, self._function, self._schema, self._transform)
+        if self._stateful is not None:
+            check_options(options, has_transform=self._transform is not None)
+            sink = StateSink(check_sink(sink), options, self._stateful.store)
         sink.open(self._spark, options.group)
+        runner = self._runner(config, sink)
         run = Run(options, runner, sink, self._membership, reporter, self._on_progress)
         with contextlib.closing(sink):
             sink.bind(

@@ -108,6 +108,13 @@ _OWN = [
         "topic for records that the function of `map_arrow` raises at, which then do not end the run; None: they do",
         None,
     ),
+    Option(
+        "state_dir",
+        "str",
+        "directory on each executor's local disk for the stores of a stateful pipeline; None: `roster-state` in that "
+        "of temporary files",
+        None,
+    ),
 ]
 
 _GROUP = {

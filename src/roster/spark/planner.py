@@ -54,3 +54,20 @@ def tasks(ranges: Mapping[TopicPartition, Range], cores: int, least: int = 1) ->
             at += end - start
             start = end
     return [tuple(splits) for splits in plan if splits]
+
+
+def whole(ranges: Mapping[TopicPartition, Range], cores: int, least: int = 1) -> list[tuple[Split, ...]]:
+    """Deal ranges to tasks as `tasks` does, each partition's in one piece: the largest ones first, to the least loaded.
+
+    Sizes of tasks differ by the largest range at most.
+    """
+    spans = sorted(((p, span) for p, span in ranges.items() if span.size > 0), key=lambda each: (-each[1].size, each))
+    total = sum(span.size for _, span in spans)
+    count = max(1, min(cores, len(spans), total // max(least, 1)))
+    plan: list[list[Split]] = [[] for _ in range(count)]
+    loads = [0] * count
+    for partition, span in spans:
+        lightest = loads.index(min(loads))
+        plan[lightest].append(Split(partition.topic, partition.partition, span.start, span.end))
+        loads[lightest] += span.size
+    return [tuple(splits) for splits in plan if splits]

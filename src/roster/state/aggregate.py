@@ -1,11 +1,13 @@
 """Aggregates of each key kept in a store: one batch's rows in, the keys' new results and changes out, all by columns.
 
-Time goes into reading and writing the store; no Python runs for a row. The state of a key is one fixed-width row: for
-each aggregate a byte that says whether there is a value, and eight bytes of it.
+Time goes into reading and writing the store; no Python runs for a row. The state of a key is one fixed-width row: four
+bytes that name the aggregates, then for each a byte that says whether there is a value, and eight bytes of it.
 """
 
 from __future__ import annotations
 
+import re
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -28,12 +30,26 @@ class Kind(Enum):
     MIN = "min"
 
 
+ALL_ROWS = "*"
+"""In place of a column's name in a count: all rows."""
+
+_WRITTEN = re.compile(r"\s*(count|sum|min|max)\s*\(\s*(.+?)\s*\)\s*", re.IGNORECASE)
+
+
 @dataclass(frozen=True, slots=True)
 class Aggregate:
     """An aggregate of a column: count of the rows where it is not null, sum, largest or least value of these."""
 
     kind: Kind
     column: str
+
+    @classmethod
+    def parse(cls, text: str) -> Aggregate:
+        """Read `sum(delay)` or `count(*)`, as SQL writes them. Raises StateError that quotes the text."""
+        found = _WRITTEN.fullmatch(text)
+        if found is None or (found[2] == ALL_ROWS and found[1].lower() != "count"):
+            raise StateError(f"aggregates: {text!r} is none of count(*), count(column), sum, min and max of a column")
+        return cls(Kind(found[1].lower()), found[2])
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +91,7 @@ class _Layout:
 
     aggregates: Mapping[str, Aggregate]
     row: np.dtype[Any]
+    fingerprint: int
 
     @classmethod
     def of(cls, table: pa.Table, keys: Sequence[str], aggregates: Mapping[str, Aggregate]) -> _Layout:
@@ -82,30 +99,40 @@ class _Layout:
             raise StateError("aggregates: name at least one")
         if doubled := sorted(set(aggregates).intersection(keys)):
             raise StateError(f"aggregate {doubled[0]!r}: a key column has this name too")
-        fields: list[tuple[str, str]] = []
+        fields: list[tuple[str, str]] = [(_FINGERPRINT, "<u4")]
+        text = [f"key {key}" for key in keys]
         for name, each in aggregates.items():
-            if each.column not in table.column_names:
+            if each.column not in table.column_names and each.column != ALL_ROWS:
                 raise StateError(f"aggregate {name!r}: no column {each.column!r} among {', '.join(table.column_names)}")
-            fields += [(_has(name), "?"), (name, _number(name, each, table.schema.field(each.column).type))]
-        return cls(aggregates, np.dtype(fields))
+            kind = None if each.column == ALL_ROWS else table.schema.field(each.column).type
+            number = _number(name, each, kind)
+            fields += [(_has(name), "?"), (name, number)]
+            text.append(f"{name} {each.kind.value} {each.column} {number}")
+        return cls(aggregates, np.dtype(fields), zlib.crc32("\n".join(text).encode()))
 
     def decode(self, values: Sequence[bytes | None]) -> npt.NDArray[Any]:
         """Return the rows of the state, zero where there is none."""
         size = self.row.itemsize
-        for value in values:
-            if value is not None and len(value) != size:
-                raise StateError(
-                    f"the store's values have {len(value)} bytes where {', '.join(self.aggregates)} have {size}: "
-                    "other aggregates wrote them; use another store name"
-                )
-        nothing = bytes(size)
-        return np.frombuffer(b"".join(nothing if value is None else value for value in values), self.row)
+        nothing = self.fingerprint.to_bytes(4, "little") + bytes(size - 4)
+        whole = [nothing if value is None else value for value in values]
+        fits = all(len(value) == size for value in whole)
+        rows = np.frombuffer(b"".join(whole), self.row) if fits else np.zeros(1, self.row)
+        if not fits or (rows[_FINGERPRINT] != self.fingerprint).any():
+            raise StateError(
+                f"the store's values are not of the keys and aggregates {', '.join(self.aggregates)} as they are now: "
+                "others wrote them; use another store name or another group"
+            )
+        return rows
 
     def encode(self, rows: npt.NDArray[Any]) -> list[bytes]:
         """Return the bytes of each row."""
+        rows[_FINGERPRINT] = self.fingerprint
         # A void type keeps the zero bytes at the end, which a bytes type would strip.
         encoded: list[bytes] = rows.view(f"V{self.row.itemsize}").tolist()
         return encoded
+
+
+_FINGERPRINT = "fingerprint of keys and aggregates"
 
 
 def _has(name: str) -> str:
@@ -131,7 +158,7 @@ def _grouped(table: pa.Table, keys: Sequence[str], layout: _Layout) -> pa.Table:
     names: list[str] = []
     for name, each in layout.aggregates.items():
         source = f"{len(numbers)} {name}"
-        column = table[each.column]
+        column = _ones(len(table)) if each.column == ALL_ROWS else table[each.column]
         if each.kind is not Kind.COUNT:
             column = column.cast(pa.float64() if layout.row[name] == "<f8" else pa.int64())
         numbers[source] = column
@@ -147,6 +174,10 @@ def _grouped(table: pa.Table, keys: Sequence[str], layout: _Layout) -> pa.Table:
         if name.startswith("float ") and name not in layout.aggregates:
             _check_sum(name.removeprefix("float "), np.nan_to_num(sums.to_numpy()))
     return pa.table({key: grouped[key] for key in keys} | {name: by_name[name] for name in layout.aggregates})
+
+
+def _ones(rows: int) -> Any:
+    return pa.chunked_array([pa.array(np.ones(rows, np.int8))])
 
 
 def _merge(kind: Kind, name: str, column: Any, old: npt.NDArray[Any], new: npt.NDArray[Any]) -> None:
@@ -168,3 +199,15 @@ def _check_sum(name: str, sums: npt.NDArray[np.float64]) -> None:
     # Floats are exact to a part in 2^52, so what is this near to the limit counts as beyond it.
     if (np.abs(sums) >= 2.0**63 - 2.0**12).any():
         raise StateError(f"aggregate {name!r}: a sum is beyond int64; cast its column to float64")
+
+
+@dataclass(frozen=True, slots=True)
+class Aggregation:
+    """Running aggregates of each key: the operator of `aggregate`, fit for pickle. Raises as `aggregate` does."""
+
+    keys: tuple[str, ...]
+    aggregates: Mapping[str, Aggregate]
+
+    def __call__(self, table: pa.Table, store: Store | Snapshot) -> Update:
+        """Return the results and changes of a batch's rows."""
+        return aggregate(table, store, self.keys, self.aggregates)

@@ -237,32 +237,30 @@ class LmdbStore:
                 raise PendingError(f"store {self._files.path}: settle the pending batch before the next one")
             transaction.put(_PENDING, pending.encode(), db=self._meta)
 
-    def settle(self, producer_id: int, producer_epoch: int, *, committed: bool) -> bool:
-        """Apply the pending batch if its transaction was committed, drop it if it was aborted; True if applied.
+    def settle(self, token: str | None, position: Position | None = None) -> bool:
+        """Apply the pending batch if `token` names it, else drop it; True if applied.
 
-        Does nothing if no batch is pending. Raises PendingError if it belongs to another producer or epoch: how that
-        transaction ended is for its own outcome to say, or `drop_pending` and the changelog.
+        A batch that is dropped though it was committed is restored from the changelog. position: what the store's is
+        with the batch; None: the one that was staged.
         """
+        with self.snapshot() as snapshot:
+            pending = snapshot.pending()
+        if pending is None:
+            return False
+        is_committed = pending.token == token
         with self._writing() as transaction:
-            data = transaction.get(_PENDING, db=self._meta)
-            if data is None:
-                return False
-            pending = Pending.decode(data)
-            if (pending.producer_id, pending.producer_epoch) != (producer_id, producer_epoch):
-                raise PendingError(
-                    f"store {self._files.path}: the pending batch is of producer {pending.producer_id} epoch"
-                    f" {pending.producer_epoch}, not of {producer_id} epoch {producer_epoch}"
-                )
             transaction.delete(_PENDING, db=self._meta)
-            if committed:
+            if is_committed:
                 self._put(transaction, pending.keys, pending.values)
-                transaction.put(_POSITION, pending.position.encode(), db=self._meta)
-            return committed
+                reached = pending.position if position is None else position
+                transaction.put(_POSITION, reached.encode(), db=self._meta)
+        return is_committed
 
-    def drop_pending(self) -> None:
-        """Forget the pending batch; if it was committed, the changelog has its entries."""
+    def clear(self) -> None:
+        """Remove all values, the pending batch and the position: the store is as a new one."""
         with self._writing() as transaction:
-            transaction.delete(_PENDING, db=self._meta)
+            transaction.drop(self._values, delete=False)
+            transaction.drop(self._meta, delete=False)
 
     def wasted(self) -> float:
         """Return the size of the file as a multiple of what is live in it."""

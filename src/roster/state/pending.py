@@ -10,19 +10,18 @@ import pyarrow as pa
 
 from roster.state.store import Position, Value
 
-_PRODUCER_ID, _PRODUCER_EPOCH, _POSITION = b"producer_id", b"producer_epoch", b"position"
+_TOKEN, _POSITION = b"token", b"position"
 
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """Changes written under a producer's id and epoch, and the position the store has with them.
+    """Changes of one attempt at a batch, and the position the store has with them if they are committed.
 
-    Every transaction has an epoch of its own (KIP-890), so the two name one transaction. A value of None removes its
-    key. Stored as an Arrow stream: a few milliseconds for 20,000 keys.
+    token: names the attempt, and no other one ever. A value of None removes its key. Stored as an Arrow stream: a few
+    milliseconds for 20,000 keys.
     """
 
-    producer_id: int
-    producer_epoch: int
+    token: str
     keys: Sequence[bytes]
     values: Sequence[Value]
     position: Position
@@ -31,11 +30,7 @@ class Pending:
         """Bytes of it."""
         schema = pa.schema(
             [("key", pa.binary()), ("value", pa.binary())],
-            metadata={
-                _PRODUCER_ID: str(self.producer_id),
-                _PRODUCER_EPOCH: str(self.producer_epoch),
-                _POSITION: self.position.encode(),
-            },
+            metadata={_TOKEN: self.token, _POSITION: self.position.encode()},
         )
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, schema) as writer:
@@ -49,10 +44,5 @@ class Pending:
         """Read the bytes of `encode`."""
         table: Any = pa.ipc.open_stream(data).read_all()
         said = table.schema.metadata
-        return cls(
-            int(said[_PRODUCER_ID]),
-            int(said[_PRODUCER_EPOCH]),
-            table["key"].to_pylist(),
-            table["value"].to_pylist(),
-            Position.decode(said[_POSITION]),
-        )
+        keys, values = table["key"].to_pylist(), table["value"].to_pylist()
+        return cls(said[_TOKEN].decode(), keys, values, Position.decode(said[_POSITION]))

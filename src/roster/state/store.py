@@ -72,6 +72,22 @@ class Snapshot(Protocol):
         """Return entries from `start` up to before `stop`, in the order of keys, at most `limit`."""
 
 
+class NoState:
+    """The snapshot of a store without entries."""
+
+    position = Position()
+
+    def multi_get(self, keys: Sequence[bytes]) -> list[Value]:
+        """Return None for each key."""
+        return [None] * len(keys)
+
+    def scan(
+        self, start: bytes = b"", stop: bytes | None = None, limit: int | None = None
+    ) -> list[tuple[bytes, bytes]]:
+        """Return no entries."""
+        return []
+
+
 class Store(Protocol):
     """A store of one task. Reads are of one moment each; `snapshot` holds several together."""
 

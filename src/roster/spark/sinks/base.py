@@ -58,6 +58,9 @@ class Sink:
     """True if `write` may receive part of a batch that is aborted afterwards: an error in a `map_arrow` function then
     ends the batch at once. False: Spark fails the task, and retries it, before `write` returns."""
 
+    whole_partitions: bool = False
+    """True if one task must read a partition's whole range."""
+
     def open(self, spark: SparkSession, group: str) -> None:
         """Check the sink before the pipeline joins `group`. Raise PipelineError if it cannot work."""
 

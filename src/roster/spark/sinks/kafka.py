@@ -127,6 +127,25 @@ class KafkaSink(Sink):
             ) from None
         self._writer = replace(self._writer, compiled=compiled(WRITE))
 
+    @property
+    def topic(self) -> str | None:
+        """The topic written to; None if each row names it."""
+        return self._topic
+
+    @property
+    def is_exactly_once(self) -> bool | None:
+        """The argument `exactly_once`."""
+        return self._exactly_once
+
+    def carry(self, partitions: Collection[TopicPartition]) -> None:
+        """Write records for these partitions too, in the same transactions; every row names its topic from now on.
+
+        Call it after `open`. `bind` then fails where there can be no transactions.
+        """
+        self._exactly_once = True
+        self._partitions = [*self._partitions, *partitions]
+        self._writer = replace(self._writer, topic=None)
+
     @override
     def bind(self, source: Source) -> None:
         self.close()

@@ -1,0 +1,88 @@
+"""The changelog topic of a store: made when a group starts for the first time, and checked whenever it starts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from roster.client import Admin, ClientError, TopicExistsError, UnknownTopicError
+from roster.model import TopicPartition
+from roster.model.topology import CHANGELOG_SETTINGS, TopologyError, changelog_topic
+from roster.spark.errors import PipelineError
+
+
+@dataclass(frozen=True, slots=True)
+class Changelog:
+    """A changelog topic that fits its source."""
+
+    topic: str
+    topic_id: str
+    partitions: int
+
+    def __getitem__(self, partition: int) -> TopicPartition:
+        return TopicPartition(self.topic, partition)
+
+
+def open_changelog(admin: Admin, group: str, store: str, source: str) -> Changelog:
+    """Return the changelog of a store whose tasks read `source`; make it if the group has never worked.
+
+    Raises PipelineError if it is missing though the group has offsets, or has other partitions or settings than it
+    must have, and ClientError.
+    """
+    try:
+        name = changelog_topic(group, store)
+    except TopologyError as error:
+        raise PipelineError(str(error), field="store") from None
+    try:
+        count = len(admin.describe_topic(source).partitions)
+    except UnknownTopicError:
+        raise PipelineError(
+            f"there is no topic {source!r}",
+            field="topics",
+            fix="A stateful pipeline needs it at its start: its changelog has as many partitions",
+        ) from None
+    if name not in admin.list_topics(internal=True):
+        _create(admin, group, name, source, count)
+    found = admin.describe_topic(name)
+    if len(found.partitions) != count:
+        raise PipelineError(
+            f"topic {source!r} has {count} partitions and the changelog {name!r} has {len(found.partitions)}: keys"
+            " may have moved to partitions that do not have their state",
+            field="aggregate",
+            fix="Use another group, which starts without state, or bring the topics back to equally many partitions",
+        )
+    _check_settings(admin, name)
+    return Changelog(name, (found.topic_id or b"\0").hex(), count)
+
+
+def _create(admin: Admin, group: str, name: str, source: str, count: int) -> None:
+    partitions = [TopicPartition(source, number) for number in range(count)]
+    worked = {p: at.offset for p, at in admin.group_offsets(group, partitions, stable=False).items()}
+    # Starting offsets are committed after the changelog is made, so they say that there was one.
+    if worked:
+        raise PipelineError(
+            f"the group {group!r} has offsets of {source!r}, but its changelog {name!r} is not there: it was deleted, "
+            "or the group worked without state",
+            field="aggregate",
+            fix="Use another group, or delete this one (`roster groups delete`) to begin without state",
+        )
+    try:
+        admin.create_topic(name, count, configs=CHANGELOG_SETTINGS)
+    except TopicExistsError:
+        return  # another application of the group was quicker
+    except ClientError as error:
+        raise PipelineError(
+            f"the changelog {name!r} cannot be made: {error}",
+            field="aggregate",
+            fix=f"Grant CREATE on it, or make it with {count} partitions and cleanup.policy=compact",
+        ) from None
+
+
+def _check_settings(admin: Admin, name: str) -> None:
+    settings = admin.topic_configs(name)
+    for key, wanted in CHANGELOG_SETTINGS.items():
+        if settings.get(key) != wanted:
+            raise PipelineError(
+                f"the changelog {name!r} has {key}={settings.get(key)}, which would lose state",
+                field="aggregate",
+                fix=f"Set {key}={wanted}",
+            )

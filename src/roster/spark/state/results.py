@@ -1,0 +1,88 @@
+"""Results as records: the key columns as the record's key, all columns as a JSON object, made by columns."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+_CONTROL = "[\x00-\x1f]"
+
+
+def as_records(results: pa.Table, keys: Sequence[str]) -> tuple[Any, Any]:
+    """Return keys and values of the records that say these results.
+
+    A key of one column is its text, or null; one of several columns a JSON array. A value is a JSON object with all
+    columns: numbers and booleans as they are, dates and times in ISO 8601, floats that are no number null, bytes that
+    are no UTF-8 in base64.
+    """
+    texts = {name: json_column(results[name]) for name in results.column_names}
+    key = _plain(results[keys[0]]) if len(keys) == 1 else _joined("[", [texts[name] for name in keys], "]")
+    parts = [_prefixed(f"{json.dumps(name)}:", text) for name, text in texts.items()]
+    return key, _joined("{", parts, "}")
+
+
+def json_column(column: Any) -> Any:
+    """Return each value of a column as JSON text."""
+    kind = column.type
+    if pa.types.is_boolean(kind) or pa.types.is_integer(kind):
+        text = column.cast(pa.string())
+    elif pa.types.is_floating(kind):
+        text = pc.if_else(pc.is_finite(column), column.cast(pa.string()), pa.scalar(None, pa.string()))
+    else:
+        text = _quoted(_text(column))
+    return pc.fill_null(text, "null")
+
+
+def _plain(column: Any) -> Any:
+    """Return the values as record keys: text and bytes as they are."""
+    if pa.types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    if pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type):
+        return column.cast(pa.binary())
+    return _text(column).cast(pa.binary())
+
+
+def _text(column: Any) -> Any:
+    kind = column.type
+    if pa.types.is_dictionary(kind):
+        return _text(column.cast(kind.value_type))
+    if pa.types.is_timestamp(kind):
+        return pc.replace_substring(column.cast(pa.string()), " ", "T")
+    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind):
+        try:
+            return column.cast(pa.binary()).cast(pa.string())
+        except pa.ArrowInvalid:
+            decoded = [_decoded(value) for value in column.to_pylist()]
+            return pa.chunked_array([pa.array(decoded, pa.string())])
+    return column.cast(pa.string())
+
+
+def _decoded(value: bytes | None) -> str | None:
+    if value is None:
+        return None
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return base64.b64encode(value).decode()
+
+
+def _quoted(text: Any) -> Any:
+    escaped = pc.replace_substring(pc.replace_substring(text, "\\", "\\\\"), '"', '\\"')
+    if pc.any(pc.match_substring_regex(escaped, _CONTROL)).as_py():
+        for code in range(0x20):
+            escaped = pc.replace_substring(escaped, chr(code), json.dumps(chr(code))[1:-1])
+    return pc.binary_join_element_wise('"', escaped, '"', "")
+
+
+def _prefixed(prefix: str, text: Any) -> Any:
+    return pc.binary_join_element_wise(prefix, text, "")
+
+
+def _joined(begin: str, parts: Sequence[Any], end: str) -> Any:
+    inner = pc.binary_join_element_wise(*parts, ",")
+    return pc.binary_join_element_wise(begin, inner, end, "")

@@ -1,0 +1,124 @@
+"""Batches of a stateful pipeline as Spark jobs, and the parts that `Pipeline` puts together for one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+from pyspark import Accumulator, AccumulatorParam
+from pyspark.sql import SparkSession
+from pyspark.sql.types import StructType
+from typing_extensions import override
+
+from roster.spark.arrow_function import arrow_schema, as_struct
+from roster.spark.batch import Batch, Split
+from roster.spark.driver import Outcome
+from roster.spark.errors import PipelineError
+from roster.spark.execution import Reading, SparkRunner
+from roster.spark.options import Options
+from roster.spark.reader import ReaderConfig
+from roster.spark.sinks.base import Sink
+from roster.spark.state.sink import StateSink
+from roster.spark.state.task import ROWS, StatefulTask, Work
+from roster.spark.state.turn import Operator, Place, Report, Turn
+from roster.state.store import NoState, StateError
+
+Reports = dict[int, tuple[Report, ...]]
+
+
+class _ByAttempt(AccumulatorParam[Reports]):
+    """Accumulates the reports of each task's attempts."""
+
+    def zero(self, value: Reports) -> Reports:
+        return {}
+
+    def addInPlace(self, value1: Reports, value2: Reports) -> Reports:  # noqa: N802 - PySpark's name
+        return {task: value1.get(task, ()) + value2.get(task, ()) for task in value1.keys() | value2.keys()}
+
+
+@dataclass(frozen=True)
+class Stateful:
+    """The stateful part of a pipeline, as declared: its operator, the key columns of results, and its store's name."""
+
+    operator: Operator
+    keys: tuple[str, ...]
+    store: str
+
+
+class StatefulRunner(SparkRunner):
+    """Runs batches whose tasks take turns with their stores; an outcome's `staged` is {task: token}."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        config: ReaderConfig,
+        function: Callable[[pa.RecordBatch], pa.RecordBatch | Iterator[pa.RecordBatch]] | None,
+        schema: str | StructType | None,
+        stateful: Stateful,
+        sink: StateSink,
+        directory: str | None,
+    ) -> None:
+        """Call it after `sink.open`. Raises PipelineError if the operator does not fit the columns."""
+        super().__init__(spark, config, function, schema, None)
+        self._columns = as_struct(ROWS)
+        columns = arrow_schema(config.schema if schema is None else schema)
+        check_operator(stateful.operator, columns)
+        changelog = sink.changelog
+        place = Place(directory, changelog.topic, changelog.topic_id)
+        self._work = Work(stateful.operator, place, sink.output, stateful.keys, columns)
+        self._turns_of = sink.turns
+        self._turns: Mapping[int, Turn] = {}
+        self._reports: Accumulator[Reports] = self._context.accumulator({}, _ByAttempt())
+
+    @override
+    def run(self, batch: Batch, tasks: Sequence[Sequence[Split]], sink: Sink) -> Outcome:
+        self._turns = self._turns_of.prepare(batch)
+        self._reports.value = {}
+        outcome = super().run(batch, tasks, sink)
+        reports = self._reports.value
+        return replace(
+            outcome, staged=tokens_of(reports), restored=sum(r.restored for rs in reports.values() for r in rs)
+        )
+
+    @override
+    def _reading(self, tasks: Sequence[Sequence[Split]]) -> Reading:
+        reading: dict[str, Any] = {"function": self._function, "counted": self._counted, "failed": self._failed}
+        return StatefulTask(self._config, tasks, self._work, self._turns, self._reports, **reading)
+
+    @override
+    def cancel(self) -> None:
+        self._turns_of.cancel()
+        super().cancel()
+
+
+def tokens_of(reports: Reports) -> dict[int, str]:
+    """Return the token of each task that one attempt reports: of two it is not known whose records were written."""
+    return {task: attempts[0].token for task, attempts in reports.items() if len(attempts) == 1}
+
+
+def check_operator(operator: Operator, columns: pa.Schema) -> None:
+    """Raise PipelineError if the operator cannot work with rows of these columns."""
+    try:
+        operator(columns.empty_table(), NoState())
+    except StateError as error:
+        part, _, problem = str(error).partition(": ")
+        raise PipelineError(problem or part, field=part if problem else "aggregate") from None
+
+
+def check_options(options: Options, *, has_transform: bool) -> None:
+    """Raise PipelineError for what a stateful pipeline cannot have."""
+    if not isinstance(options.topics, tuple) or len(options.topics) != 1:
+        raise PipelineError(
+            "a stateful pipeline reads one topic, by its name: with several, an assignor may give partitions of one"
+            " number to different members",
+            field="topics",
+            fix="Name one topic",
+        )
+    if has_transform:
+        raise PipelineError(
+            "a transform's rows leave the task that has their state",
+            field="transform",
+            fix="Use map_arrow before, or another pipeline behind",
+        )

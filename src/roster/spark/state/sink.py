@@ -1,0 +1,105 @@
+"""The sink of a stateful pipeline: outputs and changelog in the transactions of a `KafkaSink`."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
+from typing_extensions import override
+
+from roster.client import Admin
+from roster.model import TopicPartition
+from roster.spark.batch import Batch, Owner
+from roster.spark.errors import PipelineError
+from roster.spark.options import Options
+from roster.spark.sinks.base import Sink, Source
+from roster.spark.sinks.kafka import KafkaSink
+from roster.spark.state.changelogs import Changelog, open_changelog
+from roster.spark.state.turns import Turns
+from roster.spark.write.task import FrameWriter, TaskWriter
+
+_OF_OTHERS = 90.0
+"""Seconds to wait for transactions of others: longer than a producer's usual timeout."""
+
+
+class StateSink(Sink):
+    """Hands rows to a `KafkaSink`, and tells `turns` what became of each batch. `staged` are the tasks' tokens."""
+
+    accepts_part = True
+    commits_offsets = True
+    whole_partitions = True
+
+    def __init__(self, inner: KafkaSink, options: Options, store: str) -> None:
+        self._inner, self._options, self._store = inner, options, store
+        self._admin = Admin(options.bootstrap, request_timeout_ms=options.request_timeout_ms, security=options.security)
+        self.default_trigger_interval_ms = inner.default_trigger_interval_ms
+        self.output = inner.topic or ""
+        self.changelog: Changelog
+        self.turns: Turns
+
+    @override
+    def open(self, spark: SparkSession, group: str) -> None:
+        self._inner.open(spark, group)
+        (source,) = self._options.topics  # type: ignore[misc]
+        self.changelog = open_changelog(self._admin, group, self._store, source)
+        self.turns = Turns(self._admin, self.changelog, _OF_OTHERS)
+        self._inner.carry([self.changelog[number] for number in range(self.changelog.partitions)])
+
+    @override
+    def bind(self, source: Source) -> None:
+        self._inner.bind(source)
+
+    @override
+    def take_over(self, partitions: Collection[TopicPartition], owner: Owner) -> None:
+        self.turns.forget(partitions)
+        self._inner.take_over(partitions, owner)
+
+    @override
+    def offset_metadata(self, owner: Owner) -> str:
+        return self._inner.offset_metadata(owner)
+
+    @override
+    def claim(
+        self, partitions: Collection[TopicPartition], owner: Owner, committed: Mapping[TopicPartition, int]
+    ) -> Mapping[TopicPartition, int]:
+        return self._inner.claim(partitions, owner, committed)
+
+    @override
+    def task_writer(self, batch: Batch | None, schema: StructType) -> TaskWriter | FrameWriter | None:
+        return self._inner.task_writer(batch, schema)
+
+    @override
+    def gather(self, writer: FrameWriter, rows: DataFrame, batch: Batch) -> Any:
+        return self._inner.gather(writer, rows, batch)
+
+    @override
+    def collect(self, writer: TaskWriter, results: Sequence[Any], batch: Batch) -> Any:
+        return self._inner.collect(writer, results, batch)
+
+    @override
+    def commit(self, staged: Mapping[int, str], batch: Batch) -> None:
+        self._inner.commit(None, batch)
+        self.turns.committed(staged)
+
+    @override
+    def abort(self, staged: Any, batch: Batch) -> None:
+        self.turns.forget(batch.ranges)
+        self._inner.abort(None, batch)
+
+    @override
+    def close(self) -> None:
+        self._inner.close()
+        self._admin.close()
+
+
+def check_sink(sink: Sink | None) -> KafkaSink:
+    """Return the sink if a stateful pipeline can write to it. Raise PipelineError if not."""
+    if not isinstance(sink, KafkaSink) or sink.topic is None or sink.is_exactly_once is False:
+        raise PipelineError(
+            "a stateful pipeline writes results and state in one Kafka transaction",
+            field="write",
+            fix="Use KafkaSink(bootstrap, topic), without exactly_once=False",
+        )
+    return sink

@@ -1,0 +1,116 @@
+"""The task's side of a stateful pipeline: whole ranges of partitions become records of output and changelog."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from roster.model import TopicPartition
+from roster.model.tasks import TaskId
+from roster.spark.batch import Split
+from roster.spark.reader import ReaderConfig, ReadTask, read_splits
+from roster.spark.state.results import as_records
+from roster.spark.state.turn import Operator, Place, Report, Turn, take_turn
+from roster.spark.write.task import conformed
+from roster.state.store import NoState
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pyspark import Accumulator
+
+ROWS = "topic string, partition int, key binary, value binary"
+"""Columns of the records that a task makes, as Spark DDL."""
+_SCHEMA = pa.schema([("topic", pa.string()), ("partition", pa.int32()), ("key", pa.binary()), ("value", pa.binary())])
+_SUBTOPOLOGY = 0
+
+
+@dataclass(frozen=True)
+class Work:
+    """What all tasks of a stateful pipeline do; pickled to the executors. `columns`: those of the rows they read."""
+
+    operator: Operator
+    place: Place
+    output: str
+    keys: tuple[str, ...]
+    columns: pa.Schema
+
+
+class StatefulTask:
+    """In place of `ReadTask`: reads each split, which is a partition's whole range, and takes its task's turn.
+
+    `reports` collects `{partition: (report,)}`, one for each attempt that ended; the others are as for `ReadTask`.
+    """
+
+    def __init__(
+        self,
+        config: ReaderConfig,
+        tasks: Sequence[Sequence[Split]],
+        work: Work,
+        turns: Mapping[int, Turn],
+        reports: Accumulator[dict[int, tuple[Report, ...]]] | None = None,
+        **reading: Any,
+    ) -> None:
+        """`reading` are the further arguments of `ReadTask`."""
+        self._config, self._work, self._turns, self._reports = config, work, turns, reports
+        self._splits = [split for task in tasks for split in task]
+        ends = [sum(map(len, tasks[:number])) for number in range(len(tasks) + 1)]
+        self._numbers = [range(*span) for span in itertools.pairwise(ends)]
+        self._reading = ReadTask(config, [*((split,) for split in self._splits), ()], **reading)
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Do every task named by the rows of `batches`."""
+        return self.read(task for batch in batches for task in batch.column(0).to_pylist())
+
+    def read(self, tasks: Iterable[int]) -> Iterator[pa.RecordBatch]:
+        """Yield the records of the tasks with these numbers."""
+        for task in tasks:
+            if not self._numbers[task]:
+                self._warm_up()
+            for number in self._numbers[task]:
+                yield from self._turn(number)
+
+    def _warm_up(self) -> None:
+        """Load what a turn needs."""
+        import roster.state.lmdb_store  # noqa: F401, PLC0415 - needs an extra that the driver need not have loaded
+
+        work = self._work
+        as_records(work.operator(work.columns.empty_table(), NoState()).results, work.keys)
+        for _ in self._reading.read([len(self._splits)]):
+            pass
+
+    def _turn(self, number: int) -> Iterator[pa.RecordBatch]:
+        split, work = self._splits[number], self._work
+        turn = self._turns[split.partition]
+        read = (conformed(batch, work.columns) for batch in self._reading.read([number]))
+        rows = pa.Table.from_batches(read, schema=work.columns)
+        with work.place.open(str(TaskId(_SUBTOPOLOGY, split.partition))) as store:
+            update, report = take_turn(store, turn, work.operator, rows, {split.topic: split.end}, self._fetch)
+        if self._reports is not None:
+            self._reports.add({split.partition: (report,)})
+        for part in (
+            _addressed(update.changes["key"], update.changes["value"], *turn.changelog),
+            _addressed(*as_records(update.results, work.keys), work.output, None),
+        ):
+            yield from part.to_batches()
+
+    def _fetch(self, partition: TopicPartition, start: int, end: int) -> Iterable[pa.RecordBatch]:
+        committed = replace(
+            self._config, isolation_level="read_committed", fail_on_data_loss=True, include_headers=False
+        )
+        return read_splits(committed, [Split(partition.topic, partition.partition, start, end)])
+
+
+def _addressed(keys: pa.ChunkedArray, values: pa.ChunkedArray, topic: str, partition: int | None) -> pa.Table:
+    rows = len(keys)
+    columns = [
+        pa.array([topic], pa.string()).take(pa.array([0] * rows, pa.int32())),
+        pa.array([partition] * rows, pa.int32()),
+        keys.cast(pa.binary()),
+        values.cast(pa.binary()),
+    ]
+    return pa.table(columns, schema=_SCHEMA)

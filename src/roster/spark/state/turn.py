@@ -1,0 +1,149 @@
+"""A task's turn in a batch, on an executor: bring its store up to date, apply the operator, keep the changes aside."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import re
+import tempfile
+import time
+import uuid
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+
+import pyarrow as pa
+
+from roster.model import TopicPartition
+from roster.state.changelog import restore
+from roster.state.pending import Pending
+from roster.state.store import Position, Snapshot, StoreInUseError
+
+if TYPE_CHECKING:
+    from roster.state.aggregate import Update
+    from roster.state.lmdb_store import LmdbStore
+
+log = logging.getLogger(__name__)
+
+Operator: TypeAlias = "Callable[[pa.Table, Snapshot], Update]"
+"""Computes results and changes of a batch's rows from the state as it was before; writes nothing."""
+Fetch: TypeAlias = Callable[[TopicPartition, int, int], Iterable[pa.RecordBatch]]
+"""Reads the committed records of a partition from one offset up to before another."""
+
+_PATIENCE = 1.0
+"""Seconds to wait for a store that another process has, which a cancelled task gives back at once."""
+_MOST_COPIES = 8
+_PLAIN = re.compile(r"[A-Za-z0-9._-]{1,200}")
+
+
+class Turn(NamedTuple):
+    """What the driver says about a task before its turn."""
+
+    changelog: TopicPartition
+    begin: int
+    """First offset of the changelog partition."""
+    end: int
+    """Where the state of this turn ends in it."""
+    inputs: Mapping[str, int]
+    """Next offset of each input topic where that state ends."""
+    token: str | None
+    """Of the attempt that was committed last, by this application without another owner since; None: not known."""
+
+
+class Report(NamedTuple):
+    """What a turn says to the driver: its token, and the changelog records and bytes that it restored."""
+
+    token: str
+    restored: int = 0
+    restored_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where the stores of one changelog topic lie on each host.
+
+    directory: None for `roster-state` in the host's directory of temporary files. topic_id: a topic that was made anew
+    under the same name has other stores.
+    """
+
+    directory: str | None
+    changelog: str
+    topic_id: str
+
+    def path(self, task: str) -> Path:
+        """Return the directory of a task's store on this host."""
+        root = Path(tempfile.gettempdir()) / "roster-state" if self.directory is None else Path(self.directory)
+        name = self.changelog
+        if not _PLAIN.fullmatch(name):
+            name = hashlib.sha256(name.encode()).hexdigest()
+        return root / name / self.topic_id / task
+
+    def open(self, task: str) -> LmdbStore:
+        """Open the task's store for writing, or another copy while a process that hangs has it.
+
+        Raises StoreInUseError if all copies are in use, and what opening a store raises.
+        """
+        from roster.state.lmdb_store import LmdbStore  # noqa: PLC0415 - needs an extra that others do not
+
+        path, until = self.path(task), time.monotonic() + _PATIENCE
+        copies = [path, *(path.with_name(f"{path.name}.{number}") for number in range(1, _MOST_COPIES))]
+        while True:
+            try:
+                return LmdbStore(copies[0])
+            except StoreInUseError:
+                if time.monotonic() < until:
+                    time.sleep(0.05)
+                elif len(copies) > 1:
+                    log.warning("store %s: another process has it; going on with another copy", copies.pop(0))
+                else:
+                    raise
+
+
+def take_turn(
+    store: LmdbStore, turn: Turn, operator: Operator, rows: pa.Table, inputs: dict[str, int], fetch: Fetch
+) -> tuple[Update, Report]:
+    """Return the results and changes of a batch's rows; the store has the changes aside, under the report's token.
+
+    inputs: next offset of each input topic after the batch. Raises StateError, and what `operator` and `fetch` raise.
+    """
+    restored, restored_bytes = bring_up(store, turn, fetch)
+    with store.snapshot() as snapshot:
+        update = operator(rows, snapshot)
+    token = uuid.uuid4().hex
+    keys, values = (update.changes[name].to_pylist() for name in ("key", "value"))
+    store.stage(Pending(token, keys, values, Position(turn.end, inputs)))
+    return update, Report(token, restored, restored_bytes)
+
+
+def bring_up(store: LmdbStore, turn: Turn, fetch: Fetch) -> tuple[int, int]:
+    """Make the store's values those of the changelog up to the turn's end; return the records and bytes restored."""
+    if store.settle(turn.token, Position(turn.end, turn.inputs)):
+        return 0, 0
+    position = store.position()
+    if not turn.begin <= position.changelog <= turn.end:
+        # A log that begins later has lost records that the store does not have; one that ends earlier is another one.
+        store.clear()
+        position = Position(turn.begin)
+        store.commit([], [], position)
+    if position.changelog == turn.end:
+        return 0, 0
+    size = 0
+
+    def batches() -> Iterable[pa.RecordBatch]:
+        nonlocal size
+        for batch in fetch(turn.changelog, position.changelog, turn.end):
+            size += batch.nbytes
+            yield batch
+
+    began = time.monotonic()
+    records = restore(store, batches(), turn.end, inputs=turn.inputs)
+    log.info(
+        "store %s: restored %d changelog records from %d to %d in %.1f s",
+        turn.changelog,
+        records,
+        position.changelog,
+        turn.end,
+        time.monotonic() - began,
+    )
+    return records, size

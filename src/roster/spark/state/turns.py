@@ -1,0 +1,99 @@
+"""What the driver knows of its tasks' state: where their changelogs end, and which attempt was committed last."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Collection, Mapping
+from typing import Protocol
+
+from roster.model import TopicPartition
+from roster.spark.batch import Batch
+from roster.spark.errors import PipelineError, SinkFencedError
+from roster.spark.state.changelogs import Changelog
+from roster.spark.state.turn import Turn
+
+log = logging.getLogger(__name__)
+
+_PAUSE = 0.005
+_MOST_PAUSE = 0.1
+
+
+class Logs(Protocol):
+    """Offsets of logs, as `roster.client.Admin` has them."""
+
+    def beginning_offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        """Return the log start offsets."""
+
+    def end_offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        """Return the log end offsets."""
+
+    def stable_offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        """Return the last stable offsets."""
+
+
+class Turns:
+    """The tasks of one application; all methods but `cancel` are for the pipeline's thread."""
+
+    def __init__(self, logs: Logs, changelog: Changelog, patience: float) -> None:
+        """`patience` is for how many seconds a batch waits for transactions of others to end."""
+        self._logs, self._changelog, self._patience = logs, changelog, patience
+        self._tokens: dict[int, str] = {}
+        self._begins: dict[TopicPartition, int] = {}
+        self._cancelled = threading.Event()
+
+    def prepare(self, batch: Batch) -> dict[int, Turn]:
+        """Return the turn of each task of a batch.
+
+        Raises SinkFencedError if a changelog is held up by a transaction for too long or the batch is cancelled,
+        PipelineError for a partition that the changelog does not have, and ClientError.
+        """
+        self._cancelled.clear()
+        beyond = [p for p in batch.ranges if p.partition >= self._changelog.partitions]
+        if beyond:
+            raise PipelineError(
+                f"the topic {beyond[0].topic!r} has grown, its changelog {self._changelog.topic!r} has"
+                f" {self._changelog.partitions} partitions: keys may have moved to partitions without their state",
+                field="aggregate",
+                fix="Use another group, which starts without state",
+            )
+        logs = [self._changelog[p.partition] for p in batch.ranges]
+        unknown = [p for p in logs if p not in self._begins]
+        self._begins.update(self._logs.beginning_offsets(unknown) if unknown else {})
+        ends = self._stable_ends(logs)
+        turns = {}
+        for partition, span in batch.ranges.items():
+            number, at = partition.partition, self._changelog[partition.partition]
+            inputs = {partition.topic: span.start}
+            turns[number] = Turn(at, self._begins[at], ends[at], inputs, self._tokens.get(number))
+        return turns
+
+    def _stable_ends(self, logs: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        """Return the log ends once every transaction before them is decided and its marker written."""
+        ends = self._logs.end_offsets(logs)
+        pause, until = _PAUSE, time.monotonic() + self._patience
+        while True:
+            stable = self._logs.stable_offsets(logs)
+            if held := [p for p in logs if stable[p] < ends[p]]:
+                if time.monotonic() >= until:
+                    raise SinkFencedError(f"{held[0]}: a transaction is open from offset {stable[held[0]]} on")
+                if self._cancelled.wait(pause):
+                    raise SinkFencedError("the batch was cancelled while it waited for transactions to end")
+                pause = min(2 * pause, _MOST_PAUSE)
+                continue
+            return ends
+
+    def cancel(self) -> None:
+        """End the waiting of `prepare`; from any thread."""
+        self._cancelled.set()
+
+    def committed(self, tokens: Mapping[int, str]) -> None:
+        """Note the attempts that a transaction has made count."""
+        self._tokens.update(tokens)
+
+    def forget(self, partitions: Collection[TopicPartition]) -> None:
+        """Trust no store of these tasks beyond its changelog position: their state may have moved on elsewhere."""
+        for partition in partitions:
+            self._tokens.pop(partition.partition, None)
+            self._begins.pop(self._changelog[partition.partition], None)

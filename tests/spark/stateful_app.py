@@ -1,0 +1,132 @@
+"""The driver of a stateful pipeline as a process that starts in a second: its tasks run in the process.
+
+    stateful_app.py BOOTSTRAP GROUP TOPIC OUT SESSION_TIMEOUT_MS OPEN_SECONDS STATE_DIR
+
+Counts, sums and largest values of the records' numbers by number modulo KEYS. Each transaction stays open for up to
+OPEN_SECONDS, and each turn may end with the changes aside and no report, as a killed worker does. SIGTERM ends it in
+order.
+"""
+
+from __future__ import annotations
+
+import logging
+import pickle
+import random
+import signal
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.types import BinaryType, IntegerType, StringType, StructField, StructType
+
+from roster.records.native import compiled
+from roster.spark import KafkaSink
+from roster.spark.driver import DriverLoop, Outcome
+from roster.spark.errors import SinkFencedError
+from roster.spark.member_protocol import group_member
+from roster.spark.options import Options
+from roster.spark.reader import ReaderConfig
+from roster.spark.sinks.base import Source
+from roster.spark.state.runner import tokens_of
+from roster.spark.state.sink import StateSink
+from roster.spark.state.task import StatefulTask, Work
+from roster.spark.state.turn import Place
+from roster.spark.write.task import written
+from roster.state.aggregate import Aggregate, Aggregation
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from roster.spark.batch import Batch, Split
+    from roster.spark.sinks.base import Sink
+
+KEYS = 30
+COLUMNS = pa.schema([("k", pa.int64()), ("n", pa.int64())])
+AGGREGATES = {"count": "count(*)", "sum": "sum(n)", "most": "max(n)"}
+_TYPES = {"topic": StringType(), "partition": IntegerType(), "key": BinaryType(), "value": BinaryType()}
+_ROWS = StructType([StructField(name, kind) for name, kind in _TYPES.items()])
+
+
+def numbers(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    n = batch["value"].cast(pa.string()).cast(pa.int64())
+    k = pc.subtract(n, pc.multiply(pc.divide(n, KEYS), KEYS))
+    yield pa.RecordBatch.from_arrays([k, n], schema=COLUMNS)
+
+
+class Collected:
+    """In place of an accumulator."""
+
+    def __init__(self) -> None:
+        self.value: dict[int, Any] = {}
+
+    def add(self, term: dict[int, Any]) -> None:
+        for task, reports in term.items():
+            self.value[task] = self.value.get(task, ()) + reports
+
+
+class InProcess:
+    """Runs the tasks that Spark would run, one after the other."""
+
+    cores = 2
+
+    def __init__(self, config: ReaderConfig, work: Work, sink: StateSink, open_seconds: float) -> None:
+        self._config, self._work, self._turns, self._open_seconds = config, work, sink.turns, open_seconds
+
+    def run(self, batch: Batch, tasks: Sequence[Sequence[Split]], sink: Sink) -> Outcome:
+        turns, reports = self._turns.prepare(batch), Collected()
+        writer: Any = sink.task_writer(batch, _ROWS)
+        reading: Any = StatefulTask(self._config, tasks, self._work, turns, reports, function=numbers)  # type: ignore[arg-type]
+        results = [pickle.loads(pickle.dumps(written(writer, reading.read([task])))) for task in range(len(tasks))]
+        if random.random() < 0.05:
+            raise SinkFencedError("as if a worker had been killed")
+        if random.random() < 0.05:  # a second attempt
+            written(writer, reading.read([0]))
+        staged = sink.collect(writer, results, batch)
+        time.sleep(random.uniform(0, self._open_seconds))
+        assert staged is None
+        restored = sum(each.restored for attempts in reports.value.values() for each in attempts)
+        return Outcome(tokens_of(reports.value), batch.offsets, restored=restored)
+
+    def cancel(self) -> None:
+        """Tasks are short."""
+
+    def activity(self) -> object:
+        return time.monotonic()
+
+
+def main() -> None:
+    bootstrap, group, topic, out, session_timeout_ms, open_seconds, state_dir = sys.argv[1:]
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
+    options = Options(
+        bootstrap=bootstrap,
+        group=group,
+        topics=(topic,),
+        max_offsets_per_batch=300,
+        session_timeout_ms=int(session_timeout_ms),
+        heartbeat_interval_ms=200,
+        trigger_interval_ms=0,
+        request_timeout_ms=10_000,
+        rebalance_timeout_ms=20_000,
+    )
+    sink = StateSink(KafkaSink(bootstrap, out, options={"transaction.timeout.ms": 60_000}), options, "totals")
+    sink.open(None, group)  # type: ignore[arg-type]
+    sink.bind(Source(bootstrap=bootstrap, group=group, request_timeout_ms=10_000))
+    config = ReaderConfig(bootstrap=bootstrap, group=group, compiled=compiled())
+    aggregation = Aggregation(("k",), {name: Aggregate.parse(text) for name, text in AGGREGATES.items()})
+    place = Place(state_dir, sink.changelog.topic, sink.changelog.topic_id)
+    work = Work(aggregation, place, out, ("k",), COLUMNS)
+    member = group_member(options)
+    loop = DriverLoop(member, InProcess(config, work, sink, float(open_seconds)), sink, options)
+    signal.signal(signal.SIGTERM, lambda *_: loop.stop())
+    member.start(60)
+    try:
+        loop.run(available_now=False)
+    finally:
+        sink.close()
+        member.close()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,66 @@
+"""Applications of one stateful group killed, paused and started again in the middle of batches.
+
+Every running update that a reader of committed records finds, and the state in the changelog, are compared with a plain
+computation, exactly. ROSTER_STATE_KILL_ROUNDS sets the number of blows, ROSTER_KILL_SEED the first seed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+from collections import defaultdict
+from itertools import accumulate, pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.spark.spark_topics import Topics, committed_records
+from tests.spark.stateful_app import KEYS
+from tests.spark.test_transactional_kills import Told, blows, quick_broker
+
+if TYPE_CHECKING:
+    from tests.real.realparts.apache import ApacheKafka
+
+ROUNDS = int(os.environ.get("ROSTER_STATE_KILL_ROUNDS", "1"))
+PROGRAM = Path(__file__).with_name("stateful_app.py")
+
+pytestmark = [pytest.mark.process, pytest.mark.timeout(300 + 60 * ROUNDS)]
+
+
+def compare(topics: Topics, told: Told) -> None:
+    numbers: dict[str, list[int]] = defaultdict(list)
+    for _, _, value in committed_records(topics, told.topic):
+        numbers[str(int(value or b"") % KEYS)].append(int(value or b""))
+    updates: dict[str, list[dict[str, int]]] = defaultdict(list)
+    for _, key, value in committed_records(topics, told.out):
+        updates[(key or b"").decode()].append(json.loads(value or b""))
+    assert updates.keys() == numbers.keys()
+    for key, found in updates.items():
+        sums, most = list(accumulate(numbers[key])), list(accumulate(numbers[key], max))
+        for update in found:
+            n = update["count"]
+            assert update == {"k": int(key), "count": n, "sum": sums[n - 1], "most": most[n - 1]}
+        assert all(one["count"] < other["count"] for one, other in pairwise(found)), f"twice or out of order: {key}"
+        assert found[-1]["count"] == len(numbers[key])
+    state = {key: value for _, key, value in committed_records(topics, f"{told.group}-totals-changelog")}
+    decoded = [struct.unpack("<4x?q?q?q", value or b"") for value in state.values()]
+    assert sorted(decoded) == sorted((True, len(n), True, sum(n), True, max(n)) for n in numbers.values())
+    print(f"{sum(map(len, numbers.values()))} records, {sum(map(len, updates.values()))} updates", flush=True)
+
+
+def program(tmp_path: Path) -> list[str]:
+    return [str(PROGRAM), str(tmp_path / "state")]
+
+
+def test_state_and_results_are_exact_whatever_befalls_applications_and_broker(tmp_path: Path) -> None:
+    with quick_broker(tmp_path / "data") as (topics, restart):
+        compare(topics, blows(topics, tmp_path, restart, program(tmp_path), ROUNDS))
+
+
+if ROUNDS >= 10:  # one broker is enough by default
+
+    def test_state_and_results_are_exact_on_apache_kafka(apache_kafka: ApacheKafka, tmp_path: Path) -> None:
+        with Topics(apache_kafka.bootstrap) as topics:
+            compare(topics, blows(topics, tmp_path, None, program(tmp_path), ROUNDS))
