@@ -21,6 +21,7 @@ from roster.model import parse_addresses
 from roster.records.native import WRITE, compiled
 from roster.records.produce import KafkaWriter
 from roster.security import Security
+from roster.spark.arrow_function import arrow_schema
 from roster.spark.batch import Batch, Progress
 from roster.spark.dead_letters import DEAD_LETTER_SECONDS
 from roster.spark.errors import PipelineError
@@ -42,7 +43,7 @@ from roster.spark.run import Run, client_id_of
 from roster.spark.signals import stopping
 from roster.spark.sinks.base import Sink, Source
 from roster.spark.sinks.foreach import ForeachBatch
-from roster.spark.state.runner import Stateful, StatefulRunner, check_options
+from roster.spark.state.runner import Stateful, StatefulRunner, check_operator, check_options
 from roster.spark.state.sink import StateSink, check_sink
 
 
@@ -489,6 +490,8 @@ class Pipeline:
         )
         if self._stateful is not None:
             check_options(options, has_transform=self._transform is not None)
+            columns = arrow_schema(config.schema if self._schema is None else self._schema)
+            check_operator(self._stateful.operator, columns)
             sink = StateSink(check_sink(sink), options, self._stateful.store)
         sink.open(self._spark, options.group)
         runner = self._runner(config, sink)

@@ -60,11 +60,10 @@ class StatefulRunner(SparkRunner):
         sink: StateSink,
         directory: str | None,
     ) -> None:
-        """Call it after `sink.open`. Raises PipelineError if the operator does not fit the columns."""
+        """Call it after `sink.open`."""
         super().__init__(spark, config, function, schema, None)
         self._columns = as_struct(ROWS)
         columns = arrow_schema(config.schema if schema is None else schema)
-        check_operator(stateful.operator, columns)
         changelog = sink.changelog
         place = Place(directory, changelog.topic, changelog.topic_id)
         self._work = Work(stateful.operator, place, sink.output, stateful.keys, columns)

@@ -33,17 +33,22 @@ class StateSink(Sink):
 
     def __init__(self, inner: KafkaSink, options: Options, store: str) -> None:
         self._inner, self._options, self._store = inner, options, store
-        self._admin = Admin(options.bootstrap, request_timeout_ms=options.request_timeout_ms, security=options.security)
+        self._admin = self._new_admin()  # connects with the first batch
         self.default_trigger_interval_ms = inner.default_trigger_interval_ms
         self.output = inner.topic or ""
         self.changelog: Changelog
         self.turns: Turns
 
+    def _new_admin(self) -> Admin:
+        options = self._options
+        return Admin(options.bootstrap, request_timeout_ms=options.request_timeout_ms, security=options.security)
+
     @override
     def open(self, spark: SparkSession, group: str) -> None:
         self._inner.open(spark, group)
         (source,) = self._options.topics  # type: ignore[misc]
-        self.changelog = open_changelog(self._admin, group, self._store, source)
+        with self._new_admin() as admin:
+            self.changelog = open_changelog(admin, group, self._store, source)
         self.turns = Turns(self._admin, self.changelog, _OF_OTHERS)
         self._inner.carry([self.changelog[number] for number in range(self.changelog.partitions)])
 

@@ -126,7 +126,7 @@ def bring_up(store: LmdbStore, turn: Turn, fetch: Fetch) -> tuple[int, int]:
         store.clear()
         position = Position(turn.begin)
         store.commit([], [], position)
-    if position.changelog == turn.end:
+    if position == Position(turn.end, turn.inputs):
         return 0, 0
     size = 0
 

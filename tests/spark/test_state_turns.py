@@ -1,0 +1,197 @@
+"""Turns of a task against a plain computation: whatever befalls batches, stores and owners, a turn sees the state."""
+
+from __future__ import annotations
+
+import uuid
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from roster.model import TopicPartition
+from roster.spark.batch import Batch, Owner, Range
+from roster.spark.errors import PipelineError, SinkFencedError
+from roster.spark.state.changelogs import Changelog
+from roster.spark.state.runner import tokens_of
+from roster.spark.state.turn import Place, Report, take_turn
+from roster.spark.state.turns import Turns
+from roster.state import Position
+from roster.state.aggregate import Update
+from roster.state.lmdb_store import LmdbStore
+from tests.examples_tried import examples
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator
+    from pathlib import Path
+
+    from roster.state import Snapshot
+
+SOURCE = TopicPartition("t", 0)
+
+
+class Log:
+    """A changelog partition with markers and aborted records, as a broker has it."""
+
+    def __init__(self) -> None:
+        self.records: list[tuple[bytes, bytes | None] | None] = []
+        self.begin, self.open_from, self.looks = 0, -1, 0
+
+    def write(self, changes: pa.Table, *, committed: bool) -> None:
+        entries = list(zip(changes["key"].to_pylist(), changes["value"].to_pylist(), strict=True))
+        self.records += entries if committed else [None] * len(entries)
+        self.records.append(None)  # the marker
+
+    def fetch(self, _: TopicPartition, start: int, end: int) -> Iterator[pa.RecordBatch]:
+        found = [(at, *entry) for at, entry in enumerate(self.records[start:end], start) if entry is not None]
+        for at in range(0, len(found), 2):
+            offsets, keys, values = zip(*found[at : at + 2], strict=True)
+            columns = [pa.array(offsets, pa.int64()), pa.array(keys, pa.binary()), pa.array(values, pa.binary())]
+            yield pa.RecordBatch.from_arrays(columns, ["offset", "key", "value"])
+
+    def beginning_offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        return dict.fromkeys(partitions, self.begin)
+
+    def end_offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        return dict.fromkeys(partitions, len(self.records))
+
+    def stable_offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        self.looks += 1
+        if self.open_from < 0 or self.looks > 3:
+            return self.end_offsets(partitions)
+        return dict.fromkeys(partitions, self.open_from)
+
+
+def replace_values(rows: pa.Table, snapshot: Snapshot) -> Update:
+    """Sets each key to its new value, removes it for "", and tells what was there."""
+    pairs = dict(zip(rows["k"].to_pylist(), rows["v"].to_pylist(), strict=True))
+    changes = pa.table(
+        [pa.array(pairs, pa.binary()), pa.array([value or None for value in pairs.values()], pa.binary())],
+        ["key", "value"],
+    )
+    return Update(pa.table({"seen": [str(snapshot.scan())]}), changes)
+
+
+def batch_of(start: int, size: int) -> Batch:
+    return Batch(0, Owner("g", 1, "m"), {SOURCE: Range(start, start + size)})
+
+
+keys = st.sampled_from([b"a", b"b", b"c"])
+steps = st.tuples(
+    st.sampled_from(["commit"] * 4 + ["abort", "lost answer", "killed", "second attempt", "other owner", "new disk"]),
+    st.dictionaries(keys, st.sampled_from([b"", b"1", b"2", b"3"]), min_size=1),
+)
+
+
+@given(st.lists(steps, max_size=10))
+@settings(max_examples=examples(40, "ROSTER_STATE_SCRIPTS"))
+def test_a_turn_sees_the_state_of_all_committed_batches(tmp_path_factory: pytest.TempPathFactory, script: Any) -> None:
+    disk = tmp_path_factory.mktemp("state")
+    log, model = Log(), {}
+    changelog = Changelog("g-s-changelog", "id", 1)
+    applications = [(Turns(log, changelog, 1.0), Place(str(disk / name), "g-s-changelog", "id")) for name in "ab"]
+    at = 0
+
+    def turn(turns: Turns, place: Place, changes: dict[bytes, bytes]) -> tuple[Update, Report]:
+        rows = pa.table({"k": list(changes), "v": list(changes.values())})
+        with place.open("0_0") as store:
+            return take_turn(store, turns.prepare(batch_of(at, 5))[0], replace_values, rows, {"t": at + 5}, log.fetch)
+
+    for kind, changes in script:
+        if kind == "other owner":
+            applications.reverse()
+            applications[0][0].forget([SOURCE])
+        if kind == "new disk":
+            applications[0] = applications[0][0], Place(str(disk / uuid.uuid4().hex), "g-s-changelog", "id")
+        turns, place = applications[0]
+        update, report = turn(turns, place, changes)
+        assert update.results["seen"].to_pylist() == [str(sorted(model.items()))], kind
+        if kind == "killed":
+            continue  # nothing was sent
+        reports = {0: (report,)}
+        if kind == "second attempt":
+            reports = {0: (report, turn(turns, place, changes)[1])}
+        log.write(update.changes, committed=kind != "abort")
+        if kind in ("abort", "lost answer"):
+            turns.forget([SOURCE])
+        else:
+            turns.committed(tokens_of(reports))
+        if kind != "abort":
+            model = {key: value for key, value in {**model, **changes}.items() if value}
+            at += 5
+    turns, place = applications[0]
+    turn(turns, place, {})
+    with place.open("0_0") as store:
+        assert dict(store.scan()) == model
+        assert store.position() == Position(len(log.records), {"t": at})
+
+
+def test_a_store_is_brought_up_by_what_is_left_of_the_log_and_not_by_more(tmp_path: Path) -> None:
+    log, turns = Log(), None
+    place = Place(str(tmp_path), "g-s-changelog", "id")
+    for number in range(4):
+        changes = pa.table({"key": [b"%d" % number], "value": [b"v"]})
+        log.write(changes, committed=True)
+    turns = Turns(log, Changelog("g-s-changelog", "id", 1), 1.0)
+    fetched: list[tuple[int, int]] = []
+
+    def fetch(partition: TopicPartition, start: int, end: int) -> Iterator[pa.RecordBatch]:
+        fetched.append((start, end))
+        return log.fetch(partition, start, end)
+
+    nothing = pa.table({"k": pa.array([], pa.binary()), "v": pa.array([], pa.binary())})
+
+    def restored() -> int:
+        turns.forget([SOURCE])
+        with place.open("0_0") as store:
+            return take_turn(store, turns.prepare(batch_of(0, 5))[0], replace_values, nothing, {}, fetch)[1].restored
+
+    assert (restored(), fetched) == (4, [(0, 8)])
+    log.write(pa.table({"key": [b"x"], "value": [b"v"]}), committed=True)
+    assert (restored(), fetched[1:]) == (1, [(8, 10)])
+    assert (restored(), len(fetched)) == (0, 2)
+    log.begin = len(log.records) + 3  # records are gone that the store has not seen
+    log.records += [None] * 5
+    assert (restored(), fetched[2:]) == (0, [(13, 15)])
+    with place.open("0_0") as store:
+        assert store.scan() == []
+
+
+def test_a_batch_waits_until_the_transactions_before_are_decided() -> None:
+    log = Log()
+    log.records, log.open_from = [None] * 9, 4
+    turns = Turns(log, Changelog("c", "id", 1), 60.0)
+    assert turns.prepare(batch_of(3, 2))[0].end == 9
+    assert log.looks == 4
+    log.looks = -10_000
+    with pytest.raises(SinkFencedError, match="c-0: a transaction is open from offset 4 on"):
+        Turns(log, Changelog("c", "id", 1), 0.0).prepare(batch_of(3, 2))
+
+
+def test_a_topic_that_has_grown_ends_the_run() -> None:
+    turns = Turns(Log(), Changelog("c", "id", 1), 1.0)
+    beyond = Batch(0, Owner("g", 1, "m"), {TopicPartition("t", 1): Range(0, 1)})
+    with pytest.raises(PipelineError, match="the topic 't' has grown, its changelog 'c' has 1 partitions"):
+        turns.prepare(beyond)
+
+
+def test_a_process_that_hangs_with_a_store_does_not_hold_up_its_task(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("roster.spark.state.turn._PATIENCE", 0.0)
+    place = Place(str(tmp_path), "g-s-changelog", "id")
+    held = LmdbStore(place.path("0_0"))
+    with place.open("0_0") as copy:
+        copy.commit([b"k"], [b"v"], Position(1))
+    held.close()
+    with place.open("0_0") as store:
+        assert store.position() == Position()
+        with place.open("0_0") as other:
+            assert other.position() == Position(1)
+    names = sorted(path.name for path in place.path("0_0").parent.iterdir())
+    assert names == ["0_0", "0_0.1"]
+
+
+def test_two_attempts_leave_no_token() -> None:
+    assert tokens_of({0: (Report("a"),), 1: (Report("b"), Report("c"))}) == {0: "a"}

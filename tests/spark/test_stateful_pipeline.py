@@ -1,0 +1,139 @@
+"""Stateful pipelines in a Spark session on a Roster broker."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import uuid
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+from confluent_kafka import Producer
+
+from roster.spark import ConsoleSink, KafkaSink, Pipeline, PipelineError
+from tests.spark.spark_topics import Topics, committed_records
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+    from roster.spark import Progress
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
+
+AGGREGATES = {"n": "count(*)", "total": "sum(n)", "most": "max(n)"}
+
+
+def numbers(batch: pa.RecordBatch) -> pa.RecordBatch:
+    n = batch["value"].cast(pa.string()).cast(pa.int64())
+    return pa.RecordBatch.from_arrays([batch["key"].cast(pa.string()), n], ["name", "n"])
+
+
+class Feed:
+    def __init__(self, topics: Topics, topic: str) -> None:
+        self._producer = Producer({"bootstrap.servers": topics.bootstrap})
+        self._topic = topic
+        self.sent: dict[str, list[int]] = defaultdict(list)
+
+    def send(self, count: int) -> None:
+        for number in range(count):
+            name = f"k{number % 11}"
+            self._producer.produce(self._topic, str(number), name)
+            self.sent[name].append(number)
+        assert self._producer.flush(60) == 0
+
+    def totals(self) -> dict[str, dict[str, Any]]:
+        return {name: {"name": name, "n": len(of), "total": sum(of), "most": max(of)} for name, of in self.sent.items()}
+
+
+def last_results(topics: Topics, out: str) -> dict[str, dict[str, Any]]:
+    return {(key or b"").decode(): json.loads(value or b"") for _, key, value in committed_records(topics, out)}
+
+
+def test_totals_go_on_with_a_store_with_a_part_of_it_and_without_one(
+    spark: SparkSession, topics: Topics, tmp_path: Path
+) -> None:
+    topic, out, group = topics.create(3), topics.create(2), f"g-{uuid.uuid4().hex[:8]}"
+    feed = Feed(topics, topic)
+    seen: list[Progress] = []
+
+    def run(place: str, store: str = "totals") -> int:
+        seen.clear()
+        (
+            Pipeline(
+                spark,
+                topics.bootstrap,
+                group,
+                topic,
+                state_dir=str(tmp_path / place),
+                max_offsets_per_batch=400,
+                on_progress=seen.append,
+            )
+            .map_arrow(numbers, "name string, n long")
+            .aggregate("name", AGGREGATES, store=store)
+            .write(KafkaSink(topics.bootstrap, out))
+            .run(available_now=True)
+        )
+        assert last_results(topics, out) == feed.totals()
+        return sum(progress.restored for progress in seen)
+
+    feed.send(1000)
+    assert run("one") == 0
+    assert len(seen) == 3
+    assert [progress.tasks for progress in seen] == [1, 1, 1]
+    feed.send(100)
+    assert run("one") == 11, "the last batch, of which a new run does not know that it was committed"
+    shutil.copytree(tmp_path / "one", tmp_path / "old")
+    feed.send(100)
+    run("one")
+    feed.send(100)
+    tail = run("old")
+    feed.send(100)
+    assert 0 < tail < run("new")
+    assert topics.admin.topic_configs(f"{group}-totals-changelog")["cleanup.policy"] == "compact"
+    with pytest.raises(PipelineError, match=r"-others-changelog' is not there: it was deleted, or the group"):
+        run("one", "others")
+    topics.admin.create_partitions(topic, 4)
+    with pytest.raises(PipelineError, match=r"has 4 partitions and the changelog .* has 3: keys may have moved"):
+        run("one")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"keys": "gate"}, "keys: there is no column 'gate' among name, n"),
+        ({"aggregates": {"n": "avg(n)"}}, r"'avg\(n\)' is none of"),
+        ({"aggregates": {}}, "aggregates: name at least one"),
+        ({"sink": ConsoleSink()}, "write: a stateful pipeline writes results and state in one Kafka transaction"),
+        ({"at_least_once": True}, "write: a stateful pipeline writes results and state in one Kafka transaction"),
+        ({"topics": "pattern:t.*"}, "topics: a stateful pipeline reads one topic"),
+        ({"topics": ["nowhere-to-be-found"]}, "topics: there is no topic 'nowhere-to-be-found'"),
+        ({"store": "a/b"}, "store: '.*-a/b-changelog' is no topic name"),
+        ({"transform": True}, "transform: a transform's rows leave the task"),
+        ({"policy": "delete"}, "has cleanup.policy=delete, which would lose state. Set cleanup.policy=compact"),
+    ],
+)
+def test_what_cannot_work_is_named_before_the_group_is_joined(
+    spark: SparkSession, topics: Topics, change: dict[str, Any], message: str
+) -> None:
+    topic, out, group = topics.create(1), topics.create(1), f"g-{uuid.uuid4().hex[:8]}"
+    if "policy" in change:
+        topics.admin.create_topic(f"{group}-s-changelog", 1, configs={"cleanup.policy": change["policy"]})
+    sink = KafkaSink(topics.bootstrap, out, exactly_once=False if "at_least_once" in change else None)
+
+    def run() -> None:
+        pipeline = Pipeline(spark, topics.bootstrap, group, change.get("topics", topic))
+        pipeline.map_arrow(numbers, "name string, n long")
+        pipeline.aggregate(
+            change.get("keys", "name"), change.get("aggregates", AGGREGATES), store=change.get("store", "s")
+        )
+        if "transform" in change:
+            pipeline.transform(lambda df: df)
+        pipeline.write(change.get("sink", sink)).run(available_now=True)
+
+    with pytest.raises(PipelineError, match=message):
+        run()
+    assert not topics.exists(group)
