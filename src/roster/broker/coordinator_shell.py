@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from roster.broker.call import Call
+    from roster.broker.hooks import Hooks
     from roster.broker.log.flusher import Flusher
     from roster.broker.log.partition_log import PartitionLog
     from roster.broker.topics import Topic, TopicCatalogue
@@ -85,15 +86,27 @@ class Transactions(Protocol):
 class CoordinatorShell:
     """Runs one coordinator for all partitions of `__consumer_offsets`."""
 
-    def __init__(self, topics: TopicCatalogue, flusher: Flusher, on_failure: Callable[[BaseException], None]) -> None:
+    def __init__(
+        self,
+        topics: TopicCatalogue,
+        flusher: Flusher,
+        on_failure: Callable[[BaseException], None],
+        hooks: Hooks,
+    ) -> None:
         self._topics = topics
         self._flusher = flusher
         self._on_failure = on_failure
-        self._timers: Timers[TimerName] = Timers(self._timer_expired)
+        self._hooks = hooks
+        self._timers: Timers[TimerName] = Timers(self.timer_expired)
         self._pending = PendingReplies()
         self._logs: list[PartitionLog] = []
         self._loading: asyncio.Task[None] | None = None
         self._stopped = False
+
+    @property
+    def coordinator(self) -> Coordinator:
+        """The state machine, to be looked at in the event loop."""
+        return self._coordinator
 
     async def start(self, config: CoordinatorConfig) -> None:
         """Start to load the groups; until a partition is loaded its groups answer COORDINATOR_LOAD_IN_PROGRESS."""
@@ -269,8 +282,11 @@ class CoordinatorShell:
             self._write(write)
         for reply in effects.replies:
             self._pending.answer(reply.token, reply.message)
+        if self._hooks.observe is not None:
+            self._hooks.observe(self._coordinator, event, effects)
 
-    def _timer_expired(self, name: TimerName) -> None:
+    def timer_expired(self, name: TimerName) -> None:
+        """Give the coordinator a timer that is due."""
         try:
             self._step(TimerExpired(name, wall_ms()))
         except Exception:

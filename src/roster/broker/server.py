@@ -17,6 +17,7 @@ from roster.broker.config import BrokerConfig
 from roster.broker.connection import ClientProtocol, Connection, ReceiveBudget
 from roster.broker.coordinator_shell import CoordinatorShell
 from roster.broker.errors import BrokerFailedError, BrokerStartError
+from roster.broker.hooks import Hooks
 from roster.broker.log.compaction import Compactor
 from roster.broker.log.files import DirectoryLock
 from roster.broker.log.flusher import Flusher
@@ -42,8 +43,9 @@ class Broker:
     If the disk fails later, the broker answers KAFKA_STORAGE_ERROR and `failed()` returns with the reason.
     """
 
-    def __init__(self, config: BrokerConfig) -> None:
+    def __init__(self, config: BrokerConfig, hooks: Hooks | None = None) -> None:
         self.config = config
+        self._hooks = Hooks() if hooks is None else hooks
         self._lock = DirectoryLock(config.data_dir / "lock")
         self._server: asyncio.Server | None = None
         self._services: Services | None = None
@@ -56,9 +58,14 @@ class Broker:
     @property
     def address(self) -> tuple[str, int]:
         """Host and port clients connect to."""
+        return self.services.host, self.services.port
+
+    @property
+    def services(self) -> Services:
+        """The parts, for code in the broker's event loop; RuntimeError if it is not running."""
         if self._services is None:
             raise RuntimeError("the broker is not running")
-        return self._services.host, self._services.port
+        return self._services
 
     @property
     def bootstrap(self) -> str:
@@ -104,7 +111,7 @@ class Broker:
         meta.skip_producer_ids(topics.highest_producer_id)
         flusher = Flusher(config.sync_threads, self._fail, self._flushed, self._lock.check)
         self._compactor = Compactor(flusher)
-        group_coordinator = CoordinatorShell(topics, flusher, self._fail)
+        group_coordinator = CoordinatorShell(topics, flusher, self._fail, self._hooks)
         transactions = TransactionShell(topics, flusher, meta, group_coordinator, self._fail)
         bound = server.sockets[0].getsockname()
         self._services = Services(
@@ -116,6 +123,7 @@ class Broker:
             transactions,
             host=config.advertised_host or _reachable(config.host),
             port=config.advertised_port or bound[1],
+            hooks=self._hooks,
         )
         await group_coordinator.start(config.coordinator)
         await transactions.start(config.transactions)
@@ -184,6 +192,25 @@ class Broker:
             await asyncio.to_thread(services.topics.close)
         self._lock.release()
         logger.info("stopped")
+
+    async def abort(self) -> None:
+        """End as a crash does: connections are reset, nothing is answered, flushed or sealed; for a test kit."""
+        if self._services is None:
+            return
+        services, self._services = self._services, None
+        if self._server is not None:
+            self._server.close()
+        for task in list(self._connections):
+            task.cancel()
+        if self._connections:
+            await asyncio.wait(list(self._connections))
+        services.refusals.flush()
+        await services.transaction_coordinator.stop()
+        await services.group_coordinator.stop()
+        for part in (self._verifier, self._compactor, services.flusher):
+            if part is not None:  # threads that use the files cannot be stopped half-way
+                await (part.close() if isinstance(part, Flusher) else part.stop())
+        self._lock.release()
 
     async def _flush(self, services: Services) -> None:
         dirty = [services.flusher.durable(log) for topic in services.topics for log in topic.logs if log.is_dirty]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from roster.broker.hooks import Hooks
 from roster.broker.refusals import Refusals
 
 if TYPE_CHECKING:
@@ -32,3 +33,4 @@ class Services:
     unsent_bytes: int = 0
     """Bytes of responses not sent yet, over all connections."""
     refusals: Refusals = field(default_factory=Refusals)
+    hooks: Hooks = field(default_factory=Hooks)

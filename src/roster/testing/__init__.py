@@ -1,5 +1,22 @@
-"""The public test kit: Roster's broker for tests, in a thread of the test or as a process that can be killed."""
+"""The public test kit: a Kafka broker in the test's process or in one that can be killed, faults, and a clock."""
 
 from roster.testing.broker import BrokerProcess, quick_config, running_broker
+from roster.testing.embedded import EmbeddedBroker, GroupView
+from roster.testing.errors import KitArgumentError, KitTimeoutError
+from roster.testing.faults import Fault
+from roster.testing.rebalances import GroupMember, Rebalance
+from roster.testing.stored import StoredRecord
 
-__all__ = ["BrokerProcess", "quick_config", "running_broker"]
+__all__ = [
+    "BrokerProcess",
+    "EmbeddedBroker",
+    "Fault",
+    "GroupMember",
+    "GroupView",
+    "KitArgumentError",
+    "KitTimeoutError",
+    "Rebalance",
+    "StoredRecord",
+    "quick_config",
+    "running_broker",
+]

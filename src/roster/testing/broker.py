@@ -10,22 +10,46 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Coroutine, Iterator
+from dataclasses import fields, replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
-from roster.broker import Broker, BrokerConfig
+from roster.broker import Broker, BrokerConfig, LogConfig
+from roster.broker.hooks import Hooks
 from roster.coordinator import CoordinatorConfig
+from roster.testing.clock import ClockLoop
+from roster.testing.errors import unknown
+from roster.transactions.config import TransactionConfig
 
 START_SECONDS = 30.0
+_PARTS: dict[str, Any] = {"coordinator": CoordinatorConfig, "log": LogConfig, "transactions": TransactionConfig}
+
+T = TypeVar("T")
 
 
 def quick_config(data_dir: Path, **settings: Any) -> BrokerConfig:
-    """A configuration for tests: a port of the system's choice, and groups that do not wait for late joiners."""
+    """A configuration for tests: a port of the system's choice, and groups that do not wait for late joiners.
+
+    `settings` are fields of BrokerConfig, CoordinatorConfig, LogConfig or TransactionConfig; KitArgumentError for any
+    other name.
+    """
+    parts: dict[str, dict[str, Any]] = {"": {}, **{part: {} for part in _PARTS}}
+    for name, value in settings.items():
+        part = next((part for part, kind in {"": BrokerConfig, **_PARTS}.items() if name in _names(kind)), None)
+        if part is None:
+            raise unknown(
+                "broker setting", name, {each for kind in (BrokerConfig, *_PARTS.values()) for each in _names(kind)}
+            )
+        parts[part][name] = value
     quick = BrokerConfig(data_dir=data_dir, port=0, coordinator=CoordinatorConfig(initial_rebalance_delay_ms=0))
-    return replace(quick, **settings)
+    quick = replace(quick, **parts[""])
+    return replace(quick, **{part: replace(getattr(quick, part), **parts[part]) for part in _PARTS if parts[part]})
+
+
+def _names(kind: Any) -> set[str]:
+    return {each.name for each in fields(kind)}
 
 
 @contextlib.contextmanager
@@ -45,15 +69,19 @@ def running_broker(data_dir: Path | None = None, **settings: Any) -> Iterator[Br
 class BrokerThread:
     """A broker in an event loop of its own; use it as a context manager."""
 
-    def __init__(self, config: BrokerConfig) -> None:
-        self.broker = Broker(config)
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="roster-broker", daemon=True)
+    def __init__(self, config: BrokerConfig, hooks: Hooks | None = None) -> None:
+        self.broker = Broker(config, hooks)
+        self.loop = ClockLoop()
+        self._thread = threading.Thread(target=self.loop.run_forever, name="roster-broker", daemon=True)
+
+    def run(self, work: Coroutine[Any, Any, T], timeout: float = START_SECONDS) -> T:
+        """Run a coroutine in the broker's loop and return what it returns; `timeout` in seconds."""
+        return asyncio.run_coroutine_threadsafe(work, self.loop).result(timeout)
 
     def __enter__(self) -> Self:
         self._thread.start()
         try:
-            asyncio.run_coroutine_threadsafe(self.broker.start(), self._loop).result(START_SECONDS)
+            self.run(self.broker.start())
         except BaseException:
             self._end()
             raise
@@ -63,14 +91,23 @@ class BrokerThread:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
-            asyncio.run_coroutine_threadsafe(self.broker.stop(), self._loop).result(START_SECONDS)
+            self.run(self.broker.stop())
+        finally:
+            self._end()
+
+    def kill(self) -> None:
+        """End the broker as a crash does."""
+        try:
+            self.run(self.broker.abort())
         finally:
             self._end()
 
     def _end(self) -> None:
-        self._loop.call_soon_threadsafe(self._loop.stop)
+        with contextlib.suppress(TimeoutError):
+            self.run(self.loop.shutdown_default_executor())  # a thread may use the files still
+        self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join(START_SECONDS)
-        self._loop.close()
+        self.loop.close()
 
 
 class BrokerProcess:

@@ -1,0 +1,27 @@
+"""Where a test kit looks into a running broker: what it is asked, and what its group coordinator does."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+
+    from roster.broker.call import Call
+    from roster.coordinator import Coordinator
+    from roster.coordinator.events import Effects, Event
+    from roster.wire import Message
+
+
+@dataclass(slots=True)
+class Hooks:
+    """Both are called in the broker's event loop; while they are None they cost one comparison."""
+
+    intercept: Callable[[Call[Any]], Callable[..., Coroutine[None, None, Message | None]] | None] | None = None
+    """Given each request; returns what handles it instead of its usual handler (`dispatch.Handler`), or None.
+
+    What it returns may be cancelled when the client disconnects or the broker stops.
+    """
+    observe: Callable[[Coordinator, Event, Effects], None] | None = None
+    """Given each event of the group coordinator, once it has been handled, with its effects."""

@@ -1,0 +1,83 @@
+"""Responses that refuse a whole request with one error code."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from roster.wire import ApiKey, ErrorCode, Message, Struct, response_class
+
+_ITEMS_OF = {
+    "topics": ("topic_names",),
+    "responses": ("topics", "topic_data", "topic_names", "resources"),
+    "partition_responses": ("partition_data",),
+    "partitions": ("partition_indexes",),
+    "coordinators": ("coordinator_keys",),
+    "groups": ("group_ids",),
+    "results": ("topics", "resources", "groups_names"),
+    "results_by_topic": ("topics",),
+    "results_by_transaction": ("transactions",),
+    "results_by_topic_v3_and_below": ("v3_and_below_topics",),
+    "results_by_partition": ("partitions",),
+    "transaction_states": ("transactional_ids",),
+}
+"""Array of a response to the arrays of its request that it answers item by item, where the name differs."""
+_NAMED_BY = ("name", "key", "group_id", "transactional_id", "partition_index", "index", "partition")
+"""Field of an item that has the value itself where the request only lists values."""
+_RENAMED = {"partition_index": "partition", "partition": "partition_index"}
+_ERRORS = ("error_code", "partition_error_code")
+_PER_ITEM = frozenset({ApiKey.FETCH})
+"""Responses whose own error code is about something else than the items."""
+
+
+def error_response(request: Message, version: int, error: ErrorCode) -> Message:
+    """Return the response with this error for the whole request, or for each item of it where Kafka answers so."""
+    key = request.__table__.key
+    if key is None:
+        raise TypeError(f"{type(request).__name__} is not a request")
+    response = response_class(key)()
+    whole = dict(response.__table__.fields).get("error_code")
+    if whole is not None and version in whole.versions and key not in _PER_ITEM:
+        response.error_code = int(error)  # type: ignore[attr-defined]
+    else:
+        _refuse_items(response, request, version, error)
+    return response
+
+
+def refuse_items(response: Any, error: ErrorCode) -> None:
+    """Put the error code on every item of a response that is filled in already."""
+    for name, field in response.__table__.fields:
+        if name in _ERRORS:
+            setattr(response, name, int(error))
+        elif field.kind == "array" and field.item.kind == "struct":
+            for item in getattr(response, name) or ():
+                refuse_items(item, error)
+
+
+def _refuse_items(response: Any, request: Any, version: int, error: ErrorCode) -> None:
+    """Fill each array of the response that has structures with one refused item for each of the request."""
+    for name, field in response.__table__.fields:
+        if field.kind != "array" or field.item.struct is None or version not in field.versions:
+            continue
+        source = next((each for each in (name, *_ITEMS_OF.get(name, ())) if getattr(request, each, None)), None)
+        if source is not None:
+            setattr(
+                response, name, [_item(field.item.struct, each, version, error) for each in getattr(request, source)]
+            )
+
+
+def _item(kind: Any, asked: Any, version: int, error: ErrorCode) -> Any:
+    item = kind()
+    names = [name for name, field in kind.__table__.fields if field.kind not in ("array", "struct")]
+    if isinstance(asked, Struct):
+        for name in names:
+            for source in (name, _RENAMED.get(name, name)):
+                if hasattr(asked, source):
+                    setattr(item, name, getattr(asked, source))
+                    break
+        _refuse_items(item, asked, version, error)
+    else:
+        setattr(item, next(name for name in _NAMED_BY if name in names), asked)
+    for name in _ERRORS:
+        if name in names:
+            setattr(item, name, int(error))
+    return item

@@ -1,0 +1,271 @@
+"""Scripted faults: chosen requests are refused, answered late, not at all, or by a closed connection.
+
+A fault stands in for the handler of the requests it matches (`roster.broker.hooks`); the broker knows nothing of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
+
+from roster.broker.call import Call, CloseConnection
+from roster.broker.dispatch import HANDLERS
+from roster.broker.services import Services
+from roster.testing.error_replies import error_response, refuse_items
+from roster.testing.errors import KitArgumentError, unknown
+from roster.wire import ApiKey, ErrorCode, Message, request_class, response_class
+
+if TYPE_CHECKING:
+    from roster.broker.dispatch import Handler
+
+
+def api_name(key: ApiKey) -> str:
+    """Return the name of an API in the protocol guide: JoinGroup."""
+    return key.name.title().replace("_", "")
+
+
+Phase: TypeAlias = Literal["request", "reply"]
+Reply: TypeAlias = Message | Callable[[Any], Message]
+
+_APIS = {api_name(key): key for key in ApiKey if key in HANDLERS}
+"""The name of each API in the protocol guide."""
+_PHASES = ("request", "reply")
+
+
+@dataclass(slots=True, eq=False)
+class Fault:
+    """A fault as it was scripted; `hits` is the number of requests that met it."""
+
+    api: ApiKey
+    group: str | None
+    topic: str | None
+    member: str | None
+    client_id: str | None
+    left: int | None
+    skip: int
+    delay: float
+    error: ErrorCode | None
+    reply: Reply | None
+    silent: Phase | None
+    disconnect: Phase | None
+    faults: Faults = field(repr=False)
+    hits: int = 0
+
+    def remove(self) -> None:
+        """Take the fault away; requests that already met it stay as they are. Removing twice is no error."""
+        self.faults.remove(self)
+
+    def wait_hit(self, times: int = 1, timeout: float = 30.0) -> None:
+        """Wait until so many requests have met the fault; KitTimeoutError after `timeout` seconds."""
+        self.faults.wait(lambda: self.hits >= times, timeout, lambda: f"{self} was met {self.hits} times, not {times}")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.remove()
+
+    def matches(self, call: Call[Any]) -> bool:
+        """Return True if the fault is about this request, whatever its count says."""
+        message = call.message
+        return (
+            call.header.api_key == self.api
+            and (self.client_id is None or call.header.client_id == self.client_id)
+            and (self.group is None or self.group in _groups(message))
+            and (self.topic is None or self.topic in _topics(message) | self.faults.topics_by_id(message))
+            and (self.member is None or self.member in _members(message))
+        )
+
+    async def handle(self, services: Services, call: Call[Any]) -> Message | None:
+        """Handle a request in place of its handler."""
+        if self.delay:
+            await asyncio.sleep(self.delay)
+        if self.disconnect == "request":
+            raise CloseConnection(f"a scripted fault: {self.api.name}")
+        if self.silent == "request":
+            await _for_ever()
+        if self.reply is not None:
+            return self.reply if isinstance(self.reply, Message) else self.reply(call.message)
+        if self.error is not None and self.api is not ApiKey.METADATA:
+            return error_response(call.message, call.version, self.error)
+        response = await asyncio.shield(HANDLERS[self.api](services, call))
+        if self.disconnect == "reply":
+            raise CloseConnection(f"a scripted fault: the reply to {self.api.name}")
+        if self.silent == "reply":
+            await _for_ever()
+        if self.error is not None and response is not None:  # without brokers a client could not ask again
+            refuse_items(response, self.error)
+        return response
+
+
+class Faults:
+    """The faults of one broker, in the order they were scripted: a request meets the first that matches it."""
+
+    def __init__(
+        self, changed: Callable[[], None], wait: Callable[..., None], name_of: Callable[[bytes], str | None]
+    ) -> None:
+        self._changed = changed
+        self.wait = wait
+        self._name_of = name_of
+        self._lock = threading.Lock()
+        self._faults: list[Fault] = []
+
+    def __iter__(self) -> Iterator[Fault]:
+        return iter(list(self._faults))
+
+    def add(self, fault: Fault) -> None:
+        """Add a fault behind the others."""
+        with self._lock:
+            self._faults.append(fault)
+
+    def remove(self, fault: Fault) -> None:
+        """Take a fault away."""
+        with self._lock:
+            if fault in self._faults:
+                self._faults.remove(fault)
+
+    def clear(self) -> None:
+        """Take all faults away."""
+        with self._lock:
+            self._faults.clear()
+
+    def topics_by_id(self, message: Any) -> set[str | None]:
+        """Return the names of the topics that a request names by id."""
+        items = [*(getattr(message, "topics", None) or ()), *(getattr(message, "topic_data", None) or ())]
+        return {self._name_of(item.topic_id) for item in items if any(getattr(item, "topic_id", b""))}
+
+    def intercept(self, call: Call[Any]) -> Handler | None:
+        """Return the handler of the fault that a request meets, or None; called by the broker."""
+        if not self._faults:
+            return None
+        with self._lock:
+            fault = next((each for each in self._faults if each.matches(call)), None)
+            if fault is None:
+                return None
+            if fault.skip:
+                fault.skip -= 1
+                return None
+            fault.hits += 1
+            if fault.left is not None:
+                fault.left -= 1
+                if fault.left == 0:
+                    self._faults.remove(fault)
+        self._changed()
+        return fault.handle
+
+
+def make_fault(
+    faults: Faults,
+    api: str | int,
+    *,
+    group: str | None,
+    topic: str | None,
+    member: str | None,
+    client_id: str | None,
+    times: int | None,
+    after: int,
+    delay: float,
+    reply: str | int | Reply | None,
+    drop: bool | Phase,
+    disconnect: bool | Phase,
+) -> Fault:
+    """Check the arguments of a fault and make it; KitArgumentError names what is wrong."""
+    key = _api(api)
+    if times is not None and times < 1:
+        raise KitArgumentError(f"times={times}: must be at least 1, or None for every request")
+    if after < 0 or delay < 0:
+        raise KitArgumentError(f"after={after}, delay={delay}: must not be negative")
+    silent, closing = _phase("drop", drop), _phase("disconnect", disconnect)
+    given = [
+        name for name, is_given in (("reply", reply is not None), ("drop", silent), ("disconnect", closing)) if is_given
+    ]
+    if len(given) > 1:
+        raise KitArgumentError(f"{' and '.join(given)} exclude each other")
+    if not given and not delay:
+        raise KitArgumentError("a fault needs reply=, drop=, disconnect= or delay=")
+    error, whole = _reply(key, reply)
+    for name, wanted, reader in (("group", group, _groups), ("topic", topic, _topics), ("member", member, _members)):
+        if wanted is not None and not reader.applies(key):
+            raise KitArgumentError(f"{name}={wanted!r}: {api_name(key)} has no {name}")
+    return Fault(key, group, topic, member, client_id, times, after, delay, error, whole, silent, closing, faults)
+
+
+def _api(api: str | int) -> ApiKey:
+    if isinstance(api, int):
+        if api not in HANDLERS:
+            raise KitArgumentError(f"api={api}: the broker has no API with this key")
+        return ApiKey(api)
+    wanted = str(api).lower().replace("_", "").removesuffix("request")
+    for name, key in _APIS.items():
+        if name.lower() == wanted:
+            return key
+    raise unknown("API", api, _APIS)
+
+
+def _phase(name: str, value: bool | str) -> Phase | None:
+    if isinstance(value, bool):
+        return "request" if value else None
+    if value not in _PHASES:
+        raise KitArgumentError(f"{name}={value!r}: must be True, 'request' or 'reply'")
+    return value  # type: ignore[return-value]
+
+
+def _reply(key: ApiKey, reply: str | int | Reply | None) -> tuple[ErrorCode | None, Reply | None]:
+    """Return the error code or the response that a fault answers with."""
+    if reply is None:
+        return None, None
+    if isinstance(reply, Message):
+        if not isinstance(reply, response_class(key)):
+            raise KitArgumentError(f"reply={type(reply).__name__}: not the response to {key.name}")
+        return None, reply
+    if callable(reply):
+        return None, reply
+    if isinstance(reply, str):
+        if reply.upper() not in ErrorCode.__members__:
+            raise unknown("error code", reply, ErrorCode.__members__)
+        return ErrorCode[reply.upper()], None
+    try:
+        return ErrorCode(reply), None
+    except ValueError:
+        raise KitArgumentError(f"reply={reply!r}: no error code of Kafka's") from None
+
+
+async def _for_ever() -> None:
+    """Wait until the client gives up or the broker stops."""
+    await asyncio.Event().wait()
+
+
+class _Names:
+    """Reads names out of requests, wherever in a request they are."""
+
+    def __init__(self, plain: tuple[str, ...], lists: dict[str, tuple[str, ...]]) -> None:
+        self._plain = plain
+        self._lists = lists
+
+    def applies(self, key: ApiKey) -> bool:
+        """Return True if requests of this kind have such a name."""
+        fields = dict(request_class(key).__table__.fields)
+        return any(name in fields for name in (*self._plain, *self._lists))
+
+    def __call__(self, message: Any) -> set[str]:
+        found = {getattr(message, name) for name in self._plain if hasattr(message, name)}
+        for name, fields in self._lists.items():
+            for item in getattr(message, name, None) or ():
+                if isinstance(item, str):
+                    found.add(item)
+                else:
+                    found |= {getattr(item, each) for each in fields if hasattr(item, each)}
+        return {name for name in found if name}
+
+
+_groups = _Names(
+    ("group_id", "key"), {"coordinator_keys": (), "groups": ("group_id",), "groups_names": (), "group_ids": ()}
+)
+_topics = _Names((), {"topics": ("name", "topic"), "topic_data": ("name",), "topic_names": ()})
+_members = _Names(("member_id", "group_instance_id"), {"members": ("member_id", "group_instance_id")})

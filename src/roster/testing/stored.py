@@ -1,0 +1,100 @@
+"""Records as a test writes and reads them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from roster.testing.errors import KitArgumentError
+from roster.wire.records import Record, read_batch
+
+if TYPE_CHECKING:
+    from roster.broker.log.partition_log import PartitionLog
+
+_KEY_AND_VALUE = 2
+
+
+@dataclass(frozen=True, slots=True)
+class StoredRecord:
+    """A record of a topic; `timestamp` is milliseconds since 1970."""
+
+    partition: int
+    offset: int
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...]
+
+    @property
+    def text(self) -> str:
+        """The value as text in UTF-8."""
+        return (self.value or b"").decode()
+
+    @property
+    def json(self) -> Any:
+        """The value, parsed as JSON."""
+        return json.loads(self.value or b"null")
+
+
+def as_record(given: Any, now_ms: int) -> Record:
+    """Return the record a test gave as a value, or as a key and a value."""
+    if isinstance(given, tuple):
+        if len(given) != _KEY_AND_VALUE:
+            raise KitArgumentError(f"a record is a value, or a key and a value; not {given!r}")
+        return Record(timestamp=now_ms, key=_bytes(given[0]), value=_bytes(given[1]))
+    return Record(timestamp=now_ms, key=None, value=_bytes(given))
+
+
+def _bytes(given: Any) -> bytes | None:
+    match given:
+        case None | bytes():
+            return given
+        case str():
+            return given.encode()
+        case Mapping():
+            return json.dumps(given).encode()
+    raise KitArgumentError(f"a key or value is text, bytes, a mapping for JSON, or None; not {given!r}")
+
+
+def committed_records(log: PartitionLog, partition: int) -> Iterator[StoredRecord]:
+    """Yield the records that a reader of committed records gets."""
+    end = log.last_stable_offset
+    aborted = list(log.producers.aborted)
+    for header, batch in log.batches():
+        if header.base_offset >= end:
+            return
+        gone = header.is_transactional and any(
+            each.producer_id == header.producer_id and each.first_offset <= header.base_offset <= each.last_offset
+            for each in aborted
+        )
+        if header.is_control or gone:
+            continue
+        for record in read_batch(batch):
+            if record.offset >= log.log_start_offset:
+                yield StoredRecord(
+                    partition, record.offset, record.timestamp, record.key, record.value, tuple(record.headers)
+                )
+
+
+def partition_for(record: Record, number: int, partitions: int) -> int:
+    """Return the partition of the record with this number: by its key as Kafka's Java client does, else in turn."""
+    if record.key is None:
+        return number % partitions
+    return (murmur2(record.key) & 0x7FFFFFFF) % partitions
+
+
+def murmur2(data: bytes) -> int:
+    """Return the 32-bit MurmurHash2 of a key, with the seed of Kafka's Java client."""
+    factor, seed, mask = 0x5BD1E995, 0x9747B28C, 0xFFFFFFFF
+    value = (seed ^ len(data)) & mask
+    whole = len(data) & ~3
+    for start in range(0, whole, 4):
+        word = int.from_bytes(data[start : start + 4], "little") * factor & mask
+        word = (word ^ word >> 24) * factor & mask
+        value = (value * factor & mask) ^ word
+    if whole < len(data):
+        value = (value ^ int.from_bytes(data[whole:], "little")) * factor & mask
+    value = (value ^ value >> 13) * factor & mask
+    return value ^ value >> 15
