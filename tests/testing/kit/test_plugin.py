@@ -18,13 +18,12 @@ NAME = "roster.pytest_plugin"
 def run(directory: Path, *options: str) -> subprocess.CompletedProcess[str]:
     off = ("cacheprovider", "randomly", "asyncio", "xdist", "cov", "timeout", "hypothesispytest")
     plain = [f"-pno:{name}" for name in off]
-    entry = importlib_has_entry_point()
-    plugin = [] if entry else ["-p", NAME]
+    plugin = [] if has_entry_point() else ["-p", NAME]
     command = [sys.executable, "-m", "pytest", "-q", "--strict-markers", *plain, *plugin, *options, str(directory)]
     return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, cwd=directory)
 
 
-def importlib_has_entry_point() -> bool:
+def has_entry_point() -> bool:
     from importlib.metadata import entry_points
 
     return any(each.value == NAME for each in entry_points(group="pytest11"))
@@ -114,10 +113,3 @@ def lines_of_code(block: str) -> int:
 def test_the_tests_on_the_page_have_ten_lines():
     assert lines_of_code(shown("Test a consumer")) <= 10
     assert lines_of_code(shown("Test a pipeline on Spark")) <= 10
-
-
-@pytest.mark.spark
-def test_the_page_on_spark(tmp_path):
-    (tmp_path / "test_page.py").write_text(shown("Test a pipeline on Spark"))
-    done = run(tmp_path)
-    assert "1 passed" in done.stdout, done.stdout + done.stderr
