@@ -38,7 +38,7 @@ Produced: TypeAlias = (
     "str | bytes | Mapping[str, Any] | tuple[str | bytes | None, str | bytes | Mapping[str, Any] | None]"
 )
 
-WAIT_SECONDS = 30.0
+WAIT_SECONDS = 60.0
 """Default of everything that waits; on a loaded machine a client may take seconds for a rebalance."""
 _LOOK_AGAIN_SECONDS = 0.2
 
@@ -273,6 +273,26 @@ class EmbeddedBroker:
 
         self._wait(there, timeout, missing)
         return seen
+
+    def wait_for_assignments(
+        self, group: str, *, members: int | None = None, timeout: float = WAIT_SECONDS
+    ) -> Rebalance:
+        """Wait until every member of the newest generation has its assignment; return the rebalance.
+
+        A group is Stable before that: once the leader's assignment is stored. KitTimeoutError after `timeout` seconds.
+        """
+
+        def there() -> bool:
+            last = self.rebalances(group)[-1:]
+            return (
+                bool(last)
+                and last[0].is_complete
+                and members in (None, len(last[0].members))
+                and self.group(group).generation == last[0].generation
+            )
+
+        self._wait(there, timeout, lambda: f"group {group!r} is {self.group(group)}; {self.rebalances(group)[-1:]}")
+        return self.rebalances(group)[-1]
 
     def rebalances(self, group: str) -> list[Rebalance]:
         """Return every rebalance of a group since the first start, oldest first."""

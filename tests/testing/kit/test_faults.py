@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 
 import pytest
-from kafka import KafkaConsumer, KafkaProducer, OffsetAndMetadata
+from kafka import KafkaProducer, OffsetAndMetadata
 from kafka import TopicPartition as KafkaPartition
 from kafka.errors import KafkaError, RecordListTooLargeError
 
@@ -14,6 +14,7 @@ from roster.model import TopicPartition
 from roster.testing import EmbeddedBroker
 from roster.wire.frames import encode_request
 from roster.wire.messages import HeartbeatRequest, HeartbeatResponse, ListGroupsRequest
+from tests.real.realparts.kafka_python import KafkaConsumer
 
 
 @pytest.fixture
@@ -39,7 +40,7 @@ def member(broker, topic, **settings):
 def read(consumer, count):
     found = []
     for _ in range(60):
-        found += [record for batch in consumer.poll(2_000).values() for record in batch]
+        found += [record for batch in consumer.poll(5_000).values() for record in batch]
         if len(found) >= count:
             return found
     raise AssertionError(f"{len(found)} records, not {count}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -19,8 +20,9 @@ def run(directory: Path, *options: str) -> subprocess.CompletedProcess[str]:
     off = ("cacheprovider", "randomly", "asyncio", "xdist", "cov", "timeout", "hypothesispytest")
     plain = [f"-pno:{name}" for name in off]
     plugin = [] if has_entry_point() else ["-p", NAME]
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
     command = [sys.executable, "-m", "pytest", "-q", "--strict-markers", *plain, *plugin, *options, str(directory)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, cwd=directory)
+    return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, cwd=directory, env=env)
 
 
 def has_entry_point() -> bool:
@@ -99,6 +101,7 @@ def shown(title: str) -> str:
     "title", ["Test a consumer", "Test what happens when things go wrong", "Test what happens when the broker dies"]
 )
 def test_the_page_on_consumers(tmp_path, title):
+    (tmp_path / "conftest.py").write_text("import tests.real.realparts.kafka_python  # mends a join it may lose\n")
     (tmp_path / "test_page.py").write_text(shown(title))
     done = run(tmp_path)
     assert " passed" in done.stdout, done.stdout + done.stderr
