@@ -1,11 +1,18 @@
 """Vocabulary shared by every room: addresses, topics, offsets, Problem, Plan."""
 
-from roster.model.address import Address, AddressError, parse_address, parse_addresses
-from roster.model.offsets import AutoOffsetReset, OffsetAndMetadata, OffsetSpec, PartitionOffsets
-from roster.model.plan import LagBalance, Move, Plan
-from roster.model.problem import NO_GENERATION, NO_OWNER, Claims, MemberInfo, Problem, Racks
-from roster.model.timers import CancelTimer, SetTimer
-from roster.model.topics import TopicPartition
+from typing import TYPE_CHECKING
+
+from roster._on_demand import on_demand
+
+if TYPE_CHECKING:
+    from roster.model.address import Address, AddressError, parse_address, parse_addresses
+    from roster.model.offsets import AutoOffsetReset, OffsetAndMetadata, OffsetSpec, PartitionOffsets
+    from roster.model.plan import LagBalance, Move, Plan
+    from roster.model.problem import NO_GENERATION, NO_OWNER, Claims, MemberInfo, Problem, Racks
+    from roster.model.timers import CancelTimer, SetTimer
+    from roster.model.topics import TopicPartition
+else:
+    __getattr__ = on_demand(__name__, ("address", "topics", "offsets", "timers", "problem", "plan"))
 
 __all__ = [
     "NO_GENERATION",

@@ -19,7 +19,6 @@ from roster._version import __version__
 from roster.model import Address
 from roster.security import PLAINTEXT, AuthenticationFailed, Security, SettingError
 from roster.security.driver import TokenError, begin_login
-from roster.security.login import Login
 from roster.wire import API_VERSIONS, ApiKey, ErrorCode, Message, Versions, WireError, response_class
 from roster.wire.frames import decode_response, encode_request
 from roster.wire.messages import (
@@ -31,6 +30,7 @@ from roster.wire.messages import (
 
 if TYPE_CHECKING:
     from roster.records.tls_socket import TlsSocket
+    from roster.security.login import Login
 
 _PATIENCE = 30.0
 """Seconds for a connection to be made, and for an answer behind the time a request allows the broker."""

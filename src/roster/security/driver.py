@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import secrets
+from typing import TYPE_CHECKING
 
 from roster.security.errors import SettingError
-from roster.security.login import Login
-from roster.security.settings import Security
+
+if TYPE_CHECKING:
+    from roster.security.login import Login
+    from roster.security.settings import Security
 
 _NONCE_BYTES = 24
 
@@ -23,6 +26,8 @@ def begin_login(security: Security) -> Login:
         SettingError: there is no such function, or it does not return text.
 
     """
+    from roster.security.login import Login  # noqa: PLC0415 - with SASL only: tasks start faster without it
+
     if security.token is None:
         return Login(security, nonce=secrets.token_urlsafe(_NONCE_BYTES))
     try:

@@ -6,11 +6,10 @@ ApiVersions response has header v0 always, so that a client that guessed too hig
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from struct import Struct as Packing
-from types import MappingProxyType
-from typing import TypeVar, cast
+from typing import TypeVar
 
 from roster.wire import messages
 from roster.wire.api import ApiKey
@@ -27,15 +26,37 @@ M = TypeVar("M", bound=Message)
 _REQUEST = Packing(">hhih")
 _CORRELATION = Packing(">i")
 
-_REQUESTS: dict[int, type[Message]] = {}
-_RESPONSES: dict[int, type[Message]] = {}
-for _name in messages.__all__:
-    _class: type[Message] = getattr(messages, _name)
-    (_REQUESTS if _name.endswith("Request") else _RESPONSES)[cast("int", _class.__table__.key)] = _class
+_NAMES = {int(key): "".join(word.capitalize() for word in key.name.split("_")) for key in ApiKey}
 
-API_VERSIONS: Mapping[ApiKey, Versions] = MappingProxyType(
-    {ApiKey(key): cls.__table__.versions for key, cls in sorted(_REQUESTS.items())}
-)
+
+class _Classes(dict[int, type[Message]]):
+    """Classes by api key, imported on first use: a process speaks a few of them."""
+
+    def __init__(self, ending: str) -> None:
+        super().__init__()
+        self._ending = ending
+
+    def __missing__(self, key: int) -> type[Message]:
+        found: type[Message] = getattr(messages, _NAMES[key] + self._ending)
+        self[key] = found
+        return found
+
+
+_REQUESTS, _RESPONSES = _Classes("Request"), _Classes("Response")
+
+
+class _Spoken(Mapping[ApiKey, Versions]):
+    def __getitem__(self, key: ApiKey) -> Versions:
+        return _REQUESTS[key].__table__.versions
+
+    def __iter__(self) -> Iterator[ApiKey]:
+        return iter(sorted(ApiKey))
+
+    def __len__(self) -> int:
+        return len(ApiKey)
+
+
+API_VERSIONS: Mapping[ApiKey, Versions] = _Spoken()
 """The versions Roster can read and write of each request and its response."""
 
 LOWEST_ADVERTISED_PRODUCE = 0
@@ -70,7 +91,7 @@ def response_class(key: int) -> type[Message]:
     return _look_up(_RESPONSES, key)
 
 
-def _look_up(classes: dict[int, type[Message]], key: int) -> type[Message]:
+def _look_up(classes: _Classes, key: int) -> type[Message]:
     try:
         return classes[key]
     except KeyError:
@@ -96,8 +117,11 @@ def encode_request(message: Message, version: int, correlation_id: int, client_i
 def decode_request(frame: Buffer) -> tuple[RequestHeader, Message]:
     """Read a frame without its size. Raises UnsupportedVersion once the header is readable, else WireError."""
     header, pos = decode_request_header(frame)
-    cls = _REQUESTS.get(header.api_key)
-    if cls is None or header.api_version not in cls.__table__.versions:
+    try:
+        cls = _REQUESTS[header.api_key]
+    except KeyError:
+        raise UnsupportedVersion(header) from None
+    if header.api_version not in cls.__table__.versions:
         raise UnsupportedVersion(header)
     if header.api_version in cls.__table__.flexible:
         pos = skip_tags(frame, pos, len(frame), "request header: tagged fields")

@@ -1,0 +1,24 @@
+"""Names of a package that are imported on first use, so that a process loads what it needs of the package."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from typing import Any
+
+
+def on_demand(package: str, modules: Sequence[str]) -> Callable[[str], Any]:
+    """Return the `__getattr__` of `package`: it looks for a name in `modules` in this order, and imports no further.
+
+    Static tools need the imports all the same, under `if TYPE_CHECKING`.
+    """
+
+    def find(name: str) -> Any:
+        # Import machinery asks packages for names such as `__path__`.
+        for module in () if name.startswith("__") else modules:
+            found = vars(import_module(f"{package}.{module}")).get(name, find)
+            if found is not find:
+                return found
+        raise AttributeError(f"module {package!r} has no attribute {name!r}")
+
+    return find
