@@ -1,0 +1,17 @@
+"""The deterministic simulator: members, a coordinator, network and disk in one thread under virtual time, from one seed."""
+
+from roster.testing.simulation.errors import BrokenInvariant
+from roster.testing.simulation.run import Outcome, Summary, run_many, run_scenario, run_seed, shrink
+from roster.testing.simulation.scenario import Scenario, draw_scenario
+
+__all__ = [
+    "BrokenInvariant",
+    "Outcome",
+    "Scenario",
+    "Summary",
+    "draw_scenario",
+    "run_many",
+    "run_scenario",
+    "run_seed",
+    "shrink",
+]

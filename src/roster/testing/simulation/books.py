@@ -1,0 +1,461 @@
+"""The observer: it keeps account of what was asked, answered and held, and has the invariants judge it."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING, NamedTuple
+
+from roster.coordinator import Effects, Event, PartitionLoaded, RequestReceived, TimerExpired, TimerKind, WriteCompleted
+from roster.coordinator.group import Group
+from roster.coordinator.states import GroupState
+from roster.member.events import Publish
+from roster.member.subscription import LeaderFailure, decode_assignment
+from roster.model import TopicPartition
+from roster.testing.simulation import invariants
+from roster.wire import ErrorCode, Message, WireError
+from roster.wire.consumer.messages import decode_subscription, flat
+from roster.wire.messages import (
+    HeartbeatRequest,
+    HeartbeatResponse,
+    JoinGroupRequest,
+    JoinGroupResponse,
+    LeaveGroupRequest,
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+    OffsetFetchRequest,
+    OffsetFetchResponse,
+    SyncGroupRequest,
+    SyncGroupResponse,
+)
+
+if TYPE_CHECKING:
+    from roster.testing.simulation.member_process import MemberProcess
+    from roster.testing.simulation.node import Node
+    from roster.testing.simulation.world import World
+
+COOPERATIVE = frozenset({"cooperative-sticky", "lag-cooperative-sticky"})
+LOOK_EVERY_MS = 500
+"""How often sessions and phases are looked at for their end."""
+
+
+class Before(NamedTuple):
+    """A group before a step."""
+
+    group: Group | None
+    state: GroupState
+    generation: int
+    members: dict[str, tuple[bool, str | None, bool, int]]
+    """By member id: whether its JoinGroup is parked, its instance id, whether it is new, and its session timeout."""
+    unsynced: frozenset[str]
+
+
+class Sessions:
+    """What one life of a coordinator may know of its members, in its own time."""
+
+    def __init__(self) -> None:
+        self.alive: dict[str, int] = {}
+        """The last request that certainly renewed the session."""
+        self.contact: dict[str, int] = {}
+        """The last request or response of any kind."""
+        self.phase_since = 0
+        self.phase_late = 0
+        """The same, moved with jumps of the clock, which no coordinator can act on before they happen."""
+        self.phase_state: GroupState | None = None
+        self.looked = 0
+
+
+class Books:
+    """Everything seen in one run."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.rosters: dict[int, frozenset[str]] = {}
+        self.heads: dict[int, tuple[str, str]] = {}
+        self.claims: dict[int, dict[str, frozenset[TopicPartition]]] = {}
+        self.assigned: dict[int, dict[str, frozenset[TopicPartition]]] = defaultdict(dict)
+        self.highest = 0
+        self.rounds = 0
+        self.holder: dict[str, str] = {}
+        """Instance id to the member id that joined last with it."""
+        self.instance: dict[str, str | None] = {}
+        self.acked: dict[TopicPartition, int] = {}
+        self.accepted: dict[TopicPartition, int] = {}
+        self.acknowledged_commits = 0
+        self.refused_commits = 0
+        self._sessions: dict[int, Sessions] = defaultdict(Sessions)
+
+    # -- members and applications ----------------------------------------------------------------------------------
+
+    def published(self, process: MemberProcess, _news: Publish) -> None:
+        """Ownership changed."""
+        if process.held:
+            for other in self.world.processes:
+                if other is not process and other.alive and other.held:
+                    invariants.ownership_is_disjoint_at_every_instant(process, other, self.rosters)
+
+    def member_stepped(self, process: MemberProcess) -> None:
+        """A member took in an event."""
+        if process.member.failure is not None:
+            instance = process.config.group_instance_id
+            shared = instance is not None and any(
+                other is not process and other.config.group_instance_id == instance for other in self.world.processes
+            )
+            invariants.no_member_fails_without_cause(process, shared=shared)
+
+    def acknowledged(self, process: MemberProcess, positions: dict[TopicPartition, int]) -> None:
+        """An application was told that a commit is done."""
+        del process
+        durable = self.world.disk.durable.offsets
+        self.acknowledged_commits += 1
+        for partition, offset in positions.items():
+            if partition.topic in self.world.topics and partition.topic not in self.world.unsteady_topics:
+                invariants.an_acknowledged_commit_is_durable(partition, offset, durable)
+                self.acked[partition] = max(offset, self.acked.get(partition, 0))
+
+    def topics_deleted(self, names: tuple[str, ...]) -> None:
+        """Forget the offsets of deleted topics."""
+        for book in (self.acked, self.accepted):
+            for partition in [each for each in book if each.topic in names]:
+                del book[partition]
+
+    # -- requests and responses ------------------------------------------------------------------------------------
+
+    def every_request_is_answered_once(self, token: int, *, answered: bool) -> None:
+        """A response was made for a request."""
+        invariants.every_request_is_answered_once(token, answered=answered)
+
+    def answering(self, node: Node, version: int, request: Message, response: Message) -> None:
+        """A response is about to be sent."""
+        match request, response:
+            case JoinGroupRequest(), JoinGroupResponse(error_code=ErrorCode.NONE):
+                self._joined(node, version, request, response)
+            case SyncGroupRequest(), SyncGroupResponse(error_code=ErrorCode.NONE):
+                self._synced(node, request, response)
+            case HeartbeatRequest(), HeartbeatResponse(error_code=ErrorCode.NONE):
+                self._fence("Heartbeat", request.member_id, request.group_instance_id, node)
+            case OffsetCommitRequest(), OffsetCommitResponse():
+                self._committed(request, response)
+            case OffsetFetchRequest(), OffsetFetchResponse():
+                self._fetched(response)
+        self._contact(node, request)
+
+    def _joined(self, node: Node, version: int, request: JoinGroupRequest, response: JoinGroupResponse) -> None:
+        generation, member = response.generation_id, response.member_id
+        invariants.the_generation_only_rises(generation, self.highest)
+        invariants.a_generation_is_stored_before_it_is_announced(generation, self.world.disk.durable)
+        invariants.a_member_keeps_its_identity(request.member_id, member)
+        self.highest = generation
+        sessions = self._sessions[node.number]
+        sessions.alive[member] = sessions.contact[member] = node.now
+        self.instance[member] = request.group_instance_id
+        if request.group_instance_id is not None:
+            if not request.member_id:
+                self.holder[request.group_instance_id] = member
+            self._fence("JoinGroup", member, request.group_instance_id, node)
+        returning_leader = version < 9 and request.group_instance_id is not None and not request.member_id
+        leads = response.leader == member
+        if leads and not response.skip_assignment:
+            self._announced(generation, response)
+        if generation in self.heads and not returning_leader and not leads:
+            leader = self.heads[generation][1]
+            if self.instance.get(leader) is None or response.leader == leader:
+                head = (response.protocol_name or "", response.leader)
+                invariants.all_have_one_leader_and_protocol(generation, head, self.heads[generation])
+        elif generation not in self.heads and not leads and not returning_leader:
+            self.heads[generation] = (response.protocol_name or "", response.leader)
+
+    def _announced(self, generation: int, response: JoinGroupResponse) -> None:
+        members = frozenset(member.member_id for member in response.members)
+        invariants.the_leader_is_a_member(generation, response.leader, members)
+        head = (response.protocol_name or "", response.leader)
+        if generation in self.rosters and self.heads.get(generation) != head:
+            self.assigned.pop(generation, None)
+        self.rounds += generation not in self.rosters
+        self.rosters[generation] = members
+        if generation in self.heads and self.instance.get(self.heads[generation][1]) is None:
+            invariants.all_have_one_leader_and_protocol(generation, head, self.heads[generation])
+        self.heads[generation] = head
+        self.claims[generation] = newest_claims(generation, response)
+
+    def _synced(self, node: Node, request: SyncGroupRequest, response: SyncGroupResponse) -> None:
+        generation, member = request.generation_id, request.member_id
+        self._sessions[node.number].alive[member] = node.now
+        self._fence("SyncGroup", member, request.group_instance_id, node)
+        if node.epoch == self.world.disk.epoch:
+            invariants.an_assignment_is_stored_before_it_is_handed_out(
+                generation, member, response.assignment, self.world.disk.durable
+            )
+        try:
+            mine = decode_assignment(response.assignment).partitions
+        except (LeaderFailure, WireError):
+            return
+        others = {
+            other: theirs
+            for other, theirs in self.assigned[generation].items()
+            if not self._same_instance(other, member)
+        }
+        invariants.one_owner_per_partition_and_generation(generation, member, mine, others)
+        invariants.an_assignment_has_only_partitions_that_exist(member, mine, self.world.most_partitions)
+        self.assigned[generation][member] = mine
+
+    def assigning(self, request: SyncGroupRequest) -> None:
+        """A leader's assignment arrived."""
+        generation = request.generation_id
+        head = self.heads.get(generation)
+        if head is None or head[0] not in COOPERATIVE or not request.assignments:
+            return
+        if generation not in self.claims or head[1] != request.member_id:
+            return
+        given = {}
+        for entry in request.assignments:
+            try:
+                given[entry.member_id] = decode_assignment(entry.assignment).partitions
+            except (LeaderFailure, WireError):
+                return
+        invariants.a_moved_partition_is_unowned_for_one_round(generation, self.claims[generation], given, self.instance)
+
+    def _committed(self, request: OffsetCommitRequest, response: OffsetCommitResponse) -> None:
+        written = {
+            TopicPartition(topic.name, row.partition_index)
+            for topic in response.topics
+            for row in topic.partitions
+            if row.error_code == ErrorCode.NONE
+        }
+        self.refused_commits += not written
+        for topic in request.topics:
+            for row in topic.partitions:
+                partition = TopicPartition(topic.name, row.partition_index)
+                if partition in written and self._steady(partition):
+                    offset = row.committed_offset
+                    invariants.an_acknowledged_commit_is_durable(partition, offset, self.world.disk.durable.offsets)
+
+    def _steady(self, partition: TopicPartition) -> bool:
+        return partition.topic in self.world.topics and partition.topic not in self.world.unsteady_topics
+
+    def _fetched(self, response: OffsetFetchResponse) -> None:
+        for group in response.groups:
+            for topic in group.topics:
+                for row in topic.partitions:
+                    partition = TopicPartition(topic.name, row.partition_index)
+                    if row.committed_offset >= 0 and self._steady(partition):
+                        durable = self.world.disk.durable.offsets
+                        invariants.only_durable_offsets_are_read(partition, row.committed_offset, durable)
+
+    def _fence(self, request: str, member: str, instance: str | None, node: Node) -> None:
+        if instance is not None and node.epoch == self.world.disk.epoch and instance in self.holder:
+            invariants.one_live_member_per_instance_id(instance, member, self.holder[instance], request)
+
+    def _same_instance(self, one: str, other: str) -> bool:
+        if one == other:
+            return True
+        instance = self.instance.get(one)
+        return instance is not None and instance == self.instance.get(other)
+
+    def _contact(self, node: Node, request: Message) -> None:
+        member = getattr(request, "member_id", "")
+        if member:
+            self._sessions[node.number].contact[member] = node.now
+
+    # -- steps of a coordinator ------------------------------------------------------------------------------------
+
+    def node_crashed(self, node: Node) -> None:
+        """A coordinator's memory is gone."""
+        self._sessions.pop(node.number, None)
+
+    def clock_jumped(self, node: Node, ms: int) -> None:
+        """A coordinator's clock was set forward."""
+        sessions = self._sessions[node.number]
+        sessions.phase_late += ms
+        for member in sessions.contact:
+            sessions.contact[member] += ms
+
+    def before_step(self, node: Node, event: Event) -> Before:
+        """Note the group as it is, and what comes."""
+        assert node.coordinator is not None  # noqa: S101 - a step needs one
+        group = node.coordinator.group(self.world.group_id)
+        state = GroupState.DEAD if group is None else group.state
+        label = event_name(event)
+        self.world.coverage.coordinator("none" if group is None else state.value, label)
+        if self.world.history.wanted:
+            self.world.history.step(node.name, "no group" if group is None else state.value, label)
+        if isinstance(event, RequestReceived):
+            self._contact(node, event.message)
+            if isinstance(event.message, SyncGroupRequest):
+                self.assigning(event.message)
+        if group is None:
+            return Before(None, state, 0, {}, frozenset())
+        members = {
+            name: (member.parked_join is not None, member.instance_id, member.is_new, member.session_timeout_ms)
+            for name, member in group.members.items()
+        }
+        unsynced = frozenset(group.pending_sync_members) if isinstance(event, TimerExpired) else frozenset()
+        return Before(group, state, group.generation, members, unsynced)
+
+    def after_step(self, node: Node, event: Event, before: Before, effects: Effects) -> None:
+        """Judge what a step did."""
+        assert node.coordinator is not None  # noqa: S101 - a step needs one
+        group = node.coordinator.group(self.world.group_id)
+        sessions = self._sessions[node.number]
+        if isinstance(event, PartitionLoaded):
+            self._loaded(node, group)
+        if isinstance(event, RequestReceived) and isinstance(event.message, OffsetCommitRequest) and effects.writes:
+            self._commit_judged(node, event.message, before)
+        if group is None:
+            sessions.phase_state = None
+            return
+        if before.group is group:
+            invariants.only_legal_transitions(before.state, group.state, event_name(event))
+            if len(group.members) < len(before.members) or before.members.keys() - group.members.keys():
+                self._expelled(node, event, before, group)
+        invariants.a_state_has_what_it_needs(group)
+        self._phases(node, group, sessions)
+        self._renewed(node, event, group, sessions)
+
+    def _loaded(self, node: Node, group: Group | None) -> None:
+        sessions = self._sessions[node.number] = Sessions()
+        if group is not None:
+            for name in group.members:
+                sessions.alive[name] = sessions.contact[name] = node.now
+        for partition, offset in self.acked.items():
+            stored = None if group is None else group.offsets.get(partition.topic, {}).get(partition.partition)
+            found = None if stored is None else stored.offset
+            invariants.an_acknowledged_commit_survives_everything(partition, offset, found)
+
+    def _commit_judged(self, node: Node, request: OffsetCommitRequest, before: Before) -> None:
+        """Judge a commit that the coordinator began to write."""
+        keys = {
+            TopicPartition(topic.name, row.partition_index): row.committed_offset
+            for topic in request.topics
+            for row in topic.partitions
+        }
+        if before.group is None or before.state is GroupState.EMPTY:
+            return
+        member = request.member_id
+        invariants.no_commit_is_accepted_from_a_wrong_generation(
+            request.generation_id_or_member_epoch, before.generation
+        )
+        invariants.no_commit_is_accepted_from_an_expired_member(member, before.members)
+        if node.epoch == self.world.disk.epoch:
+            holder = self.holder.get(request.group_instance_id or "")
+            invariants.no_commit_is_accepted_from_a_fenced_instance(member, request.group_instance_id, holder)
+        invariants.no_commit_is_accepted_while_the_group_syncs(before.state)
+        others = {
+            other: theirs
+            for other, theirs in self.assigned.get(before.generation, {}).items()
+            if not self._same_instance(other, member)
+        }
+        invariants.a_commit_is_of_a_partition_that_the_member_owns(member, keys, others)
+        if node.epoch == self.world.disk.epoch:
+            for partition, offset in keys.items():
+                if self._steady(partition):
+                    invariants.a_commit_never_goes_back(partition, offset, self.acked.get(partition, 0))
+        self._sessions[node.number].alive[member] = node.now
+
+    def _expelled(self, node: Node, event: Event, before: Before, group: Group) -> None:
+        sessions = self._sessions[node.number]
+        kept = {instance for instance in group.instances if group.instances[instance] not in before.members}
+        for name, (parked, instance, is_new, session) in before.members.items():
+            if name in group.members or (instance is not None and instance in kept):
+                continue
+            self._judge_expulsion(node, event, name, parked, is_new, session, before, sessions)
+
+    def _judge_expulsion(
+        self,
+        node: Node,
+        event: Event,
+        name: str,
+        parked: bool,
+        is_new: bool,
+        session: int,
+        before: Before,
+        sessions: Sessions,
+    ) -> None:
+        match event:
+            case TimerExpired(timer) if timer.kind is TimerKind.SESSION and (
+                timer.member_id == name or (before.state is GroupState.PREPARING and not parked)
+            ):
+                if timer.member_id == name:
+                    limit = self.world.scenario.new_member_join_timeout_ms if is_new else session
+                    invariants.nobody_is_expelled_early(name, node.now, sessions.alive.get(name, -limit), limit)
+            case TimerExpired(timer) if timer.kind is TimerKind.JOIN and not parked:
+                invariants.nobody_is_expelled_early(
+                    name, node.now, sessions.phase_since, self.world.scenario.rebalance_ms
+                )
+            case TimerExpired(timer) if timer.kind is TimerKind.SYNC and name in before.unsynced:
+                invariants.nobody_is_expelled_early(
+                    name, node.now, sessions.phase_since, self.world.scenario.rebalance_ms
+                )
+            case RequestReceived(message=LeaveGroupRequest()):
+                if not leaves(event.message, name):
+                    invariants.nobody_is_expelled_without_cause(name, event_name(event))
+            case WriteCompleted() if event.error or not parked:
+                pass
+            case _:
+                invariants.nobody_is_expelled_without_cause(name, event_name(event))
+
+    def _phases(self, node: Node, group: Group, sessions: Sessions) -> None:
+        if group.state is not sessions.phase_state:
+            sessions.phase_state, sessions.phase_since, sessions.phase_late = group.state, node.now, node.now
+        if node.now - sessions.looked < LOOK_EVERY_MS:
+            return
+        sessions.looked = node.now
+        scenario = self.world.scenario
+        if group.state in (GroupState.PREPARING, GroupState.COMPLETING):
+            longest = 2 * scenario.rebalance_ms + scenario.session_ms + invariants.SLACK_MS
+            if not self.world.disk_is_faulty:
+                invariants.a_rebalance_ends_in_time(group.state, node.now, sessions.phase_late + longest)
+        for name, member in group.members.items():
+            waits = member.parked_sync is not None and node.is_connected(member.parked_sync)
+            if waits or member.parked_join is not None or member.is_new:
+                sessions.contact[name] = node.now
+            elif name in sessions.contact:
+                invariants.a_silent_member_is_expelled_in_time(
+                    name, node.now, sessions.contact[name], member.session_timeout_ms
+                )
+
+    def _renewed(self, node: Node, event: Event, group: Group, sessions: Sessions) -> None:
+        """A Heartbeat that is accepted renews the session."""
+        if isinstance(event, RequestReceived) and isinstance(event.message, HeartbeatRequest):
+            request = event.message
+            current = request.generation_id == group.generation
+            instance = request.group_instance_id
+            holds = instance is None or group.instances.get(instance) == request.member_id
+            if request.member_id in group.members and current and holds:
+                sessions.alive[request.member_id] = node.now
+
+
+def newest_claims(generation: int, response: JoinGroupResponse) -> dict[str, frozenset[TopicPartition]]:
+    """Return what the members of the newest generation among them claim to own."""
+    found: dict[str, tuple[int, frozenset[TopicPartition]]] = {}
+    for member in response.members:
+        try:
+            subscription = decode_subscription(member.metadata)
+        except WireError:
+            continue
+        if 0 <= subscription.generation_id < generation:
+            topics = set(subscription.topics)
+            owned = frozenset(p for p in flat(subscription.owned_partitions) if p.topic in topics)
+            found[member.member_id] = (subscription.generation_id, owned)
+    newest = max((number for number, _ in found.values()), default=-1)
+    return {member: owned for member, (number, owned) in found.items() if number == newest}
+
+
+def leaves(request: Message, member: str) -> bool:
+    """Return True if a LeaveGroup names the member."""
+    if not isinstance(request, LeaveGroupRequest):
+        return False
+    return request.member_id == member or any(
+        entry.member_id == member or not entry.member_id for entry in request.members
+    )
+
+
+def event_name(event: Event) -> str:
+    """Name an event of a coordinator, for histories and the table of coverage."""
+    match event:
+        case RequestReceived():
+            return type(event.message).__name__.removesuffix("Request")
+        case TimerExpired(name):
+            return f"{name.kind.value} timer"
+        case WriteCompleted(error=error) if error:
+            return "write failed"
+    return type(event).__name__

@@ -1,0 +1,325 @@
+"""A broker process: it serves requests byte for byte and runs the real coordinator over the simulated disk."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from roster.coordinator import (
+    Coordinator,
+    CoordinatorConfig,
+    Effects,
+    Event,
+    PartitionLoaded,
+    PartitionLoading,
+    PartitionUnloaded,
+    RequestReceived,
+    TimerExpired,
+    TimerName,
+    TopicsDeleted,
+    Write,
+    WriteCompleted,
+)
+from roster.testing.simulation.clock import Timers
+from roster.testing.simulation.network import Connection, Direction, is_whole
+from roster.wire import ErrorCode, Message, WireError
+from roster.wire.frames import RequestHeader, decode_request, encode_response
+from roster.wire.messages import (
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+    JoinGroupRequest,
+    MetadataRequest,
+    MetadataResponse,
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+)
+from roster.wire.offsets_topic import GroupMetadataKey, decode_key
+
+if TYPE_CHECKING:
+    from roster.testing.simulation.disk import Batch
+    from roster.testing.simulation.world import World
+
+PARTITION = 0
+MANY_KEYS_FROM = 4
+"""FindCoordinator version from which one request asks for many keys."""
+WRITE_MS = 10
+"""Longest time of a sync."""
+
+
+class Fate(Enum):
+    """What becomes of the coordinator at one of its writes of the group's record."""
+
+    LOST = "coordinator dies before the record is durable"
+    STORED = "coordinator dies once the record is durable, before any response"
+    ANSWERED = "coordinator dies once the responses are on their way"
+    REFUSED = "disk refuses the record"
+
+
+@dataclass(slots=True, eq=False)
+class Call:
+    """A request that the node has not answered."""
+
+    connection: Connection
+    header: RequestHeader
+    message: Message
+    since: int
+    refused: list[OffsetCommitResponse.Topic] = field(default_factory=list)
+    """Partitions that do not exist, which the coordinator does not see."""
+
+
+class Node:
+    """A broker; at any time at most one leads the partition with the group, but an old leader may not know yet."""
+
+    def __init__(self, world: World, number: int) -> None:
+        self.world = world
+        self.number = number
+        self.name = f"node{number}"
+        self.up = False
+        self.life = 0
+        self.epoch = -1
+        self.wall_ahead = 0
+        self.coordinator: Coordinator | None = None
+        self.calls: dict[int, Call] = {}
+        self.connections: dict[Connection, None] = {}
+        self._timers: Timers[TimerName] = Timers(world.scheduler, self._timer_expired)
+        self._writes: deque[tuple[Write, Batch | None, ErrorCode]] = deque()
+        self._synced_at = 0
+
+    # -- processes -----------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Start the process; it leads nothing yet."""
+        world = self.world
+        self.up = True
+        self.life += 1
+        config = CoordinatorConfig(
+            partitions=1,
+            initial_rebalance_delay_ms=world.scenario.initial_delay_ms,
+            min_session_timeout_ms=1_000,
+            new_member_join_timeout_ms=world.scenario.new_member_join_timeout_ms,
+            max_pending_members=50,
+        )
+        self.coordinator = Coordinator(config, world.new_id, self.is_connected)
+
+    def crash(self) -> None:
+        """Kill -9: connections break, and nothing of its memory is left."""
+        self.up = False
+        self.life += 1
+        self.epoch = -1
+        self.coordinator = None
+        self._timers.clear()
+        self._writes.clear()
+        self.calls.clear()
+        for connection in list(self.connections):
+            self.world.network.close_node(connection)
+        self.connections.clear()
+        self.world.books.node_crashed(self)
+
+    def lead(self, epoch: int) -> None:
+        """Begin to load the partition."""
+        self.epoch = epoch
+        self.step(PartitionLoading(PARTITION))
+        records = self.world.disk.load()
+        self.world.scheduler.after(self.world.network.delay(), self._loaded, self.life, epoch, records)
+
+    def _loaded(self, life: int, epoch: int, records: tuple[tuple[bytes, bytes | None], ...]) -> None:
+        if (life, epoch) == (self.life, self.epoch):
+            self.step(PartitionLoaded(PARTITION, records, self._wall()))
+
+    def step_down(self, life: int, epoch: int) -> None:
+        """Learn that another node leads now."""
+        if (life, epoch) == (self.life, self.epoch):
+            self.epoch = -1
+            self._writes.clear()
+            self.step(PartitionUnloaded(PARTITION))
+
+    def topics_deleted(self, names: tuple[str, ...]) -> None:
+        """Remove the offsets of deleted topics."""
+        self.step(TopicsDeleted(names, self._wall()))
+
+    def jump(self, ms: int) -> None:
+        """Set the monotonic clock forward."""
+        self.world.books.clock_jumped(self, ms)
+        self._timers.jump(ms)
+
+    @property
+    def now(self) -> int:
+        """Monotonic time of the process."""
+        return self._timers.now
+
+    def _wall(self) -> int:
+        return self.world.scheduler.now + self.wall_ahead
+
+    # -- requests ------------------------------------------------------------------------------------------------
+
+    def frame_received(self, connection: Connection, frame: bytes) -> None:
+        """Queue a request behind those of its connection."""
+        if self.up and is_whole(frame):
+            connection.queue.append(frame)
+            self._serve(connection)
+
+    def connection_lost(self, connection: Connection) -> None:
+        """Forget a connection; requests that are parked stay with the coordinator."""
+        connection.queue.clear()
+        self.connections.pop(connection, None)
+
+    def _serve(self, connection: Connection) -> None:
+        while connection.serving is None and connection.queue and connection.node_open and self.up:
+            frame = connection.queue.popleft()
+            try:
+                header, message = decode_request(frame[4:])
+            except WireError:
+                self.world.counts["malformed request refused"] += 1
+                self.world.network.reset(connection)
+                return
+            token = self.world.new_token()
+            connection.serving = token
+            self.connections[connection] = None
+            call = self.calls[token] = Call(connection, header, message, self.world.scheduler.now)
+            self._handle(token, call)
+
+    def _handle(self, token: int, call: Call) -> None:
+        match call.message:
+            case FindCoordinatorRequest():
+                self._answer(token, self._find_coordinator(call.header.api_version))
+            case MetadataRequest():
+                self._answer(token, self._metadata(call.message))
+            case _:
+                if isinstance(call.message, OffsetCommitRequest):
+                    self._take_unknown(call, call.message)
+                    if not call.message.topics:
+                        self._answer(token, OffsetCommitResponse())
+                        return
+                client = call.header.client_id or ""
+                event = RequestReceived(token, call.header.api_version, client, "host", self._wall(), call.message)
+                self.step(event)
+
+    def _find_coordinator(self, version: int) -> Message:
+        leader = self.world.known_leader(self)
+        code = ErrorCode.NONE if leader is not None else ErrorCode.COORDINATOR_NOT_AVAILABLE
+        number = -1 if leader is None else leader.number
+        host, port = ("", -1) if leader is None else (leader.name, 9092)
+        if version < MANY_KEYS_FROM:
+            return FindCoordinatorResponse(error_code=code, node_id=number, host=host, port=port)
+        found = FindCoordinatorResponse.Coordinator(
+            key=self.world.group_id, node_id=number, host=host, port=port, error_code=code
+        )
+        return FindCoordinatorResponse(coordinators=[found])
+
+    def _metadata(self, request: MetadataRequest) -> Message:
+        topics = self.world.topics
+        names = sorted(topics) if request.topics is None else [topic.name or "" for topic in request.topics]
+        rows = []
+        for name in names:
+            size = topics.get(name)
+            code = ErrorCode.NONE if size is not None else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            partitions = [MetadataResponse.Partition(partition_index=index) for index in range(size or 0)]
+            rows.append(MetadataResponse.Topic(name=name, error_code=code, partitions=partitions))
+        return MetadataResponse(topics=rows)
+
+    def _take_unknown(self, call: Call, request: OffsetCommitRequest) -> None:
+        """Take partitions that do not exist out of a commit, as the broker's shell does."""
+        known = []
+        for topic in request.topics:
+            size = self.world.topics.get(topic.name, 0)
+            unknown = [each for each in topic.partitions if not 0 <= each.partition_index < size]
+            if unknown:
+                code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                rows = [
+                    OffsetCommitResponse.Partition(partition_index=each.partition_index, error_code=code)
+                    for each in unknown
+                ]
+                call.refused.append(OffsetCommitResponse.Topic(name=topic.name, partitions=rows))
+            rest = [each for each in topic.partitions if 0 <= each.partition_index < size]
+            if rest:
+                known.append(OffsetCommitRequest.Topic(name=topic.name, partitions=rest))
+        request.topics = known
+
+    def _answer(self, token: int, message: Message) -> None:
+        call = self.calls.pop(token, None)
+        self.world.books.every_request_is_answered_once(token, answered=call is not None)
+        if call is None:
+            return
+        self.world.books.answering(self, call.header.api_version, call.message, message)
+        if isinstance(message, OffsetCommitResponse) and call.refused:
+            message = OffsetCommitResponse(topics=call.refused + message.topics)
+        connection = call.connection
+        connection.serving = None
+        frame = encode_response(message, call.header.api_version, call.header.correlation_id)
+        if self.world.history.wanted:
+            self.world.history.answer(self.name, connection.client.name, message, frame)
+        if connection.node_open:
+            self.world.network.send(connection, Direction.TO_CLIENT, frame)
+            self._serve(connection)
+
+    def is_connected(self, token: int) -> bool:
+        """Return True while the client of a request waits on an open connection."""
+        call = self.calls.get(token)
+        return call is not None and call.connection.node_open
+
+    # -- the coordinator -----------------------------------------------------------------------------------------
+
+    def step(self, event: Event) -> None:
+        """Give the coordinator an event and carry out the effects."""
+        if self.coordinator is None:
+            return
+        world = self.world
+        before = world.books.before_step(self, event)
+        effects = self.coordinator.step(event, self._timers.now)
+        world.books.after_step(self, event, before, effects)
+        self._carry_out(effects)
+
+    def _carry_out(self, effects: Effects) -> None:
+        life = self.life
+        for timer in effects.timers:
+            self._timers.apply(timer)
+        for write in effects.writes:
+            self._write(write)
+        for reply in effects.replies:
+            if self.life == life:
+                self._answer(reply.token, reply.message)
+
+    def _timer_expired(self, name: TimerName) -> None:
+        self.step(TimerExpired(name, self._wall()))
+
+    def _write(self, write: Write) -> None:
+        world = self.world
+        batch, error = None, ErrorCode.NOT_LEADER_OR_FOLLOWER
+        if world.disk_refuses(is_group=writes_group(write)):
+            world.counts["write refused by the disk"] += 1
+            error = ErrorCode.NOT_ENOUGH_REPLICAS
+        else:
+            batch = world.disk.append(write.records, self.epoch)
+        self._writes.append((write, batch, error))
+        self._synced_at = max(self._synced_at, world.scheduler.now + world.sync_ms())
+        world.scheduler.at(self._synced_at, self._write_done, self.life, write.id)
+
+    def _write_done(self, life: int, write_id: int) -> None:
+        if life != self.life or not self._writes or self._writes[0][0].id != write_id:
+            return
+        write, batch, error = self._writes[0]
+        fate = self.world.take_fate() if batch is not None and writes_group(write) else None
+        if fate is Fate.LOST:
+            self.world.crash_node(self, fate)
+            return
+        self._writes.popleft()
+        if batch is not None and self.world.disk.sync(batch):
+            error = ErrorCode.NONE
+        if fate is Fate.STORED:
+            self.world.crash_node(self, fate)
+            return
+        self.step(WriteCompleted(write.id, error))
+        if fate is Fate.ANSWERED:
+            self.world.crash_node(self, fate)
+
+
+def writes_group(write: Write) -> bool:
+    """Return True for a write with a record of the group itself, not of offsets."""
+    return any(isinstance(decode_key(key), GroupMetadataKey) for key, _ in write.records)
+
+
+def introduces(message: Message) -> bool:
+    """Return True for a first JoinGroup: a second one is, by the protocol, another member."""
+    return isinstance(message, JoinGroupRequest) and not message.member_id

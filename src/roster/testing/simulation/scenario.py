@@ -1,0 +1,213 @@
+"""What happens in one run, drawn from its seed: members, actions at their times, and the faults of the network."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from random import Random
+
+from roster.testing.simulation.network import NetworkFaults
+from roster.wire import ApiKey
+
+SESSION_MS = 6_000
+REBALANCE_MS = 9_000
+HEARTBEAT_MS = 1_500
+
+NEWEST: dict[ApiKey, int] = {}
+"""Every api in the newest version."""
+BEFORE_STATIC_MEMBERS = {
+    ApiKey.JOIN_GROUP: 4,
+    ApiKey.SYNC_GROUP: 2,
+    ApiKey.HEARTBEAT: 2,
+    ApiKey.LEAVE_GROUP: 2,
+    ApiKey.OFFSET_COMMIT: 6,
+    ApiKey.OFFSET_FETCH: 5,
+    ApiKey.FIND_COORDINATOR: 2,
+    ApiKey.METADATA: 7,
+}
+"""Those of a client from before KIP-345."""
+BEFORE_MEMBER_IDS = BEFORE_STATIC_MEMBERS | {
+    ApiKey.JOIN_GROUP: 3,
+    ApiKey.LEAVE_GROUP: 1,
+    ApiKey.OFFSET_COMMIT: 3,
+    ApiKey.OFFSET_FETCH: 3,
+    ApiKey.FIND_COORDINATOR: 1,
+    ApiKey.METADATA: 4,
+}
+"""Those of a client from before KIP-394, which joins without having been given a member id."""
+BEFORE_SKIPPED_ASSIGNMENTS = {
+    ApiKey.JOIN_GROUP: 7,
+    ApiKey.OFFSET_COMMIT: 8,
+    ApiKey.OFFSET_FETCH: 7,
+    ApiKey.FIND_COORDINATOR: 3,
+}
+VERSIONS = {
+    "newest": NEWEST,
+    "before KIP-345": BEFORE_STATIC_MEMBERS,
+    "before KIP-394": BEFORE_MEMBER_IDS,
+    "before KIP-814": BEFORE_SKIPPED_ASSIGNMENTS,
+}
+
+POLICIES: tuple[tuple[tuple[str, ...], ...], ...] = (
+    (("cooperative-sticky",),),
+    (("cooperative-sticky", "range"),),
+    (("cooperative-sticky", "range"), ("range", "roundrobin")),
+    (("range",),),
+    (("sticky",),),
+    (("sticky", "range"), ("roundrobin", "range")),
+    (("roundrobin",),),
+    (("lag-cooperative-sticky",),),
+    (("lag-sticky", "sticky"), ("sticky",)),
+)
+"""Assignors of the members of a group; those of one entry have one in common."""
+UPGRADES: tuple[tuple[tuple[str, ...], ...], ...] = (
+    (("range",), ("cooperative-sticky", "range"), ("cooperative-sticky",)),
+    (("sticky",), ("cooperative-sticky", "sticky"), ("cooperative-sticky",)),
+)
+"""Assignors before, during and after a rolling upgrade."""
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """Something that happens at `time` (ms); `number` and `ms` mean what the kind has use for."""
+
+    time: int
+    kind: str
+    number: int = 0
+    ms: int = 0
+    text: str = ""
+
+    def __str__(self) -> str:
+        details = f" {self.number}" + (f", {self.ms} ms" if self.ms else "") + (f", {self.text}" if self.text else "")
+        return f"{self.time:>7} ms  {self.kind}{details}"
+
+
+@dataclass(slots=True)
+class Scenario:
+    """One run; an action left out or a fault switched off leaves the rest as it is."""
+
+    seed: int
+    topics: dict[str, int]
+    policies: tuple[tuple[str, ...], ...]
+    members: int
+    static: float
+    """Chance that a new member is a static one."""
+    old: float
+    """Chance that a new dynamic member speaks old versions."""
+    network: NetworkFaults
+    slow_release: float
+    sync_ms: int
+    actions: list[Action] = field(default_factory=list)
+    upgrade: tuple[tuple[str, ...], ...] = ()
+    initial_delay_ms: int = 300
+    session_ms: int = SESSION_MS
+    rebalance_ms: int = REBALANCE_MS
+    heartbeat_ms: int = HEARTBEAT_MS
+    new_member_join_timeout_ms: int = 15_000
+    ends_at: int = 0
+
+
+WEIGHTS = {
+    "join": 8,
+    "leave": 3,
+    "close without leaving": 2,
+    "kill": 4,
+    "kill and restart": 5,
+    "second process with the instance id": 3,
+    "pause": 3,
+    "pause longer than the session": 3,
+    "one-way partition": 4,
+    "reset connections": 2,
+    "coordinator crash": 4,
+    "coordinator crash at a write": 5,
+    "write refused": 2,
+    "coordinator move": 3,
+    "coordinator move, the old one learns late": 3,
+    "disk refuses": 1,
+    "disk is slow": 1,
+    "clock of a member jumps": 2,
+    "clock of a coordinator jumps": 1,
+    "wall clock jumps": 1,
+    "topic grows": 3,
+    "topic is created": 2,
+    "topic is deleted": 2,
+    "subscription changes": 2,
+    "leader dies between join and sync": 3,
+    "herd joins": 1,
+    "rolling restart": 1,
+    "misbehaving member": 5,
+}
+"""Kinds of actions and how often each is drawn."""
+MISBEHAVIOURS = (
+    "joins and vanishes",
+    "never syncs",
+    "commits stale",
+    "sends garbage",
+    "asks for many member ids",
+    "repeats requests",
+    "leads without assigning",
+    "administers",
+    "impersonates a static member",
+)
+FATES = ("LOST", "STORED", "ANSWERED")
+
+
+def draw_scenario(seed: int) -> Scenario:
+    """Draw the run of a seed: only some kinds of faults each time, so that each meets every other one and none."""
+    chance = Random(f"scenario {seed}")  # noqa: S311 - a simulation
+    upgrade = chance.choice(UPGRADES) if chance.random() < 0.12 else ()
+    kinds = [kind for kind in WEIGHTS if chance.random() < 0.45] or ["kill"]
+    scenario = Scenario(
+        seed=seed,
+        topics={"t": chance.choice((3, 5, 6)), "u": chance.choice((1, 3))},
+        policies=(upgrade[0],) if upgrade else chance.choice(POLICIES),
+        members=chance.choice((1, 2, 2, 3, 3, 4)),
+        static=chance.choice((0.0, 0.0, 0.3, 1.0)),
+        old=chance.choice((0.0, 0.0, 0.5)),
+        network=draw_network(chance),
+        slow_release=chance.choice((0.0, 0.0, 0.3)),
+        sync_ms=chance.choice((2, 10, 10, 120)),
+        upgrade=upgrade,
+    )
+    time = chance.choice((1_500, 6_000))
+    for _ in range(chance.randint(2, 9)):
+        time += chance.choice((0, 30, 300, 1_000, 3_000, 7_000)) + chance.randint(0, 400)
+        scenario.actions.append(draw_action(chance, time, kinds))
+    if upgrade:
+        for stage in range(1, len(upgrade)):
+            time += 1_000
+            scenario.actions.append(Action(time, "rolling upgrade", stage))
+            time += 12_000
+    scenario.ends_at = time + chance.choice((0, 500, 3_000))
+    return scenario
+
+
+def draw_network(chance: Random) -> NetworkFaults:
+    """Draw the faults of a network; in a third of the runs there are none."""
+    faults = NetworkFaults(delay=chance.choice((2, 20, 20, 150)))
+    if chance.random() < 0.66:
+        faults.slow = chance.choice((0.0, 0.02, 0.1))
+        faults.drop = chance.choice((0.0, 0.0, 0.01))
+        faults.duplicate = chance.choice((0.0, 0.05))
+        faults.reset = chance.choice((0.0, 0.01, 0.04))
+    return faults
+
+
+def draw_action(chance: Random, time: int, kinds: list[str]) -> Action:
+    """Draw one action."""
+    kind = chance.choices(kinds, [WEIGHTS[each] for each in kinds])[0]
+    number = chance.randint(0, 999)
+    short, long = chance.choice((200, 1_500, 4_000)), chance.choice((7_000, 16_000))
+    match kind:
+        case "pause longer than the session":
+            return Action(time, kind, number, SESSION_MS + long)
+        case "wall clock jumps":
+            return Action(time, kind, number, chance.choice((-3_600_000, -5_000, 5_000, 3_600_000)))
+        case "clock of a member jumps" | "clock of a coordinator jumps":
+            return Action(time, kind, number, chance.choice((1_000, 5_000, 20_000)))
+        case "misbehaving member":
+            return Action(time, kind, number, text=chance.choice(MISBEHAVIOURS))
+        case "coordinator crash at a write":
+            return Action(time, kind, number, short, chance.choice(FATES))
+        case "one-way partition" | "disk refuses":
+            return Action(time, kind, number, chance.choice((short, long)))
+    return Action(time, kind, number, short)
