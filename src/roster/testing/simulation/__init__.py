@@ -1,4 +1,4 @@
-"""The deterministic simulator: members, a coordinator, network and disk in one thread under virtual time, from one seed."""
+"""The deterministic simulator: members, coordinators, network and disk in virtual time, from one seed."""
 
 from roster.testing.simulation.errors import BrokenInvariant
 from roster.testing.simulation.run import Outcome, Summary, run_many, run_scenario, run_seed, shrink

@@ -236,7 +236,7 @@ def rolling_upgrade(world: World, action: Action) -> bool:
 
 
 def _replace(world: World, process: MemberProcess, policy: tuple[str, ...] | None) -> None:
-    if not process.running:
+    if not process.running or world.calm:
         return
     process.close(leave=True)
     process.kill()

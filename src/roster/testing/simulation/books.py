@@ -58,6 +58,8 @@ class Sessions:
         self.contact: dict[str, int] = {}
         """The last request or response of any kind."""
         self.phase_since = 0
+        self.joined_since = 0
+        """When the last join phase ended."""
         self.phase_late = 0
         """The same, moved with jumps of the clock, which no coordinator can act on before they happen."""
         self.phase_state: GroupState | None = None
@@ -97,10 +99,10 @@ class Books:
         """A member took in an event."""
         if process.member.failure is not None:
             instance = process.config.group_instance_id
-            shared = instance is not None and any(
-                other is not process and other.config.group_instance_id == instance for other in self.world.processes
-            )
-            invariants.no_member_fails_without_cause(process, shared=shared)
+            sharing = [p for p in self.world.processes if p.config.group_instance_id == instance]
+            shared = instance is not None and (instance in self.world.impersonated or len(sharing) > 1)
+            if not self.world.may_fail(process):
+                invariants.no_member_fails_without_cause(process, shared=shared)
 
     def acknowledged(self, process: MemberProcess, positions: dict[TopicPartition, int]) -> None:
         """An application was told that a commit is done."""
@@ -124,8 +126,12 @@ class Books:
         """A response was made for a request."""
         invariants.every_request_is_answered_once(token, answered=answered)
 
-    def answering(self, node: Node, version: int, request: Message, response: Message) -> None:
-        """A response is about to be sent."""
+    def answering(self, node: Node, version: int, request: Message, response: Message, *, waited: bool) -> None:
+        """A response is about to be sent; a request that waited for it has its member's session begin again."""
+        if waited and isinstance(response, JoinGroupResponse | SyncGroupResponse) and not response.error_code:
+            of = response if isinstance(response, JoinGroupResponse) else request
+            member = getattr(of, "member_id", "")
+            self._sessions[node.number].alive[member] = node.now
         match request, response:
             case JoinGroupRequest(), JoinGroupResponse(error_code=ErrorCode.NONE):
                 self._joined(node, version, request, response)
@@ -145,8 +151,7 @@ class Books:
         invariants.a_generation_is_stored_before_it_is_announced(generation, self.world.disk.durable)
         invariants.a_member_keeps_its_identity(request.member_id, member)
         self.highest = generation
-        sessions = self._sessions[node.number]
-        sessions.alive[member] = sessions.contact[member] = node.now
+        self._sessions[node.number].contact[member] = node.now
         self.instance[member] = request.group_instance_id
         if request.group_instance_id is not None:
             if not request.member_id:
@@ -179,7 +184,6 @@ class Books:
 
     def _synced(self, node: Node, request: SyncGroupRequest, response: SyncGroupResponse) -> None:
         generation, member = request.generation_id, request.member_id
-        self._sessions[node.number].alive[member] = node.now
         self._fence("SyncGroup", member, request.group_instance_id, node)
         if node.epoch == self.world.disk.epoch:
             invariants.an_assignment_is_stored_before_it_is_handed_out(
@@ -295,9 +299,9 @@ class Books:
         """Judge what a step did."""
         assert node.coordinator is not None  # noqa: S101 - a step needs one
         group = node.coordinator.group(self.world.group_id)
-        sessions = self._sessions[node.number]
         if isinstance(event, PartitionLoaded):
             self._loaded(node, group)
+        sessions = self._sessions[node.number]
         if isinstance(event, RequestReceived) and isinstance(event.message, OffsetCommitRequest) and effects.writes:
             self._commit_judged(node, event.message, before)
         if group is None:
@@ -383,7 +387,7 @@ class Books:
                 )
             case TimerExpired(timer) if timer.kind is TimerKind.SYNC and name in before.unsynced:
                 invariants.nobody_is_expelled_early(
-                    name, node.now, sessions.phase_since, self.world.scenario.rebalance_ms
+                    name, node.now, sessions.joined_since, self.world.scenario.rebalance_ms
                 )
             case RequestReceived(message=LeaveGroupRequest()):
                 if not leaves(event.message, name):
@@ -396,6 +400,8 @@ class Books:
     def _phases(self, node: Node, group: Group, sessions: Sessions) -> None:
         if group.state is not sessions.phase_state:
             sessions.phase_state, sessions.phase_since, sessions.phase_late = group.state, node.now, node.now
+            if group.state is GroupState.COMPLETING:
+                sessions.joined_since = node.now
         if node.now - sessions.looked < LOOK_EVERY_MS:
             return
         sessions.looked = node.now

@@ -259,7 +259,7 @@ def a_state_has_what_it_needs(group: Group) -> None:
 
 
 def a_rebalance_ends_in_time(state: GroupState, now: int, deadline: int) -> None:
-    """A phase lasts no longer than the longest rebalance timeout, and the session of a static member that is missing."""
+    """A phase lasts no longer than the longest rebalance timeout, and the session of a missing static member."""
     if now > deadline:
         broken("a rebalance ends in time", f"the group is in {state.value} {now - deadline} ms too long")
 

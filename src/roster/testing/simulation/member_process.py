@@ -203,7 +203,7 @@ class MemberProcess:
         if self.alive and not self.stopped:
             if self.world.scheduler.now >= self.paused_until:
                 self._work()
-            self.world.scheduler.after(self.world.chance.randint(700, 3_000), self._tick)
+            self.world.scheduler.after(self.world.chance.randint(1_000, 4_000), self._tick)
 
     def _work(self) -> None:
         self._commit(self.owns.partitions, self.owns.epoch)

@@ -93,7 +93,7 @@ class Network:
 
     def delay(self) -> int:
         """Draw an ordinary delay."""
-        return self._chance.randint(0, self.faults.delay)
+        return int(self._chance.random() * (self.faults.delay + 1))
 
     def send(self, connection: Connection, direction: Direction, frame: bytes, *, repeatable: bool = False) -> None:
         """Send a frame; faults decide when it arrives, whether, and how often."""

@@ -166,6 +166,11 @@ class Node:
         self.connections.pop(connection, None)
 
     def _serve(self, connection: Connection) -> None:
+        """Serve the next requests of a connection, each when the one before has been answered.
+
+        A commit on a connection that its client has closed meanwhile is left out: Kafka's protocol has no number by
+        which a coordinator could tell it from a new one, and so it would undo the commits that came after.
+        """
         while connection.serving is None and connection.queue and connection.node_open and self.up:
             frame = connection.queue.popleft()
             try:
@@ -174,6 +179,9 @@ class Node:
                 self.world.counts["malformed request refused"] += 1
                 self.world.network.reset(connection)
                 return
+            if isinstance(message, OffsetCommitRequest) and not connection.client_open:
+                self.world.counts["commit that its client had given up, not served"] += 1
+                continue
             token = self.world.new_token()
             connection.serving = token
             self.connections[connection] = None
@@ -242,7 +250,8 @@ class Node:
         self.world.books.every_request_is_answered_once(token, answered=call is not None)
         if call is None:
             return
-        self.world.books.answering(self, call.header.api_version, call.message, message)
+        waited = call.since < self.world.scheduler.now
+        self.world.books.answering(self, call.header.api_version, call.message, message, waited=waited)
         if isinstance(message, OffsetCommitResponse) and call.refused:
             message = OffsetCommitResponse(topics=call.refused + message.topics)
         connection = call.connection

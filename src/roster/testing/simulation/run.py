@@ -12,7 +12,7 @@ from roster.testing.simulation.coverage import Coverage
 from roster.testing.simulation.errors import BrokenInvariant
 from roster.testing.simulation.network import NetworkFaults
 from roster.testing.simulation.scenario import Action, Scenario, draw_scenario
-from roster.testing.simulation.world import World
+from roster.testing.simulation.world import LAST_RESTART_MS, World
 
 PROBED = 3
 """Of so many seeds one ends with a calm join."""
@@ -78,7 +78,7 @@ def _run(world: World) -> None:
         world.scheduler.at(action.time, perform, world, action)
     world.scheduler.run(scenario.ends_at)
     world.stop_faults()
-    world.scheduler.run(world.scheduler.now + scenario.session_ms)
+    world.scheduler.run(world.scheduler.now + LAST_RESTART_MS)
     world.settle("a group is at rest once faults stop")
     world.stay_idle()
     if scenario.seed % PROBED == 0:
@@ -121,11 +121,14 @@ def shrink(scenario: Scenario, sentence: str, *, attempts: int = 120) -> Scenari
 def _simpler_settings(scenario: Scenario) -> list[Callable[[Scenario], Scenario]]:
     calm = NetworkFaults(delay=scenario.network.delay)
     changes: list[Callable[[Scenario], Scenario]] = [lambda s: replace(s, network=calm)]
-    for name in ("slow", "drop", "duplicate", "reset"):
-        changes.append(lambda s, name=name: replace(s, network=replace(s.network, **{name: 0.0})))  # type: ignore[misc]
+    changes += [_without_fault(name) for name in ("slow", "drop", "duplicate", "reset")]
     changes += [lambda s: replace(s, slow_release=0.0), lambda s: replace(s, sync_ms=2), lambda s: replace(s, old=0.0)]
     changes += [lambda s: replace(s, members=max(s.members - 1, 1))] * 2
     return changes
+
+
+def _without_fault(name: str) -> Callable[[Scenario], Scenario]:
+    return lambda scenario: replace(scenario, network=replace(scenario.network, **{name: 0.0}))  # type: ignore[arg-type]
 
 
 def _without(scenario: Scenario, size: int) -> Iterable[Scenario]:

@@ -10,7 +10,7 @@ from roster.wire import ApiKey
 
 SESSION_MS = 6_000
 REBALANCE_MS = 9_000
-HEARTBEAT_MS = 1_500
+HEARTBEAT_MS = 2_000
 
 NEWEST: dict[ApiKey, int] = {}
 """Every api in the newest version."""

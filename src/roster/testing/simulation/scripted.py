@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, TypeAlias
 
-from roster.member.subscription import assignment_bytes
-from roster.member.subscription import ReceivedAssignment as Parts
+from roster.member.subscription import ReceivedAssignment, assignment_bytes
 from roster.testing.simulation.client import Client
 from roster.testing.simulation.scenario import NEWEST
 from roster.wire import ErrorCode, Message
@@ -145,7 +144,7 @@ def leads_without_assigning(self: Scripted) -> Script:
     """Sync with no assignment, or with one for strangers; then leave."""
     joined = yield from self.joined()
     if joined is not None:
-        stranger = {"stranger": assignment_bytes(Parts(frozenset()))}
+        stranger = {"stranger": assignment_bytes(ReceivedAssignment(frozenset()))}
         yield self.sync(joined, stranger if joined.leader == joined.member_id else {})
         yield 2_000
         yield self.leave(joined.member_id)

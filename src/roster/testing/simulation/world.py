@@ -9,6 +9,7 @@ from random import Random
 
 from roster.coordinator.states import GroupState
 from roster.member import MemberConfig, MemberState
+from roster.member.types import FailureKind
 from roster.model import TopicPartition
 from roster.testing.simulation.books import COOPERATIVE, Books
 from roster.testing.simulation.clock import Scheduler
@@ -26,8 +27,12 @@ SUBSCRIBED = frozenset({"t", "u", "v"})
 """Topics that members subscribe to; some of them may not exist."""
 MOST_PROCESSES = 7
 SETTLE_MS = 120_000
-"""Longest time to rest after the faults have stopped: sessions, rebalances, back-offs and timeouts one after another."""
+"""Longest time to rest once faults have stopped: sessions, rebalances, back-offs, timeouts one after another."""
 LOOK_MS = 1_000
+LAST_RESTART_MS = 4_500
+"""Time by which every process is back that an action killed."""
+IDLE_MS = 7_000
+"""Time for which nothing may move in a group at rest: longer than metadata is believed."""
 
 
 class World:
@@ -64,6 +69,8 @@ class World:
         self.leaders_to_kill: list[int] = []
         self.disk_bad_until = self.disk_slow_until = 0
         self.disk_is_faulty = False
+        self.calm = False
+        """True once the faults have stopped."""
 
     # -- shared parts --------------------------------------------------------------------------------------------
 
@@ -114,7 +121,7 @@ class World:
         """Draw the time until a write is durable."""
         if self.scheduler.now < self.disk_slow_until:
             return self.chance.randint(300, 2_000)
-        return self.chance.randint(0, self.scenario.sync_ms)
+        return int(self.chance.random() * (self.scenario.sync_ms + 1))
 
     def take_fate(self) -> Fate | None:
         """Return what becomes of this write of the group's record, if anything is planned."""
@@ -224,6 +231,8 @@ class World:
     def restart(self, old: MemberProcess, policy: tuple[str, ...] | None = None) -> None:
         """Start a process again: a static member under the same instance id."""
         config = old.config
+        if policy is None and self.scenario.upgrade:
+            policy = self.policies[0]
         self.start_member(
             instance=config.group_instance_id,
             policy=config.assignors if policy is None else policy,  # type: ignore[arg-type]
@@ -231,9 +240,17 @@ class World:
             selection=config.selection,  # type: ignore[arg-type]
         )
 
+    def may_fail(self, process: MemberProcess) -> bool:
+        """Return True for a failure that a rolling upgrade explains: members of the stage before are still there."""
+        failure = process.member.failure
+        return bool(self.scenario.upgrade) and failure is not None and failure.kind is FailureKind.PROTOCOL
+
     def member_stepped(self, process: MemberProcess) -> None:
         """Kill a leader between JoinGroup and SyncGroup, if that is planned."""
         member = process.member
+        if self.may_fail(process) and process.alive:
+            process.kill()
+            self.scheduler.after(3_000, self.restart, process)
         if self.leaders_to_kill and member.leader and member.state is MemberState.COMPLETING_REBALANCE:
             self.counts["leader died between join and sync"] += 1
             self.note(f"{process.name} leads and is killed")
@@ -245,6 +262,7 @@ class World:
     def stop_faults(self) -> None:
         """End every fault: everything runs, nothing is lost any more."""
         self.note("faults stop")
+        self.calm = True
         self.network.heal()
         self.slow_release = 0.0
         self.fates.clear()
@@ -302,7 +320,7 @@ class World:
     def stay_idle(self) -> None:
         """Nothing moves in a group at rest."""
         rounds, owns = self.books.rounds, [process.owns.partitions for process in self.running]
-        self.scheduler.run(self.scheduler.now + 5 * self.scenario.heartbeat_ms)
+        self.scheduler.run(self.scheduler.now + IDLE_MS)
         if self.books.rounds != rounds or [process.owns.partitions for process in self.running] != owns:
             broken("no rebalance while idle", f"{self.books.rounds - rounds} rebalances in a group at rest")
 

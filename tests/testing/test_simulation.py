@@ -1,0 +1,203 @@
+"""The simulator: groups under faults hold the invariants, a seed is one run bit for bit, and a failure is readable."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections import Counter
+from random import Random
+
+import pytest
+
+from roster.cli.root import run
+from roster.coordinator.states import GroupState
+from roster.model import SetTimer
+from roster.testing.simulation import BrokenInvariant, invariants, run_many, run_scenario, run_seed, shrink
+from roster.testing.simulation.actions import ACTIONS
+from roster.testing.simulation.clock import Scheduler, Timers
+from roster.testing.simulation.disk import Disk
+from roster.testing.simulation.network import Connection, Direction, Network, NetworkFaults
+from roster.testing.simulation.scenario import MISBEHAVIOURS, WEIGHTS, draw_scenario
+from roster.testing.simulation.scripted import SCRIPTS
+from tests.examples_tried import examples
+
+FIRST = int(os.environ.get("ROSTER_SIMULATION_FIRST", "0"))
+SEEDS = "ROSTER_SIMULATION_SEEDS"
+"""Environment variable: the number of seeds to run, from ROSTER_SIMULATION_FIRST on."""
+
+
+def test_every_invariant_holds_in_every_seed() -> None:
+    summary = run_many(range(FIRST, FIRST + examples(24, SEEDS)))
+    assert not summary.failures, f"seed {summary.failures[0].scenario.seed}: {summary.failures[0].broken}"
+    assert summary.events > 100 * summary.seeds
+    assert summary.commits > summary.seeds
+
+
+def test_every_kind_of_action_is_drawn_and_known() -> None:
+    assert WEIGHTS.keys() | {"rolling upgrade"} == ACTIONS.keys()
+    assert set(MISBEHAVIOURS) == SCRIPTS.keys()
+    drawn = Counter(action.kind for seed in range(400) for action in draw_scenario(seed).actions)
+    assert drawn.keys() == ACTIONS.keys()
+
+
+@pytest.mark.process
+def test_a_seed_is_the_same_run_under_any_hash_seed() -> None:
+    program = (
+        "from roster.testing.simulation import run_seed; print([run_seed(s, traced=True).digest for s in (3, 12, 20)])"
+    )
+    runs = [
+        subprocess.Popen(
+            [sys.executable, "-c", program],
+            stdout=subprocess.PIPE,
+            env=os.environ | {"PYTHONHASHSEED": seed},
+            text=True,
+        )
+        for seed in ("0", "4711")
+    ]
+    first, second = (process.communicate()[0] for process in runs)
+    assert len(first.split(",")) == 3
+    assert first == second
+
+
+def test_a_trace_changes_nothing() -> None:
+    quiet, traced = run_seed(5), run_seed(5, traced=True)
+    assert (quiet.events, quiet.virtual_ms, quiet.counts) == (traced.events, traced.virtual_ms, traced.counts)
+    assert not quiet.lines
+    assert traced.digest != run_seed(6, traced=True).digest
+
+
+# -- failures ----------------------------------------------------------------------------------------------------------
+
+
+def broken_by_action(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    """Have an action break an invariant whatever happens."""
+
+    def broken(*_: object) -> bool:
+        invariants.broken("actions are harmless", kind)
+
+    monkeypatch.setitem(ACTIONS, kind, broken)
+
+
+def seed_with(kind: str) -> int:
+    return next(seed for seed in range(400) if len((s := draw_scenario(seed)).actions) > 4 and kind in str(s.actions))
+
+
+def test_a_failure_shrinks_to_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    broken_by_action(monkeypatch, "topic grows")
+    scenario = draw_scenario(seed_with("topic grows"))
+    shortest = shrink(scenario, "actions are harmless")
+    assert [action.kind for action in shortest.actions] == ["topic grows"]
+    assert shortest.network.reset == shortest.network.drop == 0
+    assert str(run_scenario(shortest).broken) == "actions are harmless: topic grows"
+
+
+def test_the_command_prints_the_history_and_how_to_run_it_again(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    broken_by_action(monkeypatch, "topic grows")
+    seed = seed_with("topic grows")
+    assert run(["simulate", "--seed", str(seed)]) == 1
+    shown = capsys.readouterr().out
+    assert f"BROKEN in seed {seed}: actions are harmless: topic grows" in shown
+    assert f"roster simulate --seed {seed} --trace" in shown
+    (only,) = (line.split()[-1] for line in shown.splitlines() if "--only" in line)
+    assert run(["simulate", "--seed", str(seed), "--only", only]) == 1
+    assert run(["simulate", "--seed", str(seed), "--only", ""]) == 0
+
+
+def test_the_command_sums_up(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["simulate", "--seeds", "2", "--seed", "7", "--coverage"]) == 0
+    shown = capsys.readouterr().out
+    assert "2 seeds" in shown
+    assert "0 broken invariants" in shown
+    assert "event of a coordinator" in shown
+
+
+@pytest.mark.parametrize("options", [["--trace"], ["--only", "1"], ["--seed", "1", "--only", "x"]])
+def test_a_mistake_in_the_options_is_named(options: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["simulate", *options]) == 2
+    assert options[-2 if len(options) > 1 else -1] in capsys.readouterr().err
+
+
+# -- the parts -----------------------------------------------------------------------------------------------------------
+
+
+class Peer:
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.received: list[bytes] = []
+        self.lost = 0
+
+    def frame_received(self, _connection: Connection, frame: bytes) -> None:
+        self.received.append(frame)
+
+    def connection_lost(self, _connection: Connection) -> None:
+        self.lost += 1
+
+
+def test_frames_of_a_connection_keep_their_order() -> None:
+    scheduler, counts = Scheduler(), Counter[str]()
+    network = Network(scheduler, Random(1), counts)
+    network.faults = NetworkFaults(delay=100, slow=0.3, duplicate=0.3)
+    client, node = Peer("client"), Peer("node")
+    connection = Connection(client, node, "x")
+    for number in range(50):
+        network.send(connection, Direction.TO_NODE, bytes([number]), repeatable=True)
+    scheduler.run(10_000)
+    assert node.received == sorted(node.received)
+    assert len(node.received) > 50
+    assert counts["frame delayed"] > 0
+
+
+def test_a_one_way_partition_holds_back_one_way() -> None:
+    scheduler = Scheduler()
+    network = Network(scheduler, Random(1), Counter())
+    client, node = Peer("client"), Peer("node")
+    connection = Connection(client, node, "x")
+    network.partition("client", "node", Direction.TO_NODE, 5_000)
+    network.send(connection, Direction.TO_NODE, b"request")
+    network.send(connection, Direction.TO_CLIENT, b"response")
+    scheduler.run(4_999)
+    assert (client.received, node.received) == ([b"response"], [])
+    scheduler.run(6_000)
+    assert node.received == [b"request"]
+
+
+def test_a_crash_keeps_a_beginning_of_what_was_not_synced() -> None:
+    sizes = set()
+    for seed in range(40):
+        counts = Counter[str]()
+        disk = Disk(Random(seed), counts)
+        batches = [disk.append(((b"\0\x02\0\x01g", None),), 0) for _ in range(6)]
+        assert batches[1] is not None
+        assert disk.sync(batches[1])
+        disk.crash()
+        sizes.add(len(disk))
+        kept = [batch is not None and not batch.dropped for batch in batches]
+        assert kept == sorted(kept, reverse=True)
+        assert sum(kept) == len(disk) >= 2
+    assert sizes == {2, 3, 4, 5, 6}
+
+
+def test_an_old_leader_cannot_write() -> None:
+    disk = Disk(Random(1), Counter())
+    disk.epoch = 2
+    assert disk.append((), 1) is None
+
+
+def test_a_clock_that_jumps_fires_the_timers_it_jumps_over() -> None:
+    scheduler = Scheduler()
+    fired: list[tuple[int, str]] = []
+    timers: Timers[str] = Timers(scheduler, lambda name: fired.append((scheduler.now, name)))
+    timers.apply(SetTimer("soon", 1_000))
+    timers.apply(SetTimer("late", 9_000))
+    scheduler.run(500)
+    timers.jump(4_000)
+    scheduler.run(5_000)
+    assert fired == [(500, "soon"), (5_000, "late")]
+
+
+def test_a_broken_invariant_says_what_was_seen() -> None:
+    with pytest.raises(BrokenInvariant, match="only legal transitions: Heartbeat took the group from Empty to Stable"):
+        invariants.only_legal_transitions(GroupState.EMPTY, GroupState.STABLE, "Heartbeat")
