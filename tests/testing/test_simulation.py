@@ -120,7 +120,7 @@ def test_a_mistake_in_the_options_is_named(options: list[str], capsys: pytest.Ca
     assert options[-2 if len(options) > 1 else -1] in capsys.readouterr().err
 
 
-# -- the parts -----------------------------------------------------------------------------------------------------------
+# -- the parts ---------------------------------------------------------------------------------------------------------
 
 
 class Peer:
