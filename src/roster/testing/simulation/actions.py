@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from roster.testing.simulation.network import Direction
-from roster.testing.simulation.node import Fate
 from roster.testing.simulation.scripted import Scripted
+from roster.testing.simulation.setting import Fate
 from roster.testing.simulation.world import MOST_PROCESSES, SUBSCRIBED
 
 if TYPE_CHECKING:
@@ -245,7 +245,7 @@ def _replace(world: World, process: MemberProcess, policy: tuple[str, ...] | Non
 
 def misbehaving_member(world: World, action: Action) -> bool:
     """Start a client that misbehaves."""
-    scripted = Scripted(world, f"s{len(world.scripted)}", action.text)
+    scripted = Scripted(world, world.books, f"s{len(world.scripted)}", action.text)
     world.scripted.append(scripted)
     scripted.start()
     return True

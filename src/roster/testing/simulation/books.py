@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from roster.coordinator import Effects, Event, PartitionLoaded, RequestReceived, TimerExpired, TimerKind, WriteCompleted
 from roster.coordinator.group import Group
 from roster.coordinator.states import GroupState
 from roster.member.events import Publish
 from roster.member.subscription import LeaderFailure, decode_assignment
+from roster.member.types import FailureKind
 from roster.model import TopicPartition
 from roster.testing.simulation import invariants
+from roster.testing.simulation.setting import Application, Broker, Setting
 from roster.wire import ErrorCode, Message, WireError
 from roster.wire.consumer.messages import decode_subscription, flat
 from roster.wire.messages import (
@@ -27,11 +29,6 @@ from roster.wire.messages import (
     SyncGroupRequest,
     SyncGroupResponse,
 )
-
-if TYPE_CHECKING:
-    from roster.testing.simulation.member_process import MemberProcess
-    from roster.testing.simulation.node import Node
-    from roster.testing.simulation.world import World
 
 COOPERATIVE = frozenset({"cooperative-sticky", "lag-cooperative-sticky"})
 LOOK_EVERY_MS = 500
@@ -69,7 +66,7 @@ class Sessions:
 class Books:
     """Everything seen in one run."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: Setting) -> None:
         self.world = world
         self.rosters: dict[int, frozenset[str]] = {}
         self.heads: dict[int, tuple[str, str]] = {}
@@ -88,23 +85,23 @@ class Books:
 
     # -- members and applications ----------------------------------------------------------------------------------
 
-    def published(self, process: MemberProcess, _news: Publish) -> None:
+    def published(self, process: Application, _news: Publish) -> None:
         """Ownership changed."""
         if process.held:
-            for other in self.world.processes:
+            for other in self.world.applications:
                 if other is not process and other.alive and other.held:
                     invariants.ownership_is_disjoint_at_every_instant(process, other, self.rosters)
 
-    def member_stepped(self, process: MemberProcess) -> None:
+    def member_stepped(self, process: Application) -> None:
         """A member took in an event."""
         if process.member.failure is not None:
             instance = process.config.group_instance_id
-            sharing = [p for p in self.world.processes if p.config.group_instance_id == instance]
+            sharing = [p for p in self.world.applications if p.config.group_instance_id == instance]
             shared = instance is not None and (instance in self.world.impersonated or len(sharing) > 1)
-            if not self.world.may_fail(process):
+            if not may_fail(self.world, process):
                 invariants.no_member_fails_without_cause(process, shared=shared)
 
-    def acknowledged(self, process: MemberProcess, positions: dict[TopicPartition, int]) -> None:
+    def acknowledged(self, process: Application, positions: dict[TopicPartition, int]) -> None:
         """An application was told that a commit is done."""
         del process
         durable = self.world.disk.durable.offsets
@@ -126,7 +123,7 @@ class Books:
         """A response was made for a request."""
         invariants.every_request_is_answered_once(token, answered=answered)
 
-    def answering(self, node: Node, version: int, request: Message, response: Message, *, waited: bool) -> None:
+    def answering(self, node: Broker, version: int, request: Message, response: Message, *, waited: bool) -> None:
         """A response is about to be sent; a request that waited for it has its member's session begin again."""
         if waited and isinstance(response, JoinGroupResponse | SyncGroupResponse) and not response.error_code:
             of = response if isinstance(response, JoinGroupResponse) else request
@@ -145,7 +142,7 @@ class Books:
                 self._fetched(response)
         self._contact(node, request)
 
-    def _joined(self, node: Node, version: int, request: JoinGroupRequest, response: JoinGroupResponse) -> None:
+    def _joined(self, node: Broker, version: int, request: JoinGroupRequest, response: JoinGroupResponse) -> None:
         generation, member = response.generation_id, response.member_id
         invariants.the_generation_only_rises(generation, self.highest)
         invariants.a_generation_is_stored_before_it_is_announced(generation, self.world.disk.durable)
@@ -182,7 +179,7 @@ class Books:
         self.heads[generation] = head
         self.claims[generation] = newest_claims(generation, response)
 
-    def _synced(self, node: Node, request: SyncGroupRequest, response: SyncGroupResponse) -> None:
+    def _synced(self, node: Broker, request: SyncGroupRequest, response: SyncGroupResponse) -> None:
         generation, member = request.generation_id, request.member_id
         self._fence("SyncGroup", member, request.group_instance_id, node)
         if node.epoch == self.world.disk.epoch:
@@ -245,7 +242,7 @@ class Books:
                         durable = self.world.disk.durable.offsets
                         invariants.only_durable_offsets_are_read(partition, row.committed_offset, durable)
 
-    def _fence(self, request: str, member: str, instance: str | None, node: Node) -> None:
+    def _fence(self, request: str, member: str, instance: str | None, node: Broker) -> None:
         if instance is not None and node.epoch == self.world.disk.epoch and instance in self.holder:
             invariants.one_live_member_per_instance_id(instance, member, self.holder[instance], request)
 
@@ -255,25 +252,25 @@ class Books:
         instance = self.instance.get(one)
         return instance is not None and instance == self.instance.get(other)
 
-    def _contact(self, node: Node, request: Message) -> None:
+    def _contact(self, node: Broker, request: Message) -> None:
         member = getattr(request, "member_id", "")
         if member:
             self._sessions[node.number].contact[member] = node.now
 
     # -- steps of a coordinator ------------------------------------------------------------------------------------
 
-    def node_crashed(self, node: Node) -> None:
+    def node_crashed(self, node: Broker) -> None:
         """A coordinator's memory is gone."""
         self._sessions.pop(node.number, None)
 
-    def clock_jumped(self, node: Node, ms: int) -> None:
+    def clock_jumped(self, node: Broker, ms: int) -> None:
         """A coordinator's clock was set forward."""
         sessions = self._sessions[node.number]
         sessions.phase_late += ms
         for member in sessions.contact:
             sessions.contact[member] += ms
 
-    def before_step(self, node: Node, event: Event) -> Before:
+    def before_step(self, node: Broker, event: Event) -> Before:
         """Note the group as it is, and what comes."""
         assert node.coordinator is not None  # noqa: S101 - a step needs one
         group = node.coordinator.group(self.world.group_id)
@@ -295,7 +292,7 @@ class Books:
         unsynced = frozenset(group.pending_sync_members) if isinstance(event, TimerExpired) else frozenset()
         return Before(group, state, group.generation, members, unsynced)
 
-    def after_step(self, node: Node, event: Event, before: Before, effects: Effects) -> None:
+    def after_step(self, node: Broker, event: Event, before: Before, effects: Effects) -> None:
         """Judge what a step did."""
         assert node.coordinator is not None  # noqa: S101 - a step needs one
         group = node.coordinator.group(self.world.group_id)
@@ -315,7 +312,7 @@ class Books:
         self._phases(node, group, sessions)
         self._renewed(node, event, group, sessions)
 
-    def _loaded(self, node: Node, group: Group | None) -> None:
+    def _loaded(self, node: Broker, group: Group | None) -> None:
         sessions = self._sessions[node.number] = Sessions()
         if group is not None:
             for name in group.members:
@@ -325,7 +322,7 @@ class Books:
             found = None if stored is None else stored.offset
             invariants.an_acknowledged_commit_survives_everything(partition, offset, found)
 
-    def _commit_judged(self, node: Node, request: OffsetCommitRequest, before: Before) -> None:
+    def _commit_judged(self, node: Broker, request: OffsetCommitRequest, before: Before) -> None:
         """Judge a commit that the coordinator began to write."""
         keys = {
             TopicPartition(topic.name, row.partition_index): row.committed_offset
@@ -355,7 +352,7 @@ class Books:
                     invariants.a_commit_never_goes_back(partition, offset, self.acked.get(partition, 0))
         self._sessions[node.number].alive[member] = node.now
 
-    def _expelled(self, node: Node, event: Event, before: Before, group: Group) -> None:
+    def _expelled(self, node: Broker, event: Event, before: Before, group: Group) -> None:
         sessions = self._sessions[node.number]
         kept = {instance for instance in group.instances if group.instances[instance] not in before.members}
         for name, (parked, instance, is_new, session) in before.members.items():
@@ -365,7 +362,7 @@ class Books:
 
     def _judge_expulsion(
         self,
-        node: Node,
+        node: Broker,
         event: Event,
         name: str,
         parked: bool,
@@ -397,7 +394,7 @@ class Books:
             case _:
                 invariants.nobody_is_expelled_without_cause(name, event_name(event))
 
-    def _phases(self, node: Node, group: Group, sessions: Sessions) -> None:
+    def _phases(self, node: Broker, group: Group, sessions: Sessions) -> None:
         if group.state is not sessions.phase_state:
             sessions.phase_state, sessions.phase_since, sessions.phase_late = group.state, node.now, node.now
             if group.state is GroupState.COMPLETING:
@@ -419,7 +416,7 @@ class Books:
                     name, node.now, sessions.contact[name], member.session_timeout_ms
                 )
 
-    def _renewed(self, node: Node, event: Event, group: Group, sessions: Sessions) -> None:
+    def _renewed(self, node: Broker, event: Event, group: Group, sessions: Sessions) -> None:
         """A Heartbeat that is accepted renews the session."""
         if isinstance(event, RequestReceived) and isinstance(event.message, HeartbeatRequest):
             request = event.message
@@ -428,6 +425,12 @@ class Books:
             holds = instance is None or group.instances.get(instance) == request.member_id
             if request.member_id in group.members and current and holds:
                 sessions.alive[request.member_id] = node.now
+
+
+def may_fail(world: Setting, process: Application) -> bool:
+    """Return True for a failure that a rolling upgrade explains: members of the stage before are still there."""
+    failure = process.member.failure
+    return bool(world.scenario.upgrade) and failure is not None and failure.kind is FailureKind.PROTOCOL
 
 
 def newest_claims(generation: int, response: JoinGroupResponse) -> dict[str, frozenset[TopicPartition]]:

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from roster.client.api_versions import from_version, to_version
 from roster.testing.simulation.network import Connection, Direction, is_whole
-from roster.testing.simulation.node import introduces
+from roster.testing.simulation.setting import Setting
 from roster.wire import API_VERSIONS, ApiKey, Message
 from roster.wire.frames import decode_response, encode_request, response_class
-
-if TYPE_CHECKING:
-    from roster.testing.simulation.world import World
+from roster.wire.messages import JoinGroupRequest
 
 OFFSETS = "offsets"
 """The application's own connection, for OffsetFetch; a lost coordinator does not close it."""
@@ -32,7 +29,7 @@ class Outstanding:
 class Client:
     """Connections of one process to the nodes, with its own view of api versions."""
 
-    def __init__(self, world: World, name: str, versions: Mapping[ApiKey, int]) -> None:
+    def __init__(self, world: Setting, name: str, versions: Mapping[ApiKey, int]) -> None:
         self.world = world
         self.name = name
         self.versions = versions
@@ -51,7 +48,7 @@ class Client:
     ) -> None:
         """Send a request to a node, or to any one (None); `answered` gets the response, or None and a reason."""
         world = self.world
-        node = world.any_node() if to is None else world.nodes[to]
+        node = world.any_broker() if to is None else world.brokers[to]
         if node is None or not node.up:
             world.scheduler.after(world.network.delay(), answered, None, "connection refused")
             return
@@ -122,3 +119,8 @@ class Client:
             waiting = self._outstanding.pop(number, None)
             if waiting is not None:
                 waiting.answered(None, reason)
+
+
+def introduces(message: Message) -> bool:
+    """Return True for a first JoinGroup: a second one is, by the protocol, another member."""
+    return isinstance(message, JoinGroupRequest) and not message.member_id

@@ -7,17 +7,15 @@ hold. Only the checks of states, of sessions and of phases look at the coordinat
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
 from roster.coordinator.group import Group
 from roster.coordinator.states import GroupState
 from roster.model import TopicPartition
+from roster.testing.simulation.disk import Durable
 from roster.testing.simulation.errors import BrokenInvariant
+from roster.testing.simulation.setting import Application
 from roster.wire import ErrorCode
-
-if TYPE_CHECKING:
-    from roster.testing.simulation.disk import Durable
-    from roster.testing.simulation.member_process import MemberProcess
 
 SLACK_MS = 1_500
 """Time that a coordinator may take beyond a timeout, for its disk."""
@@ -46,7 +44,7 @@ def one_owner_per_partition_and_generation(
 
 
 def ownership_is_disjoint_at_every_instant(
-    one: MemberProcess, other: MemberProcess, rosters: Mapping[int, frozenset[str]]
+    one: Application, other: Application, rosters: Mapping[int, frozenset[str]]
 ) -> None:
     """Two applications hold one partition only if the group has put the older holder out in between."""
     both = one.held & other.held
@@ -302,7 +300,7 @@ def every_request_is_answered_once(token: int, *, answered: bool) -> None:
         broken("every request is answered once", f"request {token} has a second response, or none was asked")
 
 
-def no_member_fails_without_cause(process: MemberProcess, *, shared: bool) -> None:
+def no_member_fails_without_cause(process: Application, *, shared: bool) -> None:
     """A member gives up only if another process took over its instance id."""
     failure = process.member.failure
     if failure is not None and not (process.fenced and shared) and failure.code is not ErrorCode.NONE:
@@ -312,7 +310,7 @@ def no_member_fails_without_cause(process: MemberProcess, *, shared: bool) -> No
 # -- helpers ---------------------------------------------------------------------------------------------------------
 
 
-def same_instance(one: MemberProcess, other: MemberProcess) -> bool:
+def same_instance(one: Application, other: Application) -> bool:
     """Return True for two processes with one instance id: the older is fenced, and learns of it later."""
     instance = one.config.group_instance_id
     return instance is not None and instance == other.config.group_instance_id

@@ -39,7 +39,10 @@ from roster.wire import ApiKey, ErrorCode, Message
 from roster.wire.messages import OffsetFetchRequest, OffsetFetchResponse
 
 if TYPE_CHECKING:
-    from roster.testing.simulation.world import World
+    from collections.abc import Callable
+
+    from roster.testing.simulation.books import Books
+    from roster.testing.simulation.setting import Setting
 
 RETRY_MS = 300
 
@@ -47,8 +50,17 @@ RETRY_MS = 300
 class MemberProcess:
     """A member and its application; positions come from OffsetFetch, and go back in commits."""
 
-    def __init__(self, world: World, name: str, config: MemberConfig, versions: Mapping[ApiKey, int]) -> None:
+    def __init__(
+        self,
+        world: Setting,
+        books: Books,
+        name: str,
+        config: MemberConfig,
+        versions: Mapping[ApiKey, int],
+        stepped: Callable[[MemberProcess], None],
+    ) -> None:
         self.world = world
+        self.books = books
         self.name = name
         self.config = config
         self.versions = versions
@@ -64,6 +76,7 @@ class MemberProcess:
         self._commits: dict[int, dict[TopicPartition, int]] = {}
         self._tokens = 0
         self._fetching = False
+        self._stepped = stepped
 
     @property
     def held(self) -> frozenset[TopicPartition]:
@@ -136,8 +149,8 @@ class MemberProcess:
         self.world.coverage.member(self.member.state.value, event)
         for effect in self.member.step(event, self._timers.now):
             self._carry_out(effect)
-        self.world.books.member_stepped(self)
-        self.world.member_stepped(self)
+        self.books.member_stepped(self)
+        self._stepped(self)
 
     def _carry_out(self, effect: object) -> None:
         match effect:
@@ -157,7 +170,7 @@ class MemberProcess:
             case CommitDone(token, failure):
                 positions = self._commits.pop(token)
                 if failure is None:
-                    self.world.books.acknowledged(self, positions)
+                    self.books.acknowledged(self, positions)
             case Stopped():
                 self.stopped = True
 
@@ -188,7 +201,7 @@ class MemberProcess:
         self.owns = news
         for gone in before - self.held:
             self.positions.pop(gone, None)
-        self.world.books.published(self, news)
+        self.books.published(self, news)
         if self.held - self.positions.keys():
             self._fetch_positions()
         if news.revoking:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
-from enum import Enum
 from typing import TYPE_CHECKING
 
 from roster.coordinator import (
@@ -24,12 +23,12 @@ from roster.coordinator import (
 )
 from roster.testing.simulation.clock import Timers
 from roster.testing.simulation.network import Connection, Direction, is_whole
+from roster.testing.simulation.setting import Fate, Setting
 from roster.wire import ErrorCode, Message, WireError
 from roster.wire.frames import RequestHeader, decode_request, encode_response
 from roster.wire.messages import (
     FindCoordinatorRequest,
     FindCoordinatorResponse,
-    JoinGroupRequest,
     MetadataRequest,
     MetadataResponse,
     OffsetCommitRequest,
@@ -38,23 +37,16 @@ from roster.wire.messages import (
 from roster.wire.offsets_topic import GroupMetadataKey, decode_key
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from roster.testing.simulation.books import Books
     from roster.testing.simulation.disk import Batch
-    from roster.testing.simulation.world import World
 
 PARTITION = 0
 MANY_KEYS_FROM = 4
 """FindCoordinator version from which one request asks for many keys."""
 WRITE_MS = 10
 """Longest time of a sync."""
-
-
-class Fate(Enum):
-    """What becomes of the coordinator at one of its writes of the group's record."""
-
-    LOST = "coordinator dies before the record is durable"
-    STORED = "coordinator dies once the record is durable, before any response"
-    ANSWERED = "coordinator dies once the responses are on their way"
-    REFUSED = "disk refuses the record"
 
 
 @dataclass(slots=True, eq=False)
@@ -72,8 +64,9 @@ class Call:
 class Node:
     """A broker; at any time at most one leads the partition with the group, but an old leader may not know yet."""
 
-    def __init__(self, world: World, number: int) -> None:
+    def __init__(self, world: Setting, books: Books, number: int, crash: Callable[[Node, Fate], None]) -> None:
         self.world = world
+        self.books = books
         self.number = number
         self.name = f"node{number}"
         self.up = False
@@ -86,6 +79,7 @@ class Node:
         self._timers: Timers[TimerName] = Timers(world.scheduler, self._timer_expired)
         self._writes: deque[tuple[Write, Batch | None, ErrorCode]] = deque()
         self._synced_at = 0
+        self._crash_at_write = crash
 
     # -- processes -----------------------------------------------------------------------------------------------
 
@@ -115,7 +109,7 @@ class Node:
         for connection in list(self.connections):
             self.world.network.close_node(connection)
         self.connections.clear()
-        self.world.books.node_crashed(self)
+        self.books.node_crashed(self)
 
     def lead(self, epoch: int) -> None:
         """Begin to load the partition."""
@@ -141,7 +135,7 @@ class Node:
 
     def jump(self, ms: int) -> None:
         """Set the monotonic clock forward."""
-        self.world.books.clock_jumped(self, ms)
+        self.books.clock_jumped(self, ms)
         self._timers.jump(ms)
 
     @property
@@ -205,15 +199,11 @@ class Node:
                 self.step(event)
 
     def _find_coordinator(self, version: int) -> Message:
-        leader = self.world.known_leader(self)
-        code = ErrorCode.NONE if leader is not None else ErrorCode.COORDINATOR_NOT_AVAILABLE
-        number = -1 if leader is None else leader.number
-        host, port = ("", -1) if leader is None else (leader.name, 9092)
+        number = self.world.leader_known_to[self.number]
+        host, port = f"node{number}", 9092
         if version < MANY_KEYS_FROM:
-            return FindCoordinatorResponse(error_code=code, node_id=number, host=host, port=port)
-        found = FindCoordinatorResponse.Coordinator(
-            key=self.world.group_id, node_id=number, host=host, port=port, error_code=code
-        )
+            return FindCoordinatorResponse(node_id=number, host=host, port=port)
+        found = FindCoordinatorResponse.Coordinator(key=self.world.group_id, node_id=number, host=host, port=port)
         return FindCoordinatorResponse(coordinators=[found])
 
     def _metadata(self, request: MetadataRequest) -> Message:
@@ -247,11 +237,11 @@ class Node:
 
     def _answer(self, token: int, message: Message) -> None:
         call = self.calls.pop(token, None)
-        self.world.books.every_request_is_answered_once(token, answered=call is not None)
+        self.books.every_request_is_answered_once(token, answered=call is not None)
         if call is None:
             return
         waited = call.since < self.world.scheduler.now
-        self.world.books.answering(self, call.header.api_version, call.message, message, waited=waited)
+        self.books.answering(self, call.header.api_version, call.message, message, waited=waited)
         if isinstance(message, OffsetCommitResponse) and call.refused:
             message = OffsetCommitResponse(topics=call.refused + message.topics)
         connection = call.connection
@@ -274,10 +264,9 @@ class Node:
         """Give the coordinator an event and carry out the effects."""
         if self.coordinator is None:
             return
-        world = self.world
-        before = world.books.before_step(self, event)
+        before = self.books.before_step(self, event)
         effects = self.coordinator.step(event, self._timers.now)
-        world.books.after_step(self, event, before, effects)
+        self.books.after_step(self, event, before, effects)
         self._carry_out(effects)
 
     def _carry_out(self, effects: Effects) -> None:
@@ -311,24 +300,19 @@ class Node:
         write, batch, error = self._writes[0]
         fate = self.world.take_fate() if batch is not None and writes_group(write) else None
         if fate is Fate.LOST:
-            self.world.crash_node(self, fate)
+            self._crash_at_write(self, fate)
             return
         self._writes.popleft()
         if batch is not None and self.world.disk.sync(batch):
             error = ErrorCode.NONE
         if fate is Fate.STORED:
-            self.world.crash_node(self, fate)
+            self._crash_at_write(self, fate)
             return
         self.step(WriteCompleted(write.id, error))
         if fate is Fate.ANSWERED:
-            self.world.crash_node(self, fate)
+            self._crash_at_write(self, fate)
 
 
 def writes_group(write: Write) -> bool:
     """Return True for a write with a record of the group itself, not of offsets."""
     return any(isinstance(decode_key(key), GroupMetadataKey) for key, _ in write.records)
-
-
-def introduces(message: Message) -> bool:
-    """Return True for a first JoinGroup: a second one is, by the protocol, another member."""
-    return isinstance(message, JoinGroupRequest) and not message.member_id

@@ -22,7 +22,8 @@ from roster.wire.messages import (
 )
 
 if TYPE_CHECKING:
-    from roster.testing.simulation.world import World
+    from roster.testing.simulation.books import Books
+    from roster.testing.simulation.setting import Setting
 
 Script: TypeAlias = Generator["Message | int", "Message | None", None]
 """Yields a request to send, and gets its response or None; or a number of ms to wait, and gets None."""
@@ -32,8 +33,9 @@ TIMEOUT_MS = 12_000
 class Scripted:
     """A client that follows a script, over connections like any other."""
 
-    def __init__(self, world: World, name: str, kind: str) -> None:
+    def __init__(self, world: Setting, books: Books, name: str, kind: str) -> None:
         self.world = world
+        self.books = books
         self.name = name
         self.alive = True
         self.client = Client(world, name, NEWEST)
@@ -61,8 +63,7 @@ class Scripted:
         if isinstance(wanted, int):
             self.world.scheduler.after(wanted, self._go_on, None)
         else:
-            leader = self.world.leader
-            self.client.request(leader.number, "scripted", wanted, TIMEOUT_MS, self._go_on)
+            self.client.request(self.world.leader_number, "scripted", wanted, TIMEOUT_MS, self._go_on)
 
     # -- requests ------------------------------------------------------------------------------------------------
 
@@ -162,7 +163,7 @@ def sends_garbage(self: Scripted) -> Script:
 
 def commits_stale(self: Scripted) -> Script:
     """Commit under former generations, as members that are there and that are gone, under any instance id."""
-    chance, books = self.world.chance, self.world.books
+    chance, books = self.world.chance, self.books
     for _ in range(6):
         known = [*books.instance, "ghost", ""]
         member = chance.choice(known)
@@ -216,9 +217,9 @@ def administers(self: Scripted) -> Script:
 
 def impersonates_a_static_member(self: Scripted) -> Script:
     """Take the place of a static member for a while, and vanish."""
-    if not self.world.books.holder:
+    if not self.books.holder:
         return
-    instance = self.world.chance.choice(list(self.world.books.holder))
+    instance = self.world.chance.choice(list(self.books.holder))
     self.world.impersonated.add(instance)
     joined = yield self.join(instance=instance)
     if isinstance(joined, JoinGroupResponse) and joined.error_code == ErrorCode.NONE:

@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping
 from itertools import count
-from random import Random
 
 from roster.coordinator.states import GroupState
 from roster.member import MemberConfig, MemberState
-from roster.member.types import FailureKind
 from roster.model import TopicPartition
-from roster.testing.simulation.books import COOPERATIVE, Books
-from roster.testing.simulation.clock import Scheduler
-from roster.testing.simulation.coverage import Coverage
-from roster.testing.simulation.disk import Disk
-from roster.testing.simulation.history import History
+from roster.testing.simulation.books import COOPERATIVE, Books, may_fail
 from roster.testing.simulation.invariants import broken
 from roster.testing.simulation.member_process import MemberProcess
-from roster.testing.simulation.network import Network
-from roster.testing.simulation.node import Fate, Node
+from roster.testing.simulation.node import Node
 from roster.testing.simulation.scenario import NEWEST, VERSIONS, Scenario
 from roster.testing.simulation.scripted import Scripted
+from roster.testing.simulation.setting import Fate, Setting
 
 SUBSCRIBED = frozenset({"t", "u", "v"})
 """Topics that members subscribe to; some of them may not exist."""
@@ -35,99 +27,23 @@ IDLE_MS = 7_000
 """Time for which nothing may move in a group at rest: longer than metadata is believed."""
 
 
-class World:
+class World(Setting):
     """The parts of one run, and what they share."""
 
-    group_id = "g"
-
     def __init__(self, scenario: Scenario, *, traced: bool = False) -> None:
-        self.scenario = scenario
-        self.chance = Random(f"run {scenario.seed}")  # noqa: S311 - a simulation
-        self.scheduler = Scheduler()
-        self.counts: Counter[str] = Counter()
-        self.coverage = Coverage()
-        self.history = History(lambda: self.scheduler.now, wanted=traced)
-        self.network = Network(self.scheduler, self.chance, self.counts)
-        self.network.faults = scenario.network
-        self.disk = Disk(self.chance, self.counts)
-        self.topics = dict(scenario.topics)
-        self.most_partitions = dict(scenario.topics)
-        self.unsteady_topics: set[str] = set()
+        super().__init__(scenario, traced=traced)
         self.policies = scenario.policies
         self.books = Books(self)
-        self._ids = count()
-        self._tokens = count()
-        self._names = count()
-        self.nodes = [Node(self, 0), Node(self, 1)]
+        self.nodes = [Node(self, self.books, number, self.crash_node) for number in range(2)]
+        self.brokers.extend(self.nodes)
         self.leader = self.nodes[0]
-        self._views = {node.number: self.leader for node in self.nodes}
         self.processes: list[MemberProcess] = []
         self.scripted: list[Scripted] = []
-        self.impersonated: set[str] = set()
-        self.slow_release = scenario.slow_release
-        self.fates: list[tuple[Fate, int]] = []
         self.leaders_to_kill: list[int] = []
-        self.disk_bad_until = self.disk_slow_until = 0
-        self.disk_is_faulty = False
+        """Downtimes of the next leaders, which are killed between JoinGroup and SyncGroup."""
         self.calm = False
         """True once the faults have stopped."""
-
-    # -- shared parts --------------------------------------------------------------------------------------------
-
-    def new_id(self) -> str:
-        """Return a new id for a member."""
-        return f"{next(self._ids):04}"
-
-    def new_token(self) -> int:
-        """Return a new token for a request."""
-        return next(self._tokens)
-
-    def note(self, text: str) -> None:
-        """Add a line about the world to the history."""
-        self.history.note("world", text)
-
-    def any_node(self) -> Node | None:
-        """Return a node that runs."""
-        running = [node for node in self.nodes if node.up]
-        return self.chance.choice(running) if running else None
-
-    def known_leader(self, node: Node) -> Node | None:
-        """Return the node that leads the group's partition, as far as `node` knows."""
-        return self._views[node.number]
-
-    def log_offsets(self, partitions: Mapping[str, int]) -> dict[str, dict[int, tuple[int, int, int | None]]]:
-        """Return start, end and committed offset of each partition, as a look at the logs does."""
-        committed = self.disk.durable.offsets
-        return {
-            topic: {
-                number: (0, 1_000 * (number + 1), committed.get(TopicPartition(topic, number)))
-                for number in range(size)
-            }
-            for topic, size in partitions.items()
-        }
-
-    # -- the disk ------------------------------------------------------------------------------------------------
-
-    def disk_refuses(self, *, is_group: bool) -> bool:
-        """Return True if the disk refuses this write."""
-        refused = self.scheduler.now < self.disk_bad_until and self.chance.random() < 0.5
-        if is_group and self.fates and self.fates[0][0] is Fate.REFUSED:
-            self.fates.pop(0)
-            refused = True
-        self.disk_is_faulty |= refused
-        return refused
-
-    def sync_ms(self) -> int:
-        """Draw the time until a write is durable."""
-        if self.scheduler.now < self.disk_slow_until:
-            return self.chance.randint(300, 2_000)
-        return int(self.chance.random() * (self.scenario.sync_ms + 1))
-
-    def take_fate(self) -> Fate | None:
-        """Return what becomes of this write of the group's record, if anything is planned."""
-        if self.fates and self.fates[0][0] is not Fate.REFUSED:
-            return self.fates[0][0]
-        return None
+        self._names = count()
 
     # -- nodes ---------------------------------------------------------------------------------------------------
 
@@ -140,9 +56,9 @@ class World:
     def _elect(self, node: Node) -> None:
         self.disk.crash()
         self.disk.epoch += 1
-        self.leader = node
+        self.leader, self.leader_number = node, node.number
         for other in self.nodes:
-            self.scheduler.after(self.network.delay() * 4, self._views.__setitem__, other.number, node)
+            self.scheduler.after(self.network.delay() * 4, self.leader_known_to.__setitem__, other.number, node.number)
         if node.up:
             node.lead(self.disk.epoch)
 
@@ -222,8 +138,9 @@ class World:
             metadata_max_age_ms=6_000,
             group_instance_id=instance,
         )
-        process = MemberProcess(self, name, config, versions)
+        process = MemberProcess(self, self.books, name, config, versions, self.member_stepped)
         self.processes.append(process)
+        self.applications.append(process)
         self.note(f"{name} starts, {'/'.join(config.assignors)}{f', instance {instance}' if instance else ''}")  # type: ignore[arg-type]
         process.start()
         return process
@@ -240,15 +157,10 @@ class World:
             selection=config.selection,  # type: ignore[arg-type]
         )
 
-    def may_fail(self, process: MemberProcess) -> bool:
-        """Return True for a failure that a rolling upgrade explains: members of the stage before are still there."""
-        failure = process.member.failure
-        return bool(self.scenario.upgrade) and failure is not None and failure.kind is FailureKind.PROTOCOL
-
     def member_stepped(self, process: MemberProcess) -> None:
         """Kill a leader between JoinGroup and SyncGroup, if that is planned."""
         member = process.member
-        if self.may_fail(process) and process.alive:
+        if may_fail(self, process) and process.alive:
             process.kill()
             self.scheduler.after(3_000, self.restart, process)
         if self.leaders_to_kill and member.leader and member.state is MemberState.COMPLETING_REBALANCE:

@@ -1,0 +1,149 @@
+"""What the parts of one run share: the seed's generator, virtual time, network, disk, topics; and who is in it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from enum import Enum
+from itertools import count
+from random import Random
+from typing import Protocol
+
+from roster.coordinator import Coordinator
+from roster.member import Member, MemberConfig
+from roster.member.events import Publish
+from roster.model import TopicPartition
+from roster.testing.simulation.clock import Scheduler
+from roster.testing.simulation.coverage import Coverage
+from roster.testing.simulation.disk import Disk
+from roster.testing.simulation.history import History
+from roster.testing.simulation.network import Network, Peer
+from roster.testing.simulation.scenario import Scenario
+
+
+class Fate(Enum):
+    """What becomes of the coordinator at one of its writes of the group's record."""
+
+    LOST = "coordinator dies before the record is durable"
+    STORED = "coordinator dies once the record is durable, before any response"
+    ANSWERED = "coordinator dies once the responses are on their way"
+    REFUSED = "disk refuses the record"
+
+
+class Broker(Peer, Protocol):
+    """A broker process, as clients and the observer see it."""
+
+    number: int
+    up: bool
+    epoch: int
+    coordinator: Coordinator | None
+
+    @property
+    def now(self) -> int:
+        """Monotonic time of the process."""
+
+    def is_connected(self, token: int) -> bool:
+        """Return True while the client of a request waits on an open connection."""
+
+
+class Application(Protocol):
+    """A process with a member, as the observer sees it."""
+
+    name: str
+    config: MemberConfig
+    member: Member
+    alive: bool
+    owns: Publish
+
+    @property
+    def held(self) -> frozenset[TopicPartition]:
+        """Partitions that the application may work on."""
+
+    @property
+    def fenced(self) -> bool:
+        """True if another process with its instance id took its place."""
+
+
+class Setting:
+    """Shared state of one run."""
+
+    group_id = "g"
+
+    def __init__(self, scenario: Scenario, *, traced: bool) -> None:
+        self.scenario = scenario
+        self.chance = Random(f"run {scenario.seed}")  # noqa: S311 - a simulation
+        self.scheduler = Scheduler()
+        self.counts: Counter[str] = Counter()
+        self.coverage = Coverage()
+        self.history = History(lambda: self.scheduler.now, wanted=traced)
+        self.network = Network(self.scheduler, self.chance, self.counts)
+        self.network.faults = scenario.network
+        self.disk = Disk(self.chance, self.counts)
+        self.topics = dict(scenario.topics)
+        self.most_partitions = dict(scenario.topics)
+        """The most partitions that each topic has had."""
+        self.unsteady_topics: set[str] = set()
+        """Topics that were deleted."""
+        self.brokers: list[Broker] = []
+        self.applications: list[Application] = []
+        self.leader_known_to = {0: 0, 1: 0}
+        """Number of the broker that leads the group's partition, as far as each broker knows."""
+        self.leader_number = 0
+        self.impersonated: set[str] = set()
+        """Instance ids that a misbehaving client has used."""
+        self.slow_release = scenario.slow_release
+        self.fates: list[tuple[Fate, int]] = []
+        """What becomes of the next writes of the group's record, with the downtime in ms."""
+        self.disk_bad_until = self.disk_slow_until = 0
+        self.disk_is_faulty = False
+        self._ids = count()
+        self._tokens = count()
+
+    def new_id(self) -> str:
+        """Return a new id for a member."""
+        return f"{next(self._ids):04}"
+
+    def new_token(self) -> int:
+        """Return a new token for a request."""
+        return next(self._tokens)
+
+    def note(self, text: str) -> None:
+        """Add a line about the world to the history."""
+        self.history.note("world", text)
+
+    def any_broker(self) -> Broker | None:
+        """Return a broker that runs."""
+        running = [broker for broker in self.brokers if broker.up]
+        return self.chance.choice(running) if running else None
+
+    def log_offsets(self, partitions: Mapping[str, int]) -> dict[str, dict[int, tuple[int, int, int | None]]]:
+        """Return start, end and committed offset of each partition, as a look at the logs does."""
+        committed = self.disk.durable.offsets
+        return {
+            topic: {
+                number: (0, 1_000 * (number + 1), committed.get(TopicPartition(topic, number)))
+                for number in range(size)
+            }
+            for topic, size in partitions.items()
+        }
+
+    def disk_refuses(self, *, is_group: bool) -> bool:
+        """Return True if the disk refuses this write."""
+        refused = self.scheduler.now < self.disk_bad_until and self.chance.random() < 0.5
+        if is_group and self.fates and self.fates[0][0] is Fate.REFUSED:
+            self.fates.pop(0)
+            refused = True
+        self.disk_is_faulty |= refused
+        return refused
+
+    def sync_ms(self) -> int:
+        """Draw the time until a write is durable."""
+        if self.scheduler.now < self.disk_slow_until:
+            return self.chance.randint(300, 2_000)
+        return int(self.chance.random() * (self.scenario.sync_ms + 1))
+
+    def take_fate(self) -> Fate | None:
+        """Return what becomes of this write of the group's record, if anything is planned."""
+        if self.fates and self.fates[0][0] is not Fate.REFUSED:
+            return self.fates[0][0]
+        return None
