@@ -71,10 +71,12 @@ class Assignor(ABC):
         """Return this member's user data for the leader, at each join; None sends null."""
         return None
 
-    def on_assignment(  # noqa: B027  optional in subclasses
+    def on_assignment(
         self, partitions: frozenset[TopicPartition], user_data: bytes | None, generation: int
-    ) -> None:
+    ) -> str | None:
         """Take note of an assignment, before its partitions are published.
 
         user_data: what the leader's plan has for this member, None if nothing. generation: the assignment's.
+        Returns the reason to join again at once (Kafka Streams does while versions are probed), None to stay.
         """
+        return None

@@ -37,6 +37,7 @@ from roster.client.group_check import Finding, check_group
 from roster.client.group_lag import GroupLag, PartitionLag, TotalLag, group_lag
 from roster.client.group_member import GroupMember
 from roster.client.live_group import LiveGroup, live_group
+from roster.client.task_member import TaskMember, task_gaps
 from roster.client.transactional_producer import ClaimedBy, TransactionalProducer
 from roster.client.types import (
     GroupDescription,
@@ -51,7 +52,11 @@ from roster.client.types import (
     TransactionListing,
 )
 from roster.member.options import DEFAULT_ASSIGNORS
+from roster.member.task_assignor import HeldTasks
+from roster.member.task_options import TaskOptions
 from roster.model import OffsetAndMetadata
+from roster.model.tasks import TaskId
+from roster.model.topology import Subtopology
 
 __all__ = [
     "DEFAULT_ASSIGNORS",
@@ -77,6 +82,7 @@ __all__ = [
     "GroupMember",
     "GroupNotEmptyError",
     "GroupTypeError",
+    "HeldTasks",
     "InconsistentProtocolError",
     "InvalidRequestError",
     "InvalidTopicError",
@@ -93,6 +99,10 @@ __all__ = [
     "RebalanceInProgressError",
     "RequestTimeoutError",
     "SessionTimeoutError",
+    "Subtopology",
+    "TaskId",
+    "TaskMember",
+    "TaskOptions",
     "TopicDescription",
     "TopicExistsError",
     "TotalLag",
@@ -108,4 +118,5 @@ __all__ = [
     "check_group",
     "group_lag",
     "live_group",
+    "task_gaps",
 ]

@@ -93,6 +93,13 @@ class SelectionChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class RebalanceRequested:
+    """Join again, with new user data (KIP-568, enforceRebalance)."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class CommitRequested:
     """Commit `offsets` for work done under the ownership published with `epoch`; answered by `CommitDone(token)`."""
 
@@ -119,6 +126,7 @@ Event: TypeAlias = (
     | OffsetsFetched
     | Released
     | SelectionChanged
+    | RebalanceRequested
     | CommitRequested
     | Closed
 )

@@ -44,6 +44,7 @@ from roster.member.events import (
     Effect,
     Event,
     OffsetsFetched,
+    RebalanceRequested,
     Released,
     RequestFailed,
     Responded,
@@ -166,6 +167,8 @@ def _on_application(me: MemberContext, event: Event) -> None:
             me.release(partitions)
         case SelectionChanged(selection):
             metadata_refresh.change_selection(me, selection)
+        case RebalanceRequested(reason):
+            me.request_rejoin(reason)
         case CommitRequested(token, offsets, epoch):
             me.commits.add(PendingCommit(token, offsets, epoch))
         case Closed():

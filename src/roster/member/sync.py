@@ -82,7 +82,7 @@ def on_join_complete(me: MemberContext, assignment: ReceivedAssignment) -> None:
         me.joined_topics |= topics
     try:
         with hook(me.assignor, "on_assignment"):
-            me.assignor.on_assignment(assigned, assignment.user_data, me.generation)
+            joins_again = me.assignor.on_assignment(assigned, assignment.user_data, me.generation)
     except AssignorError as error:
         fail(me, Failure(FailureKind.ASSIGNMENT, str(error)))
         return
@@ -97,5 +97,7 @@ def on_join_complete(me: MemberContext, assignment: ReceivedAssignment) -> None:
     if revoked:
         me.revoke(revoked)
         me.request_rejoin("need to revoke partitions and re-join")
+    if joins_again is not None:
+        me.request_rejoin(joins_again)
     rejoin_if_topics_changed(me)
     schedule_refresh(me)

@@ -104,6 +104,7 @@ class Problem:
     subscription_of: [members] which of them a member has.
     claims: what members say to own; generation: [members] the generation each says it from, -1 if none.
     racks: None unless some member is in a rack that holds a replica; whether racks then matter, `Racks.matter` says.
+    member_racks: the rack each member says it stands in, None if it does not.
     unreadable: ids of members whose subscription could not be parsed; they are members with no topics here.
     user_data: [members] user data of the subscriptions, as the members' assignor made it; None where null.
     group_generation: the generation being formed, -1 if not known.
@@ -128,6 +129,7 @@ class Problem:
     settling: bool = False
     user_data: tuple[bytes | None, ...] = ()
     group_generation: int = NO_GENERATION
+    member_racks: tuple[str | None, ...] = ()
 
     @property
     def partition_count(self) -> int:
@@ -276,6 +278,7 @@ class Problem:
             settling=settling,
             user_data=(None,) * len(ordered) if user_data is None else tuple(map(user_data.__getitem__, ordered)),
             group_generation=group_generation,
+            member_racks=ordered_racks,
         )
 
 

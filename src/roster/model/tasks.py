@@ -59,8 +59,7 @@ def task_gap(stores: Iterable[StorePosition]) -> int:
     """
     gap = 0
     for begin, end, restored in stores:
-        usable = restored is not None and begin <= restored <= end
-        gap += end - (restored if usable and restored is not None else begin)
+        gap += end - (begin if restored is None or not begin <= restored <= end else restored)
     return gap
 
 

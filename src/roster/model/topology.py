@@ -36,8 +36,12 @@ class Subtopology:
         if not self.sources:
             raise TopologyError(f"sub-topology {self.number} reads no topic")
         for kind, names in (("topic", self.sources), ("store", self.stores)):
-            if twice := [name for place, name in enumerate(names) if name in names[:place]]:
+            if twice := _repeated(names):
                 raise TopologyError(f"sub-topology {self.number} names the {kind} {twice[0]!r} twice")
+
+
+def _repeated(names: Sequence[object]) -> list[object]:
+    return [name for place, name in enumerate(names) if name in names[:place]]
 
 
 def changelog_topic(group: str, store: str) -> str:
@@ -73,20 +77,25 @@ def partition_count(subtopology: Subtopology, partitions: Mapping[str, int]) -> 
     return next(iter(counts.values()))
 
 
-def task_sources(
-    subtopologies: Sequence[Subtopology], partitions: Mapping[str, int]
-) -> dict[TaskId, tuple[TopicPartition, ...]]:
-    """Return {task: its source partitions} of all sub-topologies, ascending.
-
-    Raises TopologyError as `partition_count` does, and for a number or a store that two sub-topologies have.
-    """
+def check_subtopologies(subtopologies: Sequence[Subtopology]) -> None:
+    """Raise TopologyError for a number, a store or a topic that two sub-topologies have."""
     for what, names in (
         ("number", [each.number for each in subtopologies]),
         ("store", [store for each in subtopologies for store in each.stores]),
         ("topic", [topic for each in subtopologies for topic in each.sources]),
     ):
-        if twice := [name for place, name in enumerate(names) if name in names[:place]]:
+        if twice := _repeated(names):
             raise TopologyError(f"two sub-topologies have the {what} {twice[0]!r}")
+
+
+def task_sources(
+    subtopologies: Sequence[Subtopology], partitions: Mapping[str, int]
+) -> dict[TaskId, tuple[TopicPartition, ...]]:
+    """Return {task: its source partitions} of all sub-topologies, ascending.
+
+    Raises TopologyError as `partition_count` and `check_subtopologies` do.
+    """
+    check_subtopologies(subtopologies)
     return {
         TaskId(each.number, partition): tuple(TopicPartition(topic, partition) for topic in each.sources)
         for each in sorted(subtopologies, key=lambda each: each.number)

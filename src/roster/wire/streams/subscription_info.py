@@ -18,6 +18,9 @@ int32 standing for all that is larger; 0 for an active task, so RUNNING is writt
 the partitions its member owns; STATELESS (-1) for a task without a store, which only the member that runs it names. A
 task that is not named has the whole log as its gap.
 
+A process that counts for several threads adds, behind any version, its capacity int32 and the four bytes `RCAP`, of
+which no message without them ends in. The document has no field for it; Kafka's readers ignore bytes behind the end.
+
 Kafka Streams 2.4 gives the number 5 to v4's layout. Such a message is read too, with `Layout.KAFKA_STREAMS`; see
 `roster.wire.streams.layout`. Members of Kafka Streams 2.4 or later do not read v5 as written here: their reader fails
 or, as it ignores bytes behind the end, takes gaps for tasks.
@@ -31,6 +34,7 @@ from enum import IntEnum
 import numpy as np
 
 from roster.model.arrays import Bool, Int64
+from roster.model.problem import MAX_CAPACITY
 from roster.model.tasks import RUNNING, STATELESS, TaskId, TaskLags
 from roster.wire.codec.varint import Buffer
 from roster.wire.errors import WireError
@@ -55,6 +59,9 @@ UNKNOWN = -3
 MOST_GAP = 2**31 - 1
 """The largest gap of v5; larger ones are written as this."""
 
+CAPACITY_MAGIC = b"RCAP"
+_CAPACITY_SIZE = 4 + len(CAPACITY_MAGIC)
+
 TASK_GAP = np.dtype([*TASK.descr, ("gap", ">i4")])
 
 
@@ -77,7 +84,8 @@ class SubscriptionInfo:
 
     version: version of the encoding. latest_supported: the highest version its sender supports, UNKNOWN_VERSION in
     v1 and v2. user_endpoint: `host:port` where the process answers queries, None if it does not; v1 leaves it out.
-    layout: whose layout v5 has; the versions below have one only.
+    layout: whose layout v5 has; the versions below have one only. capacity: threads (cores) that the member counts for,
+    from 1 to 2^20.
     """
 
     version: int
@@ -86,6 +94,13 @@ class SubscriptionInfo:
     tasks: TaskLags
     user_endpoint: str | None = None
     layout: Layout = Layout.KIP_429
+    capacity: int = 1
+
+    @classmethod
+    def empty(cls, version: int, latest_supported: int | None = None) -> SubscriptionInfo:
+        """Return the info of a process of which nothing but versions is known."""
+        latest = version if latest_supported is None else latest_supported
+        return cls(version=version, latest_supported=latest, process_id=bytes(16), tasks=TaskLags.of({}))
 
     @property
     def future(self) -> bool:
@@ -95,7 +110,8 @@ class SubscriptionInfo:
 
 def decode_subscription_info(data: Buffer) -> SubscriptionInfo:
     """Decode v1 to v5; of a later version only the two versions. Raises WireError for anything else."""
-    cursor = Cursor(data, "SubscriptionInfo")
+    body, capacity = _split_capacity(bytes(data))
+    cursor = Cursor(body, "SubscriptionInfo")
     version = cursor.int32("version")
     if version < 1:
         raise WireError(f"SubscriptionInfo: version: {version}, the first is 1")
@@ -104,7 +120,7 @@ def decode_subscription_info(data: Buffer) -> SubscriptionInfo:
     if version >= 3 and latest < version:
         raise WireError(f"{cursor.where('latest_supported')}: {latest} is below the version in use")
     if version > LATEST_VERSION:
-        return SubscriptionInfo(version=version, latest_supported=latest, process_id=bytes(16), tasks=TaskLags.of({}))
+        return SubscriptionInfo.empty(version, latest)
     process_id = cursor.taken("process_id", 16)
     if version < 5:
         tasks, endpoint, layout = _read_kafka(cursor, version)
@@ -119,6 +135,7 @@ def decode_subscription_info(data: Buffer) -> SubscriptionInfo:
         tasks=tasks,
         user_endpoint=endpoint,
         layout=layout,
+        capacity=capacity,
     )
 
 
@@ -145,7 +162,18 @@ def encode_subscription_info(info: SubscriptionInfo) -> bytes:
         parts.append(_sets(info.tasks))
         if version >= 2:
             parts.append(_endpoint(info.user_endpoint, message))
+    if info.capacity != 1:
+        if not 1 <= info.capacity <= MAX_CAPACITY:
+            raise WireError(f"{message}: capacity: {info.capacity}, it is from 1 to {MAX_CAPACITY}")
+        parts += (int32(info.capacity, f"{message}: capacity"), CAPACITY_MAGIC)
     return b"".join(parts)
+
+
+def _split_capacity(data: bytes) -> tuple[bytes, int]:
+    if not data.endswith(CAPACITY_MAGIC) or len(data) < _CAPACITY_SIZE:
+        return data, 1
+    capacity = int.from_bytes(data[-_CAPACITY_SIZE : -len(CAPACITY_MAGIC)], "big", signed=True)
+    return data[:-_CAPACITY_SIZE], min(max(capacity, 1), MAX_CAPACITY)
 
 
 def _read_kip_429(cursor: Cursor) -> tuple[TaskLags, str | None, Layout]:

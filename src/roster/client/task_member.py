@@ -1,0 +1,161 @@
+"""A member of a consumer group that runs tasks with state."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypedDict, Unpack
+from uuid import UUID, uuid4
+
+from roster.client.admin import Admin
+from roster.client.errors import OptionError
+from roster.client.group_member import GroupMember
+from roster.client.types import MemberEvent
+from roster.member.events import Publish, RebalanceRequested
+from roster.member.member import Member
+from roster.member.task_assignor import HeldTasks, TaskAssignor
+from roster.member.task_options import TaskOptions
+from roster.model.tasks import StorePosition, TaskId, task_gap
+from roster.model.topics import TopicPartition
+from roster.security import Security
+
+log = logging.getLogger("roster.member")
+
+
+class MemberOptions(TypedDict, total=False):
+    """Options of `GroupMember` that a `TaskMember` takes too, with their defaults."""
+
+    session_timeout_ms: int
+    heartbeat_interval_ms: int
+    rebalance_timeout_ms: int
+    request_timeout_ms: int
+    metadata_max_age_ms: int
+    client_id: str
+    group_instance_id: str | None
+    rack_id: str | None
+    capacity: int
+    auto_offset_reset: str
+    security: Security | Mapping[str, object] | None
+    on_event: Callable[[MemberEvent], None] | None
+    seed: int | None
+
+
+class TaskMember(GroupMember):
+    """A `GroupMember` that runs tasks: partitions of a pipeline's sub-topologies, with stores.
+
+    What it owns are the source partitions of its active tasks, so `ownership`, `wait`, `release`, `commit` and
+    `confirm` are those of any member. Beside these it has standby tasks: copies of stores to be kept up to date, which
+    take over when the owner dies. An active task moves to a member whose copy has caught up; until one has, it goes on
+    where it is, and the copy is restored as a standby task.
+
+    Args:
+        bootstrap: brokers to ask first, as for `GroupMember`.
+        group: the consumer group's name.
+        tasks: the pipeline: its sub-topologies, how many standby copies, and where this process answers queries.
+        gaps: returns, for every task with a store on this host, how many records the store is behind the end of its
+            changelog; called by `start` before joining, and may take its time (`task_gaps` works them out).
+        process_id: identifies the process across restarts, so the members of one process share its stores; a new one
+            by default.
+        on_tasks: called with the `HeldTasks` after every change, on the loop's thread; must not block.
+        options: of `GroupMember`, but topics and assignors. `capacity` is the number of threads or cores to fill with
+            tasks; `rack_id` keeps copies of one task in different racks.
+
+    Raises:
+        OptionError: an option has an invalid value; `option` is its name.
+
+    """
+
+    def __init__(
+        self,
+        bootstrap: str | Sequence[str],
+        group: str,
+        tasks: TaskOptions,
+        *,
+        gaps: Callable[[], Mapping[TaskId, int]],
+        process_id: UUID | None = None,
+        on_tasks: Callable[[HeldTasks], None] | None = None,
+        **options: Unpack[MemberOptions],
+    ) -> None:
+        if not isinstance(tasks, TaskOptions):
+            raise OptionError("tasks", f"must be TaskOptions, not {type(tasks).__name__}")
+        self._assignor = TaskAssignor(tasks, (process_id or uuid4()).bytes)
+        self._gaps = gaps
+        self._on_tasks = on_tasks
+        self._tasks = self._told = HeldTasks()
+        self._assignments_held = 0
+        super().__init__(bootstrap, group, sorted(tasks.topics), assignors=self._assignor, **options)
+
+    def start(self, timeout: float = 60.0) -> None:
+        """Work out the gaps of the stores on this host, then join, as `GroupMember.start`."""
+        self._assignor.report(self._gaps())
+        super().start(timeout)
+
+    def tasks(self) -> HeldTasks:
+        """Return the tasks of this member now, of the same moment as `ownership`."""
+        with self._changed:
+            return self._tasks
+
+    def wait_for_tasks(self, known: HeldTasks, timeout: float) -> HeldTasks:
+        """Wait until the tasks differ from `known`, at most `timeout` seconds; returns the newest."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._tasks != known or self._closed, timeout)
+            return self._tasks
+
+    def report_gaps(self, gaps: Mapping[TaskId, int]) -> None:
+        """Report how many records each store on this host is behind its log's end: of every task, run here or not.
+
+        The member joins again as soon as a copy it restores has caught up, so report after every batch. A task that is
+        left out has no store here. Tasks that run need not be named. Raises ValueError for a gap below 0, ClosedError
+        when the member is not running.
+        """
+        self._running().post(self._report_gaps, self._assignor.with_state(gaps))
+
+    def _report_gaps(self, gaps: Mapping[TaskId, int]) -> None:
+        reason = self._assignor.report(gaps)
+        with self._changed:
+            self._hold()
+        if reason is not None:
+            self._feed(RebalanceRequested(reason))
+
+    def _publish(self, news: Publish) -> None:
+        with self._changed:
+            super()._publish(news)
+            self._hold()
+
+    def _stepped(self, member: Member) -> None:
+        """Note new standby tasks too, which are no change of ownership."""
+        if self._assignments_held != self._assignor.assignments:
+            with self._changed:
+                self._hold()
+        if self._tasks != self._told and self._on_tasks is not None:
+            try:
+                self._on_tasks(self._tasks)
+            except Exception:
+                log.exception("on_tasks raised")
+        self._told = self._tasks
+        super()._stepped(member)
+
+    def _hold(self) -> None:
+        """Take the tasks of the present ownership."""
+        before, self._tasks = self._tasks, self._assignor.held(self._ownership.partitions, self._ownership.revoking)
+        self._assignments_held = self._assignor.assignments
+        if self._tasks != before:
+            self._changed.notify_all()
+
+
+def task_gaps(admin: Admin, stores: Mapping[TaskId, Mapping[TopicPartition, int | None]]) -> dict[TaskId, int]:
+    """Return the gap of each task: the sum of log end - restored offset over its stores.
+
+    The log ends at its last stable offset, as records of open transactions cannot be restored yet.
+
+    admin: the cluster. stores: of each task, the changelog partitions of its stores with the offset up to which each is
+    restored, None for a store that is not there. Raises ClientErrors of the cluster.
+    """
+    partitions = sorted({partition for each in stores.values() for partition in each})
+    begins, ends = admin.beginning_offsets(partitions), admin.stable_offsets(partitions)
+    return {
+        task: task_gap(
+            StorePosition(begins[partition], ends[partition], restored) for partition, restored in each.items()
+        )
+        for task, each in stores.items()
+    }

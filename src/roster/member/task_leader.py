@@ -1,0 +1,239 @@
+"""The leader of a group of tasks: the members' SubscriptionInfo to the partitions and the AssignmentInfo of each.
+
+The source partitions of a member's active tasks are its assignment, which every Kafka tool sees; the user data beside
+it has what only members of the group read. A task that another member still runs is withheld for one round, whole, and
+until then stands among the standby tasks of the member that gets it, so that its warm copy stays open.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from roster.assignors.claims import settle_claims, to_withhold
+from roster.assignors.tasks import Client, TaskPlan, TaskProblem, assign
+from roster.member.task_clients import members_by_process, running_tasks, task_clients
+from roster.member.task_options import TaskOptions
+from roster.member.task_versions import error_answers, settle_versions
+from roster.model import NO_OWNER, Plan, Problem, TopicPartition
+from roster.model.arrays import Bool, Int32
+from roster.model.tasks import STATELESS, TaskId
+from roster.model.topology import task_sources
+from roster.wire.errors import WireError
+from roster.wire.streams.assignment_info import AssignmentInfo, HostPartitions, HostTasks, encode_assignment_info
+from roster.wire.streams.layout import HostInfo, Layout, parse_host
+from roster.wire.streams.subscription_info import (
+    LATEST_VERSION,
+    AssignorErrorCode,
+    SubscriptionInfo,
+    decode_subscription_info,
+)
+
+
+@dataclass(slots=True)
+class _Share:
+    """Tasks of one member in the new assignment."""
+
+    active: list[TaskId] = field(default_factory=list)
+    standby: list[TaskId] = field(default_factory=list)
+
+
+def assign_tasks(problem: Problem, options: TaskOptions) -> Plan:
+    """Place the tasks of a group.
+
+    A member that reads other topics, or that sent no SubscriptionInfo, gets nothing and ASSIGNMENT_ERROR. When a source
+    topic is missing, all get INCOMPLETE_SOURCE_TOPIC_METADATA. Raises TopologyError when sources are not co-partitioned
+    and MixedVersions when members of v1 or v2 are beside ones too new for this leader.
+    """
+    infos, unreadable = _read(problem)
+    strangers = {member for member in infos if problem.topics_of(member) != options.topics & set(problem.topics)} | set(
+        unreadable
+    )
+    errors = error_answers({**infos, **unreadable}, AssignorErrorCode.ASSIGNMENT_ERROR)
+    told = {member: encode_assignment_info(errors[member]) for member in sorted(strangers)}
+    infos = {member: info for member, info in infos.items() if member not in strangers}
+    counts = dict(zip(problem.topics, problem.counts.tolist(), strict=True))
+    if not options.topics <= counts.keys():
+        missing = error_answers(infos, AssignorErrorCode.INCOMPLETE_SOURCE_TOPIC_METADATA)
+        told |= {member: encode_assignment_info(answer) for member, answer in missing.items()}
+        return Plan.of(problem, np.full(problem.partition_count, NO_OWNER, dtype=np.int32), user_data=told)
+    return _Leading(problem, options, infos, task_sources(options.subtopologies, counts)).plan(told)
+
+
+def _read(problem: Problem) -> tuple[dict[str, SubscriptionInfo], dict[str, SubscriptionInfo]]:
+    """Return the members' infos, and empty ones for the members whose user data is none."""
+    infos, unreadable = {}, {}
+    for member, data in zip(problem.members, problem.user_data, strict=True):
+        try:
+            infos[member] = decode_subscription_info(data or b"")
+        except WireError:
+            unreadable[member] = SubscriptionInfo.empty(LATEST_VERSION)
+    return infos, unreadable
+
+
+class _Leading:
+    """One assignment of a group whose topics are all there."""
+
+    def __init__(
+        self,
+        problem: Problem,
+        options: TaskOptions,
+        infos: Mapping[str, SubscriptionInfo],
+        sources: Mapping[TaskId, tuple[TopicPartition, ...]],
+    ) -> None:
+        self.problem = problem
+        self.options = options
+        self.infos = infos
+        self.sources = sources
+        self.versions = settle_versions(infos)
+        self.index = {member: i for i, member in enumerate(problem.members)}
+        topic_at = {topic: int(problem.first[i]) for i, topic in enumerate(problem.topics)}
+        self.flat = {
+            task: [topic_at[topic] + number for topic, number in partitions] for task, partitions in sources.items()
+        }
+        settled = settle_claims(problem)
+        self.owner_before, self.contested = settled.owner_before, settled.contested
+        self.running = running_tasks(self._owned(), sources)
+
+    def plan(self, told: Mapping[str, bytes]) -> Plan:
+        """Return the plan; `told` is the user data of members that get nothing."""
+        shares = self.shares()
+        owner = np.full(self.problem.partition_count, NO_OWNER, dtype=np.int32)
+        for member, share in shares.items():
+            for task in share.active:
+                owner[self.flat[task]] = self.index[member]
+        withheld = self._withheld(owner)
+        self._keep_open(shares, withheld)
+        return Plan.of(
+            self.problem,
+            owner,
+            owner_before=self.owner_before,
+            withheld=withheld,
+            contested=self.contested,
+            user_data={**told, **self._answers(shares, owner, withheld)},
+        )
+
+    def shares(self) -> dict[str, _Share]:
+        """Place the tasks on the processes, then share those of each process out among its members."""
+        present = {member: info for member, info in self.infos.items() if member not in self.versions.future}
+        racks = dict(zip(self.problem.members, self.problem.member_racks, strict=True))
+        processes = members_by_process(present)
+        clients = {
+            process: Client(
+                sum(present[member].capacity for member in processes[process]),
+                client.lags,
+                next((racks[member] for member in processes[process] if racks[member]), None),
+            )
+            for process, client in task_clients(present, self.running).items()
+        }
+        with_state = self.options.with_state
+        placed = assign(
+            TaskProblem(
+                [task for task in self.sources if task.subtopology in with_state],
+                [task for task in self.sources if task.subtopology not in with_state],
+                clients,
+                standbys=self.options.standbys,
+                acceptable_lag=self.options.acceptable_lag,
+                max_warmups=self.options.max_warmups,
+            )
+        )
+        shares = {member: _Share() for member in self.infos}
+        for process, members in processes.items():
+            self._share_out(placed, process, members, shares)
+        return shares
+
+    def _share_out(self, placed: TaskPlan, process: str, members: list[str], shares: dict[str, _Share]) -> None:
+        tasks = placed.clients[process]
+        copies = sorted({*tasks.standby, *tasks.warmup})
+        if len(members) == 1:
+            shares[members[0]] = _Share(list(tasks.active), copies)
+            return
+        capacity = {member: self.infos[member].capacity for member in members}
+        named = {member: set(self.infos[member].tasks.as_dict()) for member in members}
+        for member, active in _level(tasks.active, capacity, self.running).items():
+            shares[member].active = active
+        for member, standby in _level(copies, capacity, named).items():
+            shares[member].standby = standby
+
+    def _owned(self) -> dict[str, list[TopicPartition]]:
+        owned: defaultdict[str, list[TopicPartition]] = defaultdict(list)
+        for partition in np.flatnonzero(self.owner_before != NO_OWNER).tolist():
+            member = self.problem.members[int(self.owner_before[partition])]
+            owned[member].append(self.problem.topic_partition(partition))
+        return owned
+
+    def _withheld(self, owner: Int32) -> Bool:
+        """[partitions] True where a new owner waits a round: all of a task's if another member has one of them."""
+        withheld = to_withhold(self.problem, owner, self.owner_before)
+        if withheld.any():
+            for partitions in self.flat.values():
+                if withheld[partitions].any():
+                    withheld[partitions] = True
+        return withheld
+
+    def _keep_open(self, shares: Mapping[str, _Share], withheld: Bool) -> None:
+        """Give withheld tasks with state as standby tasks for now, and leave those without state out."""
+        for share in shares.values():
+            waiting = {task for task in share.active if withheld[self.flat[task]].any()}
+            share.active = [task for task in share.active if task not in waiting]
+            waiting = {task for task in waiting if task.subtopology in self.options.with_state}
+            share.standby = sorted(waiting.union(share.standby))
+
+    def _answers(self, shares: Mapping[str, _Share], owner: Int32, withheld: Bool) -> dict[str, bytes]:
+        by_host = self._by_host(owner, withheld)
+        tasks = HostTasks.of(by_host)
+        partitions = HostPartitions.of(
+            {host: [p for task in each for p in self.sources[task]] for host, each in by_host.items()}
+        )
+        return {
+            member: encode_assignment_info(self._answer(self.infos[member], share, tasks, partitions))
+            for member, share in shares.items()
+        }
+
+    def _by_host(self, owner: Int32, withheld: Bool) -> dict[HostInfo, list[TaskId]]:
+        """{end point: the tasks that run there}, withheld ones where they are finished."""
+        now = np.where(withheld, self.owner_before, owner)
+        by_host: defaultdict[HostInfo, list[TaskId]] = defaultdict(list)
+        for task, partitions in self.flat.items():
+            if (runs_on := int(now[partitions[0]])) == NO_OWNER:
+                continue
+            info = self.infos.get(self.problem.members[runs_on])
+            if info is not None and info.user_endpoint:
+                by_host[parse_host(info.user_endpoint, "user_endpoint")].append(task)
+        return {host: by_host[host] for host in sorted(by_host)}
+
+    def _answer(
+        self, info: SubscriptionInfo, share: _Share, tasks: HostTasks, partitions: HostPartitions
+    ) -> AssignmentInfo:
+        version, commonly = self.versions.version, self.versions.commonly_supported
+        if version >= 5 and info.layout is Layout.KIP_429:
+            return AssignmentInfo(
+                version=version,
+                commonly_supported=commonly,
+                active=share.active,
+                standby=dict.fromkeys(share.standby, ()),
+                tasks_by_host=tasks,
+            )
+        by_partition = sorted((partition, task) for task in share.active for partition in self.sources[task])
+        return AssignmentInfo(
+            version=version,
+            commonly_supported=commonly,
+            active=[task for _, task in by_partition],
+            standby={task: self.sources[task] for task in share.standby},
+            partitions_by_host=partitions,
+            layout=info.layout,
+        )
+
+
+def _level(
+    tasks: Collection[TaskId], capacity: Mapping[str, int], had: Mapping[str, Collection[TaskId]]
+) -> dict[str, list[TaskId]]:
+    """Share tasks out among the members of one process, by capacity and by habit: any of them has its stores."""
+    clients = {
+        member: Client(threads, dict.fromkeys(had.get(member, ()), STATELESS)) for member, threads in capacity.items()
+    }
+    placed = assign(TaskProblem((), tasks, clients)).clients
+    return {member: placed[member].active for member in capacity}

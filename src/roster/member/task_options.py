@@ -1,0 +1,99 @@
+"""Options of a member that runs tasks, the same in all members of a group."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from roster.model.options import Option, by_name
+from roster.model.tasks import TaskId
+from roster.model.topics import TopicPartition
+from roster.model.topology import Subtopology, check_subtopologies
+from roster.wire.errors import WireError
+from roster.wire.streams.layout import parse_host
+from roster.wire.streams.subscription_info import LATEST_VERSION
+
+TASK_OPTIONS = by_name(
+    [
+        Option("subtopologies", "list of `Subtopology`", "the parts of the pipeline: the topics and stores of each"),
+        Option("standbys", "int", "copies of each task with state, beside the one that runs", 0, least=0),
+        Option("acceptable_lag", "int", "gap up to which a store counts as caught up", 10_000, unit="records", least=0),
+        Option("max_warmups", "int", "copies that are restored at once, in the group, to take tasks over", 2, least=0),
+        Option("host", "str", "`host:port` at which this process answers queries", None, kafka="application.server"),
+        Option(
+            "group_speaks",
+            "int",
+            "the version of members of an older release that do not tell theirs, 1 or 2",
+            None,
+            least=1,
+            most=LATEST_VERSION,
+            kafka="upgrade.from",
+        ),
+    ]
+)
+"""Options of `TaskOptions`, in the order of its fields."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskOptions:
+    """What a pipeline with state gives its member. The group's leader decides by its own.
+
+    subtopologies: the parts of the pipeline; all members must have the same.
+    standbys: copies of each task with state, beside the one that runs.
+    acceptable_lag: records that a store may be behind its log's end and count as caught up.
+    max_warmups: copies that are restored at once, in the whole group, to take tasks over.
+    host: `host:port` at which this process answers queries, None if it does not.
+    group_speaks: 1 or 2 while there are members that speak no later version and do not tell.
+
+    Raises ValueError that names the option.
+    """
+
+    subtopologies: Sequence[Subtopology]
+    standbys: int = 0
+    acceptable_lag: int = 10_000
+    max_warmups: int = 2
+    host: str | None = None
+    group_speaks: int | None = None
+
+    def __post_init__(self) -> None:
+        if not self.subtopologies:
+            raise ValueError("subtopologies: must name at least one")
+        check_subtopologies(self.subtopologies)
+        for name, option in TASK_OPTIONS.items():
+            if not option.accepts(value := getattr(self, name)):
+                raise ValueError(f"{name}: must be a whole number from {option.least} to {option.most}, not {value!r}")
+        if self.host is not None:
+            try:
+                parse_host(self.host, "host")
+            except WireError as error:
+                raise ValueError(f"{error}, as in app1.example:8080") from None
+
+    @cached_property
+    def topics(self) -> frozenset[str]:
+        """All topics that the sub-topologies read: what the member subscribes to."""
+        return frozenset(topic for each in self.subtopologies for topic in each.sources)
+
+    @cached_property
+    def sources_of(self) -> dict[int, Sequence[str]]:
+        """{number of a sub-topology: the topics it reads}."""
+        return {each.number: each.sources for each in self.subtopologies}
+
+    @cached_property
+    def with_state(self) -> frozenset[int]:
+        """Numbers of the sub-topologies that have stores."""
+        return frozenset(each.number for each in self.subtopologies if each.stores)
+
+    def task_partitions(self, task: TaskId) -> tuple[TopicPartition, ...]:
+        """Return the source partitions of a task. Raises KeyError for a sub-topology there is not."""
+        return tuple(TopicPartition(topic, task.partition) for topic in self.sources_of[task.subtopology])
+
+    def tasks_of(self, partitions: frozenset[TopicPartition]) -> frozenset[TaskId]:
+        """Return the tasks of which all source partitions are among these."""
+        numbers = {number for _, number in partitions}
+        return frozenset(
+            TaskId(each.number, number)
+            for each in self.subtopologies
+            for number in numbers
+            if all(TopicPartition(topic, number) in partitions for topic in each.sources)
+        )

@@ -1,0 +1,144 @@
+"""Members that run tasks, on Roster's broker and on Apache Kafka: join, leave, death, and what a warm copy is for."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from roster.client import (
+    Admin,
+    AssignmentError,
+    HeldTasks,
+    OffsetAndMetadata,
+    OptionError,
+    Subtopology,
+    TaskId,
+    TaskMember,
+    TaskOptions,
+    task_gaps,
+)
+from roster.model import TopicPartition
+
+TIMES = {"heartbeat_interval_ms": 200, "session_timeout_ms": 6_000}
+PATIENCE = 60.0
+TASKS = [TaskId(0, number) for number in range(4)]
+
+
+class Application:
+    """A process with a member; its stores are caught up when it is told to `restore`."""
+
+    def __init__(self, bootstrap: str, group: str, topic: str, gaps: dict[TaskId, int] | None = None) -> None:
+        self.gaps = dict(gaps or {})
+        self.seen: list[HeldTasks] = []
+        self.stop = threading.Event()
+        options = TaskOptions(
+            subtopologies=[Subtopology(0, [topic], ["totals"])], standbys=1, acceptable_lag=10, host="h:1"
+        )
+        self.member = TaskMember(bootstrap, group, options, gaps=lambda: self.gaps, on_tasks=self.seen.append, **TIMES)
+        self.member.start()
+        self.thread = threading.Thread(target=self._work, daemon=True)
+        self.thread.start()
+
+    def _work(self) -> None:
+        while not self.stop.is_set():
+            ownership = self.member.ownership()
+            if ownership.revoking:
+                self.member.commit(dict.fromkeys(ownership.revoking, OffsetAndMetadata(1)), ownership)
+                self.member.release(ownership.revoking)
+            self.member.wait(ownership.epoch, 0.1)
+
+    def restore(self) -> None:
+        held = self.member.tasks()
+        self.gaps |= dict.fromkeys(held.active | held.standby, 0)
+        self.member.report_gaps(self.gaps)
+
+    def close(self, leave: bool = True) -> None:
+        self.stop.set()
+        self.thread.join(30)
+        self.member.close(leave)
+
+
+@contextmanager
+def applications() -> Iterator[list[Application]]:
+    running: list[Application] = []
+    try:
+        yield running
+    finally:
+        for application in running:
+            application.close()
+
+
+def eventually(what, text: str) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not what():
+        assert time.monotonic() < deadline, text
+        time.sleep(0.05)
+
+
+def spread(running: list[Application]) -> list[list[TaskId]]:
+    return [sorted(application.member.tasks().active) for application in running]
+
+
+def all_run(running: list[Application]) -> bool:
+    return sorted(task for tasks in spread(running) for task in tasks) == TASKS
+
+
+def warm(running: list[Application]) -> bool:
+    """Restore everything; True once each task has a standby copy that has caught up, and nothing is given up."""
+    for application in running:
+        application.restore()
+    held = [application.member.tasks() for application in running]
+    copies = sorted(task for each in held for task in each.standby - each.restoring)
+    return copies == TASKS and not any(each.revoking or each.restoring for each in held)
+
+
+def test_tasks_move_to_warm_copies_only_and_a_death_is_taken_over_from_one(cluster):
+    topic = cluster.create_topic("task-member", 4)
+    group = f"g-{topic}"
+    with applications() as running, Admin(cluster.bootstrap) as admin:
+        running.append(Application(cluster.bootstrap, group, topic))
+        assert spread(running) == [TASKS]
+        running.append(Application(cluster.bootstrap, group, topic))
+        eventually(lambda: len(running[1].member.tasks().restoring) == 4, "the new one restores copies")
+        assert spread(running) == [TASKS, []], "nothing moves to a copy that has not caught up"
+        running[1].restore()
+        eventually(lambda: sorted(map(len, spread(running))) == [2, 2], "moved once the copies have caught up")
+        eventually(lambda: warm(running) and all_run(running), "each task runs, and has a warm copy")
+        shown = {p.partition for m in admin.describe_group(group).members for p in m.assignment}
+        assert shown == {0, 1, 2, 3}, "what every Kafka tool sees"
+        dead = running.pop(0)
+        dead.close(leave=False)
+        eventually(lambda: spread(running) == [TASKS], "the warm copies take over")
+        assert running[0].gaps == dict.fromkeys(TASKS, 0)
+        assert not running[0].member.tasks().restoring
+        assert {str(host) for host in running[0].member.tasks().by_host} == {"h:1"}
+
+
+def test_another_topology_ends_the_member_that_has_it_and_no_other(cluster):
+    topic = cluster.create_topic("task-topology", 4)
+    with applications() as running:
+        running.append(Application(cluster.bootstrap, f"g-{topic}", topic))
+        other = cluster.create_topic("task-other", 4)
+        options = TaskOptions(subtopologies=[Subtopology(0, [topic]), Subtopology(1, [other])])
+        with pytest.raises(AssignmentError, match="leader runs another topology than this member, which reads"):
+            TaskMember(cluster.bootstrap, f"g-{topic}", options, gaps=dict, **TIMES).start()
+        eventually(lambda: spread(running) == [TASKS], "the others go on")
+        assert running[0].member.ownership().error is None
+
+
+def test_gaps_are_worked_out_from_the_logs(cluster):
+    topic = cluster.create_topic("task-changelog", 2)
+    cluster.produce({(topic, 0): 3})
+    first, second = TopicPartition(topic, 0), TopicPartition(topic, 1)
+    with Admin(cluster.bootstrap) as admin:
+        stores = {TaskId(0, 0): {first: 1}, TaskId(0, 1): {first: None, second: 0}, TaskId(0, 2): {}}
+        assert task_gaps(admin, stores) == {TaskId(0, 0): 2, TaskId(0, 1): 3, TaskId(0, 2): 0}
+
+
+def test_options_that_are_none():
+    with pytest.raises(OptionError, match="must be TaskOptions, not dict"):
+        TaskMember("localhost:1", "g", {}, gaps=dict)  # type: ignore[arg-type]

@@ -1,0 +1,190 @@
+"""The assignor of a group of tasks: what a member sends, what the leader answers, one clear error for each mistake."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+
+from roster.assignors import JoinContext
+from roster.member.assign_group import lead
+from roster.member.subscription import decode_assignment, subscription_bytes
+from roster.member.task_assignor import TaskAssignor
+from roster.member.task_options import TASK_OPTIONS, TaskOptions
+from roster.model import TopicPartition
+from roster.model.tasks import TaskId
+from roster.model.topology import Subtopology, TopologyError
+from roster.wire.consumer.messages import Subscription, decode_subscription, encode_subscription
+from roster.wire.streams.assignment_info import AssignmentInfo, decode_assignment_info, encode_assignment_info
+from roster.wire.streams.subscription_info import (
+    MAX_CAPACITY,
+    SubscriptionInfo,
+    decode_subscription_info,
+    encode_subscription_info,
+)
+
+COUNTS = (Subtopology(0, ["a", "b"], ["counts"]), Subtopology(1, ["c"]))
+TOPICS = frozenset("abc")
+PARTITIONS = {"a": 2, "b": 2, "c": 2}
+
+
+def assignor(name="m", gaps=None, topology=COUNTS, **options):
+    return TaskAssignor(TaskOptions(subtopologies=topology, **options), name.encode().ljust(16), gaps)
+
+
+def joining(member, owned=(), capacity=1, generation=1):
+    join = JoinContext(topics=member.options.topics, owned=frozenset(owned), generation=generation, capacity=capacity)
+    return subscription_bytes(member, join)
+
+
+def sources(*tasks):
+    return frozenset(p for task in tasks for p in COUNTS_OPTIONS.task_partitions(task))
+
+
+COUNTS_OPTIONS = TaskOptions(subtopologies=COUNTS)
+
+
+def answers(leader, members, partitions=PARTITIONS):
+    """{name: (its partitions, its AssignmentInfo)}."""
+    given = {name: decode_assignment(data) for name, data in lead(leader, members, partitions).items()}
+    return {name: (each.partitions, decode_assignment_info(each.user_data)) for name, each in given.items()}
+
+
+def test_the_bytes_of_a_subscription_are_the_documents():
+    member = assignor(gaps={TaskId(0, 1): 1234, TaskId(0, 0): 7, TaskId(9, 9): 5}, host="h:9092")
+    data = decode_subscription(joining(member, sources(TaskId(0, 0), TaskId(1, 1)))).user_data
+    rows = struct.pack(">i", 3) + struct.pack(">9i", 0, 0, 0, 0, 1, 1234, 1, 1, -1)
+    host = struct.pack(">H", 1) + b"h" + struct.pack(">i", 9092)
+    assert data == struct.pack(">ii", 5, 5) + b"m".ljust(16) + rows + host
+
+
+def test_the_bytes_of_an_assignment_are_the_documents():
+    member = assignor(host="h:9092")
+    ((data,),) = [lead(member, {"m": joining(member)}, PARTITIONS).values()]
+    task = [struct.pack(">ii", *each) for each in ((0, 0), (0, 1), (1, 0), (1, 1))]
+    four = struct.pack(">i", 4) + b"".join(task)
+    host = struct.pack(">H", 1) + b"h" + struct.pack(">i", 9092)
+    by_host = struct.pack(">i", 1) + host + four
+    assert decode_assignment(data).user_data == struct.pack(">ii", 5, 5) + four + bytes(4) + by_host + bytes(4)
+    assert decode_assignment(data).partitions == {TopicPartition(t, n) for t in "abc" for n in range(2)}
+
+
+def test_a_task_is_withheld_whole_until_its_owner_gave_it_up_and_is_a_standby_task_meanwhile():
+    old, new = assignor("old"), assignor("new", {TaskId(0, 0): 0, TaskId(0, 1): 0})
+    owned = sources(TaskId(0, 0), TaskId(0, 1), TaskId(1, 0), TaskId(1, 1))
+    told = answers(old, {"old": joining(old, owned), "new": joining(new)})
+    assert not told["new"][0]
+    assert list(told["new"][1].standby) == [TaskId(0, 1)] or list(told["new"][1].standby) == [TaskId(0, 0)]
+    kept = frozenset(told["old"][1].active)
+    assert told["old"][0] == sources(*kept)
+    assert len(kept) == 2
+    told = answers(old, {"old": joining(old, sources(*kept)), "new": joining(new)})
+    assert told["old"][0] == sources(*kept)
+    assert told["new"][0] == owned - sources(*kept)
+
+
+def test_a_member_with_another_topology_and_one_without_tasks_get_an_error_and_nothing():
+    leader, stranger = assignor("m"), assignor("x", topology=[Subtopology(0, ["a"])])
+    plain = encode_subscription(Subscription(topics=["a", "b", "c"]))
+    told = answers(leader, {"m": joining(leader), "x": joining(stranger), "plain": plain})
+    assert [(len(partitions), info.error) for partitions, info in told.values()] == [(6, 0), (0, 3), (0, 3)]
+    with pytest.raises(TopologyError, match="leader runs another topology than this member, which reads a: give all"):
+        stranger.on_assignment(frozenset(), encode_assignment_info(told["x"][1]), 1)
+
+
+def test_a_missing_source_topic_is_told_with_its_error_code():
+    leader = assignor()
+    ((partitions, info),) = answers(leader, {"m": joining(leader)}, {"a": 2, "b": 2}).values()
+    assert (partitions, info.error) == (frozenset(), 1)
+    with pytest.raises(TopologyError, match=r"a source topic is missing \(of a, b, c\): create it"):
+        leader.on_assignment(partitions, encode_assignment_info(info), 1)
+
+
+def test_sources_that_are_not_co_partitioned_fail_the_group_with_one_error():
+    leader = assignor()
+    with pytest.raises(TopologyError, match=r"must have equally many partitions.*\(a 2, b 3\)"):
+        lead(leader, {"m": joining(leader)}, PARTITIONS | {"b": 3})
+
+
+def test_versions_are_probed_by_joining_again():
+    old, new = assignor("old", group_speaks=1), assignor("new")
+    told = answers(new, {"old": joining(old), "new": joining(new)})
+    assert {info.version for _, info in told.values()} == {1}
+    assert all(partitions for partitions, _ in told.values())
+    future = Future(new.options, b"future".ljust(16))
+    told = answers(new, {"new": joining(new), "future": joining(future)})
+    assert not told["future"][0]
+    assert told["future"][1].version == 5
+    assert len(told["new"][0]) == 6
+
+
+class Future(TaskAssignor):
+    """A member of a later release, whose subscription only says its versions."""
+
+    def subscription_user_data(self, join):
+        return struct.pack(">ii", 6, 6) + b"what is not known yet"
+
+
+def test_a_member_goes_down_to_the_version_of_the_answer_and_up_again():
+    member = assignor()
+    low = AssignmentInfo(version=4, commonly_supported=4)
+    assert member.on_assignment(frozenset(), encode_assignment_info(low), 1) == "version probing: from version 5 to 4"
+    joined = decode_subscription_info(decode_subscription(joining(member)).user_data)
+    assert (joined.version, joined.latest_supported) == (4, 5)
+    high = AssignmentInfo(version=4, commonly_supported=5)
+    assert member.on_assignment(frozenset(), encode_assignment_info(high), 2) == "version probing: from version 4 to 5"
+    same = AssignmentInfo(version=5, commonly_supported=5)
+    assert member.on_assignment(frozenset(), encode_assignment_info(same), 3) is None
+
+
+@pytest.mark.parametrize(
+    ("active", "partitions", "error"),
+    [
+        ([TaskId(0, 0)], "", "other partitions than the sources of the active tasks"),
+        ([], "a", "other partitions than the sources of the active tasks"),
+        ([TaskId(4, 0)], "", "assigned task 4_0, and there is no such sub-topology here"),
+    ],
+)
+def test_an_assignment_that_contradicts_itself_is_refused(active, partitions, error):
+    info = encode_assignment_info(AssignmentInfo(version=5, commonly_supported=5, active=active))
+    with pytest.raises(ValueError, match=error):
+        assignor().on_assignment(frozenset(TopicPartition(t, 0) for t in partitions), info, 1)
+
+
+def test_an_assignment_without_user_data_is_refused():
+    with pytest.raises(ValueError, match="all members must run tasks"):
+        assignor().on_assignment(frozenset(), None, 1)
+
+
+@pytest.mark.parametrize(("capacity", "carried"), [(1, 1), (7, 7), (MAX_CAPACITY, MAX_CAPACITY)])
+@pytest.mark.parametrize("version", range(1, 6))
+def test_capacity_travels_behind_the_documents_bytes(version, capacity, carried):
+    plain = SubscriptionInfo.empty(version, 5 if version >= 3 else -1)
+    info = SubscriptionInfo(
+        **{name: getattr(plain, name) for name in ("version", "latest_supported", "process_id", "tasks")},
+        capacity=capacity,
+    )
+    data = encode_subscription_info(info)
+    assert decode_subscription_info(data).capacity == carried
+    assert data.startswith(encode_subscription_info(plain))
+    assert (len(data) == len(encode_subscription_info(plain))) == (capacity == 1)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "error"),
+    [
+        ({"subtopologies": ()}, "subtopologies: must name at least one"),
+        ({"subtopologies": [Subtopology(0, ["a"]), Subtopology(0, ["b"])]}, "two sub-topologies have the number 0"),
+        ({"standbys": -1}, "standbys: must be a whole number from 0"),
+        ({"max_warmups": 1.5}, "max_warmups: must be a whole number from 0"),
+        ({"host": "h"}, "host: 'h' is not host:port, as in app1.example:8080"),
+    ],
+)
+def test_options_are_checked(wrong, error):
+    with pytest.raises(ValueError, match=error):
+        TaskOptions(**{"subtopologies": COUNTS} | wrong)
+
+
+def test_options_have_their_declared_defaults():
+    declared = {name: option.default for name, option in TASK_OPTIONS.items() if name != "subtopologies"}
+    assert {name: getattr(COUNTS_OPTIONS, name) for name in declared} == declared

@@ -1,0 +1,185 @@
+"""Groups of tasks in virtual time: joins, deaths and restarts, with stores that take their time to be restored."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from roster.member.events import Closed
+from roster.model.tasks import TaskId
+from tests.examples_tried import examples
+from tests.member.simulated_group import SESSION, Faults
+from tests.member.task_world import TaskWorld
+
+SETTLED = 30_000
+
+
+def settled(seed: int, members: int, partitions: int = 6, **options) -> TaskWorld:
+    world = TaskWorld(seed, partitions, **options)
+    for number in range(members):
+        world.start(f"m{number}")
+    world.run(SETTLED)
+    return world
+
+
+def actives(world: TaskWorld) -> Counter[str]:
+    return Counter(actor.name for actor in world.living for task in world.held(actor).active if task.subtopology == 0)
+
+
+@settings(max_examples=examples(4), deadline=None)
+@given(seed=st.integers(0, 10_000), members=st.integers(1, 4), standbys=st.integers(0, 2))
+def test_every_task_runs_once_evenly_with_its_standbys_elsewhere(seed, members, standbys):
+    world = settled(seed, members, standbys=standbys)
+    stateful = [actives(world)[actor.name] for actor in world.living]
+    assert sum(stateful) == 6
+    assert max(stateful) - min(stateful) <= 1
+    assert all(len(warm) == 1 + min(standbys, members - 1) for warm in world.copies().values())
+    stateless = [sum(t.subtopology == 1 for t in world.held(actor).active) for actor in world.living]
+    assert sum(stateless) == 6
+    assert max(stateless) - min(stateless) <= 1
+    world.check_settled()
+
+
+@settings(max_examples=examples(4), deadline=None)
+@given(seed=st.integers(0, 10_000), members=st.integers(2, 4))
+def test_a_task_whose_owner_dies_goes_to_a_caught_up_copy_at_once(seed, members):
+    world = settled(seed, members, standbys=1)
+    victim = world.living[seed % members]
+    mine = [task for task in world.held(victim).active if task.subtopology == 0]
+    warm = world.copies()
+    copies = {task: {actor.name for actor in warm[task]} - {victim.name} for task in mine}
+    world.kill(victim)
+    heirs: dict[TaskId, str] = {}
+    while len(heirs) < len(mine) and world.now < SETTLED + 2 * SESSION:
+        world.run_watching(100, least=1)
+        heirs = {task: owner.name for task in mine if (owner := world.owner(task))} | heirs
+    assert heirs.keys() == set(mine)
+    assert all(heirs[task] in copies[task] for task in mine)
+    if members > 2:
+        world.run(SETTLED)
+        assert all(len(warm) == 2 for warm in world.copies().values())
+
+
+@settings(max_examples=examples(4), deadline=None)
+@given(seed=st.integers(0, 10_000), members=st.integers(2, 3), warmups=st.integers(1, 4))
+def test_a_join_moves_tasks_and_at_every_moment_each_has_its_caught_up_copies(seed, members, warmups):
+    world = settled(seed, members, standbys=1, max_warmups=warmups)
+    world.start("new")
+    world.run_watching(SETTLED, least=2)
+    loads = actives(world)
+    assert max(loads.values()) - min(loads[actor.name] for actor in world.living) <= 1
+    assert all(len(warm) == 2 for warm in world.copies().values())
+
+
+@settings(max_examples=examples(3), deadline=None)
+@given(seed=st.integers(0, 10_000), members=st.integers(3, 4))
+def test_a_member_that_leaves_takes_no_copy_of_a_task_whose_other_copy_is_elsewhere(seed, members):
+    world = settled(seed, members, standbys=1)
+    world.living[seed % members].feed(Closed())
+    world.run_watching(SETTLED, least=1)
+    assert all(len(warm) == 2 for warm in world.copies().values())
+
+
+def test_a_group_comes_to_rest():
+    world = settled(3, 3, standbys=1)
+    rounds = world.rounds
+    world.run(4 * SETTLED)
+    assert world.rounds == rounds
+
+
+def test_the_follow_up_comes_when_the_copy_has_caught_up_and_not_by_a_clock():
+    world = settled(1, 1, standbys=0)
+    world.speed = 0
+    new = world.start("new")
+    world.run(SETTLED)
+    rounds = world.rounds
+    assert actives(world) == {"m0": 6}
+    assert len(world.held(new).restoring) == 2, "as many as max_warmups"
+    world.run(4 * SETTLED)
+    assert world.rounds == rounds, "while nothing catches up, nothing happens"
+    world.speed = 10_000
+    world.run(5_000)
+    assert actives(world) == {"m0": 3, "new": 3}
+
+
+def test_after_a_restart_of_everything_the_stores_on_disk_decide():
+    world = settled(5, 2, standbys=0, partitions=4)
+    before = {task: world.owner(task).name for task in world.ends}
+    for actor in list(world.living):
+        world.kill(actor)
+    world.run(2 * SESSION)
+    for name in ("m1", "m0"):
+        world.start(name)
+    world.run(SETTLED)
+    assert {task: world.owner(task).name for task in world.ends} == before
+
+
+def test_members_of_one_process_share_its_tasks_and_never_hold_two_copies_of_one():
+    world = TaskWorld(2, 8, standbys=1)
+    for number in range(4):
+        world.start(f"m{number}", process=bytes([number // 2]) * 16)
+    world.run(SETTLED)
+    assert sorted(actives(world).values()) == [2, 2, 2, 2]
+    for task in world.ends:
+        held = [actor.name for actor in world.living if task in world.held(actor).active | world.held(actor).standby]
+        assert sorted(int(name[1]) // 2 for name in held) == [0, 1]
+
+
+def test_capacity_counts_as_threads():
+    world = TaskWorld(4, 9)
+    world.start("small")
+    world.start("big", capacity=2)
+    world.run(SETTLED)
+    assert actives(world) == {"small": 3, "big": 6}
+
+
+def test_copies_are_kept_in_different_racks():
+    world = TaskWorld(6, 6, standbys=1)
+    for number in range(4):
+        world.start(f"m{number}", rack_id="ab"[number % 2])
+    world.run(SETTLED)
+    assert all({actor.config.rack_id for actor in warm} == {"a", "b"} for warm in world.copies().values())
+
+
+@settings(max_examples=examples(3), deadline=None)
+@given(seed=st.integers(0, 10_000))
+def test_faults_of_network_and_processes_end_in_a_settled_group(seed):
+    faults = Faults(reset=0.02, duplicate=0.05, slow_release=0.1)
+    world = TaskWorld(seed, 5, faults, standbys=1)
+    for number in range(3):
+        world.start(f"m{number}")
+    for number in range(6):
+        world.run(world.chance.randint(1_000, 2 * SESSION))
+        living = world.living
+        match world.chance.randrange(4):
+            case 0 if len(living) > 1:
+                world.kill(world.chance.choice(living))
+            case 1 if living:
+                world.chance.choice(living).pause(world.chance.randint(500, 2 * SESSION))
+            case 2:
+                world.start(f"n{number}")
+            case _:
+                world.crash_coordinator(world.chance.randint(100, 5_000))
+    world.calm()
+    world.run(3 * SETTLED)
+    world.check_settled()
+    copies = 1 + min(1, len(world.living) - 1)
+    assert all(len(warm) == copies for warm in world.copies().values())
+
+
+def test_every_member_knows_who_runs_what():
+    world = settled(8, 3, standbys=1)
+    runs = {f"{actor.name}:80": world.held(actor).active for actor in world.living}
+    for actor in world.living:
+        assert {str(host): tasks for host, tasks in world.held(actor).by_host.items()} == runs
+
+
+def test_a_gap_below_zero_and_stores_of_other_topologies():
+    world = settled(9, 1)
+    assignor = world.assignors["m0"]
+    with pytest.raises(ValueError, match=r"gaps\[0_1\]: must be a number of records from 0 up, not -1"):
+        assignor.report({TaskId(0, 1): -1})
+    assert assignor.with_state({TaskId(7, 0): 5, TaskId(1, 0): 5, TaskId(0, 0): 5}) == {TaskId(0, 0): 5}
