@@ -3,7 +3,7 @@
 # Run it for clients on this machine, with the data in a volume:
 #     docker run --rm -p 127.0.0.1:9092:9092 -v roster-data:/data roster-broker
 # For clients in other containers of a network, advertise the name they know it by:
-#     docker run --network kafka --name roster -v roster-data:/data roster-broker --listen 0.0.0.0:9092 --advertise roster:9092
+#     docker run --network kafka --name roster -v roster-data:/data roster-broker --listen 0.0.0.0:9092 --advertise roster:9092 --allow-plaintext
 # The broker has neither TLS nor authentication: publish the port on loopback or in a network you trust only.
 FROM python:3.11-slim AS build
 WORKDIR /source
@@ -27,4 +27,4 @@ HEALTHCHECK --interval=10s --timeout=5s --start-period=30s --retries=3 \
     CMD ["python", "-c", "import socket; socket.create_connection(('127.0.0.1', 9092), 4).close()"]
 ENTRYPOINT ["roster", "broker", "--data", "/data"]
 # Clients connect to the advertised address after the first contact, so it must be one that they can reach.
-CMD ["--listen", "0.0.0.0:9092", "--advertise", "127.0.0.1:9092"]
+CMD ["--listen", "0.0.0.0:9092", "--advertise", "127.0.0.1:9092", "--allow-plaintext"]

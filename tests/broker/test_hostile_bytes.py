@@ -16,9 +16,9 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from roster.broker import BrokerConfig, refusals
-from roster.broker.call import CloseConnection
 from roster.broker.connection import ReceiveBudget
 from roster.broker.dispatch import HANDLERS
+from roster.broker.errors import CloseConnection
 from roster.broker.served import SERVED
 from roster.testing.broker import BrokerProcess, running_broker
 from roster.wire import ApiKey

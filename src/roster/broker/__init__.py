@@ -7,6 +7,16 @@ if sys.platform == "win32":
 
 from roster.broker.config import BrokerConfig, LogConfig, parse_listen
 from roster.broker.errors import BrokerFailedError, BrokerStartError
+from roster.broker.security.config import BrokerSecurity
 from roster.broker.server import Broker, run
 
-__all__ = ["Broker", "BrokerConfig", "BrokerFailedError", "BrokerStartError", "LogConfig", "parse_listen", "run"]
+__all__ = [
+    "Broker",
+    "BrokerConfig",
+    "BrokerFailedError",
+    "BrokerSecurity",
+    "BrokerStartError",
+    "LogConfig",
+    "parse_listen",
+    "run",
+]

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar, cast
 
 from roster.wire import Message
 from roster.wire.frames import RequestHeader
+
+if TYPE_CHECKING:
+    from roster.broker.security.access import Access
+    from roster.broker.security.session import Session
 
 M = TypeVar("M", bound=Message)
 
@@ -26,6 +30,8 @@ class Call(Generic[M]):
     client_host: str
     is_large: bool = False
     """True if the response may have very many items because the request has."""
+    session: Session = field(default=cast("Session", None), repr=False)
+    """Login and rights of the connection."""
     held_bytes: int = 0
     """Bytes of its response counted in `Services.unsent_bytes`, until `release`."""
 
@@ -40,10 +46,11 @@ class Call(Generic[M]):
         self.held_bytes = 0
 
     @property
+    def access(self) -> Access:
+        """What the client may do."""
+        return self.session.access
+
+    @property
     def version(self) -> int:
         """The api version the request was sent in, and so the response's."""
         return self.header.api_version
-
-
-class CloseConnection(Exception):  # noqa: N818 (an instruction, not a failure)
-    """Raised for a request that can only be answered by closing its connection; the text is the reason."""

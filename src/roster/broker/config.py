@@ -6,11 +6,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from roster.broker.errors import BrokerStartError
+from roster.broker.security.config import BrokerSecurity
 from roster.coordinator.config import CoordinatorConfig
 from roster.model import Address, AddressError, parse_address
 from roster.transactions.config import TransactionConfig
 
 MAX_PARTITIONS_PER_TOPIC = 100_000
+UNLIMITED = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,17 +60,40 @@ class BrokerConfig:
     """Produce requests of one connection that may wait for the disk at the same time."""
     idle_timeout_ms: int = 600_000
     """A connection that neither sends nor reads for this long is closed."""
+    connection_setup_timeout_ms: int = 30_000
+    """A connection must have done its TLS handshake, its login and its first request by then."""
+    receive_timeout_ms: int = 60_000
+    """A request that has begun must come in at 64 KiB in this time, or all of it if it is smaller."""
+    max_connections: int = UNLIMITED
+    """Kafka's `max.connections`; the number of files that the system lets the broker open limits it too."""
+    max_connections_per_ip: int = UNLIMITED
+    """Kafka's `max.connections.per.ip`."""
     sync_threads: int = 4
     log: LogConfig = field(default_factory=LogConfig)
     coordinator: CoordinatorConfig = field(default_factory=CoordinatorConfig)
     """The group coordinator's settings; `partitions` counts only until `__consumer_offsets` exists."""
 
+    security: BrokerSecurity = field(default_factory=BrokerSecurity)
+    """TLS, logins and ACLs."""
     transactions: TransactionConfig = field(default_factory=TransactionConfig)
     """The transaction coordinator's settings; `partitions` counts only until `__transaction_state` exists."""
+
+    @property
+    def setup_seconds(self) -> float:
+        """How long setting a connection up may take."""
+        return min(self.connection_setup_timeout_ms, self.idle_timeout_ms) / 1000
+
+    @property
+    def receive_seconds(self) -> float:
+        """How long a part of a request may take."""
+        return min(self.receive_timeout_ms, self.idle_timeout_ms) / 1000
 
     def __post_init__(self) -> None:
         if not 0 <= self.port <= 65_535:
             raise BrokerStartError(f"port {self.port} is not between 0 and 65535")
+        for name in ("max_connections", "max_connections_per_ip", "connection_setup_timeout_ms", "receive_timeout_ms"):
+            if getattr(self, name) < 1:
+                raise BrokerStartError(f"{name} must be at least 1, not {getattr(self, name)}")
         if not 1 <= self.default_partitions <= MAX_PARTITIONS_PER_TOPIC:
             raise BrokerStartError(f"{self.default_partitions} partitions: must be 1 to {MAX_PARTITIONS_PER_TOPIC}")
 

@@ -7,30 +7,35 @@ producer has in flight share one sync of the disk. Nothing is read ahead while a
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-import socket
 from collections import deque
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, cast
 
 from roster.broker import request_limits
-from roster.broker.call import Call, CloseConnection
+from roster.broker.call import Call
 from roster.broker.dispatch import HANDLERS
+from roster.broker.errors import CloseConnection
+from roster.broker.gate import guarded, guarded_produce
 from roster.broker.handlers.produce import produce
 from roster.broker.log.record_range import PIECE_BYTES, RecordRange
+from roster.broker.security.session import MAX_BYTES_BEFORE_LOGIN, Session
+from roster.broker.streams import ClientProtocol, keep_alive
 from roster.wire import ApiKey, UnsupportedVersion, WireError
 from roster.wire.frames import encode_response, encode_response_parts, unsupported_api_versions
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import AsyncIterator, Coroutine
 
+    from roster.broker.listener import Admission, Slot
     from roster.broker.services import Services
     from roster.wire import Message
     from roster.wire.frames import RequestHeader
 
-_KEEP_ALIVE = {"TCP_KEEPIDLE": 15, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}
-"""Seconds of silence before the first probe and between two, and the number of probes."""
 _SIZE_BYTES = 4
+_LINGER_SECONDS = 1.0
+"""How long a refused client may take to close its connection."""
 _API_KEY_BYTES = 2
 _WAITING = frozenset({ApiKey.FETCH, ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP})
 """Requests that wait for others; cancelled when their client disconnects. Any other runs to its end, so that disk and
@@ -60,48 +65,26 @@ class ReceiveBudget:
         self._left += size
 
 
-class ClientProtocol(asyncio.StreamReaderProtocol):
-    """Streams that end when the client stops sending, as with Apache Kafka: there are no half-closed connections."""
-
-    def __init__(
-        self, connected: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Coroutine[None, None, None]]
-    ) -> None:
-        super().__init__(asyncio.StreamReader(limit=PIECE_BYTES // 2), connected)
-        self.on_lost: Callable[[], None] | None = None
-
-    def eof_received(self) -> bool:
-        """Close the transport: the client has stopped sending."""
-        super().eof_received()
-        return False
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """Notify the connection that its client is gone."""
-        if exc is not None:
-            exc.__traceback__ = None  # the reader keeps the exception, whose frames hold what was being sent
-        super().connection_lost(exc)
-        if self.on_lost is not None:
-            self.on_lost()
-
-
-def _keep_alive(sock: socket.socket) -> None:
-    """Have the kernel close the connection of a machine that is gone, so that nothing waits for its requests."""
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for option, value in _KEEP_ALIVE.items():
-        if hasattr(socket, option):  # not on every platform
-            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
-
-
 class Connection:
     """Serves one socket until the client closes it or sends something that cannot be answered."""
 
     def __init__(
-        self, services: Services, budget: ReceiveBudget, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+        self,
+        services: Services,
+        budget: ReceiveBudget,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        slot: Slot,
+        admission: Admission,
     ) -> None:
         self._services = services
         self._budget = budget
+        self._slot = slot
+        self._admission = admission
         self._reader = reader
         self._writer = writer
         self._idle_seconds = services.config.idle_timeout_ms / 1000
+        self._receive_seconds = services.config.receive_seconds
         self._unanswered: deque[asyncio.Task[bytes]] = deque()
         self._problem: BaseException | None = None
         self._task = asyncio.current_task()
@@ -114,13 +97,14 @@ class Connection:
         peer = writer.get_extra_info("peername")
         self._host = str(peer[0]) if peer else "unknown"
         self._name = f"{peer[0]}:{peer[1]}" if peer else "unknown"
+        self._session = Session(services.security, self._host, writer.get_extra_info("peercert"))
         protocol = writer.transport.get_protocol()
         self._protocol = protocol if isinstance(protocol, ClientProtocol) else None
         if self._protocol is not None:
             self._protocol.on_lost = self.client_gone
         sock = writer.get_extra_info("socket")
         if sock is not None:
-            _keep_alive(sock)
+            keep_alive(sock)
 
     async def serve(self) -> None:
         """Answer requests until the connection ends; never raises but when cancelled."""
@@ -175,18 +159,44 @@ class Connection:
 
     async def _receive(self) -> bytes:
         """The next frame, without its size. A size that is not allowed is refused before anything is allocated."""
-        async with asyncio.timeout(self._idle_seconds):
-            size = int.from_bytes(await self._reader.readexactly(_SIZE_BYTES), "big", signed=True)
+        async with self._time_to_begin():
+            start = await self._reader.readexactly(_SIZE_BYTES)
+        size = int.from_bytes(start, "big", signed=True)
         limit = self._services.config.max_request_bytes
+        if not self._session.is_open:
+            limit = min(limit, MAX_BYTES_BEFORE_LOGIN)
         if not 0 < size <= limit:
             raise CloseConnection(f"a request of {size} bytes, at most {limit} are allowed")
         if size <= PIECE_BYTES:
-            async with asyncio.timeout(self._idle_seconds):
-                return await self._reader.readexactly(size)
-        async with asyncio.timeout(self._idle_seconds):
-            start = await self._reader.readexactly(_API_KEY_BYTES)
+            return await self._piece(size)
+        start = await self._piece(_API_KEY_BYTES)
         request_limits.check_size(int.from_bytes(start, "big"), size)
         return await self._receive_large(start, size)
+
+    @contextlib.asynccontextmanager
+    async def _time_to_begin(self) -> AsyncIterator[None]:
+        """Bound the wait for a request: while the connection is set up by its deadline, then by the idle timeout."""
+        if self._slot.is_settled:
+            async with asyncio.timeout(self._idle_seconds):
+                yield
+            return
+        try:
+            async with asyncio.timeout_at(self._slot.deadline):
+                yield
+        except TimeoutError:
+            what = "sent no request" if self._session.is_open else "did not log in"
+            seconds = self._services.config.setup_seconds
+            raise CloseConnection(f"it {what} within {seconds:g} s (connection setup timeout)") from None
+
+    async def _piece(self, size: int) -> bytes:
+        """A part of a frame that has begun: a client that sends it slowly occupies memory meanwhile."""
+        try:
+            async with asyncio.timeout(self._receive_seconds):
+                return await self._reader.readexactly(size)
+        except TimeoutError:
+            raise CloseConnection(
+                f"it took more than {self._receive_seconds:g} s to send {size} bytes of a request (receive timeout)"
+            ) from None
 
     async def _receive_large(self, start: bytes, size: int) -> bytes:
         """The rest of a frame, piece by piece: what is held grows with what the client really sends."""
@@ -198,8 +208,7 @@ class Connection:
                 piece = min(PIECE_BYTES, left)
                 self._budget.take(piece)
                 held += piece
-                async with asyncio.timeout(self._idle_seconds):
-                    pieces.append(await self._reader.readexactly(piece))
+                pieces.append(await self._piece(piece))
                 left -= piece
             return b"".join(pieces)
         finally:
@@ -209,6 +218,12 @@ class Connection:
 
     async def _take(self, frame: bytes) -> None:
         """Handle one request: a Produce is begun, anything else waits for its turn and is answered."""
+        session = self._session
+        if session.expects_raw_token:
+            token = await session.raw_token(frame)
+            await self._send(len(token).to_bytes(_SIZE_BYTES, "big") + token)
+            self._settle()
+            return
         try:
             header, message = await request_limits.decode(frame)
         except UnsupportedVersion as error:
@@ -220,7 +235,8 @@ class Connection:
         logger.debug(
             "%s asks %d: %s v%d", self._name, header.correlation_id, type(message).__name__, header.api_version
         )
-        call = Call(header, message, self._host, is_large=len(frame) > request_limits.INLINE_BYTES)
+        session.check(header.api_key)
+        call = Call(header, message, self._host, len(frame) > request_limits.INLINE_BYTES, session)
         intercept = self._services.hooks.intercept
         instead = None if intercept is None else intercept(call)
         if header.api_key == ApiKey.PRODUCE and instead is None:
@@ -234,13 +250,29 @@ class Connection:
             return
         self._handling, self._waits = header.api_key, instead is not None or header.api_key in _WAITING
         try:
-            response = await (instead or HANDLERS[header.api_key])(self._services, call)
+            response = await guarded(self._services, call, instead or HANDLERS[header.api_key])
             self._handling = None
             logger.debug("%s is answered %d", self._name, header.correlation_id)
             if response is not None and not self._gone:
                 await self._respond(call, response)
         finally:
             call.release(self._services)
+        if session.is_refused:
+            await self._linger()
+            session.raise_if_refused()
+        self._settle()
+
+    async def _linger(self) -> None:
+        """Leave a refused client time to read why: some lose an answer that arrives with the end of the connection."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_LINGER_SECONDS):
+                while not self._gone and await self._reader.read(PIECE_BYTES):
+                    pass
+
+    def _settle(self) -> None:
+        """Note after its first request, or its login, that the connection is set up."""
+        if not self._slot.is_settled and self._session.is_open:
+            self._admission.settle(self._slot)
 
     async def _respond(self, call: Call[Any], response: Message) -> None:
         header = call.header
@@ -266,7 +298,8 @@ class Connection:
                     await asyncio.sleep(0)  # a client that reads fast leaves room for the others
 
     async def _begin_produce(self, call: Call[Any]) -> None:
-        task = asyncio.create_task(self._encoded(call.header, await produce(self._services, call)))
+        self._settle()
+        task = asyncio.create_task(self._encoded(call.header, await guarded_produce(self._services, call, produce)))
         self._unanswered.append(task)
         task.add_done_callback(self._produced)
 

@@ -9,7 +9,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from roster._clock import wall_ms
-from roster.broker import permissions
 from roster.broker.errors import BrokerFailedError
 from roster.broker.group_parts import COMMITS_AT_ONCE, describe_parts, offset_fetch_parts, topic_parts
 from roster.broker.log.producer_state import NO_TRANSACTION, SequenceError
@@ -31,6 +30,7 @@ from roster.coordinator.events import (
     WriteCompleted,
 )
 from roster.coordinator.transactional_offset_commit import transactional_commit_response
+from roster.model.acl import ResourceType
 from roster.transactions import TopicPartition
 from roster.wire import ErrorCode, WireError
 from roster.wire.control_records import ControlType
@@ -251,7 +251,7 @@ class CoordinatorShell:
         if call.message.include_authorized_operations:
             for group in response.groups:
                 if group.error_code == ErrorCode.NONE:
-                    group.authorized_operations = permissions.ON_GROUP
+                    group.authorized_operations = call.access.operations(ResourceType.GROUP, group.group_id)
         return response
 
     async def fetch_offsets(self, call: Call[OffsetFetchRequest]) -> Message:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from roster.broker.handlers import fetch, list_offsets, metadata, produce, topic_admin, transactions
+from roster.broker.handlers import fetch, list_offsets, metadata, produce, security_admin, topic_admin, transactions
 from roster.wire import ApiKey, ErrorCode
-from roster.wire.messages import ConsumerGroupDescribeResponse, SaslAuthenticateResponse, SaslHandshakeResponse
+from roster.wire.messages import ConsumerGroupDescribeResponse
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -61,17 +61,6 @@ async def _consumer_group_describe(_services: Services, call: Call[ConsumerGroup
     return ConsumerGroupDescribeResponse(groups=described)
 
 
-async def _sasl_handshake(_services: Services, _call: Call[Any]) -> Message:
-    """Answer as a PLAINTEXT listener of Apache Kafka does."""
-    return SaslHandshakeResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE)
-
-
-async def _sasl_authenticate(_services: Services, _call: Call[Any]) -> Message:
-    """Answer as a PLAINTEXT listener of Apache Kafka does."""
-    text = "SaslAuthenticate request received after successful authentication"
-    return SaslAuthenticateResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE, error_message=text)
-
-
 HANDLERS: dict[int, Handler] = {
     ApiKey.PRODUCE: _produce,
     ApiKey.FETCH: fetch.fetch,
@@ -86,7 +75,7 @@ HANDLERS: dict[int, Handler] = {
     ApiKey.SYNC_GROUP: _group,
     ApiKey.DESCRIBE_GROUPS: _describe_groups,
     ApiKey.LIST_GROUPS: _group,
-    ApiKey.SASL_HANDSHAKE: _sasl_handshake,
+    ApiKey.SASL_HANDSHAKE: security_admin.sasl_handshake,
     ApiKey.API_VERSIONS: metadata.api_versions,
     ApiKey.CREATE_TOPICS: topic_admin.create_topics,
     ApiKey.DELETE_TOPICS: topic_admin.delete_topics,
@@ -97,12 +86,17 @@ HANDLERS: dict[int, Handler] = {
     ApiKey.END_TXN: transactions.coordinate,
     ApiKey.WRITE_TXN_MARKERS: transactions.write_markers,
     ApiKey.TXN_OFFSET_COMMIT: _txn_offset_commit,
+    ApiKey.DESCRIBE_ACLS: security_admin.describe_acls,
+    ApiKey.CREATE_ACLS: security_admin.create_acls,
+    ApiKey.DELETE_ACLS: security_admin.delete_acls,
     ApiKey.DESCRIBE_CONFIGS: topic_admin.describe_configs,
-    ApiKey.SASL_AUTHENTICATE: _sasl_authenticate,
+    ApiKey.SASL_AUTHENTICATE: security_admin.sasl_authenticate,
     ApiKey.CREATE_PARTITIONS: topic_admin.create_partitions,
     ApiKey.DELETE_GROUPS: _group,
     ApiKey.INCREMENTAL_ALTER_CONFIGS: topic_admin.incremental_alter_configs,
     ApiKey.OFFSET_DELETE: _offset_delete,
+    ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: security_admin.describe_users,
+    ApiKey.ALTER_USER_SCRAM_CREDENTIALS: security_admin.alter_users,
     ApiKey.DESCRIBE_CLUSTER: metadata.describe_cluster,
     ApiKey.DESCRIBE_PRODUCERS: transactions.describe_producers,
     ApiKey.DESCRIBE_TRANSACTIONS: transactions.describe,

@@ -20,3 +20,7 @@ class RefusedError(RosterError):
     def __init__(self, code: ErrorCode, message: str) -> None:
         super().__init__(message)
         self.code = code
+
+
+class CloseConnection(Exception):  # noqa: N818 (an instruction, not a failure)
+    """Raised for a request that can only be answered by closing its connection; the text is the reason."""

@@ -10,7 +10,7 @@ import asyncio
 from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from roster.broker.call import CloseConnection
+from roster.broker.errors import CloseConnection
 from roster.broker.served import is_served
 from roster.wire import ApiKey
 from roster.wire.frames import UnsupportedVersion, decode_request, produce_partitions

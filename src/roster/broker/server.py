@@ -14,24 +14,28 @@ from typing import Self
 
 from roster._clock import wall_ms
 from roster.broker.config import BrokerConfig
-from roster.broker.connection import ClientProtocol, Connection, ReceiveBudget
+from roster.broker.connection import Connection, ReceiveBudget
 from roster.broker.coordinator_shell import CoordinatorShell
 from roster.broker.errors import BrokerFailedError, BrokerStartError
 from roster.broker.hooks import Hooks
+from roster.broker.listener import Listener, Slot
 from roster.broker.log.compaction import Compactor
 from roster.broker.log.files import DirectoryLock
 from roster.broker.log.flusher import Flusher
 from roster.broker.log.open_files import OPEN_FILES
 from roster.broker.log.partition_log import PartitionLog
 from roster.broker.meta import MetaFile
+from roster.broker.security.session import Security
+from roster.broker.security.tls import server_context
 from roster.broker.services import Services
 from roster.broker.topics import TopicCatalogue
 from roster.broker.transaction_shell import TransactionShell
 from roster.broker.verification import Verifier
 from roster.model import Address
 
-BACKLOG = 1_024
 MAX_OPEN_LOG_FILES = 50_000
+OTHER_FILES = 64
+"""Files that are neither logs nor connections."""
 
 logger = logging.getLogger(__name__)
 
@@ -47,7 +51,7 @@ class Broker:
         self.config = config
         self._hooks = Hooks() if hooks is None else hooks
         self._lock = DirectoryLock(config.data_dir / "lock")
-        self._server: asyncio.Server | None = None
+        self._listener: Listener | None = None
         self._services: Services | None = None
         self._compactor: Compactor | None = None
         self._connections: dict[asyncio.Task[None], Connection] = {}
@@ -75,15 +79,17 @@ class Broker:
     async def start(self) -> None:
         """Take the data directory and the port, recover the logs, and serve. BrokerStartError if that is impossible."""
         config = self.config
-        _raise_file_limit()
+        room = _raise_file_limit()
         try:
             config.data_dir.mkdir(parents=True, exist_ok=True)
             self._lock.acquire()
         except OSError as error:
             raise BrokerStartError(f"cannot use data directory {config.data_dir}: {error.strerror}") from error
         try:
-            self._server = await self._bind()
-            await self._start_parts(self._server)
+            config.security.check_listener(config.host)
+            self._listener = listener = Listener(config, server_context(config.security), self._connected, room)
+            await listener.bind()
+            await self._start_parts(listener)
         except OSError as error:
             await self._give_up()
             raise BrokerStartError(f"cannot use data directory {config.data_dir}: {error}") from error
@@ -91,29 +97,19 @@ class Broker:
             await self._give_up()
             raise
 
-    async def _bind(self) -> asyncio.Server:
-        """Take the port; it is not listened on before everything is recovered."""
-        config = self.config
-        try:
-            return await asyncio.get_running_loop().create_server(
-                lambda: ClientProtocol(self._connected), config.host, config.port, backlog=BACKLOG, start_serving=False
-            )
-        except (OSError, UnicodeError) as error:
-            reason = getattr(error, "strerror", None) or str(error)
-            raise BrokerStartError(f"cannot listen on {config.host}:{config.port}: {reason}") from error
-
-    async def _start_parts(self, server: asyncio.Server) -> None:
+    async def _start_parts(self, listener: Listener) -> None:
         config = self.config
         meta = MetaFile(config.data_dir)
         topics = TopicCatalogue(config.data_dir, config.log)
         await asyncio.to_thread(meta.load, has_topics=topics.holds_topics())
         await asyncio.to_thread(topics.load, wall_ms())
         meta.skip_producer_ids(topics.highest_producer_id)
+        security = Security(config.security, config.data_dir)
+        await asyncio.to_thread(security.load)
         flusher = Flusher(config.sync_threads, self._fail, self._flushed, self._lock.check)
         self._compactor = Compactor(flusher)
         group_coordinator = CoordinatorShell(topics, flusher, self._fail, self._hooks)
         transactions = TransactionShell(topics, flusher, meta, group_coordinator, self._fail)
-        bound = server.sockets[0].getsockname()
         self._services = Services(
             config,
             meta,
@@ -121,17 +117,15 @@ class Broker:
             flusher,
             group_coordinator,
             transactions,
+            security,
             host=config.advertised_host or _reachable(config.host),
-            port=config.advertised_port or bound[1],
+            port=config.advertised_port or listener.port,
             hooks=self._hooks,
         )
         await group_coordinator.start(config.coordinator)
         await transactions.start(config.transactions)
         self._budget = ReceiveBudget(config.max_buffered_bytes)
-        try:
-            await server.start_serving()
-        except OSError as error:
-            raise BrokerStartError(f"cannot listen on {config.host}:{config.port}: {error.strerror}") from error
+        listener.start(self._services.refusals)
         self._verifier = Verifier(topics)
         self._verifier.start()
         logger.debug("serving %s, data in %s", self.bootstrap, config.data_dir)
@@ -154,26 +148,30 @@ class Broker:
         if self._compactor is not None:
             self._compactor.consider(log)
 
-    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        if self._services is None or task is None:  # accepted while the broker was stopping
+    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, slot: Slot) -> None:
+        task, listener = asyncio.current_task(), self._listener
+        if self._services is None or task is None or listener is None:  # accepted while the broker was stopping
             writer.transport.abort()
             return
-        self._connections[task] = connection = Connection(self._services, self._budget, reader, writer)
+        admission = listener.admission
+        connection = Connection(self._services, self._budget, reader, writer, slot, admission)
+        self._connections[task] = connection
+        slot.end = task.cancel
         try:
             await connection.serve()
         except asyncio.CancelledError:
-            pass  # the broker stops; no caller awaits this task
+            pass  # the broker stops, or another connection needs the place; no caller awaits this task
         finally:
             self._connections.pop(task, None)
+            admission.release(slot)
 
     async def stop(self) -> None:
         """Stop serving, make everything durable, release port and directory; stopping twice is no error."""
         if self._services is None:
             return
         services, self._services = self._services, None
-        if self._server is not None:
-            self._server.close()
+        if self._listener is not None:
+            self._listener.close()
         await self._flush(services)  # producers that wait get their answer
         for connection in list(self._connections.values()):
             connection.stop()
@@ -198,8 +196,8 @@ class Broker:
         if self._services is None:
             return
         services, self._services = self._services, None
-        if self._server is not None:
-            self._server.close()
+        if self._listener is not None:
+            self._listener.close()
         for task in list(self._connections):
             task.cancel()
         if self._connections:
@@ -219,8 +217,8 @@ class Broker:
 
     async def _give_up(self) -> None:
         """Undo a start that failed half-way."""
-        if self._server is not None:
-            self._server.close()
+        if self._listener is not None:
+            self._listener.close()
         if self._services is not None:
             await self.stop()
         self._lock.release()
@@ -257,10 +255,14 @@ def _reachable(host: str) -> str:
     return socket.gethostname() if host in ("0.0.0.0", "::", "") else host  # noqa: S104
 
 
-def _raise_file_limit() -> None:
-    """Allow as many open files as the system lets us, and give the logs half of them: connections take one each."""
+def _raise_file_limit() -> int:
+    """Allow as many open files as the system lets us, and give the logs half of them; return how many connections
+    there may be, which take one each.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         with contextlib.suppress(ValueError, OSError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    OPEN_FILES.limit = max(8, min(resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2, MAX_OPEN_LOG_FILES))
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    OPEN_FILES.limit = max(8, min(limit // 2, MAX_OPEN_LOG_FILES))
+    return max(8, limit - OPEN_FILES.limit - OTHER_FILES)

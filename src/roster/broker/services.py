@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from roster.broker.coordinator_shell import CoordinatorShell
     from roster.broker.log.flusher import Flusher
     from roster.broker.meta import MetaFile
+    from roster.broker.security.session import Security
     from roster.broker.topics import TopicCatalogue
     from roster.broker.transaction_shell import TransactionShell
 
@@ -27,6 +28,7 @@ class Services:
     flusher: Flusher
     group_coordinator: CoordinatorShell
     transaction_coordinator: TransactionShell
+    security: Security
     host: str = ""
     """Host and port in Metadata and FindCoordinator responses."""
     port: int = 0

@@ -8,11 +8,13 @@ import logging
 import sys
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import click
 
 from roster._extras import install_command
 from roster.broker import Broker, BrokerConfig, BrokerFailedError, BrokerStartError, LogConfig, parse_listen, run
+from roster.cli.broker_options import broker_security, limit_options, security_options
 from roster.cli.errors import Failure, UserError
 from roster.coordinator import CoordinatorConfig
 from roster.transactions import TransactionConfig
@@ -104,6 +106,8 @@ GC_THRESHOLDS = (2_000, 10, 25)
     show_default=True,
     help="How long a transactional id without transactions is kept.",
 )
+@security_options
+@limit_options
 @click.option(
     "--log-level",
     type=click.Choice(LOG_LEVELS),
@@ -125,6 +129,9 @@ def broker(
     transaction_max_timeout_ms: int,
     transactional_id_expiration_ms: int,
     log_level: str,
+    security: dict[str, Any],
+    limits: dict[str, Any],
+    group_limits: dict[str, Any],
 ) -> None:
     """Run a Kafka-compatible broker in this process until SIGTERM or Ctrl-C.
 
@@ -141,16 +148,20 @@ def broker(
             advertised_port=advertised_port,
             default_partitions=partitions,
             auto_create_topics=auto_create_topics,
+            security=broker_security(security),
+            **limits,
             log=LogConfig(segment_bytes=segment_bytes, max_message_bytes=max_message_bytes),
             coordinator=CoordinatorConfig(
                 initial_rebalance_delay_ms=initial_rebalance_delay_ms,
                 min_session_timeout_ms=min_session_timeout_ms,
                 max_session_timeout_ms=max_session_timeout_ms,
+                **group_limits,
             ),
             transactions=TransactionConfig(
                 max_timeout_ms=transaction_max_timeout_ms, expiration_ms=transactional_id_expiration_ms
             ),
         )
+        config.security.check_listener(host)
     except (BrokerStartError, ValueError) as error:
         raise UserError(str(error)) from error
     logging.basicConfig(level=log_level.upper(), format="%(asctime)s %(levelname)s %(message)s")

@@ -12,12 +12,13 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
 
-from roster.broker.call import Call, CloseConnection
+from roster.broker.call import Call
 from roster.broker.dispatch import HANDLERS
+from roster.broker.errors import CloseConnection
 from roster.broker.services import Services
-from roster.testing.error_replies import error_response, refuse_items
 from roster.testing.errors import KitArgumentError, unknown
 from roster.wire import ApiKey, ErrorCode, Message, request_class, response_class
+from roster.wire.error_replies import error_response, refuse_items
 
 if TYPE_CHECKING:
     from roster.broker.dispatch import Handler

@@ -128,10 +128,14 @@ def decode_request(frame: Buffer) -> tuple[RequestHeader, Message]:
     message, end = decode_from(cls, header.api_version, frame, pos)
     if len(frame) - end == _WIDER and cls is MetadataRequest and bytes(frame[pos : pos + 4]) == _WIDE_NULL:
         message, end = decode_from(cls, header.api_version, frame, pos + _WIDER)
+    if header.api_key == ApiKey.ALTER_USER_SCRAM_CREDENTIALS and frame[end:] == _SECOND_TAGS:
+        end += len(_SECOND_TAGS)
     _all_read(cls, header.api_version, end, frame)
     return header, message
 
 
+_SECOND_TAGS = b"\0"
+"""librdkafka (2.16) writes the tagged fields of AlterUserScramCredentials, of which there are none, twice."""
 _WIDE_NULL = bytes(4)
 """How librdkafka (2.16) writes "all topics" in flexible versions: its 4-byte place for a count is not shrunk to the one
 byte of a compact null. Apache Kafka ignores the bytes left over; here the request is read as it was meant."""

@@ -12,10 +12,10 @@ from kafka.partitioner.default import murmur2 as kafka_pythons_murmur2
 
 from roster.model import TopicPartition
 from roster.testing import EmbeddedBroker, KitArgumentError, KitTimeoutError
-from roster.testing.error_replies import error_response
 from roster.testing.faults import api_name
 from roster.testing.stored import murmur2
 from roster.wire import API_VERSIONS, ApiKey, ErrorCode, decode, encode, request_class, response_class
+from roster.wire.error_replies import error_response
 from tests.real.realparts.kafka_python import KafkaConsumer
 
 

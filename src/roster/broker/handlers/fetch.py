@@ -12,6 +12,7 @@ from roster.broker.handlers.leader_epoch import leader_epoch_error
 from roster.broker.log.batch_check import CorruptSegmentError
 from roster.broker.log.record_range import PIECE_BYTES, RecordRange
 from roster.broker.request_limits import in_slices
+from roster.model.acl import AclOperation
 from roster.wire import ErrorCode
 from roster.wire.messages import FetchRequest, FetchResponse
 
@@ -61,7 +62,7 @@ async def fetch(services: Services, call: Call[FetchRequest]) -> Message:
     request = call.message
     if request.session_id != 0 or request.session_epoch not in _NEW_SESSION:
         return FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
-    response, wanted = await _resolve(services, call.version, request)
+    response, wanted = await _resolve(services, call)
     available = await _wait(services, request, wanted)
     call.hold(services, min(available, 2 * PIECE_BYTES))
     left_at_once = PIECE_BYTES
@@ -124,21 +125,26 @@ def _read_error(error: CorruptSegmentError | OSError) -> ErrorCode:
     return ErrorCode.KAFKA_STORAGE_ERROR
 
 
-async def _resolve(services: Services, version: int, request: FetchRequest) -> tuple[FetchResponse, list[_Wanted]]:
+async def _resolve(services: Services, call: Call[FetchRequest]) -> tuple[FetchResponse, list[_Wanted]]:
     """Return the response to fill in, and each partition with its log or its error."""
     response = FetchResponse()
     wanted = []
-    by_id = version >= _TOPIC_IDS_SINCE
+    request, access = call.message, call.access
+    by_id = call.version >= _TOPIC_IDS_SINCE
     committed = request.isolation_level == _READ_COMMITTED
     async for asked in in_slices(request.topics):
         topic = services.topics.by_id(asked.topic_id) if by_id else services.topics.get(asked.topic)
+        name = asked.topic if topic is None else topic.name
+        may_read = (by_id and topic is None) or access.may_on_topic(AclOperation.READ, name)
         answers = FetchResponse.Topic(topic=asked.topic, topic_id=asked.topic_id)
         response.responses.append(answers)
         async for partition in in_slices({each.partition: each for each in asked.partitions}.values()):
             answer = FetchResponse.Partition(partition_index=partition.partition, high_watermark=-1, records=b"")
             answers.partitions.append(answer)
             log = topic.log(partition.partition) if topic is not None else None
-            if log is None:
+            if not may_read:
+                log, answer.error_code = None, ErrorCode.TOPIC_AUTHORIZATION_FAILED
+            elif log is None:
                 unknown_id = by_id and topic is None
                 answer.error_code = ErrorCode.UNKNOWN_TOPIC_ID if unknown_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             else:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from roster.broker import permissions
 from roster.broker.errors import RefusedError
 from roster.broker.log.batch_check import LEADER_EPOCH
 from roster.broker.request_limits import in_slices
+from roster.broker.security.access import NOT_ASKED
 from roster.broker.served import SERVED
 from roster.broker.topics import check_name
+from roster.model.acl import ResourceType
 from roster.wire import ZERO_UUID, ErrorCode
 from roster.wire.frames import advertised
 from roster.wire.messages import (
@@ -67,11 +68,15 @@ async def metadata(services: Services, call: Call[MetadataRequest]) -> Message:
         controller_id=config.node_id,
     )
     if request.include_cluster_authorized_operations:
-        response.cluster_authorized_operations = permissions.ON_CLUSTER
-    operations = permissions.ON_TOPIC if request.include_topic_authorized_operations else permissions.NOT_ASKED
+        response.cluster_authorized_operations = call.access.operations_on_cluster()
+
+    def operations(name: str) -> int:
+        return call.access.operations(ResourceType.TOPIC, name) if with_operations else NOT_ASKED
+
+    with_operations = request.include_topic_authorized_operations
     if request.topics is None or (call.version == 0 and not request.topics):
         async for topic in in_slices(services.topics):
-            response.topics.append(describe_topic(config.node_id, topic, operations))
+            response.topics.append(describe_topic(config.node_id, topic, operations(topic.name)))
         return response
     may_create = config.auto_create_topics and (
         call.version < _AUTO_CREATE_FLAG_SINCE or request.allow_auto_topic_creation
@@ -83,7 +88,9 @@ async def metadata(services: Services, call: Call[MetadataRequest]) -> Message:
         else:
             found, code = await _find_or_create(services, asked.name, may_create=may_create)
             missing = MetadataResponse.Topic(name=asked.name, topic_id=ZERO_UUID, error_code=code)
-        response.topics.append(missing if found is None else describe_topic(config.node_id, found, operations))
+        response.topics.append(
+            missing if found is None else describe_topic(config.node_id, found, operations(found.name))
+        )
     return response
 
 
@@ -136,7 +143,7 @@ async def describe_cluster(services: Services, call: Call[DescribeClusterRequest
         controller_id=services.config.node_id,
     )
     if request.include_cluster_authorized_operations:
-        response.cluster_authorized_operations = permissions.ON_CLUSTER
+        response.cluster_authorized_operations = call.access.operations_on_cluster()
     if request.endpoint_type != ENDPOINT_BROKERS:
         response.error_code = ErrorCode.MISMATCHED_ENDPOINT_TYPE
         response.error_message = "this is a broker, there are no controllers to be asked"

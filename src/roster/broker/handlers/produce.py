@@ -7,8 +7,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from roster._clock import wall_ms
-from roster.broker.call import CloseConnection
-from roster.broker.errors import RefusedError
+from roster.broker.errors import CloseConnection, RefusedError
 from roster.broker.handlers.transactional_produce import check_transaction, is_out_of_order
 from roster.broker.log.producer_state import SequenceError
 from roster.broker.request_limits import in_slices

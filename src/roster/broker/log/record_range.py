@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from roster.broker.call import CloseConnection
+from roster.broker.errors import CloseConnection
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

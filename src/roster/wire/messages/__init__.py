@@ -5,6 +5,14 @@ from typing import TYPE_CHECKING
 from roster._on_demand import on_demand
 
 if TYPE_CHECKING:
+    from roster.wire.messages.acls import (
+        CreateAclsRequest,
+        CreateAclsResponse,
+        DeleteAclsRequest,
+        DeleteAclsResponse,
+        DescribeAclsRequest,
+        DescribeAclsResponse,
+    )
     from roster.wire.messages.cluster import (
         ApiVersionsRequest,
         ApiVersionsResponse,
@@ -59,6 +67,12 @@ if TYPE_CHECKING:
         SaslHandshakeRequest,
         SaslHandshakeResponse,
     )
+    from roster.wire.messages.scram_users import (
+        AlterUserScramCredentialsRequest,
+        AlterUserScramCredentialsResponse,
+        DescribeUserScramCredentialsRequest,
+        DescribeUserScramCredentialsResponse,
+    )
     from roster.wire.messages.topics import (
         CreatePartitionsRequest,
         CreatePartitionsResponse,
@@ -106,6 +120,8 @@ else:
             "topics",
             "transaction_admin",
             "transactions",
+            "acls",
+            "scram_users",
         ),
     )
 
@@ -114,18 +130,26 @@ __all__ = [
     "AddOffsetsToTxnResponse",
     "AddPartitionsToTxnRequest",
     "AddPartitionsToTxnResponse",
+    "AlterUserScramCredentialsRequest",
+    "AlterUserScramCredentialsResponse",
     "ApiVersionsRequest",
     "ApiVersionsResponse",
     "ConsumerGroupDescribeRequest",
     "ConsumerGroupDescribeResponse",
+    "CreateAclsRequest",
+    "CreateAclsResponse",
     "CreatePartitionsRequest",
     "CreatePartitionsResponse",
     "CreateTopicsRequest",
     "CreateTopicsResponse",
+    "DeleteAclsRequest",
+    "DeleteAclsResponse",
     "DeleteGroupsRequest",
     "DeleteGroupsResponse",
     "DeleteTopicsRequest",
     "DeleteTopicsResponse",
+    "DescribeAclsRequest",
+    "DescribeAclsResponse",
     "DescribeClusterRequest",
     "DescribeClusterResponse",
     "DescribeConfigsRequest",
@@ -136,6 +160,8 @@ __all__ = [
     "DescribeProducersResponse",
     "DescribeTransactionsRequest",
     "DescribeTransactionsResponse",
+    "DescribeUserScramCredentialsRequest",
+    "DescribeUserScramCredentialsResponse",
     "EndTxnRequest",
     "EndTxnResponse",
     "FetchRequest",

@@ -1,7 +1,7 @@
 """SASL mechanisms as state machines of bytes, without I/O and without chance: nonces are passed in.
 
-Each has `first()`, the client's initial response, and `answer(challenge)`, the reply to a message of the server, None
-once the exchange is complete.
+Of the client each has `first()`, its initial response, and `answer(challenge)`, the reply to a message of the server,
+None once the exchange is complete. `ScramServer` and `read_plain` are the server's side.
 """
 
 from roster.wire.sasl.bearer import Bearer
@@ -9,5 +9,20 @@ from roster.wire.sasl.errors import SaslError
 from roster.wire.sasl.mechanism import Mechanism
 from roster.wire.sasl.plain import Plain
 from roster.wire.sasl.scram import Scram
+from roster.wire.sasl.scram_keys import HASHES, LEAST_ITERATIONS, MOST_ITERATIONS, ScramCredential, salted_password
+from roster.wire.sasl.scram_server import ScramServer, read_plain
 
-__all__ = ["Bearer", "Mechanism", "Plain", "SaslError", "Scram"]
+__all__ = [
+    "HASHES",
+    "LEAST_ITERATIONS",
+    "MOST_ITERATIONS",
+    "Bearer",
+    "Mechanism",
+    "Plain",
+    "SaslError",
+    "Scram",
+    "ScramCredential",
+    "ScramServer",
+    "read_plain",
+    "salted_password",
+]

@@ -8,21 +8,26 @@ from __future__ import annotations
 
 import base64
 import binascii
-import hashlib
 import hmac
 import re
 from dataclasses import dataclass, field
 from enum import Enum
 
 from roster.wire.sasl.errors import SaslError
+from roster.wire.sasl.scram_keys import (
+    GS2_HEADER,
+    HASHES,
+    LEAST_ITERATIONS,
+    MOST_ITERATIONS,
+    PRINTABLE,
+    client_key,
+    salted_password,
+    server_key,
+    signature,
+    stored_key,
+    xor,
+)
 
-HASHES = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
-LEAST_ITERATIONS = 4096
-MOST_ITERATIONS = 1_000_000
-"""Fewer make a password easy to guess (RFC 7677), more are an attack on the client's time."""
-
-_GS2_HEADER = "n,,"
-_PRINTABLE = re.compile(r"[\x21-\x2b\x2d-\x7e]+")
 _NUMBER = re.compile(r"[1-9][0-9]{0,8}", re.ASCII)
 
 
@@ -55,7 +60,7 @@ class Scram:
     def __post_init__(self) -> None:
         if self.mechanism not in HASHES:
             raise SaslError(f"no SCRAM mechanism {self.mechanism!r}")
-        if not _PRINTABLE.fullmatch(self.nonce):
+        if not PRINTABLE.fullmatch(self.nonce):
             raise SaslError("a nonce is printable ASCII without commas")
 
     def first(self) -> bytes:
@@ -63,7 +68,7 @@ class Scram:
         name = self.username.replace("=", "=3D").replace(",", "=2C")
         self._first_bare = f"n={name},r={self.nonce}"
         self._state = _State.FIRST_SENT
-        return (_GS2_HEADER + self._first_bare).encode()
+        return (GS2_HEADER + self._first_bare).encode()
 
     def answer(self, challenge: bytes) -> bytes | None:
         """Return the client-final message for the server-first one, None for a server-final one that is right."""
@@ -82,14 +87,12 @@ class Scram:
     def _final(self, challenge: bytes) -> bytes:
         server_first = _text(challenge)
         nonce, salt, iterations = self._parse_first(server_first)
-        bare = f"c={base64.b64encode(_GS2_HEADER.encode()).decode()},r={nonce}"
+        bare = f"c={base64.b64encode(GS2_HEADER.encode()).decode()},r={nonce}"
         signed = ",".join((self._first_bare, server_first, bare)).encode()
-        hashed = HASHES[self.mechanism]
-        salted = hashlib.pbkdf2_hmac(hashed, self.password.encode(), salt, iterations)
-        client_key = hmac.digest(salted, b"Client Key", hashed)
-        signature = hmac.digest(hashlib.new(hashed, client_key).digest(), signed, hashed)
-        proof = bytes(a ^ b for a, b in zip(client_key, signature, strict=True))
-        self._server_signature = hmac.digest(hmac.digest(salted, b"Server Key", hashed), signed, hashed)
+        salted = salted_password(self.mechanism, self.password, salt, iterations)
+        key = client_key(self.mechanism, salted)
+        proof = xor(key, signature(self.mechanism, stored_key(self.mechanism, key), signed))
+        self._server_signature = signature(self.mechanism, server_key(self.mechanism, salted), signed)
         self._state = _State.FINAL_SENT
         return f"{bare},p={base64.b64encode(proof).decode()}".encode()
 
@@ -102,7 +105,7 @@ class Scram:
         if [part[:2] for part in parts[:3]] != ["r=", "s=", "i="]:
             raise SaslError("the server's first message is not one of SCRAM")
         nonce, salt, iterations = (part[2:] for part in parts[:3])
-        if not nonce.startswith(self.nonce) or len(nonce) == len(self.nonce) or not _PRINTABLE.fullmatch(nonce):
+        if not nonce.startswith(self.nonce) or len(nonce) == len(self.nonce) or not PRINTABLE.fullmatch(nonce):
             raise SaslError("the server's nonce does not continue the client's")
         if not _NUMBER.fullmatch(iterations) or not LEAST_ITERATIONS <= int(iterations) <= MOST_ITERATIONS:
             raise SaslError(

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from roster.wire import ApiKey, ErrorCode, Message, Struct, response_class
+from roster.wire.api import ApiKey
+from roster.wire.codec.table import Message, Struct
+from roster.wire.errors import ErrorCode
+from roster.wire.frames import response_class
 
 _ITEMS_OF = {
     "topics": ("topic_names",),
@@ -13,7 +16,8 @@ _ITEMS_OF = {
     "partitions": ("partition_indexes",),
     "coordinators": ("coordinator_keys",),
     "groups": ("group_ids",),
-    "results": ("topics", "resources", "groups_names"),
+    "results": ("topics", "resources", "groups_names", "creations", "upsertions", "deletions"),
+    "filter_results": ("filters",),
     "results_by_topic": ("topics",),
     "results_by_transaction": ("transactions",),
     "results_by_topic_v3_and_below": ("v3_and_below_topics",),
@@ -23,7 +27,7 @@ _ITEMS_OF = {
 """Array of a response to the arrays of its request that it answers item by item, where the name differs."""
 _NAMED_BY = ("name", "key", "group_id", "transactional_id", "partition_index", "index", "partition")
 """Field of an item that has the value itself where the request only lists values."""
-_RENAMED = {"partition_index": "partition", "partition": "partition_index"}
+_RENAMED = {"partition_index": "partition", "partition": "partition_index", "user": "name"}
 _ERRORS = ("error_code", "partition_error_code")
 _PER_ITEM = frozenset({ApiKey.FETCH})
 """Responses whose own error code is about something else than the items."""

@@ -1,0 +1,137 @@
+"""The file `security.json` of a data directory: users with salted hashes, and ACLs. Only its owner may read it."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import secrets
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from roster._files import write_atomically
+from roster.broker.checked_json import encode_checked, read_checked
+from roster.broker.errors import BrokerStartError
+from roster.model.acl import AclBinding, AclOperation, AclPermission, PatternType, ResourceType
+from roster.wire.sasl import HASHES, ScramCredential
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+FILE = "security.json"
+FORMAT = 1
+SALT_BYTES = 24
+ITERATIONS = 8_192
+"""Of passwords set by `roster users add`, as with Kafka's default of 4096 or more."""
+_FIELDS = frozenset({"format", "users", "acls"})
+_OWNER_ONLY = 0o600
+
+Users = dict[str, dict[str, ScramCredential]]
+"""Credentials by user and mechanism."""
+
+
+def new_credential(mechanism: str, password: str, iterations: int = ITERATIONS) -> ScramCredential:
+    """Return a credential with a new salt; takes milliseconds."""
+    return ScramCredential.of_password(mechanism, password, secrets.token_bytes(SALT_BYTES), iterations)
+
+
+class SecurityStore:
+    """Users and ACLs in memory, and durably in their file before a change counts."""
+
+    def __init__(self, data_dir: Path) -> None:
+        self.path = data_dir / FILE
+        self.users: Users = {}
+        self.acls: frozenset[AclBinding] = frozenset()
+        self.on_change: Callable[[], None] = lambda: None
+        """Called after each change of the ACLs."""
+        self._changing = asyncio.Lock()
+
+    def load(self) -> None:
+        """Read the file; BrokerStartError if it is damaged. Without one there are no users and no ACLs."""
+        try:
+            what, _ = read_checked(self.path, _FIELDS)
+        except FileNotFoundError:
+            return
+        try:
+            if what["format"] != FORMAT:
+                raise BrokerStartError(
+                    f"{self.path}: format {what['format']} is not {FORMAT}, the one this version reads"
+                )
+            self.users = {name: _credentials(known) for name, known in what["users"].items()}
+            self.acls = frozenset(_acl(entry) for entry in what["acls"])
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise BrokerStartError(f"{self.path} does not describe users and ACLs: {error!r}") from error
+
+    def find(self, mechanism: str, name: str) -> ScramCredential | None:
+        """Return a user's credential for a mechanism."""
+        return self.users.get(name, {}).get(mechanism)
+
+    def save(self, users: Users, acls: Iterable[AclBinding]) -> None:
+        """Replace the file durably, then what is in memory; for a program that holds the directory, or a thread."""
+        acls = frozenset(acls)
+        what = {
+            "format": FORMAT,
+            "users": {name: _described(known) for name, known in sorted(users.items())},
+            "acls": [_entry(acl) for acl in sorted(acls)],
+        }
+        write_atomically(self.path, encode_checked(what), mode=_OWNER_ONLY)
+        self.users, self.acls = users, acls
+
+    async def change(self, change: Callable[[Users, set[AclBinding]], None]) -> None:
+        """Apply a change to copies of users and ACLs, and make it durable; OSError leaves all as it was."""
+        async with self._changing:
+            users = {name: dict(known) for name, known in self.users.items()}
+            acls = set(self.acls)
+            change(users, acls)
+            users = {name: known for name, known in users.items() if known}
+            if users != self.users or acls != self.acls:
+                await asyncio.to_thread(self.save, users, acls)
+                self.on_change()
+
+
+def _credentials(known: Mapping[str, Any]) -> dict[str, ScramCredential]:
+    return {
+        mechanism: ScramCredential(
+            mechanism,
+            int(value["iterations"]),
+            *(base64.b64decode(value[key], validate=True) for key in ("salt", "stored_key", "server_key")),
+        )
+        for mechanism, value in known.items()
+    }
+
+
+def _described(known: Mapping[str, ScramCredential]) -> dict[str, Any]:
+    return {
+        mechanism: {
+            "iterations": known[mechanism].iterations,
+            "salt": base64.b64encode(known[mechanism].salt).decode(),
+            "stored_key": base64.b64encode(known[mechanism].stored_key).decode(),
+            "server_key": base64.b64encode(known[mechanism].server_key).decode(),
+        }
+        for mechanism in HASHES
+        if mechanism in known
+    }
+
+
+def _acl(entry: Mapping[str, Any]) -> AclBinding:
+    return AclBinding(
+        ResourceType[entry["resource_type"]],
+        str(entry["resource_name"]),
+        PatternType[entry["pattern_type"]],
+        str(entry["principal"]),
+        str(entry["host"]),
+        AclOperation[entry["operation"]],
+        AclPermission[entry["permission"]],
+    )
+
+
+def _entry(acl: AclBinding) -> dict[str, str]:
+    return {
+        "resource_type": acl.resource_type.name,
+        "resource_name": acl.resource_name,
+        "pattern_type": acl.pattern_type.name,
+        "principal": acl.principal,
+        "host": acl.host,
+        "operation": acl.operation.name,
+        "permission": acl.permission.name,
+    }

@@ -1,0 +1,120 @@
+"""ACLs: created, described and deleted (KIP-140, KIP-290). Numbers are those of `roster.model.acl`."""
+
+from __future__ import annotations
+
+from roster.wire.api import ApiKey
+from roster.wire.codec.fields import array, int8, int16, int32, string
+from roster.wire.codec.table import Message, Struct
+
+_LITERAL = 3
+
+
+class DescribeAclsRequest(Message, key=ApiKey.DESCRIBE_ACLS, versions="1-3", flexible="2+"):
+    """Ask for the ACLs that a filter matches; None matches any name, principal or host."""
+
+    resource_type_filter: int = int8()
+    resource_name_filter: str | None = string(nullable="0+")
+    pattern_type_filter: int = int8("1+", default=_LITERAL)
+    principal_filter: str | None = string(nullable="0+")
+    host_filter: str | None = string(nullable="0+")
+    operation: int = int8()
+    permission_type: int = int8()
+
+
+class DescribeAclsResponse(Message, key=ApiKey.DESCRIBE_ACLS, versions="1-3", flexible="2+"):
+    """The ACLs by the resource pattern they are for."""
+
+    class Resource(Struct):
+        """The ACLs of one resource pattern."""
+
+        class AclDescription(Struct):
+            """Who may or may not do what, from where."""
+
+            principal: str = string()
+            host: str = string()
+            operation: int = int8()
+            permission_type: int = int8()
+
+        resource_type: int = int8()
+        resource_name: str = string()
+        pattern_type: int = int8("1+", default=_LITERAL)
+        acls: list[AclDescription] = array(AclDescription)
+
+    throttle_time_ms: int = int32()
+    error_code: int = int16()
+    error_message: str | None = string(nullable="0+")
+    resources: list[Resource] = array(Resource)
+
+
+class CreateAclsRequest(Message, key=ApiKey.CREATE_ACLS, versions="1-3", flexible="2+"):
+    """Create ACLs."""
+
+    class AclCreation(Struct):
+        """One ACL."""
+
+        resource_type: int = int8()
+        resource_name: str = string()
+        resource_pattern_type: int = int8("1+", default=_LITERAL)
+        principal: str = string()
+        host: str = string()
+        operation: int = int8()
+        permission_type: int = int8()
+
+    creations: list[AclCreation] = array(AclCreation)
+
+
+class CreateAclsResponse(Message, key=ApiKey.CREATE_ACLS, versions="1-3", flexible="2+"):
+    """One result per ACL, in their order."""
+
+    class AclCreationResult(Struct):
+        """The outcome for one ACL."""
+
+        error_code: int = int16()
+        error_message: str | None = string(nullable="0+")
+
+    throttle_time_ms: int = int32()
+    results: list[AclCreationResult] = array(AclCreationResult)
+
+
+class DeleteAclsRequest(Message, key=ApiKey.DELETE_ACLS, versions="1-3", flexible="2+"):
+    """Delete the ACLs that filters match."""
+
+    class DeleteAclsFilter(Struct):
+        """One filter, as of DescribeAcls."""
+
+        resource_type_filter: int = int8()
+        resource_name_filter: str | None = string(nullable="0+")
+        pattern_type_filter: int = int8("1+", default=_LITERAL)
+        principal_filter: str | None = string(nullable="0+")
+        host_filter: str | None = string(nullable="0+")
+        operation: int = int8()
+        permission_type: int = int8()
+
+    filters: list[DeleteAclsFilter] = array(DeleteAclsFilter)
+
+
+class DeleteAclsResponse(Message, key=ApiKey.DELETE_ACLS, versions="1-3", flexible="2+"):
+    """What each filter deleted, in their order."""
+
+    class DeleteAclsFilterResult(Struct):
+        """The ACLs that one filter matched, or an error."""
+
+        class DeleteAclsMatchingAcl(Struct):
+            """One deleted ACL."""
+
+            error_code: int = int16()
+            error_message: str | None = string(nullable="0+")
+            resource_type: int = int8()
+            resource_name: str = string()
+            pattern_type: int = int8("1+", default=_LITERAL)
+            principal: str = string()
+            host: str = string()
+            operation: int = int8()
+            permission_type: int = int8()
+
+        error_code: int = int16()
+        error_message: str | None = string(nullable="0+")
+        matching_acls: list[DeleteAclsMatchingAcl] = array(DeleteAclsMatchingAcl)
+
+    throttle_time_ms: int = int32()
+    filter_results: list[DeleteAclsFilterResult] = array(DeleteAclsFilterResult)

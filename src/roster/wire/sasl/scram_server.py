@@ -1,0 +1,126 @@
+"""The server's side of SCRAM-SHA-256 and SCRAM-SHA-512 (RFC 5802, RFC 7677), without I/O and without chance."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hmac
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from roster.wire.sasl.errors import SaslError
+from roster.wire.sasl.scram_keys import PRINTABLE, signature, stored_key, xor
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from roster.wire.sasl.scram_keys import ScramCredential
+
+_FIRST = re.compile(r"n,(?:a=([^,]*))?,(n=([^,]+),r=([^,]+)(?:,.*)?)", re.DOTALL)
+"""GS2 header without channel binding, then user name and nonce; extensions behind them are ignored."""
+_FINAL = re.compile(r"(c=([^,]*),r=([^,]*)(?:,.*)?),p=([^,]*)", re.DOTALL)
+
+
+@dataclass(slots=True)
+class ScramServer:
+    """One exchange: `first` takes the client-first message and `final` the client-final one.
+
+    `nonce` is printable ASCII without commas that was never used before, of at least 16 random bytes. `find` returns
+    the credential of a user, None for one that does not exist.
+    """
+
+    find: Callable[[str], ScramCredential | None] = field(repr=False)
+    nonce: str = field(repr=False)
+    username: str = field(default="", init=False)
+    _credential: ScramCredential | None = field(default=None, init=False, repr=False)
+    _header: str = field(default="", init=False, repr=False)
+    _nonces: str = field(default="", init=False, repr=False)
+    _signed: str = field(default="", init=False, repr=False)
+
+    def first(self, message: bytes) -> bytes:
+        """Return the server-first message.
+
+        Raises:
+            SaslError: the message is not one of SCRAM, or there is no such user.
+
+        """
+        found = _FIRST.fullmatch(_text(message))
+        if found is None:
+            raise SaslError("the client's first message is not one of SCRAM without channel binding")
+        authzid, bare, name, nonce = found.groups()
+        self.username = _unescaped(name)
+        if authzid and _unescaped(authzid) != self.username:
+            raise SaslError("the client asks to act as another user")
+        if not PRINTABLE.fullmatch(nonce):
+            raise SaslError("the client's nonce is not printable ASCII")
+        credential = self._credential = self.find(self.username)
+        if credential is None:
+            raise SaslError(f"there is no user {self.username!r} for this mechanism")
+        self._header = _text(message)[: -len(bare)]
+        self._nonces = nonce + self.nonce
+        salt = base64.b64encode(credential.salt).decode()
+        reply = f"r={self._nonces},s={salt},i={credential.iterations}"
+        self._signed = f"{bare},{reply}"
+        return reply.encode()
+
+    def final(self, message: bytes) -> bytes:
+        """Return the server-final message once the client has proved that it knows the password.
+
+        Raises:
+            SaslError: it has not, or the message is not one of SCRAM.
+
+        """
+        found = _FINAL.fullmatch(_text(message))
+        credential = self._credential
+        if found is None or credential is None:
+            raise SaslError("the client's final message is not one of SCRAM")
+        bare, header, nonces, proof = found.groups()
+        if _decoded(header) != self._header.encode() or not hmac.compare_digest(nonces.encode(), self._nonces.encode()):
+            raise SaslError("the client's final message does not continue its first one")
+        signed = f"{self._signed},{bare}".encode()
+        mechanism = credential.mechanism
+        given, expected = _decoded(proof), signature(mechanism, credential.stored_key, signed)
+        if len(given) != len(expected):
+            raise SaslError("the client's proof has the wrong size")
+        if not hmac.compare_digest(stored_key(mechanism, xor(given, expected)), credential.stored_key):
+            raise SaslError("the client's proof is wrong: it does not know the password")
+        return b"v=" + base64.b64encode(signature(mechanism, credential.server_key, signed))
+
+
+def read_plain(message: bytes) -> tuple[str, str]:
+    """Return user name and password of a PLAIN message (RFC 4616).
+
+    Raises:
+        SaslError: it is not one, or asks to act as another user.
+
+    """
+    parts = _text(message).split("\0")
+    if len(parts) != 3:
+        raise SaslError("the message is not one of PLAIN: three parts with a zero byte between them")
+    authzid, username, password = parts
+    if not username or not password:
+        raise SaslError("the message of PLAIN has no user name, or no password")
+    if authzid not in ("", username):
+        raise SaslError("the client asks to act as another user")
+    return username, password
+
+
+def _unescaped(name: str) -> str:
+    if re.search("=(?!2C|3D)", name):
+        raise SaslError("the user name has an = that is neither =2C nor =3D")
+    return name.replace("=2C", ",").replace("=3D", "=")
+
+
+def _text(message: bytes) -> str:
+    try:
+        return message.decode()
+    except UnicodeDecodeError:
+        raise SaslError("a message of the client is not UTF-8") from None
+
+
+def _decoded(text: str) -> bytes:
+    try:
+        return base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        raise SaslError("a value of the client is not base64") from None
