@@ -37,6 +37,7 @@ from roster.client.group_check import Finding, check_group
 from roster.client.group_lag import GroupLag, PartitionLag, TotalLag, group_lag
 from roster.client.group_member import GroupMember
 from roster.client.live_group import LiveGroup, live_group
+from roster.client.live_tasks import LiveTask, LiveTasks, live_tasks, runs_tasks
 from roster.client.task_member import TaskMember, task_gaps
 from roster.client.transactional_producer import ClaimedBy, TransactionalProducer
 from roster.client.types import (
@@ -87,6 +88,8 @@ __all__ = [
     "InvalidRequestError",
     "InvalidTopicError",
     "LiveGroup",
+    "LiveTask",
+    "LiveTasks",
     "MemberDescription",
     "MemberEvent",
     "OffsetAndMetadata",
@@ -118,5 +121,7 @@ __all__ = [
     "check_group",
     "group_lag",
     "live_group",
+    "live_tasks",
+    "runs_tasks",
     "task_gaps",
 ]

@@ -94,17 +94,15 @@ class GroupAdmin:
         found = response.groups[0]
         if found.group_state == "Dead":
             return None
-        members = [
-            MemberDescription(
-                m.member_id,
-                m.group_instance_id,
-                m.client_id,
-                m.client_host,
-                _assignment(m.member_assignment),
-                bytes(m.member_metadata),
+        members = []
+        for m in sorted(found.members, key=lambda m: m.member_id):
+            partitions, user_data = _assignment(m.member_assignment)
+            metadata = bytes(m.member_metadata)
+            members.append(
+                MemberDescription(
+                    m.member_id, m.group_instance_id, m.client_id, m.client_host, partitions, metadata, user_data
+                )
             )
-            for m in sorted(found.members, key=lambda m: m.member_id)
-        ]
         return GroupDescription(
             group, found.group_state, found.protocol_type, found.protocol_data, members, coordinator=str(node)
         )
@@ -207,9 +205,10 @@ class GroupAdmin:
             await retry.pause_or_fail(f"asking the coordinator of group {group!r}", code.name)
 
 
-def _assignment(data: bytes) -> list[TopicPartition]:
-    """Decode the partitions of an assignment; none if it is not that of a consumer."""
+def _assignment(data: bytes) -> tuple[list[TopicPartition], bytes]:
+    """Decode partitions and user data of an assignment; none if it is not that of a consumer."""
     try:
-        return sorted(flat(decode_assignment(data).assigned_partitions)) if data else []
+        assignment = decode_assignment(data)
     except WireError:
-        return []
+        return [], b""
+    return sorted(flat(assignment.assigned_partitions)), assignment.user_data or b""

@@ -46,7 +46,7 @@ def live_group(
 
     """
     description = admin.describe_group(group)
-    _require_stable_consumers(description)
+    require_stable_consumers(description)
     members: dict[str, MemberInfo] = {}
     unreadable = []
     for member in description.members:
@@ -77,7 +77,8 @@ def live_group(
     return LiveGroup(description, problem, tuple(unreadable))
 
 
-def _require_stable_consumers(group: GroupDescription) -> None:
+def require_stable_consumers(group: GroupDescription) -> None:
+    """Raise GroupTypeError, GroupEmptyError or RebalanceInProgressError for a group that cannot be planned."""
     name = group.group_id
     if group.group_type == "consumer":
         raise GroupTypeError(

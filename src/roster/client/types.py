@@ -81,7 +81,7 @@ class MemberDescription:
     """One member of a group, with the partitions its assignment holds.
 
     `metadata` are the bytes of the subscription it last joined with, under the group's protocol; a coordinator shows
-    them only while the group is stable.
+    them only while the group is stable. `user_data` is what the group's leader sent beside the assignment.
     """
 
     member_id: str
@@ -90,6 +90,7 @@ class MemberDescription:
     host: str
     assignment: list[TopicPartition] = field(default_factory=list)
     metadata: bytes = b""
+    user_data: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)

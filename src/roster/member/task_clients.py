@@ -45,12 +45,15 @@ def running_tasks(
 
 
 def task_clients(
-    subscriptions: Mapping[str, SubscriptionInfo], running: Mapping[str, Collection[TaskId]] | None = None
+    subscriptions: Mapping[str, SubscriptionInfo],
+    running: Mapping[str, Collection[TaskId]] | None = None,
+    racks: Mapping[str, str | None] | None = None,
 ) -> dict[str, Client]:
-    """{process id: its client}: a thread for each member, and of each task the best lag that any of them has.
+    """{process id: its client}: the threads of its members, and of each task the best lag that any of them has.
 
     running: by member, the tasks that `running_tasks` finds it runs, as v5 says 0 of them and of standby tasks without
-    a gap alike. STATELESS stays what it is, which is no lag: such a task ran there, and there is nothing to restore.
+    a gap alike. racks: by member; a process is in that of its first member with one. STATELESS stays what it is, which
+    is no lag: such a task ran there, and there is nothing to restore.
     """
     ids: dict[tuple[int, int], TaskId] = {}
     clients = {}
@@ -68,7 +71,8 @@ def task_clients(
         for task in (task for member in members for task in (running or {}).get(member, ())):
             if lags.get(task) != STATELESS:
                 lags[task] = RUNNING
-        clients[process] = Client(len(members), lags)
+        rack = next((racks[member] for member in members if racks.get(member)), None) if racks else None
+        clients[process] = Client(sum(subscriptions[member].capacity for member in members), lags, rack)
     return clients
 
 

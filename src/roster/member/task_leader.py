@@ -121,20 +121,12 @@ class _Leading:
         present = {member: info for member, info in self.infos.items() if member not in self.versions.future}
         racks = dict(zip(self.problem.members, self.problem.member_racks, strict=True))
         processes = members_by_process(present)
-        clients = {
-            process: Client(
-                sum(present[member].capacity for member in processes[process]),
-                client.lags,
-                next((racks[member] for member in processes[process] if racks[member]), None),
-            )
-            for process, client in task_clients(present, self.running).items()
-        }
         with_state = self.options.with_state
         placed = assign(
             TaskProblem(
                 [task for task in self.sources if task.subtopology in with_state],
                 [task for task in self.sources if task.subtopology not in with_state],
-                clients,
+                task_clients(present, self.running, racks),
                 standbys=self.options.standbys,
                 acceptable_lag=self.options.acceptable_lag,
                 max_warmups=self.options.max_warmups,

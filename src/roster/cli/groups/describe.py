@@ -11,7 +11,7 @@ import click
 from roster.cli.admin import admin
 from roster.cli.options import NAME, Target, cluster_options, json_option
 from roster.cli.output import print_json, print_table
-from roster.client import group_lag
+from roster.client import group_lag, live_tasks, runs_tasks
 from roster.client.group_lag import SETTLED
 from roster.console.text import counted
 
@@ -34,7 +34,8 @@ _LEAST_TAIL = 6
 def describe(group: str, as_json: bool, target: Target) -> None:
     """Describe GROUP: state, members, and for each partition its owner and lag.
 
-    Long member ids are shortened; --json has them whole.
+    Of a group of tasks also each task's owner, its standby copies, and how many records behind these were when their
+    member last joined. Long member ids are shortened; --json has them whole.
     """
     with admin(target) as cluster:
         description = cluster.describe_group(group)
@@ -73,7 +74,19 @@ def _document(
         ],
         "lag": found.total.known,
         "lag_complete": found.total.complete,
+        **({"tasks": _tasks(group)} if runs_tasks(group) else {}),
     }
+
+
+def _tasks(group: GroupDescription) -> list[dict[str, Any]]:
+    return [
+        {
+            "task": str(each.task),
+            "owner": each.owner,
+            "standbys": [{"member_id": member, "gap": gap} for member, gap in each.standbys.items()],
+        }
+        for each in live_tasks(group).tasks
+    ]
 
 
 def _print(group: GroupDescription, found: GroupLag, owners: Mapping[TopicPartition, MemberDescription]) -> None:
@@ -105,6 +118,23 @@ def _print(group: GroupDescription, found: GroupLag, owners: Mapping[TopicPartit
         "no partitions, no offsets",
         shorten=("topic",),
     )
+    if runs_tasks(group):
+        _print_tasks(group, labels)
+
+
+def _print_tasks(group: GroupDescription, labels: Mapping[str, str]) -> None:
+    """Print who runs each task and keeps copies, and how many records these were behind when their members joined."""
+    click.echo()
+    rows = [
+        (
+            each.task,
+            None if each.owner is None else labels[each.owner],
+            " ".join(labels[member] for member in each.standbys) or None,
+            " ".join("-" if gap is None else str(gap) for gap in each.standbys.values()) or None,
+        )
+        for each in live_tasks(group).tasks
+    ]
+    print_table(("task", "owner", "standby", "gap"), rows, "no tasks")
 
 
 def member_labels(members: Sequence[MemberDescription]) -> dict[str, str]:

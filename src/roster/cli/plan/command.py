@@ -15,6 +15,7 @@ from roster.cli.errors import USAGE, UserError
 from roster.cli.options import NAME, Target, cluster_options
 from roster.cli.plan.assignor_name import AssignorName, evaluate_or_fail
 from roster.cli.plan.lag_options import assignors_with, lag_options
+from roster.cli.plan.live_tasks import check_task_options, plan_tasks, task_group_options
 from roster.cli.plan.output import as_json, explain, explain_tasks, tasks_as_json
 from roster.cli.plan.problem_json import RESETS, read_problem, read_tasks
 from roster.cli.strict_json import InputError
@@ -85,6 +86,7 @@ DEFAULT = COOPERATIVE_STICKY.name
     help="With --group: where reading starts in partitions without a committed offset.",
 )
 @lag_options
+@task_group_options
 @click.option("--json", "as_document", is_flag=True, help="With --group: print JSON instead of tables.")
 @cluster_options
 def plan(
@@ -96,14 +98,21 @@ def plan(
     reset: str,
     as_document: bool,
     target: Target,
+    standbys: int | None,
+    acceptable_lag: int | None,
+    max_warmups: int | None,
     **options: float | None,
 ) -> int:
     """Answer problems line by line, or plan for a live group; the exit code."""
+    task_options = {"standbys": standbys, "acceptable_lag": acceptable_lag, "max_warmups": max_warmups}
+    check_task_options(task_options, used=group is not None and TASKS in names)
     if group is not None:
         if source is not None:
             raise UserError("--group plans for a live group; leave FILE out")
         if TASKS in names:
-            raise UserError("--assignor: tasks places Streams tasks; a group of consumers has none")
+            if len(names) > 1:
+                raise UserError("--assignor: tasks cannot be compared with assignors of partitions; name it alone")
+            return plan_tasks(group, target, task_options, explained=explained, as_document=as_document)
         chosen: Sequence[str | Assignor] = names or [
             name for name, each in ASSIGNORS.items() if with_lag or not each.wants_lag
         ]
