@@ -494,7 +494,7 @@ class Restoring:
 
 
 @given(seed=st.integers(0, 2**32))
-@settings(max_examples=examples(150))
+@settings(max_examples=examples(150, "ROSTER_PLACEMENTS"))
 def test_no_caught_up_copy_is_lost_and_what_has_come_to_rest_stays(seed):
     """At every moment of a move each task has a caught-up copy, and f(f(x)) = f(x)."""
     world = Restoring(random.Random(seed))

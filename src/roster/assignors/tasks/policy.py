@@ -106,8 +106,7 @@ class _Placing:
         self.threads = [problem.clients[name].threads for name in self.names]
         self.stateful = sorted(set(problem.stateful))
         self.stateless = sorted(set(problem.stateless))
-        self.lags = _lags_by_task(problem, self.names)
-        self.running = self._running()
+        self.lags, self.running = _lags_by_task(problem, self.names)
         self.caught_up, self.partial = self._stores()
         self.nearest = {task: self._nearest(task) for task in self.stateful}
         self.wished: dict[TaskId, int] = {}
@@ -181,26 +180,57 @@ class _Placing:
         nearest come first, so a warm-up goes on until it is done.
         """
         replicas = min(self.problem.standbys, len(self.names) - 1)
-        pending = []
+        pending: list[tuple[int, bool, TaskId, int]] = []
         for task in self.stateful:
-            active, wished = self.actives[task], self.wished[task]
-            targets = self.wished_standbys[task] | {wished}
-            ready: list[int] = []
-            kept: list[int] = []
-            for client in self.caught_up.get(task, ()):
-                if client != active:
-                    (ready if client in targets else kept).append(client)
-            lag = self.lags.get(task, {})
-            if self.problem.acceptable_lag >= WHOLE_LOG:
-                ready = sorted(targets - {active})
-            behind = sorted(targets.difference(ready) - {active}, key=lambda c: (c != wished, lag.get(c, WHOLE_LOG), c))
-            kept = kept[: max(replicas - len(ready), 0)]
-            room = replicas - len(ready) - len(kept)
-            self.standbys[task] = [*ready, *kept, *behind[: max(room, 0)]]
-            self.followup |= wished in behind[: max(room, 0)]
-            pending += [(lag.get(c, WHOLE_LOG), c != wished, task, c) for c in behind[max(room, 0) :]]
+            if (settled := self._settled_copies(task)) is not None:
+                self.standbys[task] = settled
+                continue
+            ready, kept, behind = self._copies(task)
+            if len(ready) + len(kept) > replicas:
+                kept = kept[: max(replicas - len(ready), 0)]
+            if not behind:
+                self.standbys[task] = ready + kept
+                continue
+            wished, lag = self.wished[task], self.lags.get(task, {})
+            ordered = sorted((client != wished, lag.get(client, WHOLE_LOG), client) for client in behind)
+            room = max(replicas - len(ready) - len(kept), 0)
+            self.standbys[task] = [*ready, *kept, *(client for _, _, client in ordered[:room])]
+            self.followup |= room > 0 and not ordered[0][0]
+            pending += [(gap, other, task, client) for other, gap, client in ordered[room:]]
         self.warmups = [(task, client) for _, _, task, client in sorted(pending)[: self.problem.max_warmups]]
         self.followup |= bool(self.warmups)
+
+    def _settled_copies(self, task: TaskId) -> list[int] | None:
+        """Return the places of the standbys where nothing is to be weighed: all are caught up, or there is no store."""
+        active, standbys = self.actives[task], self.wished_standbys[task]
+        if self.wished[task] != active:
+            return None
+        held = self.caught_up.get(task)
+        if held is None:
+            return None if task in self.lags else sorted(standbys)
+        if len(held) == len(standbys) + 1 and active in held and standbys.issubset(held):
+            return [client for client in held if client != active]
+        return None
+
+    def _copies(self, task: TaskId) -> tuple[list[int], list[int], list[int]]:
+        """Return the places wished for that are caught up, other ones that are, and those that are not; no active."""
+        active, wished, standbys = self.actives[task], self.wished[task], self.wished_standbys[task]
+        if self.problem.acceptable_lag >= WHOLE_LOG:
+            return sorted((standbys | {wished}) - {active}), self._kept(task, (standbys | {wished})), []
+        held = self.caught_up.get(task)
+        if not held:
+            return [], [], [client for client in (*standbys, wished) if client != active]
+        ready = [client for client in held if client != active and (client == wished or client in standbys)]
+        behind = standbys.difference(held)
+        behind.discard(active)
+        if wished != active and wished not in held:
+            behind.add(wished)
+        return ready, self._kept(task, standbys) if len(held) > len(ready) else [], list(behind)
+
+    def _kept(self, task: TaskId, targets: set[int]) -> list[int]:
+        """Return the clients that are caught up on a task and neither run it nor are wished for it."""
+        active, wished = self.actives[task], self.wished[task]
+        return [c for c in self.caught_up.get(task, ()) if c not in (active, wished) and c not in targets]
 
     def place_stateless(self) -> None:
         """Place stateless tasks by their own balance; who has fewer stateful ones gets one more where it does not come
@@ -237,24 +267,19 @@ class _Placing:
             clients[self.names[client]].warmup.append(task)
         return TaskPlan(clients, self.followup)
 
-    def _running(self) -> dict[TaskId, int]:
-        """The client that runs each task; where two say so, neither is believed."""
-        owners = {}
-        for task, lags in self.lags.items():
-            claims = [client for client, lag in lags.items() if lag == RUNNING]
-            if len(claims) == 1:
-                owners[task] = claims[0]
-        return owners
-
     def _stores(self) -> tuple[dict[TaskId, list[int]], dict[TaskId, list[int]]]:
         """Return the clients with a store of each task, nearest first: those within the acceptable lag, the others."""
-        caught_up, partial = {}, {}
+        caught_up: dict[TaskId, list[int]] = {}
+        partial: dict[TaskId, list[int]] = {}
         most = min(self.problem.acceptable_lag, WHOLE_LOG - 1)
         for task in self.stateful:
             if lags := self.lags.get(task):
-                held = [client for _, client in sorted((lag, client) for client, lag in lags.items())]
-                caught_up[task] = [client for client in held if lags[client] <= most]
-                partial[task] = [client for client in held if most < lags[client] < WHOLE_LOG]
+                held = sorted(lags, key=lags.__getitem__)  # stable, so ties are in client order
+                if lags[held[-1]] <= most:
+                    caught_up[task], partial[task] = held, []
+                else:
+                    caught_up[task] = [client for client in held if lags[client] <= most]
+                    partial[task] = [client for client in held if most < lags[client] < WHOLE_LOG]
         return caught_up, partial
 
     def _nearest(self, task: TaskId) -> frozenset[int] | None:
@@ -267,14 +292,26 @@ class _Placing:
         return frozenset(client for client in partial if lags[client] == lags[partial[0]]) if partial else None
 
 
-def _lags_by_task(problem: TaskProblem, names: Sequence[str]) -> defaultdict[TaskId, dict[int, int]]:
-    """Return {task: {client: lag}} for clients with a store; an unknown lag counts as the whole log."""
+def _lags_by_task(
+    problem: TaskProblem, names: Sequence[str]
+) -> tuple[defaultdict[TaskId, dict[int, int]], dict[TaskId, int]]:
+    """Return {task: {client: lag}} for clients with a store, and the client that runs each task.
+
+    An unknown lag counts as the whole log. Where two clients say that they run a task, neither is believed.
+    """
     lags: defaultdict[TaskId, dict[int, int]] = defaultdict(dict)
+    running: dict[TaskId, int] = {}
+    contested: set[TaskId] = set()
     stateless = set(problem.stateless)
     for client, name in enumerate(names):
-        for task, lag in problem.clients[name].lags.items():
-            if lag == STATELESS:
-                lags[task][client] = RUNNING if task in stateless else WHOLE_LOG
-            else:
-                lags[task][client] = WHOLE_LOG if lag < RUNNING else min(lag, WHOLE_LOG)
-    return lags
+        for task, told in problem.clients[name].lags.items():
+            lag = RUNNING if told == STATELESS and task in stateless else told
+            if lag == RUNNING:
+                if running.setdefault(task, client) != client:
+                    contested.add(task)
+            elif not 0 <= lag < WHOLE_LOG:
+                lag = WHOLE_LOG
+            lags[task][client] = lag
+    for task in contested:
+        del running[task]
+    return lags, running

@@ -10,6 +10,7 @@ from __future__ import annotations
 import heapq
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 
 from roster.model.tasks import TaskId
 
@@ -49,12 +50,12 @@ class _Standbys:
         self.holders = {task: set(caught_up.get(task, ())) for task in sorted(wished)}
         self._caught_up = {task: frozenset(held) for task, held in self.holders.items()}
         self._standbys = standbys
+        self._with_surplus = {task for task, held in self._caught_up.items() if len(held) > standbys}
         self._threads = threads
         self._racks = racks
         self._known_racks = len({rack for rack in racks if rack is not None}) > 1
         self._load = Counter(wished.values())
-        for held in self.holders.values():
-            self._load.update(held)
+        self._load.update(chain.from_iterable(self.holders.values()))
         self._moves_left = 0
 
     def give_up_surplus(self) -> None:
@@ -92,29 +93,45 @@ class _Standbys:
                 self._add(task, client)
         new: dict[int, set[TaskId]] = {client: set() for client in range(len(self._threads))}
         queue = self._lightest_first()
+        take = self._take_apart if self._known_racks else self._take_lightest
         for task, held in self.holders.items():
-            while len(held) < self._standbys:
-                client = self._take_lightest(queue, task)
-                self._add(task, client)
+            missing = self._standbys - len(held)
+            for client in take(queue, task, missing) if missing > 0 else ():
                 new[client].add(task)
-                heapq.heappush(queue, (self._with_one_more(client), client))
         self._moves_left = len(self.holders) * len(self._threads) ** 2
         self._level(new)
 
-    def _take_lightest(self, queue: list[tuple[float, int]], task: TaskId) -> int:
-        """Take from the queue the lightest client that may hold a copy, of those that clash with the fewest racks."""
-        if self._known_racks:
+    def _take_lightest(self, queue: list[tuple[float, int]], task: TaskId, count: int) -> list[int]:
+        """Add copies on the lightest clients that may hold one; returns them."""
+        held, wished = self.holders[task], self.wished[task]
+        taken: list[int] = []
+        passed_over = []
+        while len(taken) < count:
+            entry = heapq.heappop(queue)
+            if entry[1] == wished or entry[1] in held:
+                passed_over.append(entry)
+            else:
+                taken.append(entry[1])
+        held.update(taken)
+        load, threads = self._load, self._threads
+        for client in taken:
+            load[client] += 1
+            heapq.heappush(queue, ((load[client] + 1) / threads[client], client))
+        for entry in passed_over:
+            heapq.heappush(queue, entry)
+        return taken
+
+    def _take_apart(self, queue: list[tuple[float, int]], task: TaskId, count: int) -> list[int]:
+        """Add copies on the clients that clash with the fewest racks, the lightest of these first; returns them."""
+        taken = []
+        for _ in range(count):
             entry = min((self._clash(task, each[1]), each) for each in queue if self._may_hold(task, each[1]))[1]
             queue.remove(entry)
             heapq.heapify(queue)
-            return entry[1]
-        passed_over = []
-        while not self._may_hold(task, queue[0][1]):
-            passed_over.append(heapq.heappop(queue))
-        _, client = heapq.heappop(queue)
-        for entry in passed_over:
-            heapq.heappush(queue, entry)
-        return client
+            self._add(task, entry[1])
+            heapq.heappush(queue, (self._with_one_more(entry[1]), entry[1]))
+            taken.append(entry[1])
+        return taken
 
     def move(self, partial: Mapping[TaskId, Sequence[int]], most: int) -> None:
         """Move stores: on to where their restoring has begun, out of shared racks, and to level the load."""
@@ -156,14 +173,17 @@ class _Standbys:
         """Move copies, given by client, one by one as long as that levels the load."""
         while self._move_from_the_heaviest(copies_on):
             if not self._moves_left:
+                free, caught_up = self._with_surplus, self._caught_up
                 for client, tasks in copies_on.items():
-                    copies_on[client] = {task for task in tasks if self._moves_for_free(task, client)}
+                    copies_on[client] = {task for task in tasks if task in free or client not in caught_up[task]}
 
     def _move_from_the_heaviest(self, copies_on: dict[int, set[TaskId]]) -> bool:
         """From the heaviest client on, move what lowers it below where the lightest eligible client then is."""
         moved = False
         queue = self._lightest_first()
         for heavy in sorted(copies_on, key=lambda client: (-self._pressure(client), client)):
+            if queue[0][0] >= self._pressure(heavy):
+                continue
             for task in sorted(copies_on[heavy]):
                 if queue[0][0] >= self._pressure(heavy):
                     break
@@ -174,6 +194,8 @@ class _Standbys:
                     self._move(task, heavy, light)
                     copies_on[heavy].remove(task)
                     copies_on[light].add(task)
+                    if not self._moves_left:
+                        return True  # the rest of these copies may not be moved: the caller leaves them out
                     heapq.heappush(queue, (self._with_one_more(light), light))
                     moved = True
         return moved
@@ -209,7 +231,7 @@ class _Standbys:
 
     def _moves_for_free(self, task: TaskId, heavy: int) -> bool:
         """True if the copy may move without a warm-up."""
-        return heavy not in self._caught_up[task] or len(self._caught_up[task]) > self._standbys
+        return task in self._with_surplus or heavy not in self._caught_up[task]
 
     def _move(self, task: TaskId, heavy: int, light: int) -> None:
         self._moves_left -= self._warms_up(task, heavy, light)
