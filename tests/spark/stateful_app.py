@@ -116,7 +116,7 @@ def main() -> None:
     config = ReaderConfig(bootstrap=bootstrap, group=group, compiled=compiled())
     aggregation = Aggregation(("k",), {name: Aggregate.parse(text) for name, text in AGGREGATES.items()})
     place = Place(state_dir, sink.changelog.topic, sink.changelog.topic_id)
-    work = Work(aggregation, place, out, ("k",), COLUMNS)
+    work = Work(aggregation, place, out, COLUMNS)
     member = group_member(options)
     loop = DriverLoop(member, InProcess(config, work, sink, float(open_seconds)), sink, options)
     signal.signal(signal.SIGTERM, lambda *_: loop.stop())

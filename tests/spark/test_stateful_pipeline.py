@@ -6,13 +6,15 @@ import json
 import shutil
 import uuid
 from collections import defaultdict
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
 from confluent_kafka import Producer
 
-from roster.spark import ConsoleSink, KafkaSink, Pipeline, PipelineError
+from roster.client import OffsetAndMetadata
+from roster.spark import ConsoleSink, KafkaSink, Pipeline, PipelineError, Window
 from tests.spark.spark_topics import Topics, committed_records
 
 if TYPE_CHECKING:
@@ -96,9 +98,59 @@ def test_totals_go_on_with_a_store_with_a_part_of_it_and_without_one(
     assert topics.admin.topic_configs(f"{group}-totals-changelog")["cleanup.policy"] == "compact"
     with pytest.raises(PipelineError, match=r"-others-changelog' is not there: it was deleted, or the group"):
         run("one", "others")
+    (partition, at), *_ = topics.admin.group_offsets(group).items()
+    topics.admin.commit_group_offsets(group, {partition: OffsetAndMetadata(at.offset)})
+    with pytest.raises(PipelineError, match=r"has state in .*, but the group's offset \d+ was set by another"):
+        run("one")
+    topics.admin.delete_group(group)
+    with pytest.raises(PipelineError, match=r"has state in '.*', but the group has no offset of it"):
+        run("one")
     topics.admin.create_partitions(topic, 4)
     with pytest.raises(PipelineError, match=r"has 4 partitions and the changelog .* has 3: keys may have moved"):
         run("one")
+
+
+def test_windows_are_emitted_once_they_are_closed(spark: SparkSession, topics: Topics, tmp_path: Path) -> None:
+    topic, out = topics.create(1), topics.create(1)
+    producer = Producer({"bootstrap.servers": topics.bootstrap})
+    begin = 1_700_000_400_000  # a multiple of ten minutes
+    for minute, value in enumerate([1, 2, 3, 25, 4, 61]):
+        producer.produce(topic, str(value), "k", timestamp=begin + 60_000 * (value if value > 9 else minute))
+    assert producer.flush(60) == 0
+    seen: list[Progress] = []
+
+    def timed(batch: pa.RecordBatch) -> pa.RecordBatch:
+        n = batch["value"].cast(pa.string()).cast(pa.int64())
+        return pa.RecordBatch.from_arrays([batch["key"].cast(pa.string()), n, batch["timestamp"]], ["name", "n", "at"])
+
+    (
+        Pipeline(
+            spark,
+            topics.bootstrap,
+            f"g-{uuid.uuid4().hex[:8]}",
+            topic,
+            state_dir=str(tmp_path),
+            on_progress=seen.append,
+        )
+        .map_arrow(timed, "name string, n long, at timestamp")
+        .aggregate(
+            "name", {"n": "count(*)", "total": "sum(n)"}, window=Window("at", timedelta(minutes=10)), results="final"
+        )
+        .write(KafkaSink(topics.bootstrap, out))
+        .run(available_now=True)
+    )
+    found = [(key, json.loads(value or b"")) for _, key, value in committed_records(topics, out)]
+    assert found == [
+        (
+            f'["{start}","k"]'.encode(),
+            {"window_start": start, "window_end": end, "name": "k", "n": n, "total": total},
+        )
+        for start, end, n, total in [
+            ("2023-11-14T22:20:00.000Z", "2023-11-14T22:30:00.000Z", 3, 6),
+            ("2023-11-14T22:40:00.000Z", "2023-11-14T22:50:00.000Z", 1, 25),
+        ]
+    ]
+    assert [progress.late for progress in seen] == [1]
 
 
 @pytest.mark.parametrize(

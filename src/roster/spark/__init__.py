@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from roster.spark.sinks.kafka import KafkaSink
     from roster.spark.sinks.parquet import ParquetSink
     from roster.spark.spark_session import session
+    from roster.state.windows import Window
 
 __all__ = [
     "Batch",
@@ -33,6 +34,7 @@ __all__ = [
     "Range",
     "Sink",
     "SinkFencedError",
+    "Window",
     "session",
 ]
 
@@ -55,6 +57,8 @@ _HOMES = {
 
 def __getattr__(name: str) -> Any:
     """Import a name on first use: the process of a task needs the reader only, and starts faster without the rest."""
+    if name == "Window":
+        return import_module("roster.state.windows").Window
     for module, names in _HOMES.items():
         if name in names:
             return getattr(import_module(f"roster.spark.{module}"), name)

@@ -127,6 +127,8 @@ class Progress:
     """Records among `rows` that went to the dead-letter topic."""
     restored: int = 0
     """Changelog records that tasks applied to their stores before they worked on the batch."""
+    late: int = 0
+    """Rows left out because their window was closed, or because they have no time."""
 
     @property
     def rows_per_second(self) -> float:

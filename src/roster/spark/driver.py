@@ -38,14 +38,15 @@ _GIVE_UP = 10.0  # seconds for which a stopping pipeline retries the commit of i
 class Outcome:
     """Result of a batch that is not committed.
 
-    What `Sink.write` returned, the number of records read, of those in the dead-letter topic, and of changelog records
-    restored.
+    What `Sink.write` returned, the number of records read, of those in the dead-letter topic, of changelog records
+    restored, and of rows that were late.
     """
 
     staged: Any
     rows: int
     dead_letters: int = 0
     restored: int = 0
+    late: int = 0
 
 
 class Runner(Protocol):
@@ -238,6 +239,7 @@ class DriverLoop:
                 rows=outcome.rows,
                 dead_letters=outcome.dead_letters,
                 restored=outcome.restored,
+                late=outcome.late,
                 ranges=ranges,
                 lag={p: max(ends[p] - position, 0) for p, position in self._positions.items() if p in ends},
                 tasks=len(tasks),

@@ -7,14 +7,14 @@ import re
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Self
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Self
 
 import pyarrow as pa
 from pyspark import InheritableThread
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from roster._errors import RosterError
 from roster.assignors import Assignor, as_tuple
 from roster.client import DEFAULT_ASSIGNORS, Admin, UnknownTopicError, UnreachableError
 from roster.model import parse_addresses
@@ -43,8 +43,13 @@ from roster.spark.run import Run, client_id_of
 from roster.spark.signals import stopping
 from roster.spark.sinks.base import Sink, Source
 from roster.spark.sinks.foreach import ForeachBatch
-from roster.spark.state.runner import Stateful, StatefulRunner, check_operator, check_options
+from roster.spark.state.declare import Stateful, aggregation, deduplication
+from roster.spark.state.runner import StatefulRunner, check_operator, check_options
 from roster.spark.state.sink import StateSink, check_sink
+from roster.state.windows import Window
+
+if TYPE_CHECKING:
+    pass
 
 
 class Pipeline:
@@ -240,7 +245,15 @@ class Pipeline:
         self._transform = function if before is None else lambda df: function(before(df))
         return self
 
-    def aggregate(self, keys: str | Sequence[str], aggregates: Mapping[str, str], *, store: str = "aggregates") -> Self:
+    def aggregate(
+        self,
+        keys: str | Sequence[str],
+        aggregates: Mapping[str, str],
+        *,
+        window: Window | None = None,
+        results: str = "updates",
+        store: str = "aggregates",
+    ) -> Self:
         """Keep aggregates of each key over all records, and send each batch's changed ones to the sink.
 
         Columns are those of Kafka records or of `map_arrow`. **A key's records must be in one partition of the topic**,
@@ -256,6 +269,10 @@ class Pipeline:
             keys: one column or several: integers, text, bytes, booleans, dates, times.
             aggregates: by the result's name: count(*), or count, sum, min or max of a column, as in
                 {"flights": "count(*)", "worst": "max(delay)"}.
+            window: one state for each window of event time, in columns `window_start` and `window_end`; None: one for
+                all time. A partition's time is the largest seen in it; rows for a closed window are left out, and
+                `Progress.late` counts them.
+            results: "updates" with each batch, or with a window "final": one result of each window, once it is closed.
             store: the store's name; another one begins without state.
 
         Raises:
@@ -263,18 +280,32 @@ class Pipeline:
                 that are not there, more than one topic, another sink, and a changelog that is missing or does not fit.
 
         """
-        if self._stateful is not None:
-            raise PipelineError("given twice", field="aggregate", fix="Use one stateful operator per pipeline")
-        columns = (keys,) if isinstance(keys, str) else tuple(keys)
-        try:
-            import roster.state.lmdb_store  # noqa: F401, PLC0415 - here, if its extra is not installed
-            from roster.state.aggregate import Aggregate, Aggregation  # noqa: PLC0415
-
-            parsed = {name: Aggregate.parse(text) for name, text in aggregates.items()}
-        except RosterError as error:
-            raise PipelineError(str(error), field="aggregate") from None
-        self._stateful = Stateful(Aggregation(columns, parsed), columns, store)
+        self._declare("aggregate", aggregation(keys, aggregates, window, results, store))
         return self
+
+    def deduplicate(
+        self, keys: str | Sequence[str], *, within: timedelta, column: str = "timestamp", store: str = "keys"
+    ) -> Self:
+        """Send the first row of each key to the sink, and leave out those that repeat it within a time.
+
+        A key's rows must be in one partition of the topic. Sink, results, state and errors are as for `aggregate`; a
+        result has all columns of its row.
+
+        Args:
+            keys: one column or several that tell rows apart.
+            within: how long a key is remembered, by the time of its partition: the largest of `column` seen in it. Rows
+                older than that are left out too, and `Progress.late` counts them.
+            column: timestamps.
+            store: the store's name; another one begins without state.
+
+        """
+        self._declare("deduplicate", deduplication(keys, within, column, store))
+        return self
+
+    def _declare(self, method: str, stateful: Stateful) -> None:
+        if self._stateful is not None:
+            raise PipelineError("given twice", field=method, fix="Use one stateful operator per pipeline")
+        self._stateful = stateful
 
     def write(self, sink: Sink) -> Self:
         """Send batches to `sink`. Raises PipelineError if it is not a Sink, or there is one already."""

@@ -58,18 +58,24 @@ class Update:
 
     results: pa.Table
     changes: pa.Table
+    late: int = 0
+    """Rows left out because their time was over."""
 
 
 def aggregate(
-    table: pa.Table, store: Store | Snapshot, keys: Sequence[str], aggregates: Mapping[str, Aggregate]
+    table: pa.Table,
+    store: Store | Snapshot,
+    keys: Sequence[str],
+    aggregates: Mapping[str, Aggregate],
+    definition: str = "",
 ) -> Update:
     """Bring the aggregates of a batch's keys up to date. Nothing is written: the changes are the caller's to commit.
 
-    aggregates: by the name of the result's column. Sums and extremes of integers are int64, of floats float64. Raises
-    StateError for columns that are not there or no numbers, for a sum beyond int64, and for a state that other
-    aggregates have written.
+    aggregates: by the name of the result's column. Sums and extremes of integers are int64, of floats float64.
+    definition: what else the state depends on. Raises StateError for columns that are not there or no numbers, for a
+    sum beyond int64, and for a state of other keys, aggregates or another definition.
     """
-    layout = _Layout.of(table, keys, aggregates)
+    layout = Layout.of(table.schema, keys, aggregates, definition)
     grouped = _grouped(table, keys, layout)
     key_bytes = encode_keys(grouped, keys)
     key_list = key_bytes.to_pylist()
@@ -78,15 +84,11 @@ def aggregate(
     for name, each in aggregates.items():
         _merge(each.kind, name, grouped[name], old, new)
     changes = pa.table({"key": key_bytes, "value": pa.array(layout.encode(new), pa.binary())})
-    results = grouped.select(list(keys))
-    for name in aggregates:
-        values = pa.array(new[name], mask=~new[_has(name)])
-        results = results.append_column(name, values)
-    return Update(results, changes)
+    return Update(layout.with_results(grouped.select(list(keys)), new), changes)
 
 
 @dataclass(frozen=True, slots=True)
-class _Layout:
+class Layout:
     """Columns of the state's rows."""
 
     aggregates: Mapping[str, Aggregate]
@@ -94,17 +96,20 @@ class _Layout:
     fingerprint: int
 
     @classmethod
-    def of(cls, table: pa.Table, keys: Sequence[str], aggregates: Mapping[str, Aggregate]) -> _Layout:
+    def of(
+        cls, columns: pa.Schema, keys: Sequence[str], aggregates: Mapping[str, Aggregate], definition: str = ""
+    ) -> Layout:
+        """Return the layout for rows of these columns. Raises StateError as `aggregate` does."""
         if not aggregates:
             raise StateError("aggregates: name at least one")
         if doubled := sorted(set(aggregates).intersection(keys)):
             raise StateError(f"aggregate {doubled[0]!r}: a key column has this name too")
         fields: list[tuple[str, str]] = [(_FINGERPRINT, "<u4")]
-        text = [f"key {key}" for key in keys]
+        text = [definition, *(f"key {key}" for key in keys)]
         for name, each in aggregates.items():
-            if each.column not in table.column_names and each.column != ALL_ROWS:
-                raise StateError(f"aggregate {name!r}: no column {each.column!r} among {', '.join(table.column_names)}")
-            kind = None if each.column == ALL_ROWS else table.schema.field(each.column).type
+            if each.column not in columns.names and each.column != ALL_ROWS:
+                raise StateError(f"aggregate {name!r}: no column {each.column!r} among {', '.join(columns.names)}")
+            kind = None if each.column == ALL_ROWS else columns.field(each.column).type
             number = _number(name, each, kind)
             fields += [(_has(name), "?"), (name, number)]
             text.append(f"{name} {each.kind.value} {each.column} {number}")
@@ -123,6 +128,12 @@ class _Layout:
                 "others wrote them; use another store name or another group"
             )
         return rows
+
+    def with_results(self, table: pa.Table, rows: npt.NDArray[Any]) -> pa.Table:
+        """Append the aggregates to a table of their keys."""
+        for name in self.aggregates:
+            table = table.append_column(name, pa.array(rows[name], mask=~rows[_has(name)]))
+        return table
 
     def encode(self, rows: npt.NDArray[Any]) -> list[bytes]:
         """Return the bytes of each row."""
@@ -149,7 +160,7 @@ def _number(name: str, each: Aggregate, kind: Any) -> str:
     raise StateError(f"aggregate {name!r}: column {each.column!r} is {kind}, no number of up to 64 bits with a sign")
 
 
-def _grouped(table: pa.Table, keys: Sequence[str], layout: _Layout) -> pa.Table:
+def _grouped(table: pa.Table, keys: Sequence[str], layout: Layout) -> pa.Table:
     """Return a row for each key with the batch's own aggregates, and what tells a sum that does not fit."""
     numbers: dict[str, Any] = {key: table[key] for key in keys if key in table.column_names}
     if missing := [key for key in keys if key not in numbers]:
@@ -207,6 +218,11 @@ class Aggregation:
 
     keys: tuple[str, ...]
     aggregates: Mapping[str, Aggregate]
+
+    @property
+    def result_keys(self) -> tuple[str, ...]:
+        """Columns that tell results apart."""
+        return self.keys
 
     def __call__(self, table: pa.Table, store: Store | Snapshot) -> Update:
         """Return the results and changes of a batch's rows."""

@@ -29,6 +29,41 @@ def encode_keys(table: pa.Table, columns: Sequence[str]) -> pa.ChunkedArray:
     return joined if isinstance(joined, pa.ChunkedArray) else pa.chunked_array([joined])
 
 
+def decode_keys(keys: Sequence[bytes], kinds: Sequence[pa.DataType]) -> list[pa.Array]:
+    """Return the columns of keys that `encode_keys` made, of these types. For few keys: it takes Python for each."""
+    columns: list[list[Any]] = [[] for _ in kinds]
+    for key in keys:
+        at = 0
+        for column, kind in zip(columns, kinds, strict=True):
+            value, at = _value_at(key, at, kind)
+            column.append(value)
+    return [_column(values, kind) for values, kind in zip(columns, kinds, strict=True)]
+
+
+def _value_at(key: bytes, at: int, kind: pa.DataType) -> tuple[Any, int]:
+    """Return the value that begins there, and where the next one does."""
+    if key[at : at + 1] == _NULL:
+        return None, at + 1
+    at += 1
+    if not _is_text(kind):
+        number = int.from_bytes(key[at : at + 8], "big")
+        return number if pa.types.is_uint64(kind) else number - (1 << 63), at + 8
+    end = at
+    while key[(end := key.index(b"\x00", end)) + 1] == 0xFF:
+        end += 2
+    return key[at:end].replace(b"\x00\xff", b"\x00"), end + 2
+
+
+def _column(values: list[Any], kind: pa.DataType) -> pa.Array:
+    if _is_text(kind):
+        return pa.array(values, pa.binary()).cast(kind)
+    if pa.types.is_uint64(kind):
+        return pa.array(values, kind)
+    numbers = pa.array(values, pa.int64())
+    width = pa.int32() if kind in (pa.date32(), pa.time32("s"), pa.time32("ms")) else None
+    return (numbers if width is None else numbers.cast(width)).cast(kind)
+
+
 def _encoded(table: pa.Table, name: str) -> Any:
     if name not in table.column_names:
         raise StateError(f"keys: there is no column {name!r} among {', '.join(table.column_names)}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from roster.client import Admin, ClientError, TopicExistsError, UnknownTopicError
+from roster.client import Admin, ClaimedBy, ClientError, TopicExistsError, UnknownTopicError
 from roster.model import TopicPartition
 from roster.model.topology import CHANGELOG_SETTINGS, TopologyError, changelog_topic
 from roster.spark.errors import PipelineError
@@ -51,6 +51,7 @@ def open_changelog(admin: Admin, group: str, store: str, source: str) -> Changel
             fix="Use another group, which starts without state, or bring the topics back to equally many partitions",
         )
     _check_settings(admin, name)
+    _check_offsets(admin, group, name, source, count)
     return Changelog(name, (found.topic_id or b"\0").hex(), count)
 
 
@@ -75,6 +76,22 @@ def _create(admin: Admin, group: str, name: str, source: str, count: int) -> Non
             field="aggregate",
             fix=f"Grant CREATE on it, or make it with {count} partitions and cleanup.policy=compact",
         ) from None
+
+
+def _check_offsets(admin: Admin, group: str, name: str, source: str, count: int) -> None:
+    """Raise PipelineError if the group's offsets are not those that belong to the state."""
+    ends = admin.end_offsets([TopicPartition(name, number) for number in range(count)])
+    used = [TopicPartition(source, log.partition) for log, end in ends.items() if end > 0]
+    committed = admin.group_offsets(group, used, stable=False) if used else {}
+    fix = f"Delete the topic {name!r} and the group to begin without state, or use another group"
+    for partition in sorted(used):
+        if partition not in committed:
+            problem = "the group has no offset of it, and would read again what is in the state"
+        elif ClaimedBy.of(committed[partition].metadata) is None:
+            problem = f"the group's offset {committed[partition].offset} was set by another program, not with the state"
+        else:
+            continue
+        raise PipelineError(f"{partition} has state in {name!r}, but {problem}", field="group", fix=fix)
 
 
 def _check_settings(admin: Admin, name: str) -> None:

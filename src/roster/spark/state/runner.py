@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -20,6 +20,7 @@ from roster.spark.execution import Reading, SparkRunner
 from roster.spark.options import Options
 from roster.spark.reader import ReaderConfig
 from roster.spark.sinks.base import Sink
+from roster.spark.state.declare import Stateful
 from roster.spark.state.sink import StateSink
 from roster.spark.state.task import ROWS, StatefulTask, Work
 from roster.spark.state.turn import Operator, Place, Report, Turn
@@ -36,15 +37,6 @@ class _ByAttempt(AccumulatorParam[Reports]):
 
     def addInPlace(self, value1: Reports, value2: Reports) -> Reports:  # noqa: N802 - PySpark's name
         return {task: value1.get(task, ()) + value2.get(task, ()) for task in value1.keys() | value2.keys()}
-
-
-@dataclass(frozen=True)
-class Stateful:
-    """The stateful part of a pipeline, as declared: its operator, the key columns of results, and its store's name."""
-
-    operator: Operator
-    keys: tuple[str, ...]
-    store: str
 
 
 class StatefulRunner(SparkRunner):
@@ -66,7 +58,7 @@ class StatefulRunner(SparkRunner):
         columns = arrow_schema(config.schema if schema is None else schema)
         changelog = sink.changelog
         place = Place(directory, changelog.topic, changelog.topic_id)
-        self._work = Work(stateful.operator, place, sink.output, stateful.keys, columns)
+        self._work = Work(stateful.operator, place, sink.output, columns)
         self._turns_of = sink.turns
         self._turns: Mapping[int, Turn] = {}
         self._reports: Accumulator[Reports] = self._context.accumulator({}, _ByAttempt())
@@ -77,9 +69,9 @@ class StatefulRunner(SparkRunner):
         self._reports.value = {}
         outcome = super().run(batch, tasks, sink)
         reports = self._reports.value
-        return replace(
-            outcome, staged=tokens_of(reports), restored=sum(r.restored for rs in reports.values() for r in rs)
-        )
+        last = [attempts[-1] for attempts in reports.values()]
+        restored, late = sum(report.restored for report in last), sum(report.late for report in last)
+        return replace(outcome, staged=tokens_of(reports), restored=restored, late=late)
 
     @override
     def _reading(self, tasks: Sequence[Sequence[Split]]) -> Reading:

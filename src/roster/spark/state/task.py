@@ -36,7 +36,6 @@ class Work:
     operator: Operator
     place: Place
     output: str
-    keys: tuple[str, ...]
     columns: pa.Schema
 
 
@@ -79,7 +78,7 @@ class StatefulTask:
         import roster.state.lmdb_store  # noqa: F401, PLC0415 - needs an extra that the driver need not have loaded
 
         work = self._work
-        as_records(work.operator(work.columns.empty_table(), NoState()).results, work.keys)
+        as_records(work.operator(work.columns.empty_table(), NoState()).results, work.operator.result_keys)
         for _ in self._reading.read([len(self._splits)]):
             pass
 
@@ -94,7 +93,7 @@ class StatefulTask:
             self._reports.add({split.partition: (report,)})
         for part in (
             _addressed(update.changes["key"], update.changes["value"], *turn.changelog),
-            _addressed(*as_records(update.results, work.keys), work.output, None),
+            _addressed(*as_records(update.results, work.operator.result_keys), work.output, None),
         ):
             yield from part.to_batches()
 

@@ -11,14 +11,14 @@ import uuid
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
 import pyarrow as pa
 
 from roster.model import TopicPartition
 from roster.state.changelog import restore
 from roster.state.pending import Pending
-from roster.state.store import Position, Snapshot, StoreInUseError
+from roster.state.store import Position, Snapshot, Store, StoreInUseError
 
 if TYPE_CHECKING:
     from roster.state.aggregate import Update
@@ -26,10 +26,20 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-Operator: TypeAlias = "Callable[[pa.Table, Snapshot], Update]"
-"""Computes results and changes of a batch's rows from the state as it was before; writes nothing."""
 Fetch: TypeAlias = Callable[[TopicPartition, int, int], Iterable[pa.RecordBatch]]
 """Reads the committed records of a partition from one offset up to before another."""
+
+
+class Operator(Protocol):
+    """What a task does with its rows and its state; fit for pickle."""
+
+    @property
+    def result_keys(self) -> tuple[str, ...]:
+        """Columns of the results that become the key of their records."""
+
+    def __call__(self, table: pa.Table, store: Store | Snapshot, /) -> Update:
+        """Compute results and changes of a batch's rows from the state as it was before; write nothing."""
+
 
 _PATIENCE = 1.0
 """Seconds to wait for a store that another process has, which a cancelled task gives back at once."""
@@ -52,11 +62,12 @@ class Turn(NamedTuple):
 
 
 class Report(NamedTuple):
-    """What a turn says to the driver: its token, and the changelog records and bytes that it restored."""
+    """What a turn says to the driver: its token, changelog records and bytes restored, and rows that were late."""
 
     token: str
     restored: int = 0
     restored_bytes: int = 0
+    late: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +124,7 @@ def take_turn(
     token = uuid.uuid4().hex
     keys, values = (update.changes[name].to_pylist() for name in ("key", "value"))
     store.stage(Pending(token, keys, values, Position(turn.end, inputs)))
-    return update, Report(token, restored, restored_bytes)
+    return update, Report(token, restored, restored_bytes, update.late)
 
 
 def bring_up(store: LmdbStore, turn: Turn, fetch: Fetch) -> tuple[int, int]:

@@ -1,0 +1,56 @@
+"""What a pipeline declares with state: checked arguments become an operator and the name of its store."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+
+from roster._errors import RosterError
+from roster.spark.errors import PipelineError
+from roster.spark.state.turn import Operator
+from roster.state.aggregate import Aggregate, Aggregation
+from roster.state.deduplicate import Deduplication
+from roster.state.windows import Window, WindowedAggregation
+
+
+@dataclass(frozen=True)
+class Stateful:
+    """The stateful part of a pipeline: its operator, and its store's name."""
+
+    operator: Operator
+    store: str
+
+
+def aggregation(
+    keys: str | Sequence[str], aggregates: Mapping[str, str], window: Window | None, results: str, store: str
+) -> Stateful:
+    """Return the operator of `Pipeline.aggregate`. Raises PipelineError for wrong arguments."""
+    if results not in ("updates", "final") or (results == "final" and window is None):
+        raise PipelineError(
+            f"{results!r} is not possible", field="results", fix="Use 'updates', or with a window 'final'"
+        )
+    try:
+        import roster.state.lmdb_store  # noqa: F401, PLC0415 - the error, if its extra is not installed, comes here
+
+        parsed = {name: Aggregate.parse(text) for name, text in aggregates.items()}
+        operator: Operator = Aggregation(_columns(keys), parsed)
+        if window is not None:
+            operator = WindowedAggregation(_columns(keys), parsed, window, results == "final")
+    except RosterError as error:
+        raise PipelineError(str(error), field="aggregate") from None
+    return Stateful(operator, store)
+
+
+def deduplication(keys: str | Sequence[str], within: timedelta, column: str, store: str) -> Stateful:
+    """Return the operator of `Pipeline.deduplicate`. Raises PipelineError for wrong arguments."""
+    try:
+        import roster.state.lmdb_store  # noqa: F401, PLC0415 - as above
+
+        return Stateful(Deduplication(_columns(keys), column, within), store)
+    except RosterError as error:
+        raise PipelineError(str(error), field="deduplicate") from None
+
+
+def _columns(keys: str | Sequence[str]) -> tuple[str, ...]:
+    return (keys,) if isinstance(keys, str) else tuple(keys)

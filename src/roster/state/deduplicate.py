@@ -1,0 +1,103 @@
+"""Rows of which the same key has not come shortly before: the first of each key passes, its repetitions do not.
+
+A key is remembered for a time of the task's stream time since its first row. Rows that are older than that are late:
+it is not known any more whether they are repetitions. What is forgotten is removed from the store now and then.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from roster.state.aggregate import Update
+from roster.state.event_time import (
+    STREAM_TIME_KEY,
+    microseconds,
+    running,
+    stream_time,
+    stream_time_change,
+    times_of,
+    with_entries,
+)
+from roster.state.keys import encode_keys
+from roster.state.store import Snapshot, StateError, Store
+
+_SWEPT_KEY = b"\xffswept"
+"""Key of the stream time at which forgotten keys were removed last."""
+
+
+@dataclass(frozen=True, slots=True)
+class Deduplication:
+    """The first row of each key within a time: the operator of `deduplicate`.
+
+    column: timestamps. Raises StateError for a time that is not positive, and for columns that do not fit.
+    """
+
+    keys: tuple[str, ...]
+    column: str
+    within: timedelta
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.within, timedelta) or self.within <= timedelta():
+            raise StateError(f"deduplicate: within={self.within!r} is no positive timedelta")
+
+    @property
+    def result_keys(self) -> tuple[str, ...]:
+        """Columns that become the key of the records."""
+        return self.keys
+
+    def __call__(self, table: pa.Table, store: Store | Snapshot) -> Update:
+        """Return the rows that pass, in their order, and the keys to remember."""
+        table = table.combine_chunks()
+        before, within = stream_time(store), microseconds(self.within)
+        times, has = times_of(table, self.column)
+        encoded = encode_keys(table, self.keys).combine_chunks().dictionary_encode()
+        at = running(times, before)
+        fresh = has & (times + within >= at)
+        keys = encoded.dictionary.to_pylist()
+        first = np.array([_time(value) for value in store.multi_get(keys)], np.int64)
+        passed = self._pass(encoded.indices.to_numpy(), times, at, fresh, first, within)
+        places = encoded.indices.to_numpy()[passed]
+        changes = dict(zip([keys[place] for place in places], [_bytes(t) for t in times[passed]], strict=True))
+        return Update(
+            table.take(pa.array(passed)), self._changes(changes, store, before, at, within), int((~fresh).sum())
+        )
+
+    @staticmethod
+    def _pass(places: Any, times: Any, at: Any, fresh: Any, first: Any, within: int) -> Any:
+        """Return the rows that pass; a round for each time that a key is forgotten inside the batch."""
+        passed, rows = [], np.flatnonzero(fresh)
+        while len(rows):
+            rows = rows[first[places[rows]] + within < at[rows]]
+            _, begins = np.unique(places[rows], return_index=True)
+            firsts = rows[begins]
+            first[places[firsts]] = times[firsts]
+            passed.append(firsts)
+            rows = np.setdiff1d(rows, firsts, assume_unique=True)
+        return np.sort(np.concatenate(passed)) if passed else np.zeros(0, np.int64)
+
+    @staticmethod
+    def _changes(changes: dict[bytes, bytes], store: Store | Snapshot, before: int, at: Any, within: int) -> pa.Table:
+        now = int(at[-1]) if len(at) else before
+        table = pa.table({"key": pa.array(changes, pa.binary()), "value": pa.array(changes.values(), pa.binary())})
+        if now == before:
+            return table
+        entries: dict[bytes, bytes | None] = dict([stream_time_change(now)])
+        (swept,) = store.multi_get([_SWEPT_KEY])
+        if _time(swept) + within < now:
+            entries[_SWEPT_KEY] = _bytes(now)
+            stored = store.scan(stop=min(STREAM_TIME_KEY, _SWEPT_KEY)) if swept is not None else []
+            entries |= {key: None for key, value in stored if key not in changes and _time(value) + within < now}
+        return with_entries(table, list(entries), list(entries.values()))
+
+
+def _bytes(time: int) -> bytes:
+    return int(time).to_bytes(8, "little", signed=True)
+
+
+def _time(value: bytes | None) -> int:
+    return -(1 << 62) if value is None else int.from_bytes(value, "little", signed=True)

@@ -1,0 +1,67 @@
+"""Event time of a task: its stream time, which only grows, and the rows that come after their time is over.
+
+The stream time at a row is the largest time of all rows of the task up to it, in the order of offsets, as in Kafka
+Streams. What is late depends on that order only, not on where batches were cut, so a batch that is done again has the
+same results. A task whose partition has no new records has no new stream time.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from roster.state.store import Snapshot, StateError, Store
+
+STREAM_TIME_KEY = b"\xffstream time"
+"""Key of the stream time in a store; behind all encoded keys, which begin with 0x00 or 0x01."""
+
+NEVER = -(1 << 62)
+"""Stream time before the first row."""
+
+Times = npt.NDArray[np.int64]
+
+
+def microseconds(duration: timedelta) -> int:
+    """Return a duration in microseconds."""
+    return duration // timedelta(microseconds=1)
+
+
+def times_of(table: pa.Table, column: str) -> tuple[Times, npt.NDArray[np.bool_]]:
+    """Return microseconds since the epoch of each row, and where there are any.
+
+    Raises StateError if the column is not there or holds no timestamps; those without a zone are UTC.
+    """
+    if column not in table.column_names:
+        raise StateError(f"window: no column {column!r} among {', '.join(table.column_names)}")
+    values: Any = table[column].combine_chunks()
+    if not pa.types.is_timestamp(values.type):
+        raise StateError(f"window: column {column!r} is {values.type}, no timestamp")
+    numbers = values.cast(pa.timestamp("us", values.type.tz), safe=False).cast(pa.int64())
+    has = numbers.is_valid().to_numpy(zero_copy_only=False)
+    return numbers.fill_null(NEVER).to_numpy(zero_copy_only=False), has
+
+
+def stream_time(store: Store | Snapshot) -> int:
+    """Return the stream time that the store knows, in microseconds."""
+    (value,) = store.multi_get([STREAM_TIME_KEY])
+    return NEVER if value is None else int.from_bytes(value, "little", signed=True)
+
+
+def running(times: Times, before: int) -> Times:
+    """Return the stream time at each row."""
+    return np.maximum(np.maximum.accumulate(times), before) if len(times) else times
+
+
+def stream_time_change(now: int) -> tuple[bytes, bytes]:
+    """Return the entry of the stream time."""
+    return STREAM_TIME_KEY, now.to_bytes(8, "little", signed=True)
+
+
+def with_entries(changes: pa.Table, keys: list[bytes], values: list[bytes | None]) -> pa.Table:
+    """Append entries to a table of changes."""
+    more = pa.table([pa.array(keys, pa.binary()), pa.array(values, pa.binary())], ["key", "value"])
+    return pa.concat_tables([changes.cast(more.schema), more])

@@ -1,0 +1,151 @@
+"""Aggregates of each key by windows of event time: tumbling ones, or hopping ones that overlap.
+
+A window is closed once the stream time has reached its end and the grace period: rows for it are late from then on, its
+result is final, and its state is removed. The state's key begins with the window's start, so that closed windows are a
+range of the store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from roster.state.aggregate import Aggregate, Layout, Update, aggregate
+from roster.state.event_time import (
+    Times,
+    microseconds,
+    running,
+    stream_time,
+    stream_time_change,
+    times_of,
+    with_entries,
+)
+from roster.state.keys import decode_keys, encode_keys
+from roster.state.store import Snapshot, StateError, Store
+
+START, END = "window_start", "window_end"
+"""Columns that results have before the keys."""
+_KIND = pa.timestamp("ms", "UTC")
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Windows of event time, aligned to the epoch.
+
+    Args:
+        column: timestamps; those without a zone are UTC.
+        size: length of a window, whole milliseconds.
+        every: time from the start of one window to the next; None: `size`, so that windows do not overlap.
+        grace: time after a window's end for which rows are taken.
+
+    Raises:
+        StateError: a duration is not positive, or `size` is no multiple of `every`.
+
+    """
+
+    column: str
+    size: timedelta
+    every: timedelta | None = None
+    grace: timedelta = timedelta()
+
+    def __post_init__(self) -> None:
+        hop = self.size if self.every is None else self.every
+        millisecond = timedelta(milliseconds=1)
+        for name, value, least in (("size", self.size, 1), ("every", hop, 1), ("grace", self.grace, 0)):
+            if not isinstance(value, timedelta) or value < least * millisecond or value % millisecond:
+                raise StateError(f"window: {name}={value!r} is no timedelta of {least} or more whole milliseconds")
+        if self.size % hop:
+            raise StateError(f"window: size {self.size} is no multiple of every {hop}")
+
+    @property
+    def hop(self) -> timedelta:
+        """Time from the start of one window to the next."""
+        return self.size if self.every is None else self.every
+
+
+@dataclass(frozen=True, slots=True)
+class WindowedAggregation:
+    """Aggregates by key and window: the operator of `aggregate(window=…)`. With `final` each window has one result."""
+
+    keys: tuple[str, ...]
+    aggregates: Mapping[str, Aggregate]
+    window: Window
+    final: bool
+
+    @property
+    def result_keys(self) -> tuple[str, ...]:
+        """Columns that tell results apart."""
+        return (START, *self.keys)
+
+    def __call__(self, table: pa.Table, store: Store | Snapshot) -> Update:
+        """Return results and changes of a batch's rows. Raises as `aggregate` does."""
+        if taken := sorted({START, END}.intersection([*table.column_names, *self.aggregates])):
+            raise StateError(f"window: results have a column {taken[0]!r} of their own")
+        before = stream_time(store)
+        times, has = times_of(table, self.window.column)
+        at = running(times, before)
+        now = int(at[-1]) if len(at) else before
+        placed, late = self._placed(table, times, has, at)
+        definition = f"window {self.window.size} {self.window.hop} of {self.window.column}"
+        update = aggregate(placed, store, self.result_keys, self.aggregates, definition)
+        results, changes = self._closed(placed.schema, update, store, now, definition)
+        if now != before:
+            key, value = stream_time_change(now)
+            changes = with_entries(changes, [key], [value])
+        return Update(self._with_ends(results), changes, late)
+
+    def _placed(self, table: pa.Table, times: Times, has: np.ndarray, at: Times) -> tuple[pa.Table, int]:
+        """Return a row for each open window of each row, and the number of rows without one."""
+        hop, size = microseconds(self.window.hop), microseconds(self.window.size)
+        newest = np.floor_divide(times, hop) * hop
+        parts = []
+        for back in range(size // hop):
+            start = newest - back * hop
+            rows = np.flatnonzero(has & (start + size + microseconds(self.window.grace) > at))
+            column = pa.array(start[rows] // 1000, pa.int64()).cast(_KIND)
+            parts.append((rows, table.take(pa.array(rows)).add_column(0, START, [column])))
+        # In the order of rows, so that sums of floats do not depend on the number of windows.
+        order = np.argsort(np.concatenate([rows for rows, _ in parts]), kind="stable")
+        placed = pa.concat_tables([part for _, part in parts]).take(pa.array(order))
+        return placed, len(times) - len(parts[0][0])
+
+    def _closed(
+        self, columns: pa.Schema, update: Update, store: Store | Snapshot, now: int, definition: str
+    ) -> tuple[pa.Table, pa.Table]:
+        """Return the results to emit, and the changes with closed windows removed."""
+        last = now - microseconds(self.window.size) - microseconds(self.window.grace)
+        bound = _bound(last // 1000 + 1)
+        changed = dict(zip(update.changes["key"].to_pylist(), update.changes["value"].to_pylist(), strict=True))
+        closed = dict(store.scan(stop=bound)) | {key: value for key, value in changed.items() if key < bound}
+        emitted = update.results
+        if self.final:
+            layout = Layout.of(columns, self.result_keys, self.aggregates, definition)
+            keys = sorted(closed)
+            kinds = [columns.field(name).type for name in self.result_keys]
+            decoded = pa.table(decode_keys(keys, kinds), list(self.result_keys))
+            emitted = layout.with_results(decoded, layout.decode([closed[key] for key in keys]))
+        changes = update.changes
+        if closed:
+            changes = changes.filter(pc.invert(pc.is_in(changes["key"], pa.array(list(closed), pa.binary()))))
+            stored = [
+                key for key, value in zip(closed, store.multi_get(list(closed)), strict=True) if value is not None
+            ]
+            changes = with_entries(changes, stored, [None] * len(stored))
+        return emitted, changes
+
+    def _with_ends(self, results: pa.Table) -> pa.Table:
+        size = microseconds(self.window.size) // 1000
+        ends = pc.add(results[START].cast(pa.int64()), size).cast(_KIND)
+        return results.add_column(1, END, ends)
+
+
+def _bound(start: int) -> bytes:
+    """Return the least key of windows that start there, in milliseconds, or later."""
+    least = max(start, -(1 << 62))
+    (key,) = encode_keys(pa.table({START: pa.array([least], pa.int64()).cast(_KIND)}), [START]).to_pylist()
+    return bytes(key)

@@ -1,0 +1,163 @@
+"""Windows and deduplication against computations row by row, wherever batches are cut."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from roster.state import Position, StateError
+from roster.state.aggregate import Aggregate
+from roster.state.deduplicate import Deduplication
+from roster.state.keys import decode_keys, encode_keys
+from roster.state.lmdb_store import LmdbStore
+from roster.state.windows import Window, WindowedAggregation
+from tests.examples_tried import examples
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+SECOND = timedelta(seconds=1)
+COLUMNS = pa.schema([("k", pa.string()), ("n", pa.int64()), ("t", pa.timestamp("us", "UTC"))])
+ROW = st.tuples(st.sampled_from(["a", "b", None]), st.integers(-9, 9), st.none() | st.integers(-5, 40))
+AGGREGATES = {"count": Aggregate.parse("count(*)"), "sum": Aggregate.parse("sum(n)")}
+
+
+def batches_of(rows: list[Any], cuts: list[int]) -> list[pa.Table]:
+    """The rows as tables, cut at these places."""
+    ends = sorted({0, len(rows), *(cut % (len(rows) + 1) for cut in cuts)})
+    return [
+        pa.Table.from_pylist(
+            [{"k": k, "n": n, "t": None if t is None else EPOCH + t * SECOND} for k, n, t in rows[start:end]],
+            schema=COLUMNS,
+        )
+        for start, end in pairwise(ends)
+    ]
+
+
+def outcome(path: Any, operator: Any, tables: list[pa.Table]) -> tuple[list[dict[str, Any]], int, int]:
+    """All results in their order, late rows, and the entries that are left in the store."""
+    results, late = [], 0
+    with LmdbStore(path) as store:
+        for number, table in enumerate(tables):
+            update = operator(table, store)
+            keys = update.changes["key"].to_pylist()
+            assert len(set(keys)) == len(keys), "one change for each key"
+            store.commit(keys, update.changes["value"].to_pylist(), Position(number))
+            results += update.results.to_pylist()
+            late += update.late
+        return results, late, len(store.scan())
+
+
+@given(
+    st.lists(ROW, max_size=25),
+    st.lists(st.integers(0, 99), max_size=4),
+    st.sampled_from([(4, None, 0), (4, None, 3), (6, 2, 0), (6, 3, 5)]),
+)
+@settings(max_examples=examples(40))
+def test_windows_equal_a_computation_row_by_row(
+    tmp_path_factory: Any, rows: list[Any], cuts: list[int], shape: Any
+) -> None:
+    size, every, grace = shape
+    hop = every or size
+    now, late = -(10**9), 0
+    windows: dict[tuple[int, Any], list[int]] = {}
+    for k, n, t in rows:
+        if t is None:
+            late += 1
+            continue
+        now = max(now, t)
+        starts = [t // hop * hop - back * hop for back in range(size // hop)]
+        for start in starts:
+            if start + size + grace > now:
+                windows.setdefault((start, k), []).append(n)
+        late += starts[0] + size + grace <= now
+    closed = {place for place in windows if place[0] + size + grace <= now}
+    window = Window("t", size * SECOND, None if every is None else every * SECOND, grace * SECOND)
+
+    def told(found: list[dict[str, Any]]) -> list[Any]:
+        for each in found:
+            assert each["window_end"] - each["window_start"] == size * SECOND
+        return [((each["window_start"] - EPOCH) // SECOND, each["k"], each["count"], each["sum"]) for each in found]
+
+    tables = batches_of(rows, cuts)
+    final, late_found, left = outcome(
+        tmp_path_factory.mktemp("final"), WindowedAggregation(("k",), AGGREGATES, window, final=True), tables
+    )
+    exact = {(*place, len(of), sum(of)) for place, of in windows.items()}
+    assert sorted(told(final), key=str) == sorted((each for each in exact if each[:2] in closed), key=str)
+    assert late_found == late
+    assert left == len(windows) - len(closed) + (now > -(10**9))
+    updates, _, left = outcome(
+        tmp_path_factory.mktemp("updates"), WindowedAggregation(("k",), AGGREGATES, window, final=False), tables
+    )
+    assert {each[:2]: each for each in told(updates)} == {each[:2]: each for each in exact}
+    assert left == len(windows) - len(closed) + (now > -(10**9))
+
+
+@given(st.lists(ROW, max_size=30), st.lists(st.integers(0, 99), max_size=4), st.integers(1, 20))
+@settings(max_examples=examples(40))
+def test_a_key_passes_once_within_a_time(tmp_path_factory: Any, rows: list[Any], cuts: list[int], within: int) -> None:
+    now, late, first, expected = -(10**9), 0, {}, []
+    for k, n, t in rows:
+        if t is None:
+            late += 1
+            continue
+        now = max(now, t)
+        if t + within < now:
+            late += 1
+        elif k not in first or first[k] + within < now:
+            first[k] = t
+            expected.append((k, n, t))
+    operator = Deduplication(("k",), "t", within * SECOND)
+    found, late_found, left = outcome(tmp_path_factory.mktemp("keys"), operator, batches_of(rows, cuts))
+    assert [(each["k"], each["n"], (each["t"] - EPOCH) // SECOND) for each in found] == expected
+    assert late_found == late
+    assert left <= len(first) + 2
+
+
+def test_keys_that_are_forgotten_leave_the_store(tmp_path: Any) -> None:
+    tables = batches_of([(f"k{t}", 0, t) for t in range(200)], list(range(0, 200, 5)))
+    _, _, left = outcome(tmp_path, Deduplication(("k",), "t", 10 * SECOND), tables)
+    assert left < 30
+
+
+@given(st.lists(st.tuples(st.none() | st.text(max_size=4), st.none() | st.integers(-(2**62), 2**62)), max_size=6))
+def test_keys_are_read_back(of: list[Any]) -> None:
+    kinds = [pa.string(), pa.timestamp("ms", "UTC")]
+    columns = {
+        "s": pa.array([s for s, _ in of], kinds[0]),
+        "t": pa.array([t for _, t in of], pa.int64()).cast(kinds[1]),
+    }
+    table = pa.table(columns)
+    assert pa.table(decode_keys(encode_keys(table, ["s", "t"]).to_pylist(), kinds), ["s", "t"]).equals(table)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Window("t", timedelta()), "size=.* is no timedelta of 1 or more whole milliseconds"),
+        (lambda: Window("t", 5), "size=5 is no timedelta"),
+        (lambda: Window("t", SECOND, 2 * SECOND), "size 0:00:01 is no multiple of every 0:00:02"),
+        (lambda: Window("t", SECOND, grace=-SECOND), "grace=.* is no timedelta of 0 or more"),
+        (lambda: Deduplication(("k",), "t", timedelta()), "within=.* is no positive timedelta"),
+        (lambda: run(Window("n", SECOND)), "window: column 'n' is int64, no timestamp"),
+        (lambda: run(Window("u", SECOND)), "window: no column 'u' among k, n, t"),
+        (
+            lambda: run(Window("t", SECOND), {"window_end": AGGREGATES["sum"]}),
+            "have a column 'window_end' of their own",
+        ),
+    ],
+)
+def test_what_makes_no_window_is_named(make: Any, message: str) -> None:
+    with pytest.raises(StateError, match=message):
+        make()
+
+
+def run(window: Window, aggregates: Any = None) -> None:
+    from roster.state.store import NoState
+
+    WindowedAggregation(("k",), aggregates or AGGREGATES, window, final=True)(COLUMNS.empty_table(), NoState())
