@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from confluent_kafka import Consumer, Producer
+from confluent_kafka import TopicPartition as Assigned
 
 from roster.client import Admin, OffsetAndMetadata
 from roster.model import TopicPartition
@@ -29,10 +30,11 @@ def bootstrap() -> Iterator[str]:
     with running_broker() as broker, Admin(broker.bootstrap) as admin:
         admin.create_topic("orders", 3)
         admin.create_topic("orders-with-country", 1)
+        admin.create_topic("totals-by-shop", 1)
         producer = Producer({"bootstrap.servers": broker.bootstrap})
-        for number, (shop, item, price) in enumerate(ORDERS):
+        for shop, item, price in ORDERS:
             order = json.dumps({"shop": shop, "item": item, "price": price})
-            producer.produce("orders", order, shop, partition=number % 3)
+            producer.produce("orders", order, shop, partition=2 * (shop == "Oslo"))
         producer.produce("orders", b"no order", partition=0)
         assert producer.flush(30) == 0
         yield broker.bootstrap
@@ -69,7 +71,7 @@ def spark_runs(tmp_path_factory: pytest.TempPathFactory, bootstrap: str) -> dict
     """The output of each Spark example, by name, one list of lines for each of its runs."""
     directory = tmp_path_factory.mktemp("spark-examples")
     runs: dict[str, list[list[str]]] = {}
-    for names in [[*TWICE, "clean_with_arrow", "enrich_to_kafka"], TWICE]:
+    for names in [[*TWICE, "clean_with_arrow", "enrich_to_kafka", "totals_by_shop"], TWICE]:
         command = [sys.executable, "-c", IN_ONE_PROCESS, str(EXAMPLES), bootstrap, *names]
         done = subprocess.run(command, cwd=directory, capture_output=True, text=True, timeout=800, check=False)
         assert done.returncode == 0, done.stderr[-3000:]
@@ -108,6 +110,18 @@ def test_orders_get_their_shops_country(spark_runs, bootstrap):
     expected = [(shop, item, price, countries[shop]) for shop, item, price in ORDERS]
     got = [(order["shop"], order["item"], order.get("price"), order["country"]) for order in found if "shop" in order]
     assert sorted(got, key=str) == sorted(expected, key=str)
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(1800)
+def test_totals_by_shop_follow_the_group(spark_runs, bootstrap):
+    assert "totals_by_shop" in spark_runs
+    reader = Consumer({"bootstrap.servers": bootstrap, "group.id": "check-totals", "auto.offset.reset": "earliest"})
+    reader.assign([Assigned("totals-by-shop", 0, 0)])
+    found = {record.key(): json.loads(record.value()) for record in reader.consume(2, timeout=60)}
+    reader.close()
+    totals = {b"Oslo": 30.0, b"Rome": 40.5}
+    assert found == {shop: {"shop": shop.decode(), "orders": 2, "revenue": of} for shop, of in totals.items()}
 
 
 @pytest.mark.process

@@ -273,7 +273,7 @@ class Pipeline:
                 all time. A partition's time is the largest seen in it; rows for a closed window are left out, and
                 `Progress.late` counts them.
             results: "updates" with each batch, or with a window "final": one result of each window, once it is closed.
-            store: the store's name; another one begins without state.
+            store: the store's name, part of that of its changelog.
 
         Raises:
             PipelineError: the pipeline is stateful already, or an argument is wrong. The run fails with it for columns
@@ -296,7 +296,7 @@ class Pipeline:
             within: how long a key is remembered, by the time of its partition: the largest of `column` seen in it. Rows
                 older than that are left out too, and `Progress.late` counts them.
             column: timestamps.
-            store: the store's name; another one begins without state.
+            store: the store's name, part of that of its changelog.
 
         """
         self._declare("deduplicate", deduplication(keys, within, column, store))

@@ -125,7 +125,7 @@ class Layout:
         if not fits or (rows[_FINGERPRINT] != self.fingerprint).any():
             raise StateError(
                 f"the store's values are not of the keys and aggregates {', '.join(self.aggregates)} as they are now: "
-                "others wrote them; use another store name or another group"
+                "others wrote them; use another group, which starts without state"
             )
         return rows
 

@@ -110,12 +110,14 @@ class LmdbSnapshot:
 class LmdbStore:
     """A store of one task; see `roster.state.Store` for what the methods promise.
 
-    discarded: why files that were there have been thrown away, None if they were not. Raises StoreInUseError if another
+    discarded: why files that were there have been thrown away, None if they were not. written_at: wall-clock seconds of
+    the last write when it was opened, 0 for a new one. Raises StoreInUseError if another
     process writes it, StoreMissingError and StoreDamagedError if it cannot be read.
     """
 
     def __init__(self, path: str | Path, *, read_only: bool = False, map_size: int = MAP_SIZE) -> None:
         self.discarded: str | None = None
+        self.written_at = 0.0
         self._read_only = read_only
         self._map_size = map_size
         self._files = StoreFiles(Path(path))
@@ -151,6 +153,8 @@ class LmdbStore:
 
     def _open(self) -> None:
         data = self._files.data
+        with contextlib.suppress(FileNotFoundError):
+            self.written_at = (data / "data.mdb").stat().st_mtime
         if not self._read_only:
             self._files.mark(clean=False)
             data.mkdir(exist_ok=True)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
 import pyarrow as pa
 
+from roster._clock import wall_ms
 from roster.model import TopicPartition
 from roster.state.changelog import restore
 from roster.state.pending import Pending
@@ -44,6 +45,8 @@ class Operator(Protocol):
 _PATIENCE = 1.0
 """Seconds to wait for a store that another process has, which a cancelled task gives back at once."""
 _MOST_COPIES = 8
+_LONGEST_BEHIND = 43_200.0
+"""Seconds after which a store that is behind is not brought up: compaction drops tombstones after a day by default."""
 _PLAIN = re.compile(r"[A-Za-z0-9._-]{1,200}")
 
 
@@ -132,7 +135,8 @@ def bring_up(store: LmdbStore, turn: Turn, fetch: Fetch) -> tuple[int, int]:
     if store.settle(turn.token, Position(turn.end, turn.inputs)):
         return 0, 0
     position = store.position()
-    if not turn.begin <= position.changelog <= turn.end:
+    is_old = position.changelog < turn.end and 0 < store.written_at < wall_ms() / 1000 - _LONGEST_BEHIND
+    if is_old or not turn.begin <= position.changelog <= turn.end:
         # A log that begins later has lost records that the store does not have; one that ends earlier is another one.
         store.clear()
         position = Position(turn.begin)
