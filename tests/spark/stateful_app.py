@@ -29,7 +29,7 @@ from roster.spark.member_protocol import group_member
 from roster.spark.options import Options
 from roster.spark.reader import ReaderConfig
 from roster.spark.sinks.base import Source
-from roster.spark.state.runner import tokens_of
+from roster.spark.state.runner import definition_of, tokens_of
 from roster.spark.state.sink import StateSink
 from roster.spark.state.task import StatefulTask, Work
 from roster.spark.state.turn import Place
@@ -116,7 +116,7 @@ def main() -> None:
     config = ReaderConfig(bootstrap=bootstrap, group=group, compiled=compiled())
     aggregation = Aggregation(("k",), {name: Aggregate.parse(text) for name, text in AGGREGATES.items()})
     place = Place(state_dir, sink.changelog.topic, sink.changelog.topic_id)
-    work = Work(aggregation, place, out, COLUMNS)
+    work = Work(aggregation, place, out, definition_of(aggregation, COLUMNS), COLUMNS)
     member = group_member(options)
     loop = DriverLoop(member, InProcess(config, work, sink, float(open_seconds)), sink, options)
     signal.signal(signal.SIGTERM, lambda *_: loop.stop())

@@ -34,6 +34,7 @@ COMMANDS = {
         "transactions",
         "List, describe and abort transactions, hanging ones too.",
     ),
+    "state": ("roster.cli.state", "state", "Look into the stores of stateful pipelines."),
     "plan": (
         "roster.cli.plan.command",
         "plan",

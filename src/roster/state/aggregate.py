@@ -224,6 +224,14 @@ class Aggregation:
         """Columns that tell results apart."""
         return self.keys
 
+    def key_columns(self, columns: pa.Schema) -> pa.Schema:
+        """Return the columns of the state's keys."""
+        return pa.schema([columns.field(name) for name in self.keys])
+
+    def layout(self, columns: pa.Schema) -> Layout | None:
+        """Return the layout of the state's values."""
+        return Layout.of(columns, self.keys, self.aggregates)
+
     def __call__(self, table: pa.Table, store: Store | Snapshot) -> Update:
         """Return the results and changes of a batch's rows."""
         return aggregate(table, store, self.keys, self.aggregates)

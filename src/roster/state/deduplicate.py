@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from roster.state.aggregate import Update
+from roster.state.aggregate import Layout, Update
 from roster.state.event_time import (
     STREAM_TIME_KEY,
     microseconds,
@@ -49,6 +49,14 @@ class Deduplication:
     def result_keys(self) -> tuple[str, ...]:
         """Columns that become the key of the records."""
         return self.keys
+
+    def key_columns(self, columns: pa.Schema) -> pa.Schema:
+        """Return the columns of the state's keys."""
+        return pa.schema([columns.field(name) for name in self.keys])
+
+    def layout(self, columns: pa.Schema) -> Layout | None:
+        """Return None: a value is the time at which the key came first."""
+        return None
 
     def __call__(self, table: pa.Table, store: Store | Snapshot) -> Update:
         """Return the rows that pass, in their order, and the keys to remember."""

@@ -134,6 +134,11 @@ class LmdbStore:
             self._files.close()
             raise
 
+    @property
+    def path(self) -> Path:
+        """The store's directory."""
+        return self._files.path
+
     def _open_sound(self) -> None:
         """Open the files; what is written is made anew if it cannot be trusted."""
         if not self._read_only and (reason := self._files.distrust()):
@@ -265,6 +270,12 @@ class LmdbStore:
         with self._writing() as transaction:
             transaction.drop(self._values, delete=False)
             transaction.drop(self._meta, delete=False)
+
+    def count(self) -> int:
+        """Return the number of entries."""
+        with self._files.access(), self._environment.begin() as transaction:
+            has_empty_key = transaction.get(_EMPTY_KEY, db=self._meta) is not None
+            return int(transaction.stat(self._values)["entries"]) + has_empty_key
 
     def wasted(self) -> float:
         """Return the size of the file as a multiple of what is live in it."""

@@ -82,6 +82,18 @@ class WindowedAggregation:
         """Columns that tell results apart."""
         return (START, *self.keys)
 
+    @property
+    def _definition(self) -> str:
+        return f"window {self.window.size} {self.window.hop} of {self.window.column}"
+
+    def key_columns(self, columns: pa.Schema) -> pa.Schema:
+        """Return the columns of the state's keys."""
+        return pa.schema([pa.field(START, _KIND), *(columns.field(name) for name in self.keys)])
+
+    def layout(self, columns: pa.Schema) -> Layout | None:
+        """Return the layout of the state's values."""
+        return Layout.of(columns, self.result_keys, self.aggregates, self._definition)
+
     def __call__(self, table: pa.Table, store: Store | Snapshot) -> Update:
         """Return results and changes of a batch's rows. Raises as `aggregate` does."""
         if taken := sorted({START, END}.intersection([*table.column_names, *self.aggregates])):
@@ -91,9 +103,8 @@ class WindowedAggregation:
         at = running(times, before)
         now = int(at[-1]) if len(at) else before
         placed, late = self._placed(table, times, has, at)
-        definition = f"window {self.window.size} {self.window.hop} of {self.window.column}"
-        update = aggregate(placed, store, self.result_keys, self.aggregates, definition)
-        results, changes = self._closed(placed.schema, update, store, now, definition)
+        update = aggregate(placed, store, self.result_keys, self.aggregates, self._definition)
+        results, changes = self._closed(placed.schema, update, store, now)
         if now != before:
             key, value = stream_time_change(now)
             changes = with_entries(changes, [key], [value])
@@ -115,7 +126,7 @@ class WindowedAggregation:
         return placed, len(times) - len(parts[0][0])
 
     def _closed(
-        self, columns: pa.Schema, update: Update, store: Store | Snapshot, now: int, definition: str
+        self, columns: pa.Schema, update: Update, store: Store | Snapshot, now: int
     ) -> tuple[pa.Table, pa.Table]:
         """Return the results to emit, and the changes with closed windows removed."""
         last = now - microseconds(self.window.size) - microseconds(self.window.grace)
@@ -124,7 +135,7 @@ class WindowedAggregation:
         closed = dict(store.scan(stop=bound)) | {key: value for key, value in changed.items() if key < bound}
         emitted = update.results
         if self.final:
-            layout = Layout.of(columns, self.result_keys, self.aggregates, definition)
+            layout = Layout.of(columns, self.result_keys, self.aggregates, self._definition)
             keys = sorted(closed)
             kinds = [columns.field(name).type for name in self.result_keys]
             decoded = pa.table(decode_keys(keys, kinds), list(self.result_keys))

@@ -24,6 +24,7 @@ from roster.spark.state.declare import Stateful
 from roster.spark.state.sink import StateSink
 from roster.spark.state.task import ROWS, StatefulTask, Work
 from roster.spark.state.turn import Operator, Place, Report, Turn
+from roster.state.definition import Definition
 from roster.state.store import NoState, StateError
 
 Reports = dict[int, tuple[Report, ...]]
@@ -58,7 +59,7 @@ class StatefulRunner(SparkRunner):
         columns = arrow_schema(config.schema if schema is None else schema)
         changelog = sink.changelog
         place = Place(directory, changelog.topic, changelog.topic_id)
-        self._work = Work(stateful.operator, place, sink.output, columns)
+        self._work = Work(stateful.operator, place, sink.output, definition_of(stateful.operator, columns), columns)
         self._turns_of = sink.turns
         self._turns: Mapping[int, Turn] = {}
         self._reports: Accumulator[Reports] = self._context.accumulator({}, _ByAttempt())
@@ -87,6 +88,11 @@ class StatefulRunner(SparkRunner):
 def tokens_of(reports: Reports) -> dict[int, str]:
     """Return the token of each task that one attempt reports: of two it is not known whose records were written."""
     return {task: attempts[0].token for task, attempts in reports.items() if len(attempts) == 1}
+
+
+def definition_of(operator: Operator, columns: pa.Schema) -> bytes:
+    """Return what tools need to read the operator's state, for rows of these columns."""
+    return Definition(operator.key_columns(columns), operator.layout(columns)).encode()
 
 
 def check_operator(operator: Operator, columns: pa.Schema) -> None:

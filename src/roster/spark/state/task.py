@@ -16,6 +16,7 @@ from roster.spark.reader import ReaderConfig, ReadTask, read_splits
 from roster.spark.state.results import as_records
 from roster.spark.state.turn import Operator, Place, Report, Turn, take_turn
 from roster.spark.write.task import conformed
+from roster.state.definition import write_definition
 from roster.state.store import NoState
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ class Work:
     operator: Operator
     place: Place
     output: str
+    definition: bytes
     columns: pa.Schema
 
 
@@ -88,6 +90,7 @@ class StatefulTask:
         read = (conformed(batch, work.columns) for batch in self._reading.read([number]))
         rows = pa.Table.from_batches(read, schema=work.columns)
         with work.place.open(str(TaskId(_SUBTOPOLOGY, split.partition))) as store:
+            write_definition(store.path, work.definition)
             update, report = take_turn(store, turn, work.operator, rows, {split.topic: split.end}, self._fetch)
         if self._reports is not None:
             self._reports.add({split.partition: (report,)})

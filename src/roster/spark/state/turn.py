@@ -22,7 +22,7 @@ from roster.state.pending import Pending
 from roster.state.store import Position, Snapshot, Store, StoreInUseError
 
 if TYPE_CHECKING:
-    from roster.state.aggregate import Update
+    from roster.state.aggregate import Layout, Update
     from roster.state.lmdb_store import LmdbStore
 
 log = logging.getLogger(__name__)
@@ -37,6 +37,12 @@ class Operator(Protocol):
     @property
     def result_keys(self) -> tuple[str, ...]:
         """Columns of the results that become the key of their records."""
+
+    def key_columns(self, columns: pa.Schema, /) -> pa.Schema:
+        """Return the columns of the state's keys, for rows of these columns."""
+
+    def layout(self, columns: pa.Schema, /) -> Layout | None:
+        """Return the layout of the state's values; None: the time at which a key came first."""
 
     def __call__(self, table: pa.Table, store: Store | Snapshot, /) -> Update:
         """Compute results and changes of a batch's rows from the state as it was before; write nothing."""

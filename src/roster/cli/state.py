@@ -1,0 +1,119 @@
+"""`roster state`: the stores of stateful pipelines on this machine."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from roster.cli.errors import Failure, UserError
+from roster.cli.options import json_option
+from roster.cli.output import print_json, print_table
+from roster.state import StateError
+from roster.state.definition import Entries
+from roster.state.lmdb_store import LmdbStore
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+DIRECTORY = click.Path(exists=True, file_okay=False, path_type=Path)
+
+
+@click.group()
+def state() -> None:
+    """Look into the stores of stateful pipelines that lie on this machine.
+
+    A store is a copy of its changelog up to an offset: what a pipeline committed last may not be in it yet.
+    """
+
+
+@state.command(short_help="List stores with their positions and sizes.")
+@click.argument("directory", type=DIRECTORY)
+@json_option
+def describe(directory: Path, as_json: bool) -> None:
+    """List the stores below DIRECTORY, which is a pipeline's state_dir or a part of it."""
+    found = [_described(path.parent) for path in sorted(directory.rglob("store.json"))]
+    if as_json:
+        print_json(found)
+        return
+    columns = ("changelog", "task", "offset", "input offsets", "entries", "bytes", "written", "store")
+    rows = [
+        (
+            each["changelog"],
+            each["task"],
+            each["offset"],
+            ", ".join(f"{topic} {offset}" for topic, offset in each["inputs"].items()),
+            each["entries"],
+            each["bytes"],
+            each["written"],
+            each["store"],
+        )
+        for each in found
+    ]
+    print_table(columns, rows, "no stores", shorten=("changelog", "store"))
+
+
+def _described(path: Path) -> dict[str, Any]:
+    with _store(path) as store:
+        position, size = store.position(), (path / "data" / "data.mdb").stat().st_size
+        written = datetime.fromtimestamp(store.written_at, UTC).isoformat(timespec="seconds")
+        return {
+            "changelog": path.parent.parent.name,
+            "task": path.name,
+            "offset": position.changelog,
+            "inputs": dict(position.inputs),
+            "entries": store.count(),
+            "bytes": size,
+            "written": written,
+            "store": str(path),
+        }
+
+
+@state.command(short_help="Print entries of a store as JSON lines.")
+@click.argument("store", type=DIRECTORY)
+@click.option("--limit", type=click.IntRange(min=1), help="At most so many entries.")
+def scan(store: Path, limit: int | None) -> None:
+    """Print the entries of one STORE, in the order of their keys, one JSON object a line."""
+    with _store(store) as opened:
+        _print(Entries.of(store), opened.scan(limit=limit))
+
+
+@state.command(short_help="Print the entry of a key.")
+@click.argument("store", type=DIRECTORY)
+@click.argument("key", nargs=-1, required=True)
+def get(store: Path, key: tuple[str, ...]) -> None:
+    """Print the entry of a KEY in one STORE as JSON: the value of each key column, in their order."""
+    with _store(store) as opened:
+        entries = Entries.of(store)
+        try:
+            wanted = entries.key_of(key)
+        except (StateError, ValueError) as error:
+            raise UserError(f"KEY: {error}") from None
+        (value,) = opened.multi_get([wanted])
+        if value is None:
+            raise Failure(f"{store}: no entry of {' '.join(key)}")
+        _print(entries, [(wanted, value)])
+
+
+@contextlib.contextmanager
+def _store(path: Path) -> Iterator[LmdbStore]:
+    """Open a store for reading, beside a pipeline that writes it."""
+    try:
+        store = LmdbStore(path, read_only=True)
+        with store:
+            yield store
+    except StateError as error:
+        raise Failure(str(error)) from None
+
+
+def _print(entries: Entries, found: list[tuple[bytes, bytes]]) -> None:
+    for row in entries.rows(found):
+        click.echo(json.dumps(row, default=_plain, ensure_ascii=False))
+
+
+def _plain(value: Any) -> str:
+    return value.decode(errors="backslashreplace") if isinstance(value, bytes) else str(value.isoformat())

@@ -1,0 +1,94 @@
+"""What the entries of a store mean, as JSON beside it: for tools that have the store but not the pipeline."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from roster._files import write_atomically
+from roster.state.aggregate import Layout
+from roster.state.event_time import STREAM_TIME_KEY
+from roster.state.keys import decode_keys, encode_keys
+from roster.state.store import StateError
+
+FILE = "definition.json"
+
+
+@dataclass(frozen=True)
+class Definition:
+    """Columns of the keys, and of the values: None for the time at which a key came first."""
+
+    keys: pa.Schema
+    layout: Layout | None
+
+    def encode(self) -> bytes:
+        """Return it as JSON."""
+        document: dict[str, Any] = {"keys": base64.b64encode(self.keys.serialize().to_pybytes()).decode()}
+        if self.layout is not None:
+            document["aggregates"] = list(self.layout.aggregates)
+            document["row"] = self.layout.row.descr
+        return json.dumps(document).encode()
+
+
+def write_definition(directory: Path, data: bytes) -> None:
+    """Write what `Definition.encode` returned into a store's directory, unless it is there; for the store's writer."""
+    path = directory / FILE
+    if not path.exists() or path.read_bytes() != data:
+        write_atomically(path, data)
+
+
+class Entries:
+    """Reads keys and values by the JSON of a `Definition`; without one they are hexadecimal."""
+
+    def __init__(self, document: dict[str, Any] | None) -> None:
+        self._keys: pa.Schema | None = None
+        self._row: np.dtype[Any] | None = None
+        self._names: list[str] = []
+        if document is not None:
+            self._keys = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(document["keys"])))
+            self._names = document.get("aggregates", [])
+            self._row = np.dtype([(name, kind) for name, kind in document["row"]]) if "row" in document else None
+
+    @classmethod
+    def of(cls, store: Path) -> Entries:
+        """Return what the directory of a store says of its entries."""
+        path = store / FILE
+        try:
+            return cls(json.loads(path.read_bytes()) if path.exists() else None)
+        except (ValueError, KeyError, TypeError, pa.ArrowInvalid) as error:
+            raise StateError(f"{path}: damaged ({error}); remove it to see entries as hexadecimal") from error
+
+    def key_of(self, texts: Sequence[str]) -> bytes:
+        """Return a key's bytes from the texts of its columns. Raises StateError if they do not fit."""
+        if self._keys is None:
+            return bytes.fromhex(texts[0])
+        if len(texts) != len(self._keys):
+            raise StateError(f"a key has {len(self._keys)} columns: {', '.join(self._keys.names)}")
+        try:
+            columns = [pa.array([text]).cast(field.type) for text, field in zip(texts, self._keys, strict=True)]
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+            raise StateError(f"the key does not fit its columns {self._keys.names}: {error}") from error
+        (key,) = encode_keys(pa.table(columns, self._keys.names), self._keys.names).to_pylist()
+        return bytes(key)
+
+    def rows(self, entries: Sequence[tuple[bytes, bytes]]) -> list[dict[str, Any]]:
+        """Return entries as rows of their columns; what a store notes for itself is left out."""
+        plain = [entry for entry in entries if entry[0] < STREAM_TIME_KEY[:1]]
+        if self._keys is None:
+            return [{"key": key.hex(), "value": value.hex()} for key, value in plain]
+        keys = pa.table(decode_keys([key for key, _ in plain], self._keys.types), self._keys.names).to_pylist()
+        return [row | self._value(value) for row, (_, value) in zip(keys, plain, strict=True)]
+
+    def _value(self, value: bytes) -> dict[str, Any]:
+        if self._row is None:
+            moment = pa.scalar(int.from_bytes(value, "little", signed=True), pa.int64()).cast(pa.timestamp("us", "UTC"))
+            return {"first": moment.as_py()}
+        row = np.frombuffer(value, self._row)[0]
+        return {name: row[name].item() if row[f"has {name}"] else None for name in self._names}

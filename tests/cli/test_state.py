@@ -1,0 +1,111 @@
+"""`roster state` on stores as a pipeline's tasks leave them."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+
+import pyarrow as pa
+import pytest
+
+from roster.cli.root import run
+from roster.spark.state.runner import definition_of
+from roster.state import Position
+from roster.state.aggregate import Aggregate, Aggregation
+from roster.state.deduplicate import Deduplication
+from roster.state.definition import write_definition
+from roster.state.lmdb_store import LmdbStore
+from roster.state.windows import Window, WindowedAggregation
+
+ROWS = pa.table(
+    {
+        "tail": ["N1", "N2", "N1", None],
+        "day": pa.array([3, 3, 4, 3], pa.int16()),
+        "delay": pa.array([5, None, 7, 1]),
+        "at": pa.array([0, 1, 2, 3_600_000_000], pa.timestamp("us", "UTC")),
+    }
+)
+AGGREGATES = {"n": Aggregate.parse("count(*)"), "worst": Aggregate.parse("max(delay)")}
+
+
+@pytest.fixture
+def roster(capsys):
+    def command(*arguments):
+        code = run(["state", *map(str, arguments)])
+        told = capsys.readouterr()
+        return code, told.out, told.err
+
+    return command
+
+
+def fill(path, operator):
+    with LmdbStore(path) as store:
+        write_definition(store.path, definition_of(operator, ROWS.schema))
+        update = operator(ROWS, store)
+        changes = (update.changes[name].to_pylist() for name in ("key", "value"))
+        store.commit(*changes, Position(9, {"flights": 4}))
+    return path
+
+
+def test_stores_are_listed_and_read(tmp_path, roster):
+    place = fill(tmp_path / "g-totals-changelog" / "id" / "0_3", Aggregation(("tail", "day"), AGGREGATES))
+    code, out, _ = roster("describe", tmp_path, "--json")
+    (found,) = json.loads(out)
+    assert code == 0
+    assert found.pop("bytes") > 0
+    assert found.pop("written")
+    assert found == {
+        "changelog": "g-totals-changelog",
+        "task": "0_3",
+        "offset": 9,
+        "inputs": {"flights": 4},
+        "entries": 4,
+        "store": str(place),
+    }
+    assert "g-totals-changelog  0_3" in roster("describe", tmp_path)[1]
+    rows = [json.loads(line) for line in roster("scan", place)[1].splitlines()]
+    assert rows == [
+        {"tail": None, "day": 3, "n": 1, "worst": 1},
+        {"tail": "N1", "day": 3, "n": 1, "worst": 5},
+        {"tail": "N1", "day": 4, "n": 1, "worst": 7},
+        {"tail": "N2", "day": 3, "n": 1, "worst": None},
+    ]
+    assert len(roster("scan", place, "--limit", 2)[1].splitlines()) == 2
+    assert json.loads(roster("get", place, "N1", "4")[1]) == rows[2]
+
+
+def test_windows_and_first_times_are_read(tmp_path, roster):
+    window = Window("at", timedelta(minutes=1))
+    place = fill(tmp_path / "w" / "id" / "0_0", WindowedAggregation(("tail",), AGGREGATES, window, final=True))
+    assert [json.loads(line) for line in roster("scan", place)[1].splitlines()] == [
+        {"window_start": "1970-01-01T01:00:00+00:00", "tail": None, "n": 1, "worst": 1}
+    ]
+    place = fill(tmp_path / "d" / "id" / "0_0", Deduplication(("day",), "at", timedelta(hours=2)))
+    assert json.loads(roster("get", place, "4")[1]) == {"day": 4, "first": "1970-01-01T00:00:00.000002+00:00"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (("get", "STORE", "N9", "4"), 1, "no entry of N9 4"),
+        (("get", "STORE", "N9"), 2, "KEY: a key has 2 columns: tail, day"),
+        (("get", "STORE", "N9", "soon"), 2, "KEY: the key does not fit its columns"),
+        (("scan", "PLACE"), 1, "there is none"),
+        (("scan", "nowhere"), 2, "Directory 'nowhere' does not exist"),
+    ],
+)
+def test_what_cannot_be_read_is_one_line(tmp_path, roster, arguments, code, message):
+    place = fill(tmp_path / "c" / "id" / "0_3", Aggregation(("tail", "day"), AGGREGATES))
+    known = {"STORE": place, "PLACE": tmp_path}
+    found, _, err = roster(*(known.get(each, each) for each in arguments))
+    assert (found, err.count("\n")) == (code, 1)
+    assert message in err
+
+
+def test_a_store_without_a_definition_is_hexadecimal(tmp_path, roster):
+    with LmdbStore(tmp_path / "0_0") as store:
+        store.commit([b"\x01k"], [b"v"], Position(1))
+    assert json.loads(roster("scan", tmp_path / "0_0")[1]) == {"key": "016b", "value": "76"}
+    assert json.loads(roster("get", tmp_path / "0_0", "016b")[1]) == {"key": "016b", "value": "76"}
+    assert roster("get", tmp_path / "0_0", "x")[0] == 2
+    assert roster("describe", tmp_path / "0_0" / "data")[1] == "no stores\n"
