@@ -79,5 +79,8 @@ def test_gaps_are_worked_out_from_the_logs(cluster):
 
 
 def test_options_that_are_none():
+    options = TaskOptions(subtopologies=[Subtopology(0, ["orders"])])
+    with pytest.raises(OptionError, match="reads the topics of its sub-topologies"):
+        TaskMember("localhost:1", "g", options, gaps=dict).subscribe(["other"])
     with pytest.raises(OptionError, match="must be TaskOptions, not dict"):
         TaskMember("localhost:1", "g", {}, gaps=dict)  # type: ignore[arg-type]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypedDict, Unpack
 from uuid import UUID, uuid4
@@ -89,6 +90,10 @@ class TaskMember(GroupMember):
         """Work out the gaps of the stores on this host, then join, as `GroupMember.start`."""
         self._assignor.report(self._gaps())
         super().start(timeout)
+
+    def subscribe(self, topics: Sequence[str] | re.Pattern[str]) -> None:
+        """Refuse: the topics are those of the sub-topologies. Raises OptionError."""
+        raise OptionError("topics", "a TaskMember reads the topics of its sub-topologies: start one with others")
 
     def tasks(self) -> HeldTasks:
         """Return the tasks of this member now, of the same moment as `ownership`."""
