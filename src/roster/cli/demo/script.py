@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from roster.cli.demo.processes import Child
     from roster.cli.demo.view import View
 
-STREAM_S = 45.0
+STREAM_S = 30.0
 LOADER_WAITS_AT, BROKER_DIES_AT = 0.25, 0.65
-SHARED_S = 15.0
+SHARED_S = 8.0
 """Three share for at least so long before one of them is killed."""
 BROKER_AWAY_S = 2.0
 _TICK_S = 0.1
@@ -85,21 +85,24 @@ class Script:
         self._happened(f"topic {environment.workload.topic} with {environment.partitions} partitions")
 
     def _two_share(self) -> oracle.Groups:
-        self._start("A")
-        self._start("B")
+        for name in "ABC":
+            self._start(name)
         expected = self.environment.workload.expected()
         self.state.total = oracle.total_of(expected)
         if not self.state.total:
             raise Failure(f"--input: {self.environment.workload.path} holds no records")
-        self._wait("A and B share the partitions", lambda: self.state.shared_by({"A", "B"}))
+        # Records are there once partitions are assigned: what is counted first does not wait for the loader's start.
+        self._wait(
+            "A and B have warmed up", lambda: all(self.state.applications[name].status != "starting" for name in "AB")
+        )
         rate = self.rate or max(1.0, self.state.total / STREAM_S)
         self.environment.start_loader(rate)
         self._happened(f"{self.state.total:,} records of {self.environment.workload.path.name} at {rate:,.0f} a second")
+        self._wait("A and B share the partitions", lambda: self.state.shared_by({"A", "B"}))
         return expected
 
     def _third_joins(self) -> None:
-        """Start C beside the stream, and let it in once there is work going on to share."""
-        self._start("C")
+        """Let C in, which has warmed up meanwhile, once there is work going on to share."""
         state, loader = self.state, self.environment.children["loader"]
         paused = False
 
