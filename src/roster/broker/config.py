@@ -21,6 +21,12 @@ class LogConfig:
 
     segment_bytes: int = 256 * 1024 * 1024
     """A segment that reached this size is sealed and the next one begun."""
+    segment_ms: int = 7 * 86_400_000
+    """A segment is sealed by a batch that is so much newer than its first one (Kafka's `segment.ms`)."""
+    retention_ms: int = -1
+    """Segments whose newest record is older than this are deleted (Kafka's `retention.ms`); -1 keeps them."""
+    retention_bytes: int = -1
+    """The oldest segments are deleted while a partition keeps so many bytes (`retention.bytes`); -1 keeps them."""
     index_interval_bytes: int = 16 * 1024
     """One sparse index entry per this many bytes; also what a lookup may have to read."""
     max_message_bytes: int = 1_048_588
@@ -69,6 +75,10 @@ class BrokerConfig:
     max_connections_per_ip: int = UNLIMITED
     """Kafka's `max.connections.per.ip`."""
     sync_threads: int = 4
+    retention_check_interval_ms: int = 300_000
+    """How often logs are looked at for what is too old or too much."""
+    fetch_session_slots: int = 1_000
+    """Fetch sessions (KIP-227) kept at most; 0 for none (Kafka's `max.incremental.fetch.session.cache.slots`)."""
     log: LogConfig = field(default_factory=LogConfig)
     coordinator: CoordinatorConfig = field(default_factory=CoordinatorConfig)
     """The group coordinator's settings; `partitions` counts only until `__consumer_offsets` exists."""

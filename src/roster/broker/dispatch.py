@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from roster.broker.handlers import fetch, list_offsets, metadata, produce, security_admin, topic_admin, transactions
+from roster.broker.handlers import (
+    delete_records,
+    fetch,
+    list_offsets,
+    metadata,
+    produce,
+    security_admin,
+    topic_admin,
+    transactions,
+)
 from roster.wire import ApiKey, ErrorCode
 from roster.wire.messages import ConsumerGroupDescribeResponse
 
@@ -79,6 +88,7 @@ HANDLERS: dict[int, Handler] = {
     ApiKey.API_VERSIONS: metadata.api_versions,
     ApiKey.CREATE_TOPICS: topic_admin.create_topics,
     ApiKey.DELETE_TOPICS: topic_admin.delete_topics,
+    ApiKey.DELETE_RECORDS: delete_records.delete_records,
     ApiKey.INIT_PRODUCER_ID: transactions.init_producer_id,
     ApiKey.OFFSET_FOR_LEADER_EPOCH: list_offsets.offset_for_leader_epoch,
     ApiKey.ADD_PARTITIONS_TO_TXN: transactions.add_partitions,

@@ -24,6 +24,7 @@ from roster.broker.log.files import DirectoryLock
 from roster.broker.log.flusher import Flusher
 from roster.broker.log.open_files import OPEN_FILES
 from roster.broker.log.partition_log import PartitionLog
+from roster.broker.log.retention import Retention
 from roster.broker.meta import MetaFile
 from roster.broker.security.session import Security
 from roster.broker.security.tls import server_context
@@ -118,6 +119,9 @@ class Broker:
             group_coordinator,
             transactions,
             security,
+            Retention(
+                flusher, lambda: [log for topic in topics for log in topic.logs], config.retention_check_interval_ms
+            ),
             host=config.advertised_host or _reachable(config.host),
             port=config.advertised_port or listener.port,
             hooks=self._hooks,
@@ -128,6 +132,7 @@ class Broker:
         listener.start(self._services.refusals)
         self._verifier = Verifier(topics)
         self._verifier.start()
+        self._services.retention.start()
         logger.debug("serving %s, data in %s", self.bootstrap, config.data_dir)
 
     def _fail(self, error: BaseException) -> None:
@@ -184,6 +189,7 @@ class Broker:
             await self._verifier.stop()
         if self._compactor is not None:
             await self._compactor.stop()
+        await services.retention.stop()
         await self._flush(services)
         await services.flusher.close()
         if not services.flusher.failed:
@@ -205,7 +211,7 @@ class Broker:
         services.refusals.flush()
         await services.transaction_coordinator.stop()
         await services.group_coordinator.stop()
-        for part in (self._verifier, self._compactor, services.flusher):
+        for part in (self._verifier, self._compactor, services.retention, services.flusher):
             if part is not None:  # threads that use the files cannot be stopped half-way
                 await (part.close() if isinstance(part, Flusher) else part.stop())
         self._lock.release()

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from roster.broker.config import BrokerConfig
     from roster.broker.coordinator_shell import CoordinatorShell
     from roster.broker.log.flusher import Flusher
+    from roster.broker.log.retention import Retention
     from roster.broker.meta import MetaFile
     from roster.broker.security.session import Security
     from roster.broker.topics import TopicCatalogue
@@ -29,6 +30,7 @@ class Services:
     group_coordinator: CoordinatorShell
     transaction_coordinator: TransactionShell
     security: Security
+    retention: Retention
     host: str = ""
     """Host and port in Metadata and FindCoordinator responses."""
     port: int = 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,8 @@ if TYPE_CHECKING:
 
     from roster.broker.config import LogConfig
 
+INT32 = (1 << 31) - 1
+INT64 = (1 << 63) - 1
 TYPE_STRING = 2
 TYPE_INT = 3
 TYPE_LONG = 5
@@ -31,7 +34,9 @@ class _Setting:
     default: str
     type: int
     allowed: tuple[str, ...] = ()
-    low: int = 0
+    low: int | None = 0
+    """None: any number."""
+    high: int = INT32
 
 
 TOPIC_SETTINGS: Mapping[str, _Setting] = {
@@ -40,19 +45,25 @@ TOPIC_SETTINGS: Mapping[str, _Setting] = {
     "max.message.bytes": _Setting("1048588", TYPE_INT, low=0),
     "message.timestamp.type": _Setting("CreateTime", TYPE_STRING, ("CreateTime",)),
     "min.insync.replicas": _Setting("1", TYPE_INT, ("1",)),
-    "retention.bytes": _Setting("-1", TYPE_LONG, ("-1",)),
-    "retention.ms": _Setting("-1", TYPE_LONG, ("-1",)),
+    "retention.bytes": _Setting("-1", TYPE_LONG, low=None, high=INT64),
+    "retention.ms": _Setting("-1", TYPE_LONG, low=-1, high=INT64),
     "segment.bytes": _Setting("268435456", TYPE_INT, low=14),
+    "segment.ms": _Setting("604800000", TYPE_LONG, low=1, high=INT64),
 }
-"""Settings of a topic. Records are kept for ever and as they were sent, so some have one value only."""
+"""Settings of a topic. Records are kept as they were sent by one broker, so some have one value only."""
+
+_LOG_FIELDS = {
+    name: name.replace(".", "_")
+    for name in ("max.message.bytes", "retention.bytes", "retention.ms", "segment.bytes", "segment.ms")
+}
+"""Settings that are fields of LogConfig."""
+_NUMBER = re.compile("-?[0-9]{1,19}")
 
 
 def default_settings(config: LogConfig) -> dict[str, str]:
     """Every setting with the value it has when the topic does not say otherwise."""
     values = {name: setting.default for name, setting in TOPIC_SETTINGS.items()}
-    values["max.message.bytes"] = str(config.max_message_bytes)
-    values["segment.bytes"] = str(config.segment_bytes)
-    return values
+    return {**values, **{name: str(getattr(config, field)) for name, field in _LOG_FIELDS.items()}}
 
 
 def check_settings(settings: Mapping[str, str | None]) -> dict[str, str]:
@@ -67,16 +78,14 @@ def check_settings(settings: Mapping[str, str | None]) -> dict[str, str]:
         if setting.allowed:
             if value not in setting.allowed:
                 raise InvalidConfigError(f"{name}={value!r}: this broker supports only {' or '.join(setting.allowed)}")
-        elif not value.isascii() or not value.isdigit() or not setting.low <= int(value) < 1 << 31:
-            raise InvalidConfigError(f"{name}={value!r} is not a number from {setting.low} to 2147483647")
+        else:
+            low = -setting.high - 1 if setting.low is None else setting.low
+            if not _NUMBER.fullmatch(value) or not low <= int(value) <= setting.high:
+                raise InvalidConfigError(f"{name}={value!r} is not a number from {low} to {setting.high}")
         checked[name] = value
     return checked
 
 
 def log_config(base: LogConfig, settings: Mapping[str, str]) -> LogConfig:
     """The broker's log settings with a topic's own on top."""
-    return replace(
-        base,
-        max_message_bytes=int(settings.get("max.message.bytes", base.max_message_bytes)),
-        segment_bytes=int(settings.get("segment.bytes", base.segment_bytes)),
-    )
+    return replace(base, **{field: int(settings[name]) for name, field in _LOG_FIELDS.items() if name in settings})

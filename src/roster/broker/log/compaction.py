@@ -157,7 +157,8 @@ class Compactor:
             while self._queue:
                 log = next(iter(self._queue))
                 try:
-                    await self._compact(log)
+                    async with log.maintenance:
+                        await self._compact(log)
                 except (OSError, WireError) as error:
                     logger.error(
                         "%s: cannot be compacted, and stays as it is until the next start: %s", log.directory, error

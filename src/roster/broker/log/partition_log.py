@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from bisect import bisect_right
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from roster.broker.log.batch_check import LEADER_EPOCH
+from roster.broker.log.log_start import LogStart
 from roster.broker.log.open_files import OPEN_FILES
 from roster.broker.log.producer_state import ProducerTable
 from roster.broker.log.recovery import Recovery
@@ -78,6 +80,10 @@ class PartitionLog:
         self.removed = False
         """Set when the topic is deleted; requests that still hold the log must stop using it."""
         self.config = config
+        self.start = LogStart()
+        """As far as records were deleted from the front."""
+        self.maintenance = asyncio.Lock()
+        """Held while segments are rewritten or deleted."""
         self._segments: list[Segment] = []
         self._producers = ProducerTable()
         self._to_seal: list[tuple[Segment, bytes]] = []
@@ -89,7 +95,7 @@ class PartitionLog:
     @property
     def log_start_offset(self) -> int:
         """The first offset that can be asked for."""
-        return self._segments[0].base_offset if self._segments else 0
+        return max(self.start.offset, self._segments[0].base_offset if self._segments else 0)
 
     @property
     def end_offset(self) -> int:
@@ -99,7 +105,7 @@ class PartitionLog:
     @property
     def last_stable_offset(self) -> int:
         """The offset below which every transaction is decided; readers of committed records stop there."""
-        return self._producers.last_stable_offset(self.high_watermark)
+        return max(self._producers.last_stable_offset(self.high_watermark), self.log_start_offset)
 
     @property
     def producers(self) -> ProducerTable:
@@ -133,7 +139,7 @@ class PartitionLog:
             return
         recovery = Recovery(self.directory, self.config.index_interval_bytes, now_ms, gaps=self.gaps)
         recovery.run()
-        self._segments, self._producers = recovery.segments, recovery.producers
+        self._segments, self._producers, self.start = recovery.segments, recovery.producers, recovery.start
         if self._segments:
             active = self._segments[-1]
             self._set_durable(active, active.size, active.next_offset)
@@ -208,19 +214,28 @@ class PartitionLog:
 
     def _write(self, header: BatchHeader, batch: memoryview, now_ms: int) -> int:
         """Write a batch at the end and return its offset."""
-        segment = self._segment_for(header.size, now_ms)
+        segment = self._segment_for(header.size, header.max_timestamp, now_ms)
         base_offset = segment.next_offset
         segment.append(header, batch, base_offset, LEADER_EPOCH)
         return base_offset
 
-    def _segment_for(self, size: int, now_ms: int) -> Segment:
+    def _is_full(self, segment: Segment, size: int, timestamp: int) -> bool:
+        """Return True if a batch of a size and with a newest timestamp has to begin a new segment."""
+        if not segment.size:
+            return False
+        if segment.size + size > self.config.segment_bytes:
+            return True
+        first = segment.first_timestamp()
+        return first >= 0 and timestamp - first > self.config.segment_ms
+
+    def _segment_for(self, size: int, timestamp: int, now_ms: int) -> Segment:
         """The segment the next batch goes to."""
         if not self._segments:
             if not self.directory.exists():
                 self.directory.mkdir(parents=True)
                 self._new_names_in.append(self.directory.parent)
             self._begin_segment(0)
-        elif self._segments[-1].size + size > self.config.segment_bytes and self._segments[-1].size:
+        elif self._is_full(self._segments[-1], size, timestamp):
             self.roll(now_ms)
         return self._segments[-1]
 
@@ -292,6 +307,15 @@ class PartitionLog:
         self._clean_bytes = new.size
         self._producers.aborted.forget_before(new.next_offset)
 
+    # Retention
+
+    def begin_at(self, start: LogStart, gone: list[Segment]) -> None:
+        """Begin at an offset that is stored; `gone` are the oldest segments, which end before it."""
+        self.start = start
+        del self._segments[: len(gone)]
+        self._producers.aborted.forget_before(self._segments[0].base_offset if self._segments else 0)
+        self.notify()
+
     # Reading
 
     def locate(
@@ -347,7 +371,7 @@ class PartitionLog:
                 if header.max_timestamp < timestamp:
                     continue
                 for record in read_batch(batch):
-                    if record.timestamp >= timestamp:
+                    if record.timestamp >= timestamp and record.offset >= self.log_start_offset:
                         return TimedOffset(record.timestamp, record.offset)
         return None
 

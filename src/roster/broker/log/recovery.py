@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 from roster._files import sync_path
 from roster.broker.log.batch_check import EPOCH_AND_MAGIC, NO_END, CorruptSegmentError, Damage, check_batch
 from roster.broker.log.files import names_in, sync_file
+from roster.broker.log.log_start import LogStart, read_log_start
 from roster.broker.log.producer_state import ProducerTable
 from roster.broker.log.segment import LOG_SUFFIX, Segment
 from roster.broker.log.sidecar import SIDECAR_SUFFIX
@@ -57,6 +58,7 @@ class Recovery:
     def __init__(self, directory: Path, index_interval_bytes: int, now_ms: int, *, gaps: bool) -> None:
         self.segments: list[Segment] = []
         self.producers = ProducerTable()
+        self.start = LogStart()
         self._directory = directory
         self._interval = index_interval_bytes
         self._now_ms = now_ms
@@ -71,7 +73,9 @@ class Recovery:
 
     def run(self) -> None:
         """Read all segments; what is left afterwards is durable."""
-        bases = self._bases()
+        self.start = read_log_start(self._directory)
+        self.producers = self.start.table()
+        bases = self._without_deleted(self._bases())
         while bases:
             base = bases.pop(0)
             if self.segments and base != self.end_offset and not self._follows(base):
@@ -94,6 +98,15 @@ class Recovery:
                     "%s is ignored: a segment's name is its first offset in 20 digits", self._directory / entry
                 )
         return bases
+
+    def _without_deleted(self, bases: list[int]) -> list[int]:
+        """Finish a deletion from the front that was cut off; return the segments that are left."""
+        count = sum(following <= self.start.offset for following in bases[1:])
+        for base in bases[:count]:
+            self._path(base).with_suffix(SIDECAR_SUFFIX).unlink(missing_ok=True)
+            self._path(base).unlink()
+            self._changed = True
+        return bases[count:]
 
     def _follows(self, base: int) -> bool:
         """Return True if a segment that does not begin at the end of the last one belongs to the log."""

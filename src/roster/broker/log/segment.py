@@ -19,7 +19,7 @@ from roster.broker.log.segment_index import BlockEnd, SegmentIndex
 from roster.broker.log.segment_reader import SCAN_BYTES, SegmentReader, batch_size
 from roster.broker.log.sidecar import SIDECAR_SUFFIX, decode_sidecar, encode_sidecar
 from roster.wire import WireError
-from roster.wire.records import HEADER_SIZE
+from roster.wire.records import HEADER_SIZE, read_header
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -39,7 +39,7 @@ class Segment(SegmentReader):
     the index itself has a checksum.
     """
 
-    __slots__ = ("base_offset",)
+    __slots__ = ("_first_timestamp", "base_offset")
 
     def __init__(
         self,
@@ -53,11 +53,20 @@ class Segment(SegmentReader):
         file = LogFile(directory / f"{base_offset:020d}{suffix}")
         super().__init__(file, SegmentIndex(base_offset, index_interval_bytes), gaps=gaps)
         self.base_offset = base_offset
+        self._first_timestamp: int | None = None
 
     @property
     def next_offset(self) -> int:
         """The offset behind the last batch, or behind what compaction left out there."""
         return self._index.next_offset
+
+    def first_timestamp(self) -> int:
+        """Return the newest timestamp of the first batch, from which `segment.ms` counts; -1 if it has none."""
+        if self._first_timestamp is None:
+            with self._file as fd:
+                head = os.pread(fd, HEADER_SIZE, 0)
+            self._first_timestamp = read_header(head).max_timestamp if len(head) == HEADER_SIZE else -1
+        return self._first_timestamp
 
     @property
     def sidecar_path(self) -> Path:
@@ -106,6 +115,12 @@ class Segment(SegmentReader):
                 with contextlib.suppress(OSError):
                     os.ftruncate(fd, self.size)
                 raise
+        if (
+            not self._index.next_offset > base_offset
+            and self._first_timestamp is None
+            and base_offset == self.base_offset
+        ):
+            self._first_timestamp = header.max_timestamp
         self._index.add(header, base_offset)
 
     def extend(self, next_offset: int) -> None:

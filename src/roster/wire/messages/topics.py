@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from roster.wire.api import ApiKey
-from roster.wire.codec.fields import array, boolean, int8, int16, int32, string, uuid
+from roster.wire.codec.fields import array, boolean, int8, int16, int32, int64, string, uuid
 from roster.wire.codec.table import Message, Struct
 
 
@@ -96,6 +96,49 @@ class DeleteTopicsResponse(Message, key=ApiKey.DELETE_TOPICS, versions="1-6", fl
 
     throttle_time_ms: int = int32(ignorable=True)
     responses: list[Topic] = array(Topic)
+
+
+class DeleteRecordsRequest(Message, key=ApiKey.DELETE_RECORDS, versions="0-2", flexible="2+"):
+    """Delete records from the front of partitions."""
+
+    class Topic(Struct):
+        """The partitions of one topic."""
+
+        class Partition(Struct):
+            """Delete the records before an offset; -1 is the high watermark."""
+
+            partition_index: int = int32()
+            offset: int = int64()
+
+        name: str = string()
+        partitions: list[Partition] = array(Partition)
+
+    Partition = Topic.Partition
+
+    topics: list[Topic] = array(Topic)
+    timeout_ms: int = int32()
+
+
+class DeleteRecordsResponse(Message, key=ApiKey.DELETE_RECORDS, versions="0-2", flexible="2+"):
+    """The first offset left in each partition."""
+
+    class Topic(Struct):
+        """The partitions of one topic."""
+
+        class Partition(Struct):
+            """The outcome for one partition; `low_watermark` -1 with an error."""
+
+            partition_index: int = int32()
+            low_watermark: int = int64()
+            error_code: int = int16()
+
+        name: str = string()
+        partitions: list[Partition] = array(Partition)
+
+    Partition = Topic.Partition
+
+    throttle_time_ms: int = int32()
+    topics: list[Topic] = array(Topic)
 
 
 class CreatePartitionsRequest(Message, key=ApiKey.CREATE_PARTITIONS, versions="0-3", flexible="2+"):
