@@ -400,7 +400,7 @@ def test_what_no_topic_may_be_is_refused(client: RawClient, topic: str) -> None:
         assert created(client, name=name).error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
     assert created(client, name="x", num_partitions=0).error_code == ErrorCode.INVALID_PARTITIONS
     assert created(client, name="x", replication_factor=2).error_code == ErrorCode.INVALID_REPLICATION_FACTOR
-    for name, value in (("nonsense", "1"), ("segment.bytes", "-1"), ("retention.ms", "1000"), ("cleanup.policy", None)):
+    for name, value in (("nonsense", "1"), ("segment.bytes", "-1"), ("retention.ms", "-2"), ("cleanup.policy", None)):
         refused = created(client, name="x", configs=[config(name=name, value=value)])
         assert refused.error_code == ErrorCode.INVALID_CONFIG
         assert name in refused.error_message

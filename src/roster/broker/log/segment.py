@@ -115,11 +115,7 @@ class Segment(SegmentReader):
                 with contextlib.suppress(OSError):
                     os.ftruncate(fd, self.size)
                 raise
-        if (
-            not self._index.next_offset > base_offset
-            and self._first_timestamp is None
-            and base_offset == self.base_offset
-        ):
+        if not self.size:
             self._first_timestamp = header.max_timestamp
         self._index.add(header, base_offset)
 
