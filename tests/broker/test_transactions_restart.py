@@ -200,6 +200,8 @@ def test_what_a_client_was_told_holds_after_kill_9_at_any_write(
 
     with running_broker(live) as broker, RawClient(broker.address) as client:
         asked = CreateTopicsRequest.Topic(name=TOPIC, num_partitions=2, replication_factor=1)
+        # Records of long ago and markers of today stay in one segment, which one Fetch reads.
+        asked.configs = [CreateTopicsRequest.Topic.Config(name="segment.ms", value=str(2**63 - 1))]
         assert client.ask(CreateTopicsRequest(topics=[asked]), 7).topics[0].error_code == ErrorCode.NONE
         producer = Producer(client, version, told)
         monkeypatch.setattr(PartitionLog, "_write", write_and_copy)
