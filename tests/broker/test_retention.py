@@ -269,3 +269,24 @@ def test_settings_of_retention_are_taken_and_checked(client):
         assert alter(name, text) == ErrorCode.NONE
     for name, text in (("retention.ms", "-2"), ("retention.ms", "x"), ("segment.ms", "0"), ("retention.bytes", "1e9")):
         assert alter(name, text) == ErrorCode.INVALID_CONFIG
+
+
+def test_the_command_deletes_records(broker, client, capsys):
+    from roster.cli.root import run
+
+    create(client, "by-command")
+    produce(client, "by-command", 5)
+
+    def told(*arguments: str) -> tuple[int, str, str]:
+        code = run(["topics", "delete-records", "by-command", *arguments, "--yes", "--bootstrap", broker.bootstrap])
+        return code, *capsys.readouterr()
+
+    assert told("--before", "3") == (0, "by-command-0: begins at offset 3\n", "")
+    assert told("--before", "9", "-p", "0") == (0, "by-command-0: begins at offset 5\n", "")
+    assert told("--before", "end")[:2] == (0, "by-command-0: begins at offset 5\n")
+    for arguments, text in (
+        (("--before", "-1"), "--before: '-1' is neither an offset nor 'end'"),
+        (("--before", "1", "-p", "7"), "--partition: by-command has 1 partitions, so there is no 7"),
+    ):
+        code, _, error = told(*arguments)
+        assert (code, text in error) == (2, True), error

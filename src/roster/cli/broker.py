@@ -65,6 +65,20 @@ GC_THRESHOLDS = (2_000, 10, 25)
     help="Bytes after which a new log segment begins.",
 )
 @click.option(
+    "--retention-ms",
+    type=click.IntRange(-1, 2**63 - 1),
+    default=_LOG.retention_ms,
+    show_default=True,
+    help="Records older than this are deleted, a segment at a time; -1 keeps them. Topics may differ: retention.ms.",
+)
+@click.option(
+    "--retention-bytes",
+    type=click.IntRange(-1, 2**63 - 1),
+    default=_LOG.retention_bytes,
+    show_default=True,
+    help="Bytes that a partition keeps at least when old segments are deleted; -1 keeps all. Topics: retention.bytes.",
+)
+@click.option(
     "--max-message-bytes",
     type=click.IntRange(1, 2**31 - 1),
     default=_LOG.max_message_bytes,
@@ -122,6 +136,8 @@ def broker(
     partitions: int,
     auto_create_topics: bool,
     segment_bytes: int,
+    retention_ms: int,
+    retention_bytes: int,
     max_message_bytes: int,
     initial_rebalance_delay_ms: int,
     min_session_timeout_ms: int,
@@ -150,7 +166,12 @@ def broker(
             auto_create_topics=auto_create_topics,
             security=broker_security(security),
             **limits,
-            log=LogConfig(segment_bytes=segment_bytes, max_message_bytes=max_message_bytes),
+            log=LogConfig(
+                segment_bytes=segment_bytes,
+                retention_ms=retention_ms,
+                retention_bytes=retention_bytes,
+                max_message_bytes=max_message_bytes,
+            ),
             coordinator=CoordinatorConfig(
                 initial_rebalance_delay_ms=initial_rebalance_delay_ms,
                 min_session_timeout_ms=min_session_timeout_ms,

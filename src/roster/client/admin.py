@@ -9,6 +9,7 @@ from typing import Self
 
 from roster.client.cluster import Cluster
 from roster.client.coordinators import Coordinators
+from roster.client.delete_records import delete_records
 from roster.client.errors import ClosedError, OptionError
 from roster.client.group_admin import GroupAdmin
 from roster.client.loop import LoopThread
@@ -179,6 +180,16 @@ class Admin:
     def stable_offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         """Return the last stable offset of each partition: behind it are records of open transactions."""
         return self._run.call(log_offsets(self._cluster, partitions, OffsetSpec.LATEST, is_committed=True))
+
+    def delete_records(self, before: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """Delete the records before an offset of each partition, -1 for all; return the first offset left.
+
+        Raises:
+            UnknownTopicError: there is no such topic or partition.
+            BrokerError: an offset is behind the end of its partition, or the topic is compacted.
+
+        """
+        return self._run.call(delete_records(self._cluster, before))
 
     def offsets_for_times(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
         """Return the first offset at or after each time, in ms since the epoch; None where there is no such record."""

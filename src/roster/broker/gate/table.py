@@ -35,6 +35,7 @@ GATES: dict[int, Gate] = {
     ApiKey.API_VERSIONS: cluster.anyone,
     ApiKey.CREATE_TOPICS: topics.create_topics,
     ApiKey.DELETE_TOPICS: topics.delete_topics,
+    ApiKey.DELETE_RECORDS: topics.delete_records,
     ApiKey.INIT_PRODUCER_ID: transactions.init_producer_id,
     ApiKey.OFFSET_FOR_LEADER_EPOCH: topics.offset_for_leader_epoch,
     ApiKey.ADD_PARTITIONS_TO_TXN: transactions.add_partitions,

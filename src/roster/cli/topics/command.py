@@ -10,6 +10,7 @@ from roster.cli.admin import admin
 from roster.cli.errors import UserError
 from roster.cli.options import (
     INT32,
+    INT64,
     NAME,
     Target,
     cluster_options,
@@ -35,6 +36,7 @@ INTERNAL = frozenset(
     }
 )
 """Topics of Kafka's own state, whether metadata marks them as internal or not."""
+_END = -1
 _LEGAL = re.compile(r"[a-zA-Z0-9._-]+")
 
 
@@ -145,6 +147,33 @@ def grow(name: str, total: int, target: Target) -> None:
             raise UserError(f"TOTAL: {name} has {before} partitions already; a topic can only grow")
         cluster.create_partitions(name, total)
     click.echo(f"{name}: {before} -> {total} partitions")
+
+
+@topics.command("delete-records", short_help="Delete the oldest records of a topic.")
+@click.argument("name", type=NAME)
+@click.option("--before", metavar="OFFSET", required=True, help="First offset to keep; `end` deletes all records.")
+@click.option(
+    "--partition", "-p", "chosen", type=click.IntRange(0, INT32), multiple=True, help="Only this one; repeatable."
+)
+@yes_option
+@cluster_options
+def delete_records(name: str, before: str, chosen: tuple[int, ...], yes: bool, target: Target) -> None:
+    """Delete the records of the topic NAME before an offset, in all of its partitions or in some; asks first."""
+    offset = _END if before == "end" else int(before) if before.isascii() and before.isdigit() else None
+    if offset is None or offset > INT64:
+        raise UserError(f"--before: {before!r} is neither an offset nor 'end'")
+    require_yes(yes, f"deletes records of topic {name}")
+    with admin(target) as cluster:
+        count = len(cluster.describe_topic(name).partitions)
+        beyond = [number for number in chosen if number >= count]
+        if beyond:
+            raise UserError(f"--partition: {name} has {count} partitions, so there is no {beyond[0]}")
+        partitions = [TopicPartition(name, number) for number in sorted(set(chosen)) or range(count)]
+        ends = cluster.end_offsets(partitions)
+        confirm(yes, f"Delete the records of {counted(len(partitions), 'partition')} of {name} before {before}?")
+        left = cluster.delete_records({each: min(offset, ends[each]) for each in partitions})
+    for each in partitions:
+        click.echo(f"{each}: begins at offset {left[each]}")
 
 
 @topics.command(short_help="Delete a topic and its records.")
