@@ -276,10 +276,11 @@ class _Placing:
             if lags := self.lags.get(task):
                 held = sorted(lags, key=lags.__getitem__)  # stable, so ties are in client order
                 if lags[held[-1]] <= most:
-                    caught_up[task], partial[task] = held, []
-                else:
-                    caught_up[task] = [client for client in held if lags[client] <= most]
-                    partial[task] = [client for client in held if most < lags[client] < WHOLE_LOG]
+                    caught_up[task] = held
+                    continue
+                caught_up[task] = [client for client in held if lags[client] <= most]
+                if begun := [client for client in held if most < lags[client] < WHOLE_LOG]:
+                    partial[task] = begun
         return caught_up, partial
 
     def _nearest(self, task: TaskId) -> frozenset[int] | None:
@@ -288,8 +289,11 @@ class _Placing:
             return None
         if caught_up := self.caught_up.get(task):
             return frozenset(caught_up)
-        lags, partial = self.lags[task], self.partial.get(task)
-        return frozenset(client for client in partial if lags[client] == lags[partial[0]]) if partial else None
+        partial = self.partial.get(task)
+        if not partial:
+            return None
+        lags = self.lags[task]
+        return frozenset(client for client in partial if lags[client] == lags[partial[0]])
 
 
 def _lags_by_task(

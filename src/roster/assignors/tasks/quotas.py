@@ -173,13 +173,12 @@ def deal_rest(
         ]
         heapq.heapify(queue)
         for task in waiting:
-            client = queue[0][2]
+            related, _, client = queue[0]
             dealt[task] = client
             load[client] += 1
-            kin[client] += 1
             places[client] -= 1
             if places[client]:
-                heapq.heapreplace(queue, (kin[client], pressure(load[client], threads[client]), client))
+                heapq.heapreplace(queue, (related + 1, pressure(load[client], threads[client]), client))
             else:
                 heapq.heappop(queue)
     return dealt

@@ -11,6 +11,7 @@ import heapq
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
+from typing import TypeAlias
 
 from roster.model.tasks import TaskId
 
@@ -37,6 +38,12 @@ def wish_for_standbys(
     return places.holders
 
 
+CopiesOn: TypeAlias = dict[int, dict[TaskId, None]]
+"""Copies by client; dictionaries keep the order of tasks, of which sorting is then cheap."""
+
+_NOWHERE: frozenset[int] = frozenset()
+
+
 class _Standbys:
     def __init__(
         self,
@@ -48,7 +55,7 @@ class _Standbys:
     ) -> None:
         self.wished = wished
         self.holders = {task: set(caught_up.get(task, ())) for task in sorted(wished)}
-        self._caught_up = {task: frozenset(held) for task, held in self.holders.items()}
+        self._caught_up = {task: frozenset(held) if held else _NOWHERE for task, held in self.holders.items()}
         self._standbys = standbys
         self._with_surplus = {task for task, held in self._caught_up.items() if len(held) > standbys}
         self._threads = threads
@@ -88,16 +95,16 @@ class _Standbys:
 
     def fill_up(self, partial: Mapping[TaskId, Sequence[int]]) -> None:
         """Add copies where a part of the log is restored, then, level among themselves, where load is least."""
-        for task, held in self.holders.items():
-            for client in partial.get(task, ())[: max(self._standbys - len(held), 0)]:
+        for task, begun in partial.items():
+            for client in begun[: max(self._standbys - len(self.holders[task]), 0)]:
                 self._add(task, client)
-        new: dict[int, set[TaskId]] = {client: set() for client in range(len(self._threads))}
+        new: CopiesOn = {client: {} for client in range(len(self._threads))}
         queue = self._lightest_first()
         take = self._take_apart if self._known_racks else self._take_lightest
         for task, held in self.holders.items():
             missing = self._standbys - len(held)
             for client in take(queue, task, missing) if missing > 0 else ():
-                new[client].add(task)
+                new[client][task] = None
         self._moves_left = len(self.holders) * len(self._threads) ** 2
         self._level(new)
 
@@ -138,10 +145,10 @@ class _Standbys:
         self._moves_left = most
         self._go_on(partial)
         self._spread()
-        copies_on: dict[int, set[TaskId]] = {client: set() for client in range(len(self._threads))}
+        copies_on: CopiesOn = {client: {} for client in range(len(self._threads))}
         for task, held in self.holders.items():
             for client in held:
-                copies_on[client].add(task)
+                copies_on[client][task] = None
         self._level(copies_on)
 
     def _go_on(self, partial: Mapping[TaskId, Sequence[int]]) -> None:
@@ -169,15 +176,15 @@ class _Standbys:
                 if others and min(others)[0] < clash:
                     self._move(task, client, min(others)[2])
 
-    def _level(self, copies_on: dict[int, set[TaskId]]) -> None:
+    def _level(self, copies_on: CopiesOn) -> None:
         """Move copies, given by client, one by one as long as that levels the load."""
         while self._move_from_the_heaviest(copies_on):
             if not self._moves_left:
                 free, caught_up = self._with_surplus, self._caught_up
                 for client, tasks in copies_on.items():
-                    copies_on[client] = {task for task in tasks if task in free or client not in caught_up[task]}
+                    copies_on[client] = {t: None for t in tasks if t in free or client not in caught_up[t]}
 
-    def _move_from_the_heaviest(self, copies_on: dict[int, set[TaskId]]) -> bool:
+    def _move_from_the_heaviest(self, copies_on: CopiesOn) -> bool:
         """From the heaviest client on, move what lowers it below where the lightest eligible client then is."""
         moved = False
         queue = self._lightest_first()
@@ -192,8 +199,8 @@ class _Standbys:
                 light = self._lighter(queue, task, heavy)
                 if light is not None:
                     self._move(task, heavy, light)
-                    copies_on[heavy].remove(task)
-                    copies_on[light].add(task)
+                    del copies_on[heavy][task]
+                    copies_on[light][task] = None
                     if not self._moves_left:
                         return True  # the rest of these copies may not be moved: the caller leaves them out
                     heapq.heappush(queue, (self._with_one_more(light), light))
