@@ -32,7 +32,9 @@ class TaskWorld(World):
         self.speed = 150
         """Records restored in a tick, per store."""
 
-    def start(self, name: str, process: bytes | None = None, **options: object) -> Actor:
+    def start(
+        self, name: str, process: bytes | None = None, kind: type[TaskAssignor] = TaskAssignor, **options: object
+    ) -> Actor:
         """Start a member, with what is on its disk."""
         identity = process or Random(f"{name}").randbytes(16)
         tasks = TaskOptions(
@@ -42,7 +44,7 @@ class TaskWorld(World):
             max_warmups=self.options.max_warmups,
             host=f"{name}:80",
         )
-        assignor = self.assignors[name] = TaskAssignor(tasks, identity, self.gaps(name))
+        assignor = self.assignors[name] = kind(tasks, identity, self.gaps(name))
         actor = self.join(name, (assignor,), **options)
         self.after(TICK, lambda: self._work(actor))
         return actor

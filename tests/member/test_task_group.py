@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections import Counter
 
 import pytest
@@ -9,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from roster.member.events import Closed
+from roster.member.task_assignor import TaskAssignor
 from roster.model.tasks import TaskId
 from tests.examples_tried import examples
 from tests.member.simulated_group import SESSION, Faults
@@ -168,6 +170,28 @@ def test_faults_of_network_and_processes_end_in_a_settled_group(seed):
     world.check_settled()
     copies = 1 + min(1, len(world.living) - 1)
     assert all(len(warm) == copies for warm in world.copies().values())
+
+
+class Later(TaskAssignor):
+    """A member of a later release: it joins with version 6, and with less once the answer says so."""
+
+    def __init__(self, *arguments):
+        super().__init__(*arguments)
+        self._version = 6
+
+    def subscription_user_data(self, join):
+        return struct.pack(">ii", 6, 6) if self._version == 6 else super().subscription_user_data(join)
+
+
+def test_a_member_of_a_later_release_joins_again_at_once_with_the_version_that_all_speak():
+    world = settled(7, 2, standbys=1)
+    rounds = world.rounds
+    later = world.start("later", kind=Later)
+    world.run(3_000)
+    assert world.rounds <= rounds + 3, "with its versions only, with its tasks, and with what others then gave up"
+    assert world.held(later).standby
+    world.run(SETTLED)
+    assert sorted(actives(world).values()) == [2, 2, 2]
 
 
 def test_every_member_knows_who_runs_what():
