@@ -18,6 +18,7 @@ from roster.client import (
     UnknownGroupError,
     UnknownTopicError,
     UnknownTransactionError,
+    UnknownUserError,
     UnreachableError,
 )
 
@@ -37,6 +38,7 @@ _CALLERS_MISTAKES = (
     UnknownGroupError,
     UnknownTopicError,
     UnknownTransactionError,
+    UnknownUserError,
 )
 
 

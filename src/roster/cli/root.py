@@ -35,6 +35,8 @@ COMMANDS = {
         "List, describe and abort transactions, hanging ones too.",
     ),
     "state": ("roster.cli.state", "state", "Look into the stores of stateful pipelines."),
+    "users": ("roster.cli.users", "users", "List, add and remove users who log in."),
+    "acls": ("roster.cli.acls", "acls", "List, add and remove ACLs: who may do what."),
     "plan": (
         "roster.cli.plan.command",
         "plan",

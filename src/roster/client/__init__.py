@@ -30,6 +30,7 @@ from roster.client.errors import (
     UnknownGroupError,
     UnknownTopicError,
     UnknownTransactionError,
+    UnknownUserError,
     UnreachableError,
     UnsupportedError,
 )
@@ -116,6 +117,7 @@ __all__ = [
     "UnknownGroupError",
     "UnknownTopicError",
     "UnknownTransactionError",
+    "UnknownUserError",
     "UnreachableError",
     "UnsupportedError",
     "check_group",

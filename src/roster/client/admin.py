@@ -14,6 +14,7 @@ from roster.client.errors import ClosedError, OptionError
 from roster.client.group_admin import GroupAdmin
 from roster.client.loop import LoopThread
 from roster.client.offsets import list_offsets, log_offsets
+from roster.client.security_admin import SecurityAdmin
 from roster.client.topic_admin import TopicAdmin
 from roster.client.transaction_admin import TransactionAdmin
 from roster.client.types import (
@@ -25,6 +26,7 @@ from roster.client.types import (
     TransactionListing,
 )
 from roster.model import OffsetAndMetadata, TopicPartition
+from roster.model.acl import AclBinding, AclFilter
 from roster.model.offsets import OffsetSpec
 from roster.security import Security
 from roster.wire.messages import CreateTopicsRequest
@@ -64,6 +66,7 @@ class Admin:
         self._topics = TopicAdmin(self._cluster)
         self._groups = GroupAdmin(self._cluster, self._coordinators)
         self._transactions = TransactionAdmin(self._cluster)
+        self._security = SecurityAdmin(self._cluster)
         self._loop: LoopThread | None = None
         self._closed = False
 
@@ -285,3 +288,52 @@ class Admin:
     def abort_hanging_transaction(self, transaction: OpenTransaction) -> None:
         """Abort a hanging transaction in its one partition; one that its coordinator knows would be cut in two."""
         self._run.call(self._transactions.abort_hanging(transaction))
+
+    # Users and ACLs.
+
+    def list_users(self) -> dict[str, dict[str, int]]:
+        """Return the users with SCRAM credentials as {user: {mechanism: iterations}}, sorted by name."""
+        return self._run.call(self._security.users())
+
+    def set_password(
+        self,
+        user: str,
+        password: str,
+        *,
+        mechanisms: Collection[str] = ("SCRAM-SHA-256", "SCRAM-SHA-512"),
+        iterations: int = 8_192,
+    ) -> None:
+        """Create a user, or change the password; the brokers get salted hashes of it (KIP-554).
+
+        Args:
+            user: its name.
+            password: not empty.
+            mechanisms: those to log in with, of SCRAM-SHA-256 and SCRAM-SHA-512.
+            iterations: of the hash, 4096 to 16384.
+
+        Raises:
+            OptionError: a mechanism is none of SCRAM's.
+
+        """
+        self._run.call(self._security.set_password(user, password, mechanisms, iterations))
+
+    def remove_user(self, user: str) -> None:
+        """Delete the credentials of a user; connections that are open stay.
+
+        Raises:
+            UnknownUserError: there is no such user.
+
+        """
+        self._run.call(self._security.remove_user(user))
+
+    def create_acls(self, acls: Collection[AclBinding]) -> None:
+        """Create ACLs; those that are there already stay as they are."""
+        self._run.call(self._security.create_acls(acls))
+
+    def list_acls(self, wanted: AclFilter | None = None) -> list[AclBinding]:
+        """Return ACLs, all or those that a filter matches, sorted."""
+        return self._run.call(self._security.acls(wanted or AclFilter()))
+
+    def delete_acls(self, wanted: AclFilter) -> list[AclBinding]:
+        """Delete the ACLs that a filter matches, and return them."""
+        return self._run.call(self._security.delete_acls(wanted))

@@ -79,6 +79,10 @@ class UnknownTransactionError(ClientError):
     """There is no such transactional id, or no such transaction."""
 
 
+class UnknownUserError(ClientError):
+    """The user has no SCRAM credentials."""
+
+
 class TransactionAbortedError(ClientError):
     """The transaction cannot be committed, and nothing in it counts; its work may be done again in another."""
 

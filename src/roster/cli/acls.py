@@ -1,0 +1,163 @@
+"""`roster acls`: who may do what, on any Kafka with an authorizer."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from roster.cli.admin import admin
+from roster.cli.errors import UserError
+from roster.cli.options import NAME, Target, cluster_options, confirm, json_option, require_yes, yes_option
+from roster.cli.output import print_json, print_table
+from roster.model.acl import (
+    CLUSTER_NAME,
+    AclBinding,
+    AclFilter,
+    AclOperation,
+    AclPermission,
+    PatternType,
+    ResourceType,
+)
+
+OPERATIONS = tuple(each.name.lower().replace("_", "-") for each in AclOperation if each > AclOperation.ANY)
+_COLUMNS = ("permission", "principal", "host", "operation", "resource", "pattern", "name")
+
+
+@click.group()
+def acls() -> None:
+    """List, add and remove ACLs: who may do what with topics, groups, transactional ids and the cluster."""
+
+
+def _resource_options(command: Any) -> Any:
+    """Add --topic, --group, --transactional-id, --cluster and --prefixed, of which the command gets `resource`."""
+
+    @functools.wraps(command)
+    def with_resource(
+        *arguments: Any,
+        topic: str | None,
+        group: str | None,
+        transactional_id: str | None,
+        cluster: bool,
+        prefixed: bool,
+        **options: Any,
+    ) -> object:
+        named = [
+            (ResourceType.TOPIC, topic),
+            (ResourceType.GROUP, group),
+            (ResourceType.TRANSACTIONAL_ID, transactional_id),
+            (ResourceType.CLUSTER, CLUSTER_NAME if cluster else None),
+        ]
+        given = [(kind, name) for kind, name in named if name is not None]
+        if len(given) > 1:
+            raise UserError("give one of --topic, --group, --transactional-id and --cluster")
+        if prefixed and (not given or cluster):
+            raise UserError("--prefixed: needs --topic, --group or --transactional-id")
+        pattern = PatternType.PREFIXED if prefixed else PatternType.LITERAL
+        return command(*arguments, resource=(*given[0], pattern) if given else None, **options)
+
+    options: list[Callable[[Any], Any]] = [
+        click.option("--topic", type=NAME, help="A topic; * for all."),
+        click.option("--group", type=NAME, help="A group; * for all."),
+        click.option("--transactional-id", type=NAME, help="A transactional id; * for all."),
+        click.option("--cluster", is_flag=True, help="The cluster."),
+        click.option("--prefixed", is_flag=True, help="All whose names begin so."),
+    ]
+    decorated: Any = with_resource
+    for option in reversed(options):
+        decorated = option(decorated)
+    return decorated
+
+
+_Resource = tuple[ResourceType, str, PatternType]
+
+
+@acls.command(name="list", short_help="List ACLs.")
+@click.option("--principal", metavar="User:NAME", type=NAME, help="Of this principal only.")
+@_resource_options
+@json_option
+@cluster_options
+def list_(principal: str | None, resource: _Resource | None, as_json: bool, target: Target) -> None:
+    """List ACLs, all or those of a principal or a resource."""
+    with admin(target) as cluster:
+        found = cluster.list_acls(_filter(principal, resource))
+    if as_json:
+        print_json([dict(zip(_COLUMNS, _row(acl), strict=True)) for acl in found])
+        return
+    print_table(_COLUMNS, [_row(acl) for acl in found], "no ACLs", shorten=("principal", "name"))
+
+
+@acls.command(short_help="Add ACLs.")
+@click.option("--allow", metavar="User:NAME", type=NAME, multiple=True, help="Whom to allow; repeatable.")
+@click.option("--deny", metavar="User:NAME", type=NAME, multiple=True, help="Whom to deny; repeatable.")
+@click.option("--host", type=NAME, default="*", show_default=True, help="Address from which.")
+@click.option(
+    "--operation", "operations", type=click.Choice(OPERATIONS), multiple=True, required=True, help="What; repeatable."
+)
+@_resource_options
+@cluster_options
+def add(
+    allow: tuple[str, ...],
+    deny: tuple[str, ...],
+    host: str,
+    operations: tuple[str, ...],
+    resource: _Resource | None,
+    target: Target,
+) -> None:
+    """Allow or deny principals operations on a resource."""
+    if resource is None:
+        raise UserError("give one of --topic, --group, --transactional-id and --cluster")
+    people = [(name, AclPermission.ALLOW) for name in allow] + [(name, AclPermission.DENY) for name in deny]
+    if not people:
+        raise UserError("--allow: name a principal, as in --allow User:rita; or --deny")
+    for name, _ in people:
+        if ":" not in name:
+            raise UserError(f"{name!r} is not a principal; write User:{name}")
+    kind, named, pattern = resource
+    wanted = [
+        AclBinding(kind, named, pattern, name, host, AclOperation[operation.upper().replace("-", "_")], permission)
+        for name, permission in people
+        for operation in operations
+    ]
+    with admin(target) as cluster:
+        cluster.create_acls(wanted)
+    click.echo(f"added {len(wanted)} ACL{'s' if len(wanted) > 1 else ''}")
+
+
+@acls.command(short_help="Remove ACLs.")
+@click.option("--principal", metavar="User:NAME", type=NAME, help="Of this principal only.")
+@_resource_options
+@yes_option
+@cluster_options
+def remove(principal: str | None, resource: _Resource | None, yes: bool, target: Target) -> None:
+    """Remove the ACLs of a principal, of a resource, or of both. Asks first."""
+    if principal is None and resource is None:
+        raise UserError("--principal: name it, or a resource, or both")
+    require_yes(yes, "removes the ACLs that match")
+    with admin(target) as cluster:
+        wanted = _filter(principal, resource)
+        found = cluster.list_acls(wanted)
+        if found:
+            confirm(yes, f"Remove {len(found)} ACLs?")
+            found = cluster.delete_acls(wanted)
+    click.echo(f"removed {len(found)} ACLs")
+
+
+def _filter(principal: str | None, resource: _Resource | None) -> AclFilter:
+    if resource is None:
+        return AclFilter(principal=principal)
+    return AclFilter(*resource, principal=principal)
+
+
+def _row(acl: AclBinding) -> tuple[str, ...]:
+    return (
+        acl.permission.name.lower(),
+        acl.principal,
+        acl.host,
+        acl.operation.name.lower().replace("_", "-"),
+        acl.resource_type.name.lower().replace("_", "-"),
+        acl.pattern_type.name.lower(),
+        acl.resource_name,
+    )

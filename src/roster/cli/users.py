@@ -1,0 +1,145 @@
+"""`roster users`: who may log in, in a data directory of Roster's broker or on any Kafka."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from roster.cli.admin import admin
+from roster.cli.errors import Failure, UserError
+from roster.cli.options import NAME, Target, cluster_options, confirm, json_option, require_yes, yes_option
+from roster.cli.output import print_json, print_table
+from roster.client.security_admin import MECHANISMS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from roster.broker.security.store import SecurityStore
+
+_data_option = click.option(
+    "--data",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Data directory of a `roster broker` that is stopped, instead of a running cluster.",
+)
+
+
+@click.group()
+def users() -> None:
+    """List, add and remove users who log in with SCRAM or PLAIN.
+
+    With --data in the data directory of a stopped `roster broker`, else by requests to a running cluster.
+    """
+
+
+@users.command(name="list", short_help="List users and their mechanisms.")
+@_data_option
+@json_option
+@cluster_options
+def list_(data: Path | None, as_json: bool, target: Target) -> None:
+    """List users with their mechanisms; nothing of their passwords is shown."""
+    if data is not None:
+        found: dict[str, dict[str, int]] = {}
+
+        def read(store: SecurityStore) -> None:
+            for name, known in sorted(store.users.items()):
+                found[name] = {mechanism: each.iterations for mechanism, each in known.items()}
+
+        _in_directory(data, read)
+    else:
+        with admin(target) as cluster:
+            found = cluster.list_users()
+    if as_json:
+        print_json(found)
+        return
+    rows = [(name, mechanism, count) for name, known in found.items() for mechanism, count in known.items()]
+    print_table(("user", "mechanism", "iterations"), rows, "no users", shorten=("user",))
+
+
+@users.command(short_help="Add a user, or change a password.")
+@click.argument("name", type=NAME)
+@_data_option
+@click.option(
+    "--mechanism",
+    "mechanisms",
+    type=click.Choice(tuple(MECHANISMS)),
+    multiple=True,
+    default=tuple(MECHANISMS),
+    show_default=True,
+    help="What the user logs in with; repeatable. PLAIN needs one of them.",
+)
+@click.option("--iterations", type=click.IntRange(4_096, 16_384), default=8_192, show_default=True, help="Of the hash.")
+@cluster_options
+def add(name: str, data: Path | None, mechanisms: tuple[str, ...], iterations: int, target: Target) -> None:
+    """Add user NAME, or change the password, which is asked for or read from standard input."""
+    password = _password()
+    if data is None:
+        with admin(target) as cluster:
+            cluster.set_password(name, password, mechanisms=mechanisms, iterations=iterations)
+    else:
+        _in_directory(data, lambda store: _set(store, name, password, mechanisms, iterations))
+    click.echo(f"user {name} logs in with {' or '.join(mechanisms)}")
+
+
+@users.command(short_help="Remove a user.")
+@click.argument("name", type=NAME)
+@_data_option
+@yes_option
+@cluster_options
+def remove(name: str, data: Path | None, yes: bool, target: Target) -> None:
+    """Remove user NAME, who cannot log in any more. Asks first."""
+    require_yes(yes, f"removes user {name}")
+    confirm(yes, f"Remove user {name}?")
+    if data is None:
+        with admin(target) as cluster:
+            cluster.remove_user(name)
+    else:
+        _in_directory(data, lambda store: _remove(store, name))
+    click.echo(f"removed user {name}")
+
+
+def _password() -> str:
+    if sys.stdin.isatty():
+        password: str = click.prompt("Password", hide_input=True, confirmation_prompt=True, err=True)
+    else:
+        password = sys.stdin.readline().rstrip("\r\n")
+    if not password:
+        raise UserError("the password is empty; write it to standard input")
+    return password
+
+
+def _in_directory(data: Path, work: Callable[[SecurityStore], None]) -> None:
+    """Do something with the users of a data directory that no broker holds."""
+    from roster.broker import BrokerStartError  # noqa: PLC0415 - not for a running cluster
+    from roster.broker.log.files import DirectoryLock  # noqa: PLC0415
+    from roster.broker.security.store import SecurityStore  # noqa: PLC0415
+
+    try:
+        data.mkdir(parents=True, exist_ok=True)
+        lock = DirectoryLock(data / "lock")
+        lock.acquire()
+        try:
+            store = SecurityStore(data)
+            store.load()
+            work(store)
+        finally:
+            lock.release()
+    except BrokerStartError as error:
+        raise Failure(f"--data: {error}; while the broker runs, give --bootstrap instead of --data") from error
+    except OSError as error:
+        raise Failure(f"--data: cannot use {data}: {error.strerror}") from error
+
+
+def _set(store: SecurityStore, name: str, password: str, mechanisms: tuple[str, ...], iterations: int) -> None:
+    from roster.broker.security.store import new_credential  # noqa: PLC0415
+
+    known = {mechanism: new_credential(mechanism, password, iterations) for mechanism in mechanisms}
+    store.save({**store.users, name: {**store.users.get(name, {}), **known}}, store.acls)
+
+
+def _remove(store: SecurityStore, name: str) -> None:
+    if name not in store.users:
+        raise UserError(f"there is no user {name!r}")
+    store.save({other: known for other, known in store.users.items() if other != name}, store.acls)

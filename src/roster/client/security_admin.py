@@ -1,0 +1,167 @@
+"""Users with SCRAM credentials and ACLs of a cluster (KIP-554, KIP-140)."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from roster.client.cluster import Cluster, expect
+from roster.client.errors import AuthorizationError, BrokerError, OptionError, UnknownUserError
+from roster.model.acl import AclBinding, AclFilter, AclOperation, AclPermission, PatternType, ResourceType
+from roster.wire import ErrorCode, Message
+from roster.wire.errors import error_code
+from roster.wire.messages import (
+    AlterUserScramCredentialsRequest,
+    AlterUserScramCredentialsResponse,
+    CreateAclsRequest,
+    CreateAclsResponse,
+    DeleteAclsRequest,
+    DeleteAclsResponse,
+    DescribeAclsRequest,
+    DescribeAclsResponse,
+    DescribeUserScramCredentialsRequest,
+    DescribeUserScramCredentialsResponse,
+)
+from roster.wire.sasl import salted_password
+
+MECHANISMS: Mapping[str, int] = {"SCRAM-SHA-256": 1, "SCRAM-SHA-512": 2}
+"""Numbers of KIP-554."""
+_SALT_BYTES = 24
+
+
+class SecurityAdmin:
+    """Requests about users and ACLs, which every broker passes on to the controller."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+
+    async def users(self) -> dict[str, dict[str, int]]:
+        """Return {user: {mechanism: iterations}}, sorted by name."""
+        response = expect(
+            await self._ask(DescribeUserScramCredentialsRequest(users=None)), DescribeUserScramCredentialsResponse
+        )
+        _check(response.error_code, response.error_message, "describe the users", "DESCRIBE")
+        names = {number: name for name, number in MECHANISMS.items()}
+        return {
+            found.user: {names[each.mechanism]: each.iterations for each in found.credential_infos}
+            for found in sorted(response.results, key=lambda found: found.user)
+        }
+
+    async def set_password(self, user: str, password: str, mechanisms: Collection[str], iterations: int) -> None:
+        """Set a user's password; the broker gets its salted hashes."""
+        upsertions = []
+        for mechanism in mechanisms:
+            if mechanism not in MECHANISMS:
+                raise OptionError("mechanisms", f"{mechanism!r} is not one of {', '.join(MECHANISMS)}")
+            salt = secrets.token_bytes(_SALT_BYTES)
+            upsertions.append(
+                AlterUserScramCredentialsRequest.ScramCredentialUpsertion(
+                    name=user,
+                    mechanism=MECHANISMS[mechanism],
+                    iterations=iterations,
+                    salt=salt,
+                    salted_password=await asyncio.to_thread(salted_password, mechanism, password, salt, iterations),
+                )
+            )
+        await self._alter(AlterUserScramCredentialsRequest(upsertions=upsertions), user)
+
+    async def remove_user(self, user: str) -> None:
+        """Delete all credentials of a user."""
+        known = (await self.users()).get(user)
+        if known is None:
+            raise UnknownUserError(f"there is no user {user!r}")
+        deletions = [
+            AlterUserScramCredentialsRequest.ScramCredentialDeletion(name=user, mechanism=MECHANISMS[name])
+            for name in known
+        ]
+        await self._alter(AlterUserScramCredentialsRequest(deletions=deletions), user)
+
+    async def _alter(self, request: AlterUserScramCredentialsRequest, user: str) -> None:
+        response = expect(await self._ask(request), AlterUserScramCredentialsResponse)
+        for result in response.results:
+            _check(result.error_code, result.error_message, f"change user {user!r}", "ALTER")
+
+    async def create_acls(self, acls: Collection[AclBinding]) -> None:
+        """Create ACLs; those that are there already stay."""
+        creations = [
+            CreateAclsRequest.AclCreation(
+                resource_type=acl.resource_type,
+                resource_name=acl.resource_name,
+                resource_pattern_type=acl.pattern_type,
+                principal=acl.principal,
+                host=acl.host,
+                operation=acl.operation,
+                permission_type=acl.permission,
+            )
+            for acl in acls
+        ]
+        response = expect(await self._ask(CreateAclsRequest(creations=creations)), CreateAclsResponse)
+        for result in response.results:
+            _check(result.error_code, result.error_message, "create the ACL", "ALTER")
+
+    async def acls(self, wanted: AclFilter) -> list[AclBinding]:
+        """Return the ACLs that a filter matches, sorted."""
+        response = expect(await self._ask(DescribeAclsRequest(**_fields(wanted))), DescribeAclsResponse)
+        _check(response.error_code, response.error_message, "describe the ACLs", "DESCRIBE")
+        return sorted(
+            AclBinding(
+                ResourceType(resource.resource_type),
+                resource.resource_name,
+                PatternType(resource.pattern_type),
+                acl.principal,
+                acl.host,
+                AclOperation(acl.operation),
+                AclPermission(acl.permission_type),
+            )
+            for resource in response.resources
+            for acl in resource.acls
+        )
+
+    async def delete_acls(self, wanted: AclFilter) -> list[AclBinding]:
+        """Delete the ACLs that a filter matches; return them, sorted."""
+        request = DeleteAclsRequest(filters=[DeleteAclsRequest.DeleteAclsFilter(**_fields(wanted))])
+        response = expect(await self._ask(request), DeleteAclsResponse)
+        deleted = []
+        for result in response.filter_results:
+            _check(result.error_code, result.error_message, "delete the ACLs", "ALTER")
+            for acl in result.matching_acls:
+                _check(acl.error_code, acl.error_message, "delete the ACL", "ALTER")
+                deleted.append(
+                    AclBinding(
+                        ResourceType(acl.resource_type),
+                        acl.resource_name,
+                        PatternType(acl.pattern_type),
+                        acl.principal,
+                        acl.host,
+                        AclOperation(acl.operation),
+                        AclPermission(acl.permission_type),
+                    )
+                )
+        return sorted(deleted)
+
+    async def _ask(self, request: Message) -> Message:
+        return await self._cluster.request_any(request)
+
+
+def _fields(wanted: AclFilter) -> dict[str, Any]:
+    return {
+        "resource_type_filter": wanted.resource_type,
+        "resource_name_filter": wanted.resource_name,
+        "pattern_type_filter": wanted.pattern_type,
+        "principal_filter": wanted.principal,
+        "host_filter": wanted.host,
+        "operation": wanted.operation,
+        "permission_type": wanted.permission,
+    }
+
+
+def _check(value: int, message: str | None, what: str, right: str) -> None:
+    code = error_code(value)
+    if code is ErrorCode.NONE:
+        return
+    text = f"cannot {what}: {message or code.name}"
+    if code is ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
+        raise AuthorizationError(f"{text} Grant this client {right} on the cluster.", code=code)
+    raise BrokerError(text, code=code)

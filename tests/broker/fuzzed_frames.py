@@ -1,0 +1,215 @@
+"""Random frames from one seed: requests with random values, most of them then damaged. Also a program:
+
+    python -m tests.broker.fuzzed_frames --frames 1000000 --seed 1 [--codec]
+
+sends them to a broker in a process of its own, or with --codec gives them to the decoder only, and says how many it
+tried and how the memory changed; exit code 1 if the broker died, hung or grew.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import random
+import socket
+import struct
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from roster.broker.served import SERVED
+from roster.testing.broker import BrokerProcess
+from roster.wire import WireError, request_class
+from roster.wire.frames import decode_request, encode_request
+from roster.wire.messages import ApiVersionsRequest
+from tests.broker.rawclient import RawClient
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_BITS = {"int8": 8, "int16": 16, "int32": 32, "int64": 64}
+_TEXTS = ("", "t", "g", "orders", "__consumer_offsets", "a" * 300, "é", "x\0y", "..", "User:a")
+_NUMBERS = (-1, 0, 1, 2, 7, 100, 50_001)
+_FRAMES_OF_A_CONNECTION = 20
+"""Few enough for the socket's buffers: a request that waits for others holds up those behind it."""
+PATIENCE = 60.0
+GROWTH_BYTES = 192 << 20
+"""How much a broker's memory may grow: groups, topics and transactional ids that valid frames made are kept."""
+
+
+def frames(seed: int) -> Iterator[bytes]:
+    """Endless frames without their sizes, the same for the same seed."""
+    chance = random.Random(seed)
+    keys = sorted(SERVED)
+    while True:
+        key = chance.choice(keys)
+        version = chance.choice(list(SERVED[key]))
+        message = _message(request_class(key), version, chance)
+        try:
+            frame = encode_request(message, version, chance.getrandbits(31), chance.choice(("fuzz", None)))[4:]
+        except WireError:  # a value that this version cannot carry
+            continue
+        yield frame if chance.random() < 0.3 else _damaged(frame, chance)
+
+
+def _message(cls: Any, version: int, chance: random.Random) -> Any:
+    values = {name: _value(f, version, chance) for name, f in cls.__table__.fields if version in f.versions}
+    return cls(**values)
+
+
+def _value(field: Any, version: int, chance: random.Random) -> Any:
+    if version in field.nullable and chance.random() < 0.2:
+        return None
+    match field.kind:
+        case "bool":
+            return chance.random() < 0.5
+        case "uuid":
+            return chance.randbytes(16)
+        case "string":
+            return chance.choice(_TEXTS)
+        case "bytes" | "records":
+            return chance.randbytes(chance.choice((0, 3, 61, 200)))
+        case "float64":
+            return chance.random()
+        case "uint16":
+            return chance.getrandbits(16)
+        case "struct":
+            return _message(field.struct, version, chance)
+        case "array":
+            return [_value(field.element, version, chance) for _ in range(chance.choice((0, 1, 1, 2, 3)))]
+        case kind:
+            bits = _BITS[kind] - 1
+            number = chance.choice((*_NUMBERS, 2**bits - 1, -(2**bits)))
+            return number if -(2**bits) <= number < 2**bits else 0
+
+
+def _damaged(frame: bytes, chance: random.Random) -> bytes:
+    data = bytearray(frame)
+    for _ in range(chance.choice((1, 1, 2, 5))):
+        at = chance.randrange(len(data)) if data else 0
+        match chance.randrange(6):
+            case 0 if data:
+                data[at] ^= 1 << chance.randrange(8)
+            case 1 if data:
+                data[at] = chance.choice((0, 1, 0x7F, 0x80, 0xFF))
+            case 2:
+                del data[at:]
+            case 3:
+                data[at:at] = chance.randbytes(chance.choice((1, 2, 4, 40)))
+            case 4:
+                data[at : at + 4] = struct.pack(">i", chance.choice((-2, -1, 0, 2**31 - 1, 1 << 20, 60_000)))
+            case _:
+                del data[at : at + chance.choice((1, 2, 4, 16))]
+    return bytes(data)
+
+
+def decode_all(seed: int, count: int) -> int:
+    """Give frames to the decoder, which may raise nothing but WireError; return how many it could read."""
+    read = 0
+    for _, frame in zip(range(count), frames(seed), strict=False):
+        try:
+            decode_request(frame)
+        except WireError:
+            continue
+        read += 1
+    return read
+
+
+class Port:
+    """Sends frames to a broker, over a new connection whenever it closed the one before; answers are thrown away."""
+
+    def __init__(self, address: tuple[str, int]) -> None:
+        self._address = address
+        self._socket: socket.socket | None = None
+        self._sent = 0
+        self.connections = 0
+
+    def send(self, frame: bytes) -> None:
+        """Send one frame; an end of the connection is the broker's right."""
+        if self._socket is None:
+            self._socket = socket.create_connection(self._address, timeout=PATIENCE)
+            self.connections += 1
+            self._sent = 0
+        self._sent += 1
+        try:
+            self._socket.settimeout(PATIENCE)
+            self._socket.sendall(struct.pack(">i", len(frame)) + frame)
+            self._socket.settimeout(0)
+            while self._socket.recv(1 << 16):
+                pass
+            self.close()
+        except BlockingIOError:
+            if self._sent >= _FRAMES_OF_A_CONNECTION:
+                self.close()
+        except OSError:
+            self.close()
+
+    def close(self) -> None:
+        """End the connection without a word."""
+        if self._socket is not None:
+            with contextlib.suppress(OSError):
+                self._socket.close()
+            self._socket = None
+
+
+def ask_alive(address: tuple[str, int]) -> None:
+    """Raise OSError unless the broker answers another client."""
+    with RawClient(address, PATIENCE) as client:
+        assert client.ask(ApiVersionsRequest(), 0).error_code == 0
+
+
+def send_all(address: tuple[str, int], seed: int, count: int, *, check_every: int = 1_000) -> int:
+    """Send frames; return the number of connections that took. Raises OSError if the broker hangs or is gone."""
+    port = Port(address)
+    chance = random.Random(seed)
+    for number, frame in zip(range(count), frames(seed), strict=False):
+        port.send(frame)
+        if chance.random() < 0.02:
+            port.close()
+        if number % check_every == 0:
+            ask_alive(address)
+    port.close()
+    ask_alive(address)
+    return port.connections
+
+
+def resident_bytes(pid: int) -> int:
+    """Memory of a process, on Linux."""
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def main() -> int:
+    """Run as a program."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--frames", type=int, default=100_000)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--codec", action="store_true")
+    chosen = parser.parse_args()
+    began = time.monotonic()
+    if chosen.codec:
+        read = decode_all(chosen.seed, chosen.frames)
+        print(f"{chosen.frames} frames decoded, {read} of them valid, in {time.monotonic() - began:.0f} s")
+        return 0
+    with tempfile.TemporaryDirectory(prefix="roster-fuzz-") as directory:
+        limits = ("--group-max-pending-members", "100", "--auto-create-topics", "--log-level", "error")
+        with BrokerProcess(Path(directory) / "data", *limits) as broker:
+            host, port = broker.bootstrap.rsplit(":", 1)
+            address = (host, int(port))
+            send_all(address, chosen.seed, 5_000)  # so that code and caches are there
+            before = resident_bytes(broker.pid)
+            connections = send_all(address, chosen.seed + 1, chosen.frames)
+            time.sleep(5)
+            grown = resident_bytes(broker.pid) - before
+            errors = [line for line in broker.log.read_text().splitlines() if "internal error" in line]
+    print(
+        f"{chosen.frames} frames over {connections} connections in {time.monotonic() - began:.0f} s: "
+        f"memory {before >> 20} MiB, then {(before + grown) >> 20} MiB; {len(errors)} internal errors"
+    )
+    return 1 if grown > GROWTH_BYTES or errors else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,115 @@
+"""`roster users` and `roster acls`: in a data directory, and against a running broker."""
+
+from __future__ import annotations
+
+import io
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from roster.cli.root import run
+from tests.broker.secured import PASSWORDS, Secured, secured_broker
+from tests.real.realparts.cluster import unique
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+@pytest.fixture(scope="module")
+def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
+    with secured_broker(tmp_path_factory.mktemp("secured")) as running:
+        yield running
+
+
+def config(secured: Secured, path: Path, user: str, password: str) -> str:
+    settings = {**secured.settings("rita"), "sasl.username": user, "sasl.password": password}
+    lines = [f"{name}={value}" for name, value in settings.items()]
+    path.write_text("\n".join([f"bootstrap.servers={secured.bootstrap}", *lines]))
+    return str(path)
+
+
+@pytest.fixture
+def admin(secured: Secured, tmp_path: Path) -> str:
+    return config(secured, tmp_path / "admin.properties", "admin", PASSWORDS["admin"])
+
+
+def type_in(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO(text))
+
+
+def test_users_of_a_stopped_brokers_directory(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = str(tmp_path / "data")
+    type_in(monkeypatch, "s3cr3t\n")
+    assert run(["users", "add", "nina", "--data", data]) == 0
+    assert run(["users", "list", "--data", data, "--json"]) == 0
+    assert "s3cr3t" not in (tmp_path / "data" / "security.json").read_text()
+    out = capsys.readouterr().out
+    assert json.loads(out[out.index("{") :]) == {"nina": {"SCRAM-SHA-256": 8192, "SCRAM-SHA-512": 8192}}
+    assert run(["users", "remove", "nina", "--data", data, "--yes"]) == 0
+    assert run(["users", "remove", "nina", "--data", data, "--yes"]) == 2
+    assert "there is no user 'nina'" in capsys.readouterr().err
+
+
+def test_a_directory_in_use_names_the_other_way(secured: Secured, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["users", "list", "--data", str(secured.broker.config.data_dir)]) == 1
+    assert "give --bootstrap instead of --data" in capsys.readouterr().err
+
+
+def test_an_empty_password_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    type_in(monkeypatch, "")
+    assert run(["users", "add", "nina", "--data", str(tmp_path)]) == 2
+    assert "password is empty" in capsys.readouterr().err
+
+
+def test_a_user_is_added_and_given_rights_while_the_broker_runs(
+    secured: Secured,
+    admin: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    topic = unique("shop")
+    type_in(monkeypatch, "pw-of-nina\n")
+    assert run(["users", "add", "nina", "--config", admin]) == 0
+    nina = config(secured, tmp_path / "nina.properties", "nina", "pw-of-nina")
+    assert run(["topics", "create", topic, "--command-config", nina]) == 1
+    assert "grant this client CREATE" in capsys.readouterr().err
+    right = ["--operation", "create", "--operation", "describe", "--topic", "shop", "--prefixed"]
+    assert run(["acls", "add", "--allow", "User:nina", *right, "--config", admin]) == 0
+    assert run(["topics", "create", topic, "--command-config", nina]) == 0
+    assert run(["acls", "list", "--principal", "User:nina", "--json", "--config", admin]) == 0
+    out = capsys.readouterr().out
+    assert [acl["operation"] for acl in json.loads(out[out.index("[") :])] == ["create", "describe"]
+    assert run(["acls", "remove", "--principal", "User:nina", "--yes", "--config", admin]) == 0
+    assert "removed 2 ACLs" in capsys.readouterr().out
+    assert run(["users", "remove", "nina", "--yes", "--config", admin]) == 0
+    assert run(["topics", "list", "--config", nina]) == 1
+    assert "refused user 'nina'" in capsys.readouterr().err
+
+
+def test_rights_to_look_at_users_and_acls(secured: Secured, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    otto = config(secured, tmp_path / "otto.properties", "otto", PASSWORDS["otto"])
+    for command in ("users", "acls"):
+        assert run([command, "list", "--config", otto]) == 1
+        assert "Grant this client DESCRIBE on the cluster" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--allow", "nina", "--topic", "t"], "write User:nina"),
+        (["--topic", "t"], "--allow: name a principal"),
+        (["--allow", "User:nina"], "give one of --topic"),
+        (["--allow", "User:nina", "--topic", "t", "--group", "g"], "give one of --topic"),
+        (["--allow", "User:nina", "--cluster", "--prefixed"], "--prefixed"),
+    ],
+)
+def test_mistakes_are_named(arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["acls", "add", "--operation", "read", *arguments]) == 2
+    assert said in capsys.readouterr().err
