@@ -118,9 +118,11 @@ class Application:
 
     def kill(self) -> None:
         """End at once, with everything the process has started."""
-        for pid in _tree(self.process.pid):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        # All stand still first: a worker whose JVM is gone would complain of a broken pipe before its turn comes.
+        for number in (signal.SIGSTOP, signal.SIGKILL):
+            for pid in _tree(self.process.pid):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, number)
         self.process.wait()
 
     def __enter__(self) -> Self:

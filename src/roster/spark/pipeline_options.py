@@ -70,7 +70,7 @@ _OWN = [
         "trigger_interval_ms",
         "int",
         "time between the starts of two batches, at least; None: what the sink suggests (`ParquetSink` 10,000, others "
-        "850), which a full batch does not wait for",
+        "750), which a full batch does not wait for",
         None,
         unit="ms",
         least=0,

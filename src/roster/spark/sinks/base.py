@@ -49,9 +49,9 @@ class Sink:
     the present one then. A ClientError that is `retriable` makes the pipeline call it again while its partitions are
     owned. `take_over` is called for newly assigned partitions, before the group's offsets are read."""
 
-    default_trigger_interval_ms: int = 850
+    default_trigger_interval_ms: int = 750
     """Milliseconds between the starts of two batches if the pipeline's `trigger_interval_ms` is None; a full batch, and
-    the first one after partitions were assigned, do not wait. 850 ms leave 150 ms for the batch itself
+    the first one after partitions were assigned, do not wait. 750 ms leave 250 ms for the batch itself
     where records are to be done within a second."""
 
     accepts_part: bool = False
