@@ -280,6 +280,7 @@ def describe(stage: Stage, m: str, n: str, state: str = "Stable") -> None:
         ("t-1 u-0 u-1", "cached metadata has changed (u: 2 -> 3)"),
         ("t-1", "cached metadata has changed (u: none -> 3)"),
         ("t-1 t-2 u-0 u-1 u-2", "cached metadata has changed (t: 3 -> 2)"),
+        ("t-1 u-0 u-2", "cached metadata has changed (u: 2 -> 3)"),  # u-1 was to be handed over when its owner died
     ],
 )
 def test_a_returning_static_leader_compares_the_topics_with_the_assignment_that_the_group_kept(

@@ -7,6 +7,8 @@ this leader asks for the assignment with DescribeGroups, and compares the topics
 
 from __future__ import annotations
 
+from collections import Counter
+
 from roster.member import error_table, requests
 from roster.member.context import MemberContext
 from roster.member.error_table import Action
@@ -16,6 +18,7 @@ from roster.member.states import MemberState
 from roster.member.subscription import LeaderFailure, decode_assignment
 from roster.member.timers import DESCRIBE
 from roster.member.types import ReportKind
+from roster.model import TopicPartition
 from roster.wire import ApiKey, WireError
 from roster.wire.errors import error_code
 from roster.wire.messages import DescribeGroupsResponse
@@ -51,13 +54,15 @@ def on_describe_groups_response(me: MemberContext, response: DescribeGroupsRespo
 
 
 def assigned_counts(group: DescribeGroupsResponse.Group) -> dict[str, int]:
-    """Return the number of partitions of each topic by which the group was assigned: the highest one, and one more."""
-    counts: dict[str, int] = {}
+    """Return the number of partitions of each topic that are assigned.
+
+    They are fewer than there are also where the group was between the two rounds of a cooperative rebalance, and the
+    member that was to give a partition up, and to join again then, died.
+    """
+    assigned: set[TopicPartition] = set()
     for member in group.members:
         try:
-            partitions = decode_assignment(member.member_assignment).partitions
+            assigned |= decode_assignment(member.member_assignment).partitions
         except (LeaderFailure, WireError):
             continue
-        for topic, partition in partitions:
-            counts[topic] = max(counts.get(topic, 0), partition + 1)
-    return counts
+    return dict(Counter(partition.topic for partition in assigned))

@@ -69,6 +69,8 @@ class Books:
     def __init__(self, world: Setting) -> None:
         self.world = world
         self.rosters: dict[int, frozenset[str]] = {}
+        self.answered: dict[int, set[str]] = defaultdict(set)
+        """Member ids by the generation that they were answered with."""
         self.heads: dict[int, tuple[str, str]] = {}
         self.claims: dict[int, dict[str, frozenset[TopicPartition]]] = {}
         self.assigned: dict[int, dict[str, frozenset[TopicPartition]]] = defaultdict(dict)
@@ -90,7 +92,14 @@ class Books:
         if process.held:
             for other in self.world.applications:
                 if other is not process and other.alive and other.held:
-                    invariants.ownership_is_disjoint_at_every_instant(process, other, self.rosters)
+                    invariants.ownership_is_disjoint_at_every_instant(process, other, self._takes_part)
+
+    def _takes_part(self, process: Application, generation: int) -> bool:
+        """Return True for a member of a generation; one that is static stays in the list without having joined."""
+        member = process.owns.member_id
+        if process.config.group_instance_id is not None and member not in self.answered[generation]:
+            return False
+        return member in self.rosters.get(generation, ())
 
     def member_stepped(self, process: Application) -> None:
         """A member took in an event."""
@@ -148,6 +157,7 @@ class Books:
         invariants.a_generation_is_stored_before_it_is_announced(generation, self.world.disk.durable)
         invariants.a_member_keeps_its_identity(request.member_id, member)
         self.highest = generation
+        self.answered[generation].add(member)
         self._sessions[node.number].contact[member] = node.now
         self.instance[member] = request.group_instance_id
         if request.group_instance_id is not None:
@@ -404,7 +414,9 @@ class Books:
         sessions.looked = node.now
         scenario = self.world.scenario
         if group.state in (GroupState.PREPARING, GroupState.COMPLETING):
-            longest = 2 * scenario.rebalance_ms + scenario.session_ms + invariants.SLACK_MS
+            longest = scenario.rebalance_ms + invariants.SLACK_MS
+            if group.state is GroupState.PREPARING:  # static members that are missing may prolong it once
+                longest += scenario.rebalance_ms + scenario.session_ms
             if not self.world.disk_is_faulty:
                 invariants.a_rebalance_ends_in_time(group.state, node.now, sessions.phase_late + longest)
         for name, member in group.members.items():

@@ -6,7 +6,7 @@ hold. Only the checks of states, of sessions and of phases look at the coordinat
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import NoReturn
 
 from roster.coordinator.group import Group
@@ -44,7 +44,7 @@ def one_owner_per_partition_and_generation(
 
 
 def ownership_is_disjoint_at_every_instant(
-    one: Application, other: Application, rosters: Mapping[int, frozenset[str]]
+    one: Application, other: Application, takes_part: Callable[[Application, int], bool]
 ) -> None:
     """Two applications hold one partition only if the group has put the older holder out in between."""
     both = one.held & other.held
@@ -52,7 +52,7 @@ def ownership_is_disjoint_at_every_instant(
         return
     old, new = sorted((one, other), key=lambda each: each.owns.generation)
     first, last = old.owns.generation + 1, new.owns.generation
-    if first > last or all(old.owns.member_id in rosters.get(number, ()) for number in range(first, last + 1)):
+    if first > last or all(takes_part(old, number) for number in range(first, last + 1)):
         broken(
             "ownership is disjoint at every instant",
             f"{shown(both)} is held by {old.name} in generation {old.owns.generation} and by {new.name} in generation "

@@ -80,6 +80,8 @@ class Network:
         self._counts = counts
         self._partitions: dict[tuple[str, str, Direction], int] = {}
         self._latest: dict[str, int] = {}
+        self.last_arrival = 0
+        """When the last frame arrives that is on its way."""
 
     def partition(self, client: str, node: str, direction: Direction, ms: int) -> None:
         """Hold back everything in one direction between two processes for `ms`; TCP sends it again then."""
@@ -122,6 +124,7 @@ class Network:
             delay = self._chance.randint(delay, SLOW_MS)
         time = max(connection.arrivals[direction], self._departure(connection, direction) + delay)
         connection.arrivals[direction] = time
+        self.last_arrival = max(self.last_arrival, time)
         client = connection.client.name
         if time < self._latest.get(client, 0):
             self._counts["frames reordered across connections"] += 1

@@ -29,6 +29,7 @@ from roster.wire.frames import RequestHeader, decode_request, encode_response
 from roster.wire.messages import (
     FindCoordinatorRequest,
     FindCoordinatorResponse,
+    JoinGroupRequest,
     MetadataRequest,
     MetadataResponse,
     OffsetCommitRequest,
@@ -162,8 +163,7 @@ class Node:
     def _serve(self, connection: Connection) -> None:
         """Serve the next requests of a connection, each when the one before has been answered.
 
-        A commit on a connection that its client has closed meanwhile is left out: Kafka's protocol has no number by
-        which a coordinator could tell it from a new one, and so it would undo the commits that came after.
+        What `is_harmful_when_late` is left out on a connection that its client has closed meanwhile.
         """
         while connection.serving is None and connection.queue and connection.node_open and self.up:
             frame = connection.queue.popleft()
@@ -173,8 +173,8 @@ class Node:
                 self.world.counts["malformed request refused"] += 1
                 self.world.network.reset(connection)
                 return
-            if isinstance(message, OffsetCommitRequest) and not connection.client_open:
-                self.world.counts["commit that its client had given up, not served"] += 1
+            if not connection.client_open and is_harmful_when_late(message):
+                self.world.counts["request that its client had given up, not served"] += 1
                 continue
             token = self.world.new_token()
             connection.serving = token
@@ -316,3 +316,14 @@ class Node:
 def writes_group(write: Write) -> bool:
     """Return True for a write with a record of the group itself, not of offsets."""
     return any(isinstance(decode_key(key), GroupMetadataKey) for key, _ in write.records)
+
+
+def is_harmful_when_late(message: Message) -> bool:
+    """Return True for a request that Kafka's protocol cannot tell from a newer one once its client has given it up.
+
+    A commit would undo the commits that came after. The first JoinGroup of a static member would take its place from
+    the one that the same process sent next, and so fence it.
+    """
+    if isinstance(message, JoinGroupRequest):
+        return message.group_instance_id is not None and not message.member_id
+    return isinstance(message, OffsetCommitRequest)

@@ -78,7 +78,7 @@ def _run(world: World) -> None:
         world.scheduler.at(action.time, perform, world, action)
     world.scheduler.run(scenario.ends_at)
     world.stop_faults()
-    world.scheduler.run(world.scheduler.now + LAST_RESTART_MS)
+    world.scheduler.run(max(world.scheduler.now + LAST_RESTART_MS, world.network.last_arrival))
     world.settle("a group is at rest once faults stop")
     world.stay_idle()
     if scenario.seed % PROBED == 0:

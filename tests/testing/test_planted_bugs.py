@@ -1,0 +1,34 @@
+"""The simulator finds each of the planted bugs, and says which invariant broke."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from roster.testing.simulation import run_many, run_seed
+from tests.testing.planted_bugs import BUGS, PlantedBug
+
+SEARCHED = int(os.environ.get("ROSTER_PLANTED_SEEDS", "0"))
+"""Environment variable: look for each bug from seed 0 on, in so many seeds; 0: run the seeds that found them."""
+EACH = [pytest.param(bug, id=bug.name) for bug in BUGS]
+
+
+@pytest.mark.parametrize("bug", EACH)
+def test_a_planted_bug_is_found(bug: PlantedBug, monkeypatch: pytest.MonkeyPatch) -> None:
+    bug.patch(monkeypatch)
+    if not SEARCHED:
+        outcome = run_seed(bug.seed)
+        assert outcome.broken is not None
+        assert outcome.broken.sentence in bug.breaks
+        return
+    summary = run_many(range(SEARCHED))
+    assert summary.failures, f"not found in {summary.seeds} seeds"
+    broken = summary.failures[0].broken
+    print(f"{bug.name}: after {summary.seeds} seeds, {broken}")
+
+
+def test_there_are_thirty_of_them_and_none_is_in_the_product() -> None:
+    assert len({bug.name for bug in BUGS}) == len(BUGS) >= 30
+    seeds = sorted({bug.seed for bug in BUGS})
+    assert not run_many(seeds[:4]).failures
