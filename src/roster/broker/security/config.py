@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import ipaddress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from roster.broker.errors import BrokerStartError
 from roster.broker.security.principals import PrincipalRules
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
