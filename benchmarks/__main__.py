@@ -19,6 +19,7 @@ SECTIONS = {
     "wire": "the codec against kafka-python and kio",
     "fetch": "records into Arrow against librdkafka and aiokafka",
     "broker": "roster broker under load",
+    "group_load": "large groups from outside against Apache Kafka",
     "transactions": "what a transaction costs a batch",
     "assignors": "sticky assignors against Java, franz-go, kafka-python and aiokafka",
     "tasks": "the task assignor against Kafka Streams",

@@ -1,0 +1,250 @@
+"""Members of one group as raw frames, many in a process: the load of `benchmarks.group_load`.
+
+A member is a connection and four kinds of frames, packed by hand, so that the generator costs little beside the broker.
+"""
+
+from __future__ import annotations
+
+import selectors
+import socket
+import struct
+import time
+from collections.abc import Callable
+from multiprocessing.connection import Connection as Pipe
+
+JOIN, HEARTBEAT, LEAVE, SYNC, COMMIT = 11, 12, 13, 14, 8
+VERSIONS = {JOIN: 5, HEARTBEAT: 3, LEAVE: 3, SYNC: 3, COMMIT: 7}
+ERROR_AT = {JOIN: 8, HEARTBEAT: 8, SYNC: 8}
+"""Where the error code is in a response, behind correlation id and throttle time."""
+MEMBER_ID_REQUIRED, REBALANCE_IN_PROGRESS = 79, 27
+SESSION_MS, REBALANCE_MS = 300_000, 300_000
+SUBSCRIPTION = bytes(200)
+ASSIGNMENT = bytes(100)
+LOOK_SECONDS = 1.0
+"""Between two heartbeats of a member that waits for the others."""
+
+
+def text(value: str | None) -> bytes:
+    data = b"" if value is None else value.encode()
+    return struct.pack(">h", -1 if value is None else len(data)) + data
+
+
+def blob(value: bytes) -> bytes:
+    return struct.pack(">i", len(value)) + value
+
+
+class Member:
+    """One member: what it sends next follows from what it was answered."""
+
+    def __init__(self, load: Load) -> None:
+        self.load = load
+        self.id = ""
+        self.generation = -1
+        self.stable = False
+        self.sent = 0
+        self.buffer = bytearray()
+        self.connect()
+
+    def connect(self) -> None:
+        self.sock = socket.create_connection(self.load.address, 60)
+        self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.buffer.clear()
+        self.load.selector.register(self.sock, selectors.EVENT_READ, self)
+
+    def close(self) -> None:
+        self.load.selector.unregister(self.sock)
+        self.sock.close()
+
+    def ask(self, key: int, body: bytes) -> None:
+        self.sent = key
+        head = struct.pack(">hhi", key, VERSIONS[key], 1) + text("load")
+        self.sock.sendall(struct.pack(">i", len(head) + len(body)) + head + body)
+
+    def join(self) -> None:
+        self.stable = False
+        protocol = text("range") + blob(SUBSCRIPTION)
+        times = struct.pack(">ii", SESSION_MS, REBALANCE_MS)
+        rest = text(self.id) + text(None) + text("consumer") + struct.pack(">i", 1) + protocol
+        self.ask(JOIN, text(self.load.group) + times + rest)
+
+    def sync(self, members: list[bytes]) -> None:
+        parts = [struct.pack(">i", len(members)), *(each + blob(ASSIGNMENT) for each in members)]
+        self.ask(SYNC, self.head() + text(None) + b"".join(parts))
+
+    def head(self) -> bytes:
+        return text(self.load.group) + struct.pack(">i", self.generation) + text(self.id)
+
+    def heartbeat(self) -> None:
+        self.ask(HEARTBEAT, self.head() + text(None))
+
+    def leave(self) -> None:
+        self.ask(LEAVE, text(self.load.group) + struct.pack(">i", 1) + text(self.id) + text(None))
+
+    def commit(self) -> None:
+        row = struct.pack(">iqi", 0, 5, -1) + text("")
+        topic = struct.pack(">i", 1) + text(self.load.topic) + struct.pack(">i", 1) + row
+        self.ask(COMMIT, self.head() + text(None) + topic)
+
+    def readable(self) -> None:
+        data = self.sock.recv(1 << 18)
+        if not data:
+            raise ConnectionError("the broker closed a connection")
+        self.buffer += data
+        if len(self.buffer) >= 4 and len(self.buffer) - 4 >= (size := int.from_bytes(self.buffer[:4], "big")):
+            frame = bytes(self.buffer[4 : 4 + size])
+            del self.buffer[: 4 + size]
+            self.answered(frame)
+
+    def answered(self, frame: bytes) -> None:
+        self.load.answers += 1
+        key, self.sent = self.sent, 0
+        error = int.from_bytes(frame[8:10], "big", signed=True) if key in ERROR_AT else 0
+        if key == JOIN and error in (0, MEMBER_ID_REQUIRED):
+            self.joined(frame, error)
+        elif key == SYNC and error == 0:
+            self.stable = True
+        elif error == REBALANCE_IN_PROGRESS:
+            self.join()
+        elif error:
+            self.load.errors[error] = self.load.errors.get(error, 0) + 1
+            if key == JOIN:
+                self.id = ""
+            self.join()
+        elif key in (HEARTBEAT, COMMIT):
+            self.load.idle(self)
+
+    def joined(self, frame: bytes, error: int) -> None:
+        def string(pos: int) -> tuple[str, int]:
+            size = int.from_bytes(frame[pos : pos + 2], "big", signed=True)
+            return frame[pos + 2 : pos + 2 + max(size, 0)].decode(), pos + 2 + max(size, 0)
+
+        self.generation = int.from_bytes(frame[10:14], "big", signed=True)
+        _, pos = string(14)
+        leader, pos = string(pos)
+        self.id, pos = string(pos)
+        if error:
+            self.join()
+            return
+        members = []
+        if leader == self.id:
+            (count,) = struct.unpack_from(">i", frame, pos)
+            pos += 4
+            for _ in range(count):
+                _, end = string(pos)
+                members.append(frame[pos:end])
+                _, pos = string(end)
+                pos += 4 + int.from_bytes(frame[pos : pos + 4], "big")
+        self.sync(members)
+
+
+class Load:
+    """The members of one process, told by a pipe what to do."""
+
+    def __init__(self, bootstrap: str, group: str, topic: str, pipe: Pipe) -> None:
+        host, _, port = bootstrap.rpartition(":")
+        self.address = (host, int(port))
+        self.group, self.topic, self.pipe = group, topic, pipe
+        self.selector = selectors.DefaultSelector()
+        self.members: list[Member] = []
+        self.answers = 0
+        self.errors: dict[int, int] = {}
+        self.idle: Callable[[Member], None] = lambda member: None
+
+    def turn(self, timeout: float) -> None:
+        for key, _ in self.selector.select(timeout):
+            key.data.readable()
+
+    def until_settled(self, act: Callable[[Member], None] | None = None) -> None:
+        """Serve until the main process has seen the same new generation everywhere."""
+        told = max((member.generation for member in self.members), default=-1)
+        look = time.monotonic() + LOOK_SECONDS
+        for member in self.members if act is not None else ():
+            act(member)
+        while True:
+            if self.pipe.poll():
+                self.pipe.recv()
+                break
+            self.turn(0.001)
+            generations = {member.generation if member.stable else -1 for member in self.members}
+            if len(generations) == 1 and max(generations) > told:
+                told = max(generations)
+                self.pipe.send((told, time.monotonic()))
+            if time.monotonic() > look:
+                self.look()
+                look = time.monotonic() + LOOK_SECONDS
+        while any(member.sent for member in self.members):
+            self.turn(0.01)
+
+    def look(self) -> None:
+        """Have every idle member send a heartbeat, by which it learns of a rebalance."""
+        for member in self.members:
+            if member.stable and not member.sent:
+                member.heartbeat()
+
+    def closed_loop(self, act: Callable[[Member], None], seconds: float) -> None:
+        """Every member asks again as soon as it is answered."""
+        begin = time.monotonic()
+        end = begin + seconds
+        self.answers = 0
+        self.idle = lambda member: act(member) if time.monotonic() < end else None
+        for member in self.members:
+            act(member)
+        while time.monotonic() < end:
+            self.turn(0.05)
+        self.pipe.send(self.answers / (time.monotonic() - begin))
+        while any(member.sent for member in self.members):
+            self.turn(0.01)
+        self.idle = lambda member: None
+
+    # Commands of the main process
+
+    def add(self, count: int) -> None:
+        self.members += [Member(self) for _ in range(count)]
+        self.pipe.send(None)
+
+    def join(self) -> None:
+        self.until_settled(Member.join)
+
+    def join_new(self) -> None:
+        self.until_settled(lambda member: member.heartbeat() if member.stable else member.join())
+
+    def leave_one(self) -> None:
+        gone = self.members.pop()
+        gone.leave()
+        while gone.sent:
+            self.turn(0.01)
+        gone.close()
+        self.watch()
+
+    def watch(self) -> None:
+        self.until_settled(Member.heartbeat)
+
+    def heartbeat(self, seconds: float) -> None:
+        self.closed_loop(Member.heartbeat, seconds)
+
+    def commit(self, seconds: float) -> None:
+        self.closed_loop(Member.commit, seconds)
+
+    def reconnect(self) -> None:
+        for member in self.members:
+            member.close()
+            member.connect()
+        for member in self.members:
+            member.heartbeat()
+        while any(member.sent for member in self.members):
+            self.turn(0.01)
+        self.pipe.send((time.monotonic(), self.errors))
+
+    def run(self) -> None:
+        """Obey until told to stop."""
+        while (command := self.pipe.recv())[0] != "stop":
+            getattr(self, command[0])(*command[1:])
+
+
+def process(bootstrap: str, group: str, topic: str, pipe: Pipe, core: int | None) -> None:
+    """Entry of a process of the generator."""
+    import os  # noqa: PLC0415
+
+    if core is not None:
+        os.sched_setaffinity(0, {core})
+    Load(bootstrap, group, topic, pipe).run()
