@@ -21,7 +21,7 @@ from roster.broker.gate import guarded, guarded_produce
 from roster.broker.handlers.produce import produce
 from roster.broker.log.record_range import PIECE_BYTES, RecordRange
 from roster.broker.security.session import MAX_BYTES_BEFORE_LOGIN, Session
-from roster.broker.streams import ClientProtocol, keep_alive
+from roster.broker.streams import ClientProtocol, ClientReader, keep_alive
 from roster.wire import ApiKey, UnsupportedVersion, WireError
 from roster.wire.frames import encode_response, encode_response_parts, unsupported_api_versions
 
@@ -159,8 +159,11 @@ class Connection:
 
     async def _receive(self) -> bytes:
         """The next frame, without its size. A size that is not allowed is refused before anything is allocated."""
-        async with self._time_to_begin():
+        if self._holds(_SIZE_BYTES):
             start = await self._reader.readexactly(_SIZE_BYTES)
+        else:
+            async with self._time_to_begin():
+                start = await self._reader.readexactly(_SIZE_BYTES)
         size = int.from_bytes(start, "big", signed=True)
         limit = self._services.config.max_request_bytes
         if not self._session.is_open:
@@ -173,13 +176,16 @@ class Connection:
         request_limits.check_size(int.from_bytes(start, "big"), size)
         return await self._receive_large(start, size)
 
-    @contextlib.asynccontextmanager
-    async def _time_to_begin(self) -> AsyncIterator[None]:
+    def _holds(self, size: int) -> bool:
+        """Return True if so many bytes have arrived: timers would cost more than reading them."""
+        return isinstance(self._reader, ClientReader) and self._reader.holds(size)
+
+    def _time_to_begin(self) -> contextlib.AbstractAsyncContextManager[object]:
         """Bound the wait for a request: while the connection is set up by its deadline, then by the idle timeout."""
-        if self._slot.is_settled:
-            async with asyncio.timeout(self._idle_seconds):
-                yield
-            return
+        return asyncio.timeout(self._idle_seconds) if self._slot.is_settled else self._time_to_set_up()
+
+    @contextlib.asynccontextmanager
+    async def _time_to_set_up(self) -> AsyncIterator[None]:
         try:
             async with asyncio.timeout_at(self._slot.deadline):
                 yield
@@ -190,6 +196,8 @@ class Connection:
 
     async def _piece(self, size: int) -> bytes:
         """A part of a frame that has begun: a client that sends it slowly occupies memory meanwhile."""
+        if self._holds(size):
+            return await self._reader.readexactly(size)
         try:
             async with asyncio.timeout(self._receive_seconds):
                 return await self._reader.readexactly(size)
@@ -345,5 +353,7 @@ class Connection:
 
     async def _drain(self) -> None:
         """Wait until a slow reader has taken most of what was sent."""
-        async with asyncio.timeout(self._idle_seconds):
-            await self._writer.drain()
+        transport = self._writer.transport
+        if transport.get_write_buffer_size() or transport.is_closing():
+            async with asyncio.timeout(self._idle_seconds):
+                await self._writer.drain()

@@ -15,13 +15,21 @@ _KEEP_ALIVE = {"TCP_KEEPIDLE": 15, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}
 """Seconds of silence before the first probe and between two, and the number of probes."""
 
 
+class ClientReader(asyncio.StreamReader):
+    """A reader that knows what it holds: a frame that is there needs no timeout to be read."""
+
+    def holds(self, size: int) -> bool:
+        """Return True if so many bytes can be read without waiting."""
+        return len(self._buffer) >= size  # type: ignore[attr-defined]
+
+
 class ClientProtocol(asyncio.StreamReaderProtocol):
     """Streams that end when the client stops sending, as with Apache Kafka: there are no half-closed connections."""
 
     def __init__(
         self, connected: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Coroutine[None, None, None]]
     ) -> None:
-        super().__init__(asyncio.StreamReader(limit=PIECE_BYTES // 2), connected)
+        super().__init__(ClientReader(limit=PIECE_BYTES // 2), connected)
         self.on_lost: Callable[[], None] | None = None
         self.transport: asyncio.BaseTransport | None = None
         """Set once the connection is made: after the TLS handshake, if there is one."""

@@ -21,6 +21,8 @@ from roster.wire.messages import (
     SyncGroupResponse,
 )
 
+_REBALANCING = (JoinGroupRequest, SyncGroupRequest, LeaveGroupRequest)
+
 Assignment: TypeAlias = Mapping[str, tuple[int, ...]]
 """Partitions by topic."""
 
@@ -114,6 +116,8 @@ class RebalanceHistory:
 
     def observe(self, coordinator: Coordinator, event: Event, effects: Effects) -> None:
         """Take an event of the coordinator into account; called by the broker (`roster.broker.hooks`)."""
+        if isinstance(event, RequestReceived) and not isinstance(event.message, _REBALANCING):
+            return  # heartbeats and commits change no group; they are many
         with self._lock:
             self._look_at(coordinator, event)
             for reply in effects.replies:
