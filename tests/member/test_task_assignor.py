@@ -5,14 +5,17 @@ from __future__ import annotations
 import struct
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from roster.assignors import JoinContext
 from roster.member.assign_group import lead
 from roster.member.subscription import decode_assignment, subscription_bytes
 from roster.member.task_assignor import TaskAssignor
 from roster.member.task_options import TASK_OPTIONS, TaskOptions
+from roster.member.task_versions import MixedVersions
 from roster.model import TopicPartition
-from roster.model.tasks import TaskId
+from roster.model.tasks import TaskId, TaskLags
 from roster.model.topology import Subtopology, TopologyError
 from roster.wire.consumer.messages import Subscription, decode_subscription, encode_subscription
 from roster.wire.streams.assignment_info import AssignmentInfo, decode_assignment_info, encode_assignment_info
@@ -22,6 +25,8 @@ from roster.wire.streams.subscription_info import (
     decode_subscription_info,
     encode_subscription_info,
 )
+from tests.examples_tried import examples
+from tests.wire.task_infos import subscriptions
 
 COUNTS = (Subtopology(0, ["a", "b"], ["counts"]), Subtopology(1, ["c"]))
 TOPICS = frozenset("abc")
@@ -188,3 +193,31 @@ def test_options_are_checked(wrong, error):
 def test_options_have_their_declared_defaults():
     declared = {name: option.default for name, option in TASK_OPTIONS.items() if name != "subtopologies"}
     assert {name: getattr(COUNTS_OPTIONS, name) for name in declared} == declared
+
+
+@given(st.lists(st.binary(max_size=40) | st.integers(1, 5).flatmap(subscriptions), min_size=1, max_size=3))
+@settings(max_examples=examples(60), deadline=None)
+def test_whatever_other_members_send_the_leader_places_every_task_once(sent):
+    leader = assignor(host="h:1")
+    members = {"m": joining(leader)}
+    for number, info in enumerate(sent):
+        data = info if isinstance(info, bytes) else encode_subscription_info(info)
+        members[f"o{number}"] = encode_subscription(Subscription(topics=["a", "b", "c"], user_data=data))
+    try:
+        given_to = lead(leader, members, PARTITIONS)
+    except MixedVersions:
+        return
+    assert given_to.keys() == members.keys()
+    given_out = [p for data in given_to.values() for p in decode_assignment(data).partitions]
+    assert sorted(given_out) == sorted(TopicPartition(t, n) for t in "abc" for n in range(2))
+
+
+@pytest.mark.parametrize("endpoint", ["no port", "h:99999", "h" * 70_000 + ":1"])
+def test_an_endpoint_that_is_none_is_left_out(endpoint):
+    leader = assignor()
+    info = SubscriptionInfo(
+        version=4, latest_supported=5, process_id=b"o" * 16, tasks=TaskLags.of({}), user_endpoint=endpoint
+    )
+    other = Subscription(topics=["a", "b", "c"], user_data=encode_subscription_info(info))
+    told = answers(leader, {"m": joining(leader), "o": encode_subscription(other)})
+    assert [(each.version, len(each.partitions_by_host)) for _, each in told.values()] == [(4, 0), (4, 0)]

@@ -24,7 +24,7 @@ from roster.model.tasks import STATELESS, TaskId
 from roster.model.topology import task_sources
 from roster.wire.errors import WireError
 from roster.wire.streams.assignment_info import AssignmentInfo, HostPartitions, HostTasks, encode_assignment_info
-from roster.wire.streams.layout import HostInfo, Layout, parse_host
+from roster.wire.streams.layout import HostInfo, Layout, host_bytes, parse_host
 from roster.wire.streams.subscription_info import (
     LATEST_VERSION,
     AssignorErrorCode,
@@ -192,10 +192,22 @@ class _Leading:
         for task, partitions in self.flat.items():
             if (runs_on := int(now[partitions[0]])) == NO_OWNER:
                 continue
-            info = self.infos.get(self.problem.members[runs_on])
-            if info is not None and info.user_endpoint:
-                by_host[parse_host(info.user_endpoint, "user_endpoint")].append(task)
+            host = self._end_point(self.problem.members[runs_on])
+            if host is not None:
+                by_host[host].append(task)
         return {host: by_host[host] for host in sorted(by_host)}
+
+    def _end_point(self, member: str) -> HostInfo | None:
+        """Return where a member answers queries, None where what it says is no address that can be passed on."""
+        info = self.infos.get(member)
+        if info is None or not info.user_endpoint:
+            return None
+        try:
+            host = parse_host(info.user_endpoint, "user_endpoint")
+            host_bytes(host, "user_endpoint")
+        except WireError:
+            return None
+        return host
 
     def _answer(
         self, info: SubscriptionInfo, share: _Share, tasks: HostTasks, partitions: HostPartitions
