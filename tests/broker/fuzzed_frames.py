@@ -47,7 +47,7 @@ def frames(seed: int) -> Iterator[bytes]:
     while True:
         key = chance.choice(keys)
         version = chance.choice(list(SERVED[key]))
-        message = _message(request_class(key), version, chance)
+        message = random_message(request_class(key), version, chance)
         try:
             frame = encode_request(message, version, chance.getrandbits(31), chance.choice(("fuzz", None)))[4:]
         except WireError:  # a value that this version cannot carry
@@ -55,7 +55,7 @@ def frames(seed: int) -> Iterator[bytes]:
         yield frame if chance.random() < 0.3 else _damaged(frame, chance)
 
 
-def _message(cls: Any, version: int, chance: random.Random) -> Any:
+def random_message(cls: Any, version: int, chance: random.Random) -> Any:
     values = {name: _value(f, version, chance) for name, f in cls.__table__.fields if version in f.versions}
     return cls(**values)
 
@@ -77,7 +77,7 @@ def _value(field: Any, version: int, chance: random.Random) -> Any:
         case "uint16":
             return chance.getrandbits(16)
         case "struct":
-            return _message(field.struct, version, chance)
+            return random_message(field.struct, version, chance)
         case "array":
             return [_value(field.element, version, chance) for _ in range(chance.choice((0, 1, 1, 2, 3)))]
         case kind:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import random
 import socket
 import ssl
 import struct
@@ -15,17 +16,21 @@ import pytest
 
 from roster.broker import BrokerConfig, BrokerSecurity, BrokerStartError
 from roster.broker.security.session import FAILURE_DELAY_SECONDS
+from roster.broker.served import SERVED
 from roster.client import Admin, AuthenticationError
 from roster.testing.broker import running_broker
-from roster.wire import ErrorCode
+from roster.wire import ApiKey, ErrorCode, request_class
 from roster.wire.frames import encode_request
 from roster.wire.messages import (
     ApiVersionsRequest,
     DescribeAclsRequest,
+    FetchRequest,
     MetadataRequest,
+    ProduceRequest,
     SaslAuthenticateRequest,
     SaslHandshakeRequest,
 )
+from tests.broker.fuzzed_frames import random_message
 from tests.broker.rawclient import RawClient
 from tests.broker.secured import PASSWORDS, Secured, secured_broker
 
@@ -173,6 +178,22 @@ def test_a_login_that_has_expired_ends_the_connection(tmp_path: Path) -> None:
         time.sleep(0.01)  # ten times as long as the login lasts
         client.send(MetadataRequest(topics=[]), 1)
         assert client.is_closed()
+
+
+@pytest.mark.parametrize("key", sorted(set(SERVED) - {ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE}))
+def test_each_request_in_each_version_is_answered_to_a_user_without_rights(plain: Secured, key: ApiKey) -> None:
+    chance = random.Random(key)
+    with RawClient(plain.broker.address) as client:
+        assert sasl(client, f"\0otto\0{PASSWORDS['otto']}".encode()).error_code == 0
+        for version in list(SERVED[key]) * 5:
+            message = random_message(request_class(key), version, chance)
+            if isinstance(message, ProduceRequest):
+                message.acks = 1
+            if isinstance(message, FetchRequest):
+                message.max_wait_ms = 0
+            if isinstance(message, MetadataRequest) and version < 12:  # which cannot answer about ids
+                message.topics = [MetadataRequest.Topic(name=name) for name in ("t", "u")]
+            client.ask(message, version)
 
 
 # Limits

@@ -48,7 +48,8 @@ class Asked:
 
     def refuse(self, error: ErrorCode) -> Any:
         """Return the response that refuses the whole request."""
-        return _with_messages(error_response(self.request, self.call.version, error), error)
+        version = self.call.version
+        return _with_messages(error_response(self.request, version, error), error, version)
 
     async def take(self, field: str, is_allowed: Callable[[Any], bool]) -> list[Any]:
         """Take what is not allowed out of an array of the request; return it."""
@@ -63,7 +64,7 @@ class Asked:
     def refused(self, field: str, items: list[Any], error: ErrorCode) -> Any:
         """Return the response to a request with these items only, which refuses them."""
         response = error_response(replace(self.request, **{field: items}), self.call.version, error)
-        return _with_messages(response, error)
+        return _with_messages(response, error, self.call.version)
 
     async def each(
         self, field: str, into: str, is_allowed: Callable[[Any], bool], error: ErrorCode, **values: object
@@ -91,12 +92,14 @@ def _set(items: list[Any], values: dict[str, object]) -> None:
                 setattr(item, name, value)
 
 
-def _with_messages(response: Any, error: ErrorCode) -> Any:
-    """Put the text beside each error code that has room for one."""
+def _with_messages(response: Any, error: ErrorCode, version: int) -> Any:
+    """Put the text beside each error code that has room for one in this version."""
     for name, field in response.__table__.fields:
+        if version not in field.versions:
+            continue
         if name == "error_message" and getattr(response, "error_code", 0):
             response.error_message = _MESSAGES.get(error)
         elif field.kind == "array" and field.item.kind == "struct":
             for item in getattr(response, name) or ():
-                _with_messages(item, error)
+                _with_messages(item, error, version)
     return response
