@@ -46,7 +46,12 @@ def machine() -> str:
 
 def main() -> int:
     """The number of sections that failed."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks",
+        description=__doc__.splitlines()[0],
+        epilog="`python -m benchmarks.SECTION --help` explains a section and its options, where it has some: "
+        "`python -m benchmarks.pipeline --records 2000000 --rounds 2` reads 2,000,000 records on both brokers",
+    )
     parser.add_argument("sections", nargs="*", metavar="SECTION", help=f"of: {', '.join(SECTIONS)}; all without any")
     parser.add_argument("--quick", action="store_true", help="smaller sizes and fewer rounds: 5 to 6 minutes")
     options = parser.parse_args()
