@@ -97,6 +97,7 @@ def on_join_group_response(me: MemberContext, response: JoinGroupResponse, reque
         me.protocol_name = response.protocol_name
         me.leader = response.leader == response.member_id
         me.cooperative_sync = None
+        me.expects_second_round = False
         me.schedule_heartbeat()
         if me.is_eager and me.ownership.owned_or_revoking:
             me.turned_eager = f"gave up everything: the group went over to {me.protocol_name}"

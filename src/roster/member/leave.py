@@ -6,7 +6,7 @@ from roster.member import requests
 from roster.member.context import MemberContext
 from roster.member.events import Closed, CommitDone, CommitRequested, Event, RequestFailed, Responded, Stopped
 from roster.member.states import Trigger
-from roster.member.timers import COMMIT, DESCRIBE, DISCOVER, HEARTBEAT, JOIN, METADATA, REVOKE
+from roster.member.timers import COMMIT, DESCRIBE, DISCOVER, HEARTBEAT, JOIN, METADATA, REVOKE, SECOND_ROUND
 from roster.member.types import Failure, FailureKind, ReportKind
 from roster.model import NO_GENERATION
 from roster.wire import ApiKey
@@ -36,7 +36,7 @@ def close(me: MemberContext, event: Closed) -> None:
 def stop(me: MemberContext, failure: Failure, leave_reason: str | None) -> None:
     """Fail queued commits, cancel timers, drop partitions, and send LeaveGroup if there is a `leave_reason`."""
     me.commits.fail_all(failure)
-    me.out.cancel(HEARTBEAT, REVOKE, JOIN, DISCOVER, METADATA, DESCRIBE, COMMIT)
+    me.out.cancel(HEARTBEAT, REVOKE, SECOND_ROUND, JOIN, DISCOVER, METADATA, DESCRIBE, COMMIT)
     me.out.clear()
     me.rejoin_reason = None
     me.assigning = None

@@ -240,5 +240,8 @@ def _on_timer(me: MemberContext, name: TimerName) -> None:
             metadata_refresh.send_metadata(me)
         case TimerKind.REVOKE:
             me.lose(me.ownership.revoking, "not released before the revoke deadline")
+        case TimerKind.SECOND_ROUND if me.expects_second_round and me.state is MemberState.STABLE:
+            me.expects_second_round = False
+            me.request_rejoin("partitions that were given up have no owner yet")
         case TimerKind.COMMIT_DEADLINE:
             me.commits.expire(name.token)

@@ -83,6 +83,7 @@ def reset_generation(me: MemberContext, reason: str, action: Action) -> None:
     if action is Action.RESET_MEMBER:
         me.member_id = ""
     me.leader = False
+    me.expects_second_round = False
     me.describes_assignment = False
     me.topics.stop_tracking_group()
     me.last_assignment = (NO_GENERATION, frozenset())

@@ -14,7 +14,7 @@ from roster.member.outbox import InFlight
 from roster.member.recovery import on_rebalance_error
 from roster.member.states import Trigger
 from roster.member.subscription import AssignorError, ReceivedAssignment, decode_assignment, hook
-from roster.member.timers import JOIN
+from roster.member.timers import JOIN, SECOND_ROUND
 from roster.member.types import Channel, Failure, FailureKind, ReportKind
 from roster.wire import ApiKey, ErrorCode, WireError
 from roster.wire.consumer.assignment_failure import failure_reason
@@ -67,6 +67,8 @@ def on_sync_group_response(me: MemberContext, response: SyncGroupResponse, reque
     me.failures[JOIN] = 0
     me.cooperative_sync = None if me.is_eager else me.out.now
     me.schedule_heartbeat()
+    if me.expects_second_round:
+        me.out.set(SECOND_ROUND, me.out.now + me.config.rebalance_timeout_ms)
     on_join_complete(me, assigned)
 
 

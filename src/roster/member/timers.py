@@ -12,6 +12,8 @@ class TimerKind(Enum):
     HEARTBEAT = "heartbeat"
     REVOKE = "revoke"
     """Deadline of a revocation."""
+    SECOND_ROUND = "second round"
+    """Time by which the second round of a cooperative rebalance should have begun, on the leader."""
     JOIN = "join"
     DISCOVER = "discover"
     METADATA = "metadata"
@@ -31,6 +33,7 @@ class TimerName(NamedTuple):
 
 HEARTBEAT = TimerName(TimerKind.HEARTBEAT)
 REVOKE = TimerName(TimerKind.REVOKE)
+SECOND_ROUND = TimerName(TimerKind.SECOND_ROUND)
 JOIN = TimerName(TimerKind.JOIN)
 DISCOVER = TimerName(TimerKind.DISCOVER)
 METADATA = TimerName(TimerKind.METADATA)
