@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+import socket
 import tempfile
 import threading
 import time
@@ -79,6 +81,8 @@ class EmbeddedBroker:
         self._history = RebalanceHistory(self._changed)
         self._thread: BrokerThread | None = None
         self._names = itertools.count(1)
+        self._held: socket.socket | None = None
+        """Keeps the port while the broker is down: another process could be given it for a connection."""
 
     # Life
 
@@ -105,6 +109,7 @@ class EmbeddedBroker:
         if self._thread is None:
             self._history.restarted()
             thread = BrokerThread(self._config, Hooks(self._faults.intercept, self._history.observe))
+            self._release_port()
             thread.__enter__()
             self._thread = thread
             self._config = replace(self._config, port=thread.broker.address[1])
@@ -115,11 +120,24 @@ class EmbeddedBroker:
         thread, self._thread = self._thread, None
         if thread is not None:
             thread.__exit__(None, None, None)
+            self._hold_port()
 
     def kill(self) -> None:
         """End as a crash of the coordinator does: connections break, nothing is answered; the data stays."""
         thread, self._thread = self._running, None
         thread.kill()
+        self._hold_port()
+
+    def _hold_port(self) -> None:
+        self._held = socket.socket(socket.AF_INET6 if ":" in self._config.host else socket.AF_INET)
+        self._held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        with contextlib.suppress(OSError):  # clients are refused all the same
+            self._held.bind((self._config.host, self._config.port))
+
+    def _release_port(self) -> None:
+        if self._held is not None:
+            self._held.close()
+            self._held = None
 
     def restart(self) -> None:
         """Kill the broker and start it on the same port and data; clients find it again by themselves."""
@@ -135,6 +153,7 @@ class EmbeddedBroker:
         try:
             self.stop()
         finally:
+            self._release_port()
             if self._temporary is not None:
                 self._temporary.cleanup()
 
