@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from roster.model import TopicPartition
@@ -87,7 +87,9 @@ steps = st.tuples(
 
 
 @given(st.lists(steps, max_size=10))
-@settings(max_examples=examples(40, "ROSTER_STATE_SCRIPTS"))
+@example([("commit", {b"a": b"1"}), ("other owner", {b"b": b"1"}), ("other owner", {b"c": b"1"})])
+@example([("commit", {b"a": b"1"}), ("second attempt", {b"a": b"2"}), ("lost answer", {b"a": b"3"})])
+@settings(max_examples=examples(25, "ROSTER_STATE_SCRIPTS"))
 def test_a_turn_sees_the_state_of_all_committed_batches(tmp_path_factory: pytest.TempPathFactory, script: Any) -> None:
     disk = tmp_path_factory.mktemp("state")
     log, model = Log(), {}
@@ -163,6 +165,30 @@ def test_a_store_is_brought_up_by_what_is_left_of_the_log_and_not_by_more(tmp_pa
     assert (restored(), fetched[2:]) == (0, [(15, 17)])
     with place.open("0_0") as store:
         assert store.scan() == []
+
+
+def test_a_restore_that_is_cancelled_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("roster.spark.state.turn._OFFSETS_PER_TRANSACTION", 4)
+    log, place = Log(), Place(str(tmp_path), "g-s-changelog", "id")
+    for number in range(6):
+        log.write(pa.table({"key": [b"%d" % number], "value": [b"v"]}), committed=True)
+    turns, fetched = Turns(log, Changelog("g-s-changelog", "id", 1), 1.0), list[tuple[int, int]]()
+
+    def fetch(partition: TopicPartition, start: int, end: int) -> Iterator[pa.RecordBatch]:
+        fetched.append((start, end))
+        if len(fetched) == 2:
+            raise RuntimeError("cancelled")
+        return log.fetch(partition, start, end)
+
+    nothing = pa.table({"k": pa.array([], pa.binary()), "v": pa.array([], pa.binary())})
+    with place.open("0_0") as store, pytest.raises(RuntimeError):
+        take_turn(store, turns.prepare(batch_of(0, 5))[0], replace_values, nothing, {}, fetch)
+    with place.open("0_0") as store:
+        _, report = take_turn(store, turns.prepare(batch_of(0, 5))[0], replace_values, nothing, {}, fetch)
+        assert dict(store.scan()) == {b"%d" % number: b"v" for number in range(6)}
+        assert store.position() == Position(12, {"t": 0})
+    assert report.restored == 4
+    assert fetched == [(0, 4), (4, 8), (4, 8), (8, 12)]
 
 
 def test_a_batch_waits_until_the_transactions_before_are_decided() -> None:

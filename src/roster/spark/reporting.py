@@ -135,6 +135,8 @@ class Reporter:
         self._pending.append(progress)
         if progress.dead_letters:
             self.line("dead letters", logging.WARNING, records=progress.dead_letters, batch=progress.batch)
+        if progress.restored:
+            self.line("restored state", changelog_records=progress.restored, batch=progress.batch)
         self.tick()
 
     def tick(self) -> None:
@@ -145,11 +147,12 @@ class Reporter:
         self._reported_at = now
         pending, self._pending = self._pending, []
         rows, spent = sum(p.rows for p in pending), sum(p.duration_ms for p in pending)
-        last = pending[-1]
+        last, late = pending[-1], sum(p.late for p in pending)
         self.line(
             "progress",
             batches=len(pending),
             rows=rows,
+            late=late or None,
             rows_per_second=round(rows * 1000 / max(spent, 1)),
             lag=last.total_lag,
             owned=len(last.lag),

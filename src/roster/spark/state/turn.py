@@ -51,6 +51,8 @@ class Operator(Protocol):
 _PATIENCE = 1.0
 """Seconds to wait for a store that another process has, which a cancelled task gives back at once."""
 _MOST_COPIES = 8
+_OFFSETS_PER_TRANSACTION = 1_000_000
+"""Changelog offsets that a store is brought up by at once."""
 _LONGEST_BEHIND = 43_200.0
 """Seconds after which a store that is behind is not brought up: compaction drops tombstones after a day by default."""
 _PLAIN = re.compile(r"[A-Za-z0-9._-]{1,200}")
@@ -149,16 +151,23 @@ def bring_up(store: LmdbStore, turn: Turn, fetch: Fetch) -> tuple[int, int]:
         store.commit([], [], position)
     if position == Position(turn.end, turn.inputs):
         return 0, 0
-    size = 0
+    size = records = 0
+    began, at = time.monotonic(), position.changelog
 
-    def batches() -> Iterable[pa.RecordBatch]:
+    def batches(upto: int) -> Iterable[pa.RecordBatch]:
         nonlocal size
-        for batch in fetch(turn.changelog, position.changelog, turn.end):
+        for batch in fetch(turn.changelog, at, upto):
             size += batch.nbytes
             yield batch
 
-    began = time.monotonic()
-    records = restore(store, batches(), turn.end, inputs=turn.inputs)
+    while True:
+        # Slice by slice: a task that is cancelled meanwhile goes on from the last one.
+        upto = min(turn.end, at + _OFFSETS_PER_TRANSACTION)
+        inputs = turn.inputs if upto == turn.end else {}
+        records += restore(store, batches(upto), upto, inputs=inputs)
+        at = upto
+        if at == turn.end:
+            break
     log.info(
         "store %s: restored %d changelog records from %d to %d in %.1f s",
         turn.changelog,
