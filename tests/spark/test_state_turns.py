@@ -72,7 +72,12 @@ def replace_values(rows: pa.Table, snapshot: Snapshot) -> Update:
         [pa.array(pairs, pa.binary()), pa.array([value or None for value in pairs.values()], pa.binary())],
         ["key", "value"],
     )
-    return Update(pa.table({"seen": [str(snapshot.scan())]}), changes)
+    return Update(pa.table({"seen": [str(entries(snapshot))]}), changes)
+
+
+def entries(snapshot: Any) -> list[tuple[bytes, bytes]]:
+    """What an operator has put into a store."""
+    return list(snapshot.scan(stop=b"\xff"))
 
 
 def batch_of(start: int, size: int) -> Batch:
@@ -120,14 +125,14 @@ def test_a_turn_sees_the_state_of_all_committed_batches(tmp_path_factory: pytest
         if kind in ("abort", "lost answer"):
             turns.forget([SOURCE])
         else:
-            turns.committed(tokens_of(reports))
+            turns.committed(tokens_of(reports), batch_of(at, 5))
         if kind != "abort":
             model = {key: value for key, value in {**model, **changes}.items() if value}
             at += 5
     turns, place = applications[0]
     turn(turns, place, {})
     with place.open("0_0") as store:
-        assert dict(store.scan()) == model
+        assert dict(entries(store)) == model
         assert store.position() == Position(len(log.records), {"t": at})
 
 
@@ -189,6 +194,32 @@ def test_a_restore_that_is_cancelled_goes_on_where_it_was(tmp_path: Path, monkey
         assert store.position() == Position(12, {"t": 0})
     assert report.restored == 4
     assert fetched == [(0, 4), (4, 8), (4, 8), (8, 12)]
+
+
+def test_records_that_are_in_the_state_do_not_count_again(tmp_path: Path) -> None:
+    log, place = Log(), Place(str(tmp_path), "g-s-changelog", "id")
+    turns, rows = Turns(log, Changelog("g-s-changelog", "id", 1), 1.0), pa.table({"k": [b"a"], "v": [b"1"]})
+
+    def turn(start: int) -> None:
+        with place.open("0_0") as store:
+            prepared = turns.prepare(batch_of(start, 5))[0]
+            update, _ = take_turn(store, prepared, replace_values, rows, {"t": start + 5}, log.fetch)
+            log.write(update.changes, committed=True)
+
+    turn(0)
+    turn(5)
+    for start in (5, 0, 15):  # the group's offset is not the one that was committed with the state
+        with pytest.raises(SinkFencedError, match=r"is that of \{'t': 10\}, and the batch begins at"):
+            turn(start)
+    turn(10)
+
+
+def test_tokens_of_a_batch_replace_all_that_its_tasks_had() -> None:
+    turns = Turns(Log(), Changelog("g-s-changelog", "id", 1), 1.0)
+    turns.committed({0: "a"}, batch_of(0, 5))
+    assert turns.prepare(batch_of(5, 5))[0].token == "a"
+    turns.committed({}, batch_of(5, 5))  # two attempts ended
+    assert turns.prepare(batch_of(10, 5))[0].token is None
 
 
 def test_a_batch_waits_until_the_transactions_before_are_decided() -> None:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from roster.spark.state.turn import INPUTS_KEY
 from tests.spark.spark_topics import Topics, committed_records
 from tests.spark.stateful_app import KEYS
 from tests.spark.test_transactional_kills import Told, blows, quick_broker
@@ -45,7 +46,7 @@ def compare(topics: Topics, told: Told) -> None:
         assert all(one["count"] < other["count"] for one, other in pairwise(found)), f"twice or out of order: {key}"
         assert found[-1]["count"] == len(numbers[key])
     state = {key: value for _, key, value in committed_records(topics, f"{told.group}-totals-changelog")}
-    decoded = [struct.unpack("<4x?q?q?q", value or b"") for value in state.values()]
+    decoded = [struct.unpack("<4x?q?q?q", value or b"") for key, value in state.items() if key != INPUTS_KEY]
     assert sorted(decoded) == sorted((True, len(n), True, sum(n), True, max(n)) for n in numbers.values())
     print(f"{sum(map(len, numbers.values()))} records, {sum(map(len, updates.values()))} updates", flush=True)
 

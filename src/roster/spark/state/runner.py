@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
+from py4j.protocol import Py4JError
 from pyspark import Accumulator, AccumulatorParam
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 from typing_extensions import override
@@ -15,7 +18,7 @@ from typing_extensions import override
 from roster.spark.arrow_function import arrow_schema, as_struct
 from roster.spark.batch import Batch, Split
 from roster.spark.driver import Outcome
-from roster.spark.errors import PipelineError
+from roster.spark.errors import PipelineError, SinkFencedError
 from roster.spark.execution import Reading, SparkRunner
 from roster.spark.options import Options
 from roster.spark.reader import ReaderConfig
@@ -26,6 +29,9 @@ from roster.spark.state.task import ROWS, StatefulTask, Work
 from roster.spark.state.turn import Operator, Place, Report, Turn
 from roster.state.definition import Definition
 from roster.state.store import NoState, StateError
+
+_MOST_FENCED = 20
+"""Batches in a row that do not begin where their state ends, before the run ends."""
 
 Reports = dict[int, tuple[Report, ...]]
 
@@ -62,17 +68,33 @@ class StatefulRunner(SparkRunner):
         self._work = Work(stateful.operator, place, sink.output, definition_of(stateful.operator, columns), columns)
         self._turns_of = sink.turns
         self._turns: Mapping[int, Turn] = {}
+        self._fenced = 0
         self._reports: Accumulator[Reports] = self._context.accumulator({}, _ByAttempt())
 
     @override
     def run(self, batch: Batch, tasks: Sequence[Sequence[Split]], sink: Sink) -> Outcome:
         self._turns = self._turns_of.prepare(batch)
         self._reports.value = {}
-        outcome = super().run(batch, tasks, sink)
+        try:
+            outcome = super().run(batch, tasks, sink)
+        except (PySparkException, Py4JError) as error:
+            raise self._moved(error) from None
+        self._fenced = 0
         reports = self._reports.value
         last = [attempts[-1] for attempts in reports.values()]
         restored, late = sum(report.restored for report in last), sum(report.late for report in last)
         return replace(outcome, staged=tokens_of(reports), restored=restored, late=late)
+
+    def _moved(self, error: Exception) -> Exception:
+        """Return the exception for a failed batch: one that does not begin where its state ends is looked up again."""
+        found = re.search(r"SinkFencedError: (.*)", str(error))
+        if found is None:
+            return error
+        self._fenced += 1
+        if self._fenced < _MOST_FENCED:
+            return SinkFencedError(found[1])
+        fix = "Use another group, or delete this one and its changelog, to begin without state"
+        return PipelineError(found[1], field="group", fix=fix)
 
     @override
     def _reading(self, tasks: Sequence[Sequence[Split]]) -> Reading:

@@ -86,7 +86,7 @@ class StateSink(Sink):
     @override
     def commit(self, staged: Mapping[int, str], batch: Batch) -> None:
         self._inner.commit(None, batch)
-        self.turns.committed(staged)
+        self.turns.committed(staged, batch)
 
     @override
     def abort(self, staged: Any, batch: Batch) -> None:

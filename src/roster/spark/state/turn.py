@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import logging
 import re
 import tempfile
 import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
@@ -17,7 +18,9 @@ import pyarrow as pa
 
 from roster._clock import wall_ms
 from roster.model import TopicPartition
+from roster.spark.errors import SinkFencedError
 from roster.state.changelog import restore
+from roster.state.event_time import with_entries
 from roster.state.pending import Pending
 from roster.state.store import Position, Snapshot, Store, StoreInUseError
 
@@ -47,6 +50,9 @@ class Operator(Protocol):
     def __call__(self, table: pa.Table, store: Store | Snapshot, /) -> Update:
         """Compute results and changes of a batch's rows from the state as it was before; write nothing."""
 
+
+INPUTS_KEY = b"\xff~inputs"
+"""Key of the input offsets that belong to the state: in the changelog too, so that no record is in the state twice."""
 
 _PATIENCE = 1.0
 """Seconds to wait for a store that another process has, which a cancelled task gives back at once."""
@@ -127,11 +133,20 @@ def take_turn(
 ) -> tuple[Update, Report]:
     """Return the results and changes of a batch's rows; the store has the changes aside, under the report's token.
 
-    inputs: next offset of each input topic after the batch. Raises StateError, and what `operator` and `fetch` raise.
+    inputs: next offset of each input topic after the batch. Raises SinkFencedError if the batch does not begin where
+    the state ends, StateError, and what `operator` and `fetch` raise.
     """
     restored, restored_bytes = bring_up(store, turn, fetch)
     with store.snapshot() as snapshot:
+        (known,) = snapshot.multi_get([INPUTS_KEY])
+        if known is not None and json.loads(known) != dict(turn.inputs):
+            raise SinkFencedError(
+                f"{turn.changelog}: the state up to offset {turn.end} is that of {json.loads(known)}, "
+                f"and the batch begins at {dict(turn.inputs)}"
+            )
         update = operator(rows, snapshot)
+    changes = with_entries(update.changes, [INPUTS_KEY], [json.dumps(inputs).encode()])
+    update = replace(update, changes=changes)
     token = uuid.uuid4().hex
     keys, values = (update.changes[name].to_pylist() for name in ("key", "value"))
     store.stage(Pending(token, keys, values, Position(turn.end, inputs)))

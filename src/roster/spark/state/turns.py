@@ -88,8 +88,10 @@ class Turns:
         """End the waiting of `prepare`; from any thread."""
         self._cancelled.set()
 
-    def committed(self, tokens: Mapping[int, str]) -> None:
-        """Note the attempts that a transaction has made count."""
+    def committed(self, tokens: Mapping[int, str], batch: Batch) -> None:
+        """Note the attempts that a transaction has made count; of tasks without one forget those before."""
+        for partition in batch.ranges:
+            self._tokens.pop(partition.partition, None)
         self._tokens.update(tokens)
 
     def forget(self, partitions: Collection[TopicPartition]) -> None:
