@@ -18,6 +18,7 @@ from roster.wire.messages import (
     DescribeGroupsResponse,
     HeartbeatRequest,
     JoinGroupRequest,
+    OffsetCommitRequest,
     SyncGroupRequest,
     SyncGroupResponse,
 )
@@ -320,3 +321,24 @@ def test_without_leave_to_describe_the_group_its_leader_goes_on() -> None:
     assert any("DescribeGroups failed" in report.text for report in stage.reports)
     stage.wait(1_200)
     assert stage.owns.partitions == parts("t-0")
+
+
+@pytest.mark.parametrize(("generation", "missed"), [(2, False), (3, True)])
+def test_a_static_member_that_missed_a_generation_commits_nothing_of_what_it_has_to_give_up(
+    generation: int, missed: bool
+) -> None:
+    """The coordinator keeps it in the group (KIP-345), so another member may own that since then."""
+    stage = Stage(assignors=("cooperative-sticky",), group_instance_id="i")
+    stage.stable("t-0 t-1")
+    epoch = stage.owns.epoch
+    stage.heartbeat(ErrorCode.REBALANCE_IN_PROGRESS)
+    stage.joined(generation)
+    stage.synced("t-0")
+    assert stage.owns.partitions == parts("t-0")
+    assert stage.owns.revoking == (frozenset() if missed else parts("t-1"))
+    assert stage.owns.lost == (parts("t-1") if missed else frozenset())
+    stage.commit("t-1", epoch=epoch)
+    assert stage.has(OffsetCommitRequest) is not missed
+    if not missed:
+        stage.release("t-1")
+    assert stage.has(JoinGroupRequest)

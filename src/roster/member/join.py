@@ -16,7 +16,7 @@ from roster.member.subscription import AssignorError, subscription_bytes
 from roster.member.sync import begin_sync
 from roster.member.timers import HEARTBEAT, JOIN
 from roster.member.types import Channel, Failure, FailureKind, Node, ReportKind
-from roster.model import TopicPartition
+from roster.model import NO_GENERATION, TopicPartition
 from roster.wire import ErrorCode
 from roster.wire.errors import error_code
 from roster.wire.messages import JoinGroupResponse
@@ -93,6 +93,8 @@ def on_join_group_response(me: MemberContext, response: JoinGroupResponse, reque
         fail(me, fatal_error("JoinGroup", ErrorCode.INCONSISTENT_GROUP_PROTOCOL, me.config))
     else:
         me.transition(Trigger.JOIN_ACCEPTED)
+        was_member = me.config.group_instance_id is not None and me.generation != NO_GENERATION
+        me.missed_generation |= was_member and response.generation_id > me.generation + 1
         me.generation, me.member_id = response.generation_id, response.member_id
         me.protocol_name = response.protocol_name
         me.leader = response.leader == response.member_id

@@ -84,6 +84,7 @@ def reset_generation(me: MemberContext, reason: str, action: Action) -> None:
         me.member_id = ""
     me.leader = False
     me.expects_second_round = False
+    me.missed_generation = False
     me.describes_assignment = False
     me.topics.stop_tracking_group()
     me.last_assignment = (NO_GENERATION, frozenset())

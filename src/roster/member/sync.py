@@ -97,8 +97,12 @@ def on_join_complete(me: MemberContext, assignment: ReceivedAssignment) -> None:
         me.request_rejoin(me.turned_eager)
         me.turned_eager = None
     if revoked:
-        me.revoke(revoked)
+        if me.missed_generation:  # another member may own them, and a last commit would undo its commits
+            me.lose(revoked, "a generation was missed")
+        else:
+            me.revoke(revoked)
         me.request_rejoin("need to revoke partitions and re-join")
+    me.missed_generation = False
     if joins_again is not None:
         me.request_rejoin(joins_again)
     rejoin_if_topics_changed(me)

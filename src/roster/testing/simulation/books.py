@@ -8,6 +8,7 @@ from typing import NamedTuple
 from roster.coordinator import Effects, Event, PartitionLoaded, RequestReceived, TimerExpired, TimerKind, WriteCompleted
 from roster.coordinator.group import Group
 from roster.coordinator.states import GroupState
+from roster.member import MemberState
 from roster.member.events import Publish
 from roster.member.subscription import LeaderFailure, decode_assignment
 from roster.member.types import FailureKind
@@ -69,6 +70,8 @@ class Books:
     def __init__(self, world: Setting) -> None:
         self.world = world
         self.rosters: dict[int, frozenset[str]] = {}
+        self.assigned_in: dict[str, int] = {}
+        """By process, the generation of its last assignment; the one it is in may be later."""
         self.answered: dict[int, set[str]] = defaultdict(set)
         """Member ids by the generation that they were answered with."""
         self.heads: dict[int, tuple[str, str]] = {}
@@ -89,10 +92,16 @@ class Books:
 
     def published(self, process: Application, _news: Publish) -> None:
         """Ownership changed."""
+        if process.member.state is MemberState.STABLE:
+            self.assigned_in[process.name] = process.owns.generation
         if process.held:
             for other in self.world.applications:
                 if other is not process and other.alive and other.held:
-                    invariants.ownership_is_disjoint_at_every_instant(process, other, self._takes_part)
+                    invariants.ownership_is_disjoint_at_every_instant(process, other, self._since, self._takes_part)
+
+    def _since(self, process: Application) -> int:
+        """Return the generation in which a process was given what it holds."""
+        return self.assigned_in.get(process.name, process.owns.generation)
 
     def _takes_part(self, process: Application, generation: int) -> bool:
         """Return True for a member of a generation; one that is static stays in the list without having joined."""

@@ -44,19 +44,22 @@ def one_owner_per_partition_and_generation(
 
 
 def ownership_is_disjoint_at_every_instant(
-    one: Application, other: Application, takes_part: Callable[[Application, int], bool]
+    one: Application,
+    other: Application,
+    since: Callable[[Application], int],
+    takes_part: Callable[[Application, int], bool],
 ) -> None:
     """Two applications hold one partition only if the group has put the older holder out in between."""
     both = one.held & other.held
     if not both or same_instance(one, other):
         return
-    old, new = sorted((one, other), key=lambda each: each.owns.generation)
-    first, last = old.owns.generation + 1, new.owns.generation
+    old, new = sorted((one, other), key=since)
+    first, last = since(old) + 1, since(new)
     if first > last or all(takes_part(old, number) for number in range(first, last + 1)):
         broken(
             "ownership is disjoint at every instant",
-            f"{shown(both)} is held by {old.name} in generation {old.owns.generation} and by {new.name} in generation "
-            f"{new.owns.generation}; both are members",
+            f"{shown(both)} is held by {old.name} since generation {since(old)} and by {new.name} since generation "
+            f"{since(new)}; both are members",
         )
 
 
