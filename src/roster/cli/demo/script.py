@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 STREAM_S = 30.0
 LOADER_WAITS_AT, BROKER_DIES_AT = 0.25, 0.65
-SHARED_S = 8.0
+SHARED_S = 15.0
 """Three share for at least so long before one of them is killed."""
 BROKER_AWAY_S = 2.0
 _TICK_S = 0.1
