@@ -222,10 +222,14 @@ class World(Setting):
         return None
 
     def settle(self, sentence: str) -> None:
-        """Run until the group is at rest; it has to be within `SETTLE_MS`."""
+        """Run until the group is at rest, for a session at least: what faults left behind may show only then."""
         end = self.scheduler.now + SETTLE_MS
-        while (reason := self.unrest()) is not None:
-            if self.scheduler.now >= end:
+        restless = self.scheduler.now
+        while self.scheduler.now - restless <= self.scenario.session_ms:
+            reason = self.unrest()
+            if reason is not None:
+                restless = self.scheduler.now
+            if reason is not None and self.scheduler.now >= end:
                 broken(sentence, f"{SETTLE_MS // 1000} s after the faults stopped {reason}")
             self.scheduler.run(self.scheduler.now + LOOK_MS)
 
