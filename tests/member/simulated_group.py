@@ -187,8 +187,7 @@ class Actor:
             self.feed(TimerExpired(name))
 
     def _assign(self, task: Assign) -> None:
-        result = assign_group(task.assignor, replace(task.group, racks=None))
-        self.feed(Assigned(task.id, result))
+        self.feed(Assigned(task.id, *assign_group(task.assignor, replace(task.group, racks=None))))
 
     def _fetch_offsets(self, wanted: FetchOffsets) -> None:
         self.lookups += 1

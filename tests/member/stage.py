@@ -206,10 +206,10 @@ class Stage:
     def know(self, counts: dict[str, int], internal: tuple[str, ...] = ()) -> None:
         self.answer(MetadataRequest, metadata(counts, internal))
 
-    def assigned(self, **texts: str) -> None:
+    def assigned(self, *, withholds: bool = False, **texts: str) -> None:
         """The leader's computation ends with these assignments."""
         task = self.work.pop()
-        self.step(Assigned(task.id, {member: assignment(text) for member, text in texts.items()}))
+        self.step(Assigned(task.id, {member: assignment(text) for member, text in texts.items()}, withholds))
 
     def claims(self) -> Subscription:
         """What the open JoinGroup says about this member under its first assignor."""

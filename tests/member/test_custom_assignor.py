@@ -183,7 +183,7 @@ def test_user_data_survives_the_change_of_a_group_to_an_eager_assignor():
     from roster.member.events import Assigned
 
     task = stage.work.pop()
-    stage.step(Assigned(task.id, assign_group(task.assignor, task.group)))
+    stage.step(Assigned(task.id, *assign_group(task.assignor, task.group)))
     sent = {row.member_id: decode_assignment(row.assignment) for row in stage.request(SyncGroupRequest).assignments}
     assert {member: each.user_data for member, each in sent.items()} == {"m": b"1:y", "n": b"1:y"}
     assert sent["m"].assigned_partitions == [], "n still claims t-0"

@@ -99,22 +99,22 @@ def test_each_rebalance_begins_anew() -> None:
     assert stage.timers[HEARTBEAT] - stage.now == FOLLOW_UP_MS
 
 
-def cooperative_leader(n: str) -> Stage:
-    """A leader "m" of a group in which n owned t-0 and t-1, and keeps `n`."""
+def cooperative_leader(n: str, *, withholds: bool) -> Stage:
+    """A leader "m" of a group in which n owned t-0 and t-1, and keeps `n`; the rest waits for the next round."""
     stage = Stage(assignors=("cooperative-sticky",), session_timeout_ms=30_000, rebalance_timeout_ms=20_000)
     stage.start()
     claims = Subscription(topics=["t"], owned_partitions=by_topic(sorted(parts("t-0 t-1"))), generation_id=0)
     member = JoinGroupResponse.Member(member_id="n", metadata=encode_subscription(claims))
     stage.joined(leader="m", members=[*group_of(m="t"), member])
     stage.know({"t": 2})
-    stage.assigned(m="", n=n)
+    stage.assigned(m="", n=n, withholds=withholds)
     stage.synced("")
     return stage
 
 
 def test_a_leader_asks_for_the_second_round_if_the_member_that_should_is_gone() -> None:
     """A static member that is killed before it joins again, and returns, does not know that it gave something up."""
-    stage = cooperative_leader("t-0")
+    stage = cooperative_leader("t-0", withholds=True)
     stage.wait(19_999)
     assert not stage.has(JoinGroupRequest)
     stage.wait(1)
@@ -122,7 +122,7 @@ def test_a_leader_asks_for_the_second_round_if_the_member_that_should_is_gone() 
 
 
 def test_a_second_round_that_came_is_not_asked_for_again() -> None:
-    stage = cooperative_leader("t-0")
+    stage = cooperative_leader("t-0", withholds=True)
     stage.heartbeat(ErrorCode.REBALANCE_IN_PROGRESS)
     stage.joined(2, leader="n")
     stage.synced("t-1")
@@ -131,6 +131,6 @@ def test_a_second_round_that_came_is_not_asked_for_again() -> None:
 
 
 def test_a_leader_that_moves_nothing_expects_no_second_round() -> None:
-    stage = cooperative_leader("t-0 t-1")
+    stage = cooperative_leader("t-0 t-1", withholds=False)
     stage.wait(60_000)
     assert not stage.has(JoinGroupRequest)

@@ -708,7 +708,7 @@ def test_a_topic_whose_metadata_has_a_passing_error_keeps_its_count() -> None:
     stage.know({"t": 3})
     task = stage.work.pop()
     assert task.group.partitions == {"t": 3}
-    stage.step(Assigned(task.id, assign_group(task.assignor, task.group)))
+    stage.step(Assigned(task.id, *assign_group(task.assignor, task.group)))
     stage.synced("t-0 t-1 t-2")
     stage.wait(stage.config.metadata_max_age_ms)
     electing = MetadataResponse.Topic(name="t", error_code=ErrorCode.LEADER_NOT_AVAILABLE, partitions=[])

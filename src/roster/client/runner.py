@@ -127,13 +127,13 @@ class MemberRunner:
 
     async def _assign(self, task: Assign) -> None:
         try:
-            assignments = await asyncio.get_running_loop().run_in_executor(
+            assigned = await asyncio.get_running_loop().run_in_executor(
                 self._assigning, assign_group, task.assignor, task.group
             )
         except Exception as error:
             self.feed(AssignFailed(task.id, f"{task.assignor.name}: {type(error).__name__}: {error}"))
         else:
-            self.feed(Assigned(task.id, assignments))
+            self.feed(Assigned(task.id, *assigned))
 
     def _cancel_timer(self, name: TimerName) -> None:
         timer = self._timers.pop(name, None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -53,10 +54,17 @@ def lead(
         offsets=offsets,
         auto_offset_reset=auto_offset_reset,
     )
-    return assign_group(assignor, group)
+    return assign_group(assignor, group).assignments
 
 
-def assign_group(assignor: str | Assignor, group: GroupSnapshot) -> dict[str, bytes]:
+class Round(NamedTuple):
+    """One round of a rebalance: assignment bytes per member id, and if partitions wait for the round after it."""
+
+    assignments: dict[str, bytes]
+    withholds: bool
+
+
+def assign_group(assignor: str | Assignor, group: GroupSnapshot) -> Round:
     """Do what `lead` does, for a snapshot. Raises ValueError for a plan that is not valid, too."""
     plan = plan_group(assignor, group)
     problem = plan.problem
@@ -66,7 +74,7 @@ def assign_group(assignor: str | Assignor, group: GroupSnapshot) -> dict[str, by
     user_data = [plan.user_data.get(member) for member in problem.members] if plan.user_data else None
     encoded = encode_assignments(plan.given, len(problem.members), problem.topics, problem.first, user_data=user_data)
     by_member = dict(zip(problem.members, encoded, strict=True))
-    return {member: by_member[member] for member in group.subscriptions}
+    return Round({member: by_member[member] for member in group.subscriptions}, bool(plan.withheld.any()))
 
 
 def plan_group(assignor: str | Assignor, group: GroupSnapshot) -> Plan:

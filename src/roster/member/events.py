@@ -55,10 +55,14 @@ class TimerExpired:
 
 @dataclass(frozen=True, slots=True)
 class Assigned:
-    """The result of `Assign` number `id`: assignment bytes per member id."""
+    """The result of `Assign` number `id`: assignment bytes per member id, and if it withholds partitions for a round.
+
+    Their owners give them up and join again, so that others get them.
+    """
 
     id: int
     assignments: Mapping[str, bytes]
+    withholds: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -85,20 +85,9 @@ def on_assigned(me: MemberContext, event: Assigned) -> None:
     """Send the assignment in SyncGroup."""
     if event.id == me.assigning:
         me.assigning = None
-        me.expects_second_round = gives_up_partitions(me, event.assignments)
+        # An owner that is a static member, killed before it joins again, knows nothing of that when it returns.
+        me.expects_second_round = event.withholds and not me.is_eager
         begin_sync(me, withhold_claimed(me, event.assignments))
-
-
-def gives_up_partitions(me: MemberContext, assignments: Mapping[str, bytes]) -> bool:
-    """Return True if a cooperative assignment gives a partition to nobody that a member claims.
-
-    Its owner gives it up and joins again, so that another one gets it. Should that owner be a static member that is
-    killed before, and returns, it knows nothing of that: then the leader joins again (`TimerKind.SECOND_ROUND`).
-    """
-    if me.is_eager:
-        return False
-    owned = frozenset().union(*(claimed(metadata) for metadata, _ in me.group.values()))
-    return bool(owned) and not owned <= {p for data in assignments.values() for p in decode_assignment(data).partitions}
 
 
 def withhold_claimed(me: MemberContext, assignments: Mapping[str, bytes]) -> Mapping[str, bytes]:

@@ -186,12 +186,12 @@ class MemberProcess:
         if not self.alive:
             return
         try:
-            self.feed(Assigned(task.id, assign_group(task.assignor, task.group)))
+            self.feed(Assigned(task.id, *assign_group(task.assignor, task.group)))
         except ValueError as error:
             self.feed(AssignFailed(task.id, str(error)))
 
     def _offsets_fetched(self, wanted: FetchOffsets) -> None:
-        if self.world.chance.random() < 0.2:
+        if self.world.chance.random() < self.world.failed_lookups:
             self.feed(OffsetsFetched(wanted.id, None, "timed out"))
         else:
             self.feed(OffsetsFetched(wanted.id, self.world.log_offsets(wanted.partitions)))

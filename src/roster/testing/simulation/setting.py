@@ -92,6 +92,8 @@ class Setting:
         self.impersonated: set[str] = set()
         """Instance ids that a misbehaving client has used."""
         self.slow_release = scenario.slow_release
+        self.failed_lookups = 0.2
+        """Share of the leaders' look-ups of offsets that fail."""
         self.fates: list[tuple[Fate, int]] = []
         """What becomes of the next writes of the group's record, with the downtime in ms."""
         self.disk_bad_until = self.disk_slow_until = 0

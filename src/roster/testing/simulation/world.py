@@ -176,7 +176,7 @@ class World(Setting):
         self.note("faults stop")
         self.calm = True
         self.network.heal()
-        self.slow_release = 0.0
+        self.slow_release = self.failed_lookups = 0.0
         self.fates.clear()
         self.leaders_to_kill.clear()
         self.disk_bad_until = self.disk_slow_until = 0
