@@ -16,6 +16,7 @@ from roster.wire import ErrorCode, Message
 from roster.wire.messages import (
     DescribeGroupsRequest,
     DescribeGroupsResponse,
+    FindCoordinatorRequest,
     HeartbeatRequest,
     JoinGroupRequest,
     OffsetCommitRequest,
@@ -198,6 +199,32 @@ def test_a_leader_re_initiates_its_sync_group_with_the_same_assignments(while_as
     stage.wait(1_200)
     given = {row.member_id: row.assignment for row in stage.request(SyncGroupRequest).assignments}
     assert given == {"m": assignment("t-0"), "n": assignment("t-1")}
+
+
+def test_a_coordinator_that_is_named_and_not_there_is_looked_for_less_and_less_often() -> None:
+    """The other brokers name a dead coordinator until the cluster has noticed its death."""
+    stage = Stage(assignors=COOPERATIVE, heartbeat_interval_ms=1_000)
+    stage.stable("t-0")
+    stage.wait(1_000)
+    lose_coordinator(stage, HeartbeatRequest)
+    pauses = []
+    for _ in range(6):
+        began = stage.now
+        while not stage.has(FindCoordinatorRequest):
+            stage.wait(1)
+        pauses.append(stage.now - began)
+        stage.find_coordinator()
+        lose_coordinator(stage, HeartbeatRequest)
+    assert pauses[0] == 0, "the one that was lost worked until then"
+    assert all(pause >= 80 for pause in pauses[1:])
+    assert pauses[-1] >= 800
+    stage.wait(1_200)
+    stage.find_coordinator()
+    stage.heartbeat()
+    assert stage.owns.partitions == parts("t-0")
+    stage.wait(1_000)
+    lose_coordinator(stage, HeartbeatRequest)
+    assert stage.has(FindCoordinatorRequest), "one that has worked is looked for at once"
 
 
 @pytest.mark.parametrize("api", ["SyncGroup", "Heartbeat"])

@@ -336,7 +336,7 @@ BUGS = [
     # Commits.
     PlantedBug("skip the generation check", (WRONG_GENERATION,), 2, overlooked(ErrorCode.ILLEGAL_GENERATION)),
     PlantedBug("accept a commit while the group syncs", (SYNCING,), 144, overlooked(ErrorCode.REBALANCE_IN_PROGRESS)),
-    PlantedBug("accept a commit of a member that is gone", (EXPIRED,), 50, overlooked(ErrorCode.UNKNOWN_MEMBER_ID)),
+    PlantedBug("accept a commit of a member that is gone", (EXPIRED,), 103, overlooked(ErrorCode.UNKNOWN_MEMBER_ID)),
     PlantedBug("accept a commit of a fenced instance", (FENCED, EXPIRED), 5, overlooked(ErrorCode.FENCED_INSTANCE_ID)),
     PlantedBug("reply to a commit before fsync", (DURABLE,), 0, reply_before_fsync),
     PlantedBug("show an offset before it is durable", (READ,), 227, visible_before_durable),
@@ -364,7 +364,7 @@ BUGS = [
         "hand out an assignment before it is stored", (STORED_ASSIGNMENT,), 0, assignment_handed_out_before_it_is_stored
     ),
     PlantedBug("load a generation one too low", (RISES, FAILS, AT_REST), 5, generation_not_raised_after_reload),
-    PlantedBug("start the generations anew in an empty group", (RISES,), 8, generation_starts_anew_in_an_empty_group),
+    PlantedBug("start the generations anew in an empty group", (RISES,), 91, generation_starts_anew_in_an_empty_group),
     PlantedBug(
         "tell followers of another leader", (ONE_HEAD,), 2, responses_changed(followers_are_told_another_leader)
     ),
@@ -374,7 +374,7 @@ BUGS = [
     PlantedBug(
         "answer a join with another member id", (IDENTITY,), 0, responses_changed(a_join_is_answered_with_a_new_id)
     ),
-    PlantedBug("forget assignments at a reload", (AT_REST, NEEDS), 50, assignments_lost_in_a_reload),
+    PlantedBug("forget assignments at a reload", (AT_REST, NEEDS), 626, assignments_lost_in_a_reload),
     # Sessions, phases, static members.
     PlantedBug("clear the timer of the wrong member", (SILENT, IN_TIME, AT_REST), 5, wrong_members_timer_cleared),
     PlantedBug("end sessions early", (EARLY,), 0, sessions_changed(0.7)),

@@ -63,6 +63,8 @@ class MemberContext:
         """From JoinGroup to SyncGroup: each member's subscription and instance id."""
         self.assignments: Mapping[str, bytes] | None = None
         """What SyncGroup carries, from when it is due until its response; None otherwise."""
+        self.coordinator_works = False
+        """True once the coordinator has answered anything but that it is not the coordinator."""
         self.generation_in_doubt = False
         """True when the coordinator was lost after JoinGroup: another one may not know the generation."""
         self.describes_assignment = False

@@ -31,7 +31,7 @@ def on_find_coordinator_response(me: MemberContext, response: FindCoordinatorRes
     code = error_code(found.error_code)
     match error_table.FIND_COORDINATOR.get(code, Action.FATAL):
         case Action.ACCEPT:
-            me.failures[DISCOVER] = 0
+            me.coordinator_works = False
             me.coordinator = Node(found.node_id, found.host, found.port)
             text = f"the group's coordinator is broker {found.node_id} at {me.coordinator}"
             me.report(ReportKind.COORDINATOR, text)

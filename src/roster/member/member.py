@@ -52,11 +52,12 @@ from roster.member.events import (
     Started,
     TimerExpired,
 )
+from roster.member.outbox import InFlight
 from roster.member.ownership import PartitionOwnership
 from roster.member.states import FINAL_STATES, MemberState
 from roster.member.timers import DISCOVER, METADATA, TimerKind, TimerName
 from roster.member.types import Failure, FailureKind, Node
-from roster.wire import ApiKey, ErrorCode
+from roster.wire import ApiKey, ErrorCode, Message
 from roster.wire.messages import (
     DescribeGroupsResponse,
     FindCoordinatorResponse,
@@ -191,7 +192,14 @@ def _on_response(me: MemberContext, event: Responded) -> None:
     request = me.out.take(event.id)
     if request is None:
         return
-    match message := event.message:
+    _take_response(me, event.message, request)
+    if request.to is not None and request.to == me.coordinator:
+        me.coordinator_works = True
+        me.failures[DISCOVER] = 0
+
+
+def _take_response(me: MemberContext, message: Message, request: InFlight) -> None:
+    match message:
         case FindCoordinatorResponse():
             discovery.on_find_coordinator_response(me, message)
         case MetadataResponse():

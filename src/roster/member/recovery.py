@@ -9,7 +9,7 @@ from roster.member.failures import fatal_error
 from roster.member.leave import fail
 from roster.member.outbox import InFlight
 from roster.member.states import MemberState, Trigger
-from roster.member.timers import HEARTBEAT, JOIN
+from roster.member.timers import DISCOVER, HEARTBEAT, JOIN
 from roster.member.types import ReportKind
 from roster.model import NO_GENERATION
 from roster.wire import ApiKey, ErrorCode
@@ -68,6 +68,8 @@ def mark_coordinator_unknown(me: MemberContext, reason: str) -> None:
     elif me.state is MemberState.COMPLETING_REBALANCE:
         me.generation_in_doubt = True
         repeat_sync(me, "the coordinator was lost")
+    elif not me.coordinator_works:  # brokers name a dead one until the cluster has noticed its death
+        me.back_off(DISCOVER, reason)
 
 
 def repeat_sync(me: MemberContext, reason: str) -> None:

@@ -153,7 +153,9 @@ class Books:
             case SyncGroupRequest(), SyncGroupResponse(error_code=ErrorCode.NONE):
                 self._synced(node, request, response)
             case HeartbeatRequest(), HeartbeatResponse(error_code=ErrorCode.NONE):
-                self._fence("Heartbeat", request.member_id, request.group_instance_id, node)
+                if node.coordinator is not None and node.coordinator.group(self.world.group_id) is not None:
+                    self._fence("Heartbeat", request.member_id, request.group_instance_id, node)
+                # else the group is being loaded, and a heartbeat is answered without a look, as Kafka does
             case OffsetCommitRequest(), OffsetCommitResponse():
                 self._committed(request, response)
             case OffsetFetchRequest(), OffsetFetchResponse():
