@@ -89,7 +89,7 @@ def shown(value: Any) -> Any:
 def _is_another_tests(item: Any) -> bool:
     """A topic or group of the shared cluster that is none of this module's."""
     name = getattr(item, "name", None) or getattr(item, "group_id", None)
-    return isinstance(name, str) and SUFFIX not in name and not hasattr(item, "value")
+    return isinstance(name, str) and not name.endswith(SUFFIX) and not hasattr(item, "value")
 
 
 def logged_in(address: Address, user: str) -> RawClient:
