@@ -30,6 +30,12 @@ class Producer:
         self.pid, self.epoch = -1, -1
         self.second = second
         self.via = x.connect(name)
+        wait_until(self._coordinated, 60, "no transaction coordinator")
+
+    def _coordinated(self) -> bool:
+        """Also makes Kafka create `__transaction_state`, which InitProducerId does not."""
+        found = self.x.ask("FindCoordinator", 4, key_type=1, coordinator_keys=[self.id])
+        return bool(found["coordinators"][0]["error_code"] == 0)
 
     def settled(self, api: str, version: int, **fields: Any) -> Any:
         """The first answer that is not CONCURRENT_TRANSACTIONS: how long markers take is the broker's business."""
@@ -102,6 +108,11 @@ class Producer:
             if topic["topic"] == "__consumer_offsets":  # the brokers have different numbers of them
                 topic["partitions"] = len(topic["partitions"])
         self.x.note(f"{self.name}: {label}", told)
+
+    def state(self) -> str:
+        """The state of the transaction, in Kafka's word."""
+        told = self.x.ask("DescribeTransactions", 0, transactional_ids=[self.id])
+        return str(told["transaction_states"][0]["transaction_state"])
 
     def _still(self) -> Any:
         told = self.x.ask("DescribeTransactions", 0, transactional_ids=[self.id])
@@ -464,22 +475,14 @@ def test_bumping_the_own_epoch_in_a_transaction(x):
 
 @scenario
 def test_transactions_time_out(x):
-    topic = x.topic()
-    for second in (True, False):
-        p = Producer(x, f"version {1 + second}", second=second)
-        p.init(transaction_timeout_ms=1)
-        if not second:
+    producers = [(Producer(x, f"version {1 + second}", second=second), x.topic(f"t{1 + second}")) for second in (True, False)]
+    for p, topic in producers:
+        p.init(transaction_timeout_ms=5_000)  # Kafka looks every 10 s; Roster's broker must not abort before `produce`
+        if not p.second:
             p.add("one", (topic, 0))
         p.produce("open", topic)
-        wait_until(
-            lambda p=p: (
-                (p._still() or {"transaction_states": [{"transaction_state": ""}]})["transaction_states"][0][
-                    "transaction_state"
-                ]
-                == "CompleteAbort"
-            ),
-            30,
-        )
+    for p, topic in producers:
+        wait_until(lambda p=p: p.state() == "CompleteAbort", 60, "a transaction does not time out")
         settle(x, topic)
         p.describe("timed out")
         p.produce("late", topic, sequence=1)
@@ -488,7 +491,7 @@ def test_transactions_time_out(x):
             p.end(f"late abort v{version}", version=version, committed=False, producer_epoch=p.epoch)
         p.init("resumes", producer_id=p.pid, producer_epoch=0)
         p.describe("resumed")
-    read(x, "all", topic)
+        read(x, "all", topic)
 
 
 @scenario

@@ -240,7 +240,7 @@ class Exchange:
             told = self.ask("DescribeGroups", 5, groups=[group or self.group])["groups"][0]
             return told["group_state"] == state and members in (None, len(told["members"]))
 
-        wait_until(reached, 10, lambda: self.ask("DescribeGroups", 5, groups=[group or self.group]))
+        wait_until(reached, 60, lambda: self.ask("DescribeGroups", 5, groups=[group or self.group]))
 
     def coordinator_ready(self) -> None:
         """Wait until the broker coordinates this group (it may have to create its own topic first)."""
@@ -250,7 +250,7 @@ class Exchange:
             probe = self.ask("Heartbeat", 4, group_id=self.group, generation_id=0, member_id="probe")
             return found["error_code"] == 0 and probe["error_code"] == 25
 
-        wait_until(ready, 20, "no coordinator")
+        wait_until(ready, 60, "no coordinator")
 
     def topic(self, name: str = "t", partitions: int = 2) -> str:
         """Create a topic whose name belongs to this script."""
@@ -268,7 +268,7 @@ class Exchange:
             told = self.ask("ListOffsets", 7, **probe)["topics"][0]["partitions"]
             return known and all(partition["error_code"] == 0 for partition in told)
 
-        wait_until(led, 10, f"{full} has no leader")
+        wait_until(led, 60, f"{full} has no leader")
         return full
 
     def producer(self) -> int:
@@ -292,7 +292,7 @@ class Exchange:
             offsets = self.ask("OffsetFetch", 7, group_id=self.group, topics=None, require_stable=False)["topics"]
             return told == 3 and all(entry["name"] != topic for entry in offsets)
 
-        wait_until(gone, 15, f"{topic} is still there")
+        wait_until(gone, 60, f"{topic} is still there")
 
 
 class Actor:

@@ -59,7 +59,7 @@ def commit_all(cluster: Cluster, group: str, members: Sequence[Member], ends: di
                 member.commit()
         return cluster.committed(group) == ends
 
-    wait_until(committed, 15, lambda: cluster.committed(group))
+    wait_until(committed, 60, lambda: cluster.committed(group))
 
 
 def consumed_since(members: Sequence[Member], marks: dict[str, int]) -> list[tuple[str, int, int, int]]:
