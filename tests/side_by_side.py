@@ -13,7 +13,7 @@ import subprocess
 import sys
 import threading
 
-_PROGRESS = re.compile(r"^(tests/\S+ )?[.sFExX]+ +\[ *\d+%\]$")
+_PROGRESS = re.compile(r"^(tests/\S+ )?[.sFERxX]+ +\[ *\d+%\]$")
 _NO_TESTS = 5
 _printing = threading.Lock()
 
