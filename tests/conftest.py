@@ -37,7 +37,7 @@ MARKS = {
 REAL_TIMEOUT = 600
 """Seconds: the first test that needs the jars may have to fetch them."""
 TRIED_AGAIN = (r"still not so after", r"TimeoutError", r"Timeout \(>", r"timed out")
-"""Failures that `.ci/run` tries once more where programs run in real time: a wait that ran out, never a wrong result."""
+"""Failures that `.ci/run` tries once more where programs run: a wait that ran out, never a wrong result."""
 STARTS_A_PROGRAM = {"subprocess.Popen", "os.exec", "os.fork", "os.forkpty", "os.posix_spawn", "os.system", "pty.spawn"}
 """Audit events of a new process."""
 

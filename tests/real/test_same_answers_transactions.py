@@ -475,9 +475,11 @@ def test_bumping_the_own_epoch_in_a_transaction(x):
 
 @scenario
 def test_transactions_time_out(x):
-    producers = [(Producer(x, f"version {1 + second}", second=second), x.topic(f"t{1 + second}")) for second in (True, False)]
+    producers = [
+        (Producer(x, f"version {1 + second}", second=second), x.topic(f"t{1 + second}")) for second in (True, False)
+    ]
     for p, topic in producers:
-        p.init(transaction_timeout_ms=5_000)  # Kafka looks every 10 s; Roster's broker must not abort before `produce`
+        p.init(transaction_timeout_ms=5_000)  # not over before `produce` on a slow machine
         if not p.second:
             p.add("one", (topic, 0))
         p.produce("open", topic)
