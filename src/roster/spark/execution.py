@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from roster.records.produce import WriteError
-from roster.spark.arrow_function import ArrowFunction, arrow_schema, as_struct
+from roster.spark.arrow_function import ArrowFunction
 from roster.spark.batch import Batch, Split
 from roster.spark.driver import Outcome
 from roster.spark.errors import FunctionError, PipelineError
@@ -60,14 +60,13 @@ class SparkRunner:
         self,
         spark: SparkSession,
         config: ReaderConfig,
-        function: Callable[[pa.RecordBatch], pa.RecordBatch | Iterator[pa.RecordBatch]] | None,
-        schema: str | StructType | None,
+        function: ArrowFunction | None,
+        columns: StructType,
         transform: Callable[[DataFrame], DataFrame] | None,
     ) -> None:
+        """`columns` are those of the rows that `function` returns, or that are read without one."""
         self._spark, self._config, self._transform = spark, config, transform
-        schema = config.schema if schema is None else schema
-        self._function = None if function is None else ArrowFunction(function, arrow_schema(schema))
-        self._columns = as_struct(schema)
+        self._function, self._columns = function, columns
         self._context = spark.sparkContext
         self._counted: Accumulator[dict[int, Counts]] = self._context.accumulator({}, _ByTask())
         self._failed: Accumulator[dict[int, tuple[str, str]]] = self._context.accumulator({}, _ByTask())

@@ -5,28 +5,22 @@ from __future__ import annotations
 import contextlib
 import re
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Self
+from typing import Self
 
-import pyarrow as pa
 from pyspark import InheritableThread
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import StructType
 
 from roster.assignors import Assignor, as_tuple
-from roster.client import DEFAULT_ASSIGNORS, Admin, UnknownTopicError, UnreachableError
-from roster.model import parse_addresses
-from roster.records.native import WRITE, compiled
-from roster.records.produce import KafkaWriter
+from roster.client import DEFAULT_ASSIGNORS
 from roster.security import Security
-from roster.spark.arrow_function import arrow_schema
+from roster.spark.assembly import assembled
 from roster.spark.batch import Batch, Progress
-from roster.spark.dead_letters import DEAD_LETTER_SECONDS
 from roster.spark.errors import PipelineError
-from roster.spark.execution import SparkRunner, check_session
+from roster.spark.execution import check_session
 from roster.spark.member_protocol import Membership, group_member
+from roster.spark.operations import Operations, check_callable
 from roster.spark.options import (
     Options,
     StartingOffsets,
@@ -36,23 +30,14 @@ from roster.spark.options import (
     parse_starting_offsets,
     parse_topics,
 )
-from roster.spark.reader import ReaderConfig
-from roster.spark.reader_options import parse_reader_options
 from roster.spark.reporting import Reporter, enable_logging, level_of
 from roster.spark.run import Run, client_id_of
 from roster.spark.signals import stopping
 from roster.spark.sinks.base import Sink, Source
 from roster.spark.sinks.foreach import ForeachBatch
-from roster.spark.state.declare import Stateful, aggregation, deduplication
-from roster.spark.state.runner import StatefulRunner, check_operator, check_options
-from roster.spark.state.sink import StateSink, check_sink
-from roster.state.windows import Window
-
-if TYPE_CHECKING:
-    pass
 
 
-class Pipeline:
+class Pipeline(Operations):
     """Reads the partitions assigned to it in micro-batches, and commits each batch's offsets to the group.
 
     >>> (Pipeline(spark, "127.0.0.1:9092", "counts", ["flights"])
@@ -161,6 +146,7 @@ class Pipeline:
             PipelineError: an option is wrong; the message names it.
 
         """
+        super().__init__()
         self._options = Options(
             bootstrap=parse_bootstrap(bootstrap),
             group=group,
@@ -196,11 +182,7 @@ class Pipeline:
         self._spark = spark
         self._on_progress = on_progress
         self._membership = membership or group_member
-        self._function: Callable[[pa.RecordBatch], Any] | None = None
-        self._schema: str | StructType | None = None
-        self._transform: Callable[[DataFrame], DataFrame] | None = None
         self._sink: Sink | None = None
-        self._stateful: Stateful | None = None
         self._log_level = level_of(log)
         self._lock = threading.Lock()
         self._status = "new"
@@ -210,102 +192,6 @@ class Pipeline:
         self._last_progress: Progress | None = None
         self._thread: InheritableThread | None = None
         self._failure: BaseException | None = None
-
-    def map_arrow(
-        self,
-        function: Callable[[pa.RecordBatch], pa.RecordBatch | Iterator[pa.RecordBatch]],
-        schema: str | StructType,
-    ) -> Self:
-        """Apply `function` to each record batch inside the reading task, before the rows reach the JVM.
-
-        This is the fastest place for work in Python, as no row crosses between Python and the JVM. `function` returns a
-        record batch with the columns of `schema` (Spark DDL or a StructType), or an iterator of them. It is pickled to
-        the tasks with every batch, so it must not refer to the session, open files or other state of the driver.
-
-        Raises PipelineError if `function` is not callable or was given before. An error of the function ends the run
-        with FunctionError, which names topic, partition and offset of the record; with `dead_letter_topic` the record
-        goes there, and the run goes on.
-        """
-        if self._function is not None:
-            raise PipelineError("given twice", field="map_arrow", fix="Compose the two functions")
-        _check_callable(function, "map_arrow")
-        self._function, self._schema = function, schema
-        return self
-
-    def transform(self, function: Callable[[DataFrame], DataFrame]) -> Self:
-        """Apply `function` to each batch's DataFrame; several are applied in the order given.
-
-        It is also applied to a DataFrame without rows before the pipeline joins the group, to check and warm up.
-
-        Raises PipelineError if `function` is not callable. The run ends with PipelineError if it does not return a
-        DataFrame or uses what needs a stream, such as `withWatermark`.
-        """
-        _check_callable(function, "transform")
-        before = self._transform
-        self._transform = function if before is None else lambda df: function(before(df))
-        return self
-
-    def aggregate(
-        self,
-        keys: str | Sequence[str],
-        aggregates: Mapping[str, str],
-        *,
-        window: Window | None = None,
-        results: str = "updates",
-        store: str = "aggregates",
-    ) -> Self:
-        """Keep aggregates of each key over all records, and send each batch's changed ones to the sink.
-
-        Columns are those of Kafka records or of `map_arrow`. **A key's records must be in one partition of the topic**,
-        as a producer puts them that uses it as the record's key: each partition has a state of its own.
-
-        The sink is a `KafkaSink` in the same cluster. Its records are running updates: for each key of a batch one with
-        the key's text (of several columns a JSON array) as record key and key columns and results as a JSON object.
-        State, results and offsets are one transaction, exactly once for readers with isolation.level=read_committed.
-        The state's truth is the compacted topic `<group>-<store>-changelog`, made at the first start with as many
-        partitions as the source; `state_dir` on the executors holds copies.
-
-        Args:
-            keys: one column or several: integers, text, bytes, booleans, dates, times.
-            aggregates: by the result's name: count(*), or count, sum, min or max of a column, as in
-                {"flights": "count(*)", "worst": "max(delay)"}.
-            window: one state for each window of event time, in columns `window_start` and `window_end`; None: one for
-                all time. A partition's time is the largest seen in it; rows for a closed window are left out, and
-                `Progress.late` counts them.
-            results: "updates" with each batch, or with a window "final": one result of each window, once it is closed.
-            store: the store's name, part of that of its changelog.
-
-        Raises:
-            PipelineError: the pipeline is stateful already, or an argument is wrong. The run fails with it for columns
-                that are not there, more than one topic, another sink, and a changelog that is missing or does not fit.
-
-        """
-        self._declare("aggregate", aggregation(keys, aggregates, window, results, store))
-        return self
-
-    def deduplicate(
-        self, keys: str | Sequence[str], *, within: timedelta, column: str = "timestamp", store: str = "keys"
-    ) -> Self:
-        """Send the first row of each key to the sink, and leave out those that repeat it within a time.
-
-        A key's rows must be in one partition of the topic. Sink, results, state and errors are as for `aggregate`; a
-        result has all columns of its row.
-
-        Args:
-            keys: one column or several that tell rows apart.
-            within: how long a key is remembered, by the time of its partition: the largest of `column` seen in it. Rows
-                older than that are left out too, and `Progress.late` counts them.
-            column: timestamps.
-            store: the store's name, part of that of its changelog.
-
-        """
-        self._declare("deduplicate", deduplication(keys, within, column, store))
-        return self
-
-    def _declare(self, method: str, stateful: Stateful) -> None:
-        if self._stateful is not None:
-            raise PipelineError("given twice", field=method, fix="Use one stateful operator per pipeline")
-        self._stateful = stateful
 
     def write(self, sink: Sink) -> Self:
         """Send batches to `sink`. Raises PipelineError if it is not a Sink, or there is one already."""
@@ -327,7 +213,7 @@ class Pipeline:
         Each action on `df` reads the batch's records from Kafka again: with several, call `df.persist()` first and
         `df.unpersist()` at the end. Raises PipelineError if `function` is not callable, or there is a sink already.
         """
-        _check_callable(function, "foreach_batch")
+        check_callable(function, "foreach_batch")
         return self.write(ForeachBatch(function))
 
     @property
@@ -458,45 +344,6 @@ class Pipeline:
                 self._last_progress, self._run_now = self.last_progress, None
                 self._active = False
 
-    def _runner(self, config: ReaderConfig, sink: Sink) -> SparkRunner:
-        if self._stateful is None or not isinstance(sink, StateSink):
-            return SparkRunner(self._spark, config, self._function, self._schema, self._transform)
-        directory = self._options.state_dir
-        return StatefulRunner(self._spark, config, self._function, self._schema, self._stateful, sink, directory)
-
-    def _check_dead_letters(self) -> None:
-        options = self._options
-        if options.dead_letter_topic is None:
-            return
-        if self._function is None:
-            raise PipelineError(
-                "only the function of map_arrow can send records there", field="dead_letter_topic", fix="Use map_arrow"
-            )
-        admin = Admin(options.bootstrap, request_timeout_ms=options.start_timeout_ms, security=options.security)
-        with admin, contextlib.suppress(UnreachableError):  # the member tries for longer
-            try:
-                admin.describe_topic(options.dead_letter_topic)
-            except UnknownTopicError:
-                raise PipelineError(
-                    f"there is no topic {options.dead_letter_topic!r}",
-                    field="dead_letter_topic",
-                    fix=f"Create it, for example with `roster topics create {options.dead_letter_topic}`",
-                ) from None
-
-    def _dead_letter_writer(self, client_id: str) -> KafkaWriter | None:
-        options = self._options
-        if options.dead_letter_topic is None:
-            return None
-        return KafkaWriter(
-            tuple(parse_addresses(options.bootstrap)),
-            options.dead_letter_topic,
-            client_id=client_id,
-            keep_timestamps=True,
-            timeout=DEAD_LETTER_SECONDS,
-            security=options.security,
-            compiled=compiled(WRITE),
-        )
-
     def _run(self, reporter: Reporter, *, available_now: bool) -> None:
         sink = self._sink
         if sink is None:
@@ -504,28 +351,9 @@ class Pipeline:
                 "the pipeline has no sink", field="write", fix="Call write(sink) or foreach_batch(function) first"
             )
         check_session(self._spark)
-        self._check_dead_letters()
         client_id = self._options.client_id or client_id_of(self._spark.sparkContext.appName or "")
         options = replace(self._options, client_id=client_id)
-        config = ReaderConfig(
-            bootstrap=options.bootstrap,
-            group=options.group,
-            isolation_level=options.isolation_level,
-            fail_on_data_loss=options.fail_on_data_loss,
-            read_timeout_ms=options.read_timeout_ms,
-            include_headers=options.include_headers,
-            options=parse_reader_options(options.reader_options),
-            security=options.security,
-            dead_letters=self._dead_letter_writer(client_id),
-            compiled=compiled(),
-        )
-        if self._stateful is not None:
-            check_options(options, has_transform=self._transform is not None)
-            columns = arrow_schema(config.schema if self._schema is None else self._schema)
-            check_operator(self._stateful.operator, columns)
-            sink = StateSink(check_sink(sink), options, self._stateful.store)
-        sink.open(self._spark, options.group)
-        runner = self._runner(config, sink)
+        runner, sink = assembled(self._spark, options, self._declared, sink)
         run = Run(options, runner, sink, self._membership, reporter, self._on_progress)
         with contextlib.closing(sink):
             sink.bind(
@@ -543,8 +371,3 @@ class Pipeline:
                 if self._stopping:
                     return
             run.work(available_now=available_now)
-
-
-def _check_callable(function: object, field: str) -> None:
-    if not callable(function):
-        raise PipelineError(f"{function!r} is not a function", field=field, fix="Pass a function or a lambda")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 from typing_extensions import override
 
-from roster.spark.arrow_function import arrow_schema, as_struct
+from roster.spark.arrow_function import ArrowFunction, arrow_schema, as_struct
 from roster.spark.batch import Batch, Split
 from roster.spark.driver import Outcome
 from roster.spark.errors import PipelineError, SinkFencedError
@@ -53,19 +53,18 @@ class StatefulRunner(SparkRunner):
         self,
         spark: SparkSession,
         config: ReaderConfig,
-        function: Callable[[pa.RecordBatch], pa.RecordBatch | Iterator[pa.RecordBatch]] | None,
-        schema: str | StructType | None,
+        function: ArrowFunction | None,
+        columns: StructType,
         stateful: Stateful,
         sink: StateSink,
         directory: str | None,
     ) -> None:
         """Call it after `sink.open`."""
-        super().__init__(spark, config, function, schema, None)
-        self._columns = as_struct(ROWS)
-        columns = arrow_schema(config.schema if schema is None else schema)
+        super().__init__(spark, config, function, as_struct(ROWS), None)
+        rows = arrow_schema(columns)
         changelog = sink.changelog
         place = Place(directory, changelog.topic, changelog.topic_id)
-        self._work = Work(stateful.operator, place, sink.output, definition_of(stateful.operator, columns), columns)
+        self._work = Work(stateful.operator, place, sink.output, definition_of(stateful.operator, rows), rows)
         self._turns_of = sink.turns
         self._turns: Mapping[int, Turn] = {}
         self._fenced = 0

@@ -1,0 +1,91 @@
+"""The parts of a run, put together from a pipeline's options and what it declares."""
+
+from __future__ import annotations
+
+import contextlib
+
+from pyspark.sql import SparkSession
+
+from roster.client import Admin, UnknownTopicError, UnreachableError
+from roster.model import parse_addresses
+from roster.records.native import WRITE, compiled
+from roster.records.produce import KafkaWriter
+from roster.spark.arrow_function import arrow_schema
+from roster.spark.dead_letters import DEAD_LETTER_SECONDS
+from roster.spark.errors import PipelineError
+from roster.spark.execution import SparkRunner
+from roster.spark.operations import Declared
+from roster.spark.options import Options
+from roster.spark.reader import ReaderConfig
+from roster.spark.reader_options import parse_reader_options
+from roster.spark.sinks.base import Sink
+from roster.spark.state.runner import StatefulRunner, check_operator, check_options
+from roster.spark.state.sink import StateSink, check_sink
+from roster.spark.steps import chained
+
+
+def assembled(spark: SparkSession, options: Options, declared: Declared, sink: Sink) -> tuple[SparkRunner, Sink]:
+    """Return the runner of a run, and its sink, which is open.
+
+    Raises PipelineError for options and operators that do not go together, ClientError, and what the sink raises.
+    """
+    _check_dead_letters(options, has_function=bool(declared.before))
+    config = _reader_config(options)
+    function, columns = chained(declared.before, config.schema)
+    stateful = declared.stateful
+    if stateful is None:
+        sink.open(spark, options.group)
+        return SparkRunner(spark, config, function, columns, declared.transform), sink
+    check_options(options, has_transform=declared.transform is not None)
+    check_operator(stateful.operator, arrow_schema(columns))
+    state_sink = StateSink(check_sink(sink), options, stateful.store)
+    state_sink.open(spark, options.group)
+    return StatefulRunner(spark, config, function, columns, stateful, state_sink, options.state_dir), state_sink
+
+
+def _reader_config(options: Options) -> ReaderConfig:
+    return ReaderConfig(
+        bootstrap=options.bootstrap,
+        group=options.group,
+        isolation_level=options.isolation_level,
+        fail_on_data_loss=options.fail_on_data_loss,
+        read_timeout_ms=options.read_timeout_ms,
+        include_headers=options.include_headers,
+        options=parse_reader_options(options.reader_options),
+        security=options.security,
+        dead_letters=_dead_letter_writer(options),
+        compiled=compiled(),
+    )
+
+
+def _dead_letter_writer(options: Options) -> KafkaWriter | None:
+    if options.dead_letter_topic is None:
+        return None
+    return KafkaWriter(
+        tuple(parse_addresses(options.bootstrap)),
+        options.dead_letter_topic,
+        client_id=options.client_id or "",
+        keep_timestamps=True,
+        timeout=DEAD_LETTER_SECONDS,
+        security=options.security,
+        compiled=compiled(WRITE),
+    )
+
+
+def _check_dead_letters(options: Options, *, has_function: bool) -> None:
+    if options.dead_letter_topic is None:
+        return
+    if not has_function:
+        raise PipelineError(
+            "only the function of map_arrow can send records there", field="dead_letter_topic", fix="Use map_arrow"
+        )
+    admin = Admin(options.bootstrap, request_timeout_ms=options.start_timeout_ms, security=options.security)
+    with admin, contextlib.suppress(UnreachableError):  # the member tries for longer
+        try:
+            admin.describe_topic(options.dead_letter_topic)
+        except UnknownTopicError:
+            raise PipelineError(
+                f"there is no topic {options.dead_letter_topic!r}",
+                field="dead_letter_topic",
+                fix=f"Create it, for example with `roster topics create {options.dead_letter_topic}`",
+            ) from None

@@ -1,0 +1,133 @@
+"""What becomes of a batch's rows: the methods by which a `Pipeline` declares functions and stateful operators."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Self
+
+from pyspark.sql import DataFrame
+from pyspark.sql.types import StructType
+
+from roster.spark.errors import PipelineError
+from roster.spark.state.declare import Stateful, aggregation, deduplication
+from roster.spark.steps import BatchFunction, Step
+from roster.state.windows import Window
+
+
+@dataclass
+class Declared:
+    """What a pipeline declares: steps before the stateful operator or the transform, and these."""
+
+    before: list[Step] = field(default_factory=list)
+    stateful: Stateful | None = None
+    transform: Callable[[DataFrame], DataFrame] | None = None
+
+
+class Operations:
+    """The functions and the stateful operator of a pipeline, in the order of a row's way."""
+
+    def __init__(self) -> None:
+        """Declare nothing: rows go to the sink as they are read."""
+        self._declared = Declared()
+
+    def map_arrow(
+        self,
+        function: BatchFunction,
+        schema: str | StructType,
+    ) -> Self:
+        """Apply `function` to each record batch inside the reading task; several are applied in the order given.
+
+        This is the fastest place for work in Python, as no row crosses between Python and the JVM. `function` returns a
+        record batch with the columns of `schema` (Spark DDL or a StructType), or an iterator of them. It is pickled to
+        the tasks with every batch, so it must not refer to the session, open files or other state of the driver.
+
+        Raises PipelineError if `function` is not callable. An error of the function ends the run with FunctionError,
+        which names topic, partition and offset of the record; with `dead_letter_topic` the record goes there, and the
+        run goes on.
+        """
+        check_callable(function, "map_arrow")
+        self._declared.before.append(Step(function, schema))
+        return self
+
+    def transform(self, function: Callable[[DataFrame], DataFrame]) -> Self:
+        """Apply `function` to each batch's DataFrame; several are applied in the order given.
+
+        It is also applied to a DataFrame without rows before the pipeline joins the group, to check and warm up.
+
+        Raises PipelineError if `function` is not callable. The run ends with PipelineError if it does not return a
+        DataFrame or uses what needs a stream, such as `withWatermark`.
+        """
+        check_callable(function, "transform")
+        before = self._declared.transform
+        self._declared.transform = function if before is None else lambda df: function(before(df))
+        return self
+
+    def aggregate(
+        self,
+        keys: str | Sequence[str],
+        aggregates: Mapping[str, str],
+        *,
+        window: Window | None = None,
+        results: str = "updates",
+        store: str = "aggregates",
+    ) -> Self:
+        """Keep aggregates of each key over all records, and send each batch's changed ones to the sink.
+
+        Columns are those of Kafka records or of `map_arrow`. **A key's records must be in one partition of the topic**,
+        as a producer puts them that uses it as the record's key: each partition has a state of its own.
+
+        The sink is a `KafkaSink` in the same cluster. Its records are running updates: for each key of a batch one with
+        the key's text (of several columns a JSON array) as record key and key columns and results as a JSON object.
+        State, results and offsets are one transaction, exactly once for readers with isolation.level=read_committed.
+        The state's truth is the compacted topic `<group>-<store>-changelog`, made at the first start with as many
+        partitions as the source; `state_dir` on the executors holds copies.
+
+        Args:
+            keys: one column or several: integers, text, bytes, booleans, dates, times.
+            aggregates: by the result's name: count(*), or count, sum, min or max of a column, as in
+                {"flights": "count(*)", "worst": "max(delay)"}.
+            window: one state for each window of event time, in columns `window_start` and `window_end`; None: one for
+                all time. A partition's time is the largest seen in it; rows for a closed window are left out, and
+                `Progress.late` counts them.
+            results: "updates" with each batch, or with a window "final": one result of each window, once it is closed.
+            store: the store's name, part of that of its changelog.
+
+        Raises:
+            PipelineError: the pipeline is stateful already, or an argument is wrong. The run fails with it for columns
+                that are not there, more than one topic, another sink, and a changelog that is missing or does not fit.
+
+        """
+        self._declare("aggregate", aggregation(keys, aggregates, window, results, store))
+        return self
+
+    def deduplicate(
+        self, keys: str | Sequence[str], *, within: timedelta, column: str = "timestamp", store: str = "keys"
+    ) -> Self:
+        """Send the first row of each key to the sink, and leave out those that repeat it within a time.
+
+        A key's rows must be in one partition of the topic. Sink, results, state and errors are as for `aggregate`; a
+        result has all columns of its row.
+
+        Args:
+            keys: one column or several that tell rows apart.
+            within: how long a key is remembered, by the time of its partition: the largest of `column` seen in it. Rows
+                older than that are left out too, and `Progress.late` counts them.
+            column: timestamps.
+            store: the store's name, part of that of its changelog.
+
+        """
+        self._declare("deduplicate", deduplication(keys, within, column, store))
+        return self
+
+    def _declare(self, method: str, stateful: Stateful) -> None:
+        if self._declared.stateful is not None:
+            raise PipelineError("given twice", field=method, fix="Use one stateful operator per pipeline")
+        self._declared.stateful = stateful
+
+
+def check_callable(function: object, field: str) -> None:
+    """Raise PipelineError unless it is a function."""
+    if not callable(function):
+        raise PipelineError(f"{function!r} is not a function", field=field, fix="Pass a function or a lambda")
