@@ -13,7 +13,7 @@ from pyspark.sql.types import StructType
 from roster.spark.errors import PipelineError
 from roster.spark.state.declare import Stateful, aggregation, deduplication
 from roster.spark.steps import BatchFunction, Step
-from roster.state.windows import Window
+from roster.state.windows import SessionWindow, Window
 
 
 @dataclass
@@ -69,7 +69,7 @@ class Operations:
         keys: str | Sequence[str],
         aggregates: Mapping[str, str],
         *,
-        window: Window | None = None,
+        window: Window | SessionWindow | None = None,
         results: str = "updates",
         store: str = "aggregates",
     ) -> Self:
@@ -90,7 +90,8 @@ class Operations:
                 {"flights": "count(*)", "worst": "max(delay)"}.
             window: one state for each window of event time, in columns `window_start` and `window_end`; None: one for
                 all time. A partition's time is the largest seen in it; rows for a closed window are left out, and
-                `Progress.late` counts them.
+                `Progress.late` counts them. With `Window.session`, an update that makes a session begin earlier sends
+                a record with a null value for the key of the earlier result.
             results: "updates" with each batch, or with a window "final": one result of each window, once it is closed.
             store: the store's name, part of that of its changelog.
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
 
@@ -60,6 +60,8 @@ class Update:
     changes: pa.Table
     late: int = 0
     """Rows left out because their time was over."""
+    retracted: pa.Table | None = None
+    """Result keys of earlier results that count no more."""
 
 
 def aggregate(
@@ -76,15 +78,15 @@ def aggregate(
     sum beyond int64, and for a state of other keys, aggregates or another definition.
     """
     layout = Layout.of(table.schema, keys, aggregates, definition)
-    grouped = _grouped(table, keys, layout)
-    key_bytes = encode_keys(grouped, keys)
+    by_key = grouped(table, keys, layout)
+    key_bytes = encode_keys(by_key, keys)
     key_list = key_bytes.to_pylist()
     old = layout.decode(store.multi_get(key_list))
     new = np.zeros(len(key_list), dtype=layout.row)
     for name, each in aggregates.items():
-        _merge(each.kind, name, grouped[name], old, new)
+        _merge(each.kind, name, by_key[name], old, new)
     changes = pa.table({"key": key_bytes, "value": pa.array(layout.encode(new), pa.binary())})
-    return Update(layout.with_results(grouped.select(list(keys)), new), changes)
+    return Update(layout.with_results(by_key.select(list(keys)), new), changes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +96,8 @@ class Layout:
     aggregates: Mapping[str, Aggregate]
     row: np.dtype[Any]
     fingerprint: int
+    sessions: bool = False
+    """True if a value has a row for each session of its key."""
 
     @classmethod
     def of(
@@ -104,7 +108,7 @@ class Layout:
             raise StateError("aggregates: name at least one")
         if doubled := sorted(set(aggregates).intersection(keys)):
             raise StateError(f"aggregate {doubled[0]!r}: a key column has this name too")
-        fields: list[tuple[str, str]] = [(_FINGERPRINT, "<u4")]
+        fields: list[tuple[str, str]] = [(FINGERPRINT, "<u4")]
         text = [definition, *(f"key {key}" for key in keys)]
         for name, each in aggregates.items():
             if each.column not in columns.names and each.column != ALL_ROWS:
@@ -120,9 +124,12 @@ class Layout:
         size = self.row.itemsize
         nothing = self.fingerprint.to_bytes(4, "little") + bytes(size - 4)
         whole = [nothing if value is None else value for value in values]
-        fits = all(len(value) == size for value in whole)
-        rows = np.frombuffer(b"".join(whole), self.row) if fits else np.zeros(1, self.row)
-        if not fits or (rows[_FINGERPRINT] != self.fingerprint).any():
+        return self.decode_rows(b"".join(whole), fits=all(len(value) == size for value in whole))
+
+    def decode_rows(self, data: bytes, *, fits: bool) -> npt.NDArray[Any]:
+        """Return the rows of values put together. Raises StateError if they do not fit, or others wrote them."""
+        rows = np.frombuffer(data, self.row) if fits else np.zeros(1, self.row)
+        if not fits or (rows[FINGERPRINT] != self.fingerprint).any():
             raise StateError(
                 f"the store's values are not of the keys and aggregates {', '.join(self.aggregates)} as they are now: "
                 "others wrote them; use another group, which starts without state"
@@ -135,15 +142,28 @@ class Layout:
             table = table.append_column(name, pa.array(rows[name], mask=~rows[_has(name)]))
         return table
 
+    def set_results(self, rows: npt.NDArray[Any], places: Any, table: pa.Table) -> None:
+        """Set the aggregates of the rows at these places to those of a table."""
+        for name in self.aggregates:
+            column = table[name]
+            rows[_has(name)][places] = column.is_valid().to_numpy()
+            rows[name][places] = column.fill_null(0).to_numpy()
+
+    def of_parts(self) -> Layout:
+        """Return the layout that makes one row of several with the columns of `with_results`."""
+        kinds = {Kind.COUNT: Kind.SUM}
+        parts = {name: Aggregate(kinds.get(each.kind, each.kind), name) for name, each in self.aggregates.items()}
+        return replace(self, aggregates=parts)
+
     def encode(self, rows: npt.NDArray[Any]) -> list[bytes]:
         """Return the bytes of each row."""
-        rows[_FINGERPRINT] = self.fingerprint
+        rows[FINGERPRINT] = self.fingerprint
         # A void type keeps the zero bytes at the end, which a bytes type would strip.
         encoded: list[bytes] = rows.view(f"V{self.row.itemsize}").tolist()
         return encoded
 
 
-_FINGERPRINT = "fingerprint of keys and aggregates"
+FINGERPRINT = "fingerprint of keys and aggregates"
 
 
 def _has(name: str) -> str:
@@ -160,8 +180,8 @@ def _number(name: str, each: Aggregate, kind: Any) -> str:
     raise StateError(f"aggregate {name!r}: column {each.column!r} is {kind}, no number of up to 64 bits with a sign")
 
 
-def _grouped(table: pa.Table, keys: Sequence[str], layout: Layout) -> pa.Table:
-    """Return a row for each key with the batch's own aggregates, and what tells a sum that does not fit."""
+def grouped(table: pa.Table, keys: Sequence[str], layout: Layout) -> pa.Table:
+    """Return a row for each key with the aggregates of these rows alone. Raises StateError as `aggregate` does."""
     numbers: dict[str, Any] = {key: table[key] for key in keys if key in table.column_names}
     if missing := [key for key in keys if key not in numbers]:
         raise StateError(f"keys: there is no column {missing[0]!r} among {', '.join(table.column_names)}")
@@ -179,12 +199,12 @@ def _grouped(table: pa.Table, keys: Sequence[str], layout: Layout) -> pa.Table:
             numbers[f"{source} float"] = column.cast(pa.float64(), safe=False)
             wanted.append((f"{source} float", "sum"))
             names.append(f"float {name}")
-    grouped = pa.table(numbers).group_by(list(keys), use_threads=False).aggregate(wanted)
-    by_name = {name: grouped[f"{source}_{kind}"] for name, (source, kind) in zip(names, wanted, strict=True)}
+    found = pa.table(numbers).group_by(list(keys), use_threads=False).aggregate(wanted)
+    by_name = {name: found[f"{source}_{kind}"] for name, (source, kind) in zip(names, wanted, strict=True)}
     for name, sums in by_name.items():
         if name.startswith("float ") and name not in layout.aggregates:
             _check_sum(name.removeprefix("float "), np.nan_to_num(sums.to_numpy()))
-    return pa.table({key: grouped[key] for key in keys} | {name: by_name[name] for name in layout.aggregates})
+    return pa.table({key: found[key] for key in keys} | {name: by_name[name] for name in layout.aggregates})
 
 
 def _ones(rows: int) -> Any:

@@ -14,9 +14,10 @@ import pyarrow as pa
 
 from roster._files import write_atomically
 from roster.state.aggregate import Layout
-from roster.state.event_time import STREAM_TIME_KEY
 from roster.state.keys import decode_keys, encode_keys
+from roster.state.sessions import ENDS_KEY
 from roster.state.store import StateError
+from roster.state.windows import START
 
 FILE = "definition.json"
 
@@ -34,6 +35,7 @@ class Definition:
         if self.layout is not None:
             document["aggregates"] = list(self.layout.aggregates)
             document["row"] = self.layout.row.descr
+            document["sessions"] = self.layout.sessions
         return json.dumps(document).encode()
 
 
@@ -51,10 +53,12 @@ class Entries:
         self._keys: pa.Schema | None = None
         self._row: np.dtype[Any] | None = None
         self._names: list[str] = []
+        self._has_sessions = False
         if document is not None:
             self._keys = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(document["keys"])))
             self._names = document.get("aggregates", [])
             self._row = np.dtype([(name, kind) for name, kind in document["row"]]) if "row" in document else None
+            self._has_sessions = bool(document.get("sessions"))
 
     @classmethod
     def of(cls, store: Path) -> Entries:
@@ -80,15 +84,26 @@ class Entries:
 
     def rows(self, entries: Sequence[tuple[bytes, bytes]]) -> list[dict[str, Any]]:
         """Return entries as rows of their columns; what a store notes for itself is left out."""
-        plain = [entry for entry in entries if entry[0] < STREAM_TIME_KEY[:1]]
+        plain = [entry for entry in entries if entry[0] < ENDS_KEY]
         if self._keys is None:
             return [{"key": key.hex(), "value": value.hex()} for key, value in plain]
         keys = pa.table(decode_keys([key for key, _ in plain], self._keys.types), self._keys.names).to_pylist()
-        return [row | self._value(value) for row, (_, value) in zip(keys, plain, strict=True)]
+        return [row | value for row, (_, data) in zip(keys, plain, strict=True) for value in self._values(data)]
 
-    def _value(self, value: bytes) -> dict[str, Any]:
+    def _values(self, value: bytes) -> list[dict[str, Any]]:
         if self._row is None:
-            moment = pa.scalar(int.from_bytes(value, "little", signed=True), pa.int64()).cast(pa.timestamp("us", "UTC"))
-            return {"first": moment.as_py()}
-        row = np.frombuffer(value, self._row)[0]
+            return [{"first": _moment(int.from_bytes(value, "little", signed=True))}]
+        rows = np.frombuffer(value, self._row)
+        return [self._times(row) | self._aggregates(row) for row in rows]
+
+    def _times(self, row: Any) -> dict[str, Any]:
+        if not self._has_sessions:
+            return {}
+        return {"first": _moment(row[START].item()), "last": _moment(row["last"].item())}
+
+    def _aggregates(self, row: Any) -> dict[str, Any]:
         return {name: row[name].item() if row[f"has {name}"] else None for name in self._names}
+
+
+def _moment(time: int) -> Any:
+    return pa.scalar(time, pa.int64()).cast(pa.timestamp("us", "UTC")).as_py()

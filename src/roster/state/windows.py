@@ -55,10 +55,7 @@ class Window:
 
     def __post_init__(self) -> None:
         hop = self.size if self.every is None else self.every
-        millisecond = timedelta(milliseconds=1)
-        for name, value, least in (("size", self.size, 1), ("every", hop, 1), ("grace", self.grace, 0)):
-            if not isinstance(value, timedelta) or value < least * millisecond or value % millisecond:
-                raise StateError(f"window: {name}={value!r} is no timedelta of {least} or more whole milliseconds")
+        _check_durations(("size", self.size, 1), ("every", hop, 1), ("grace", self.grace, 0))
         if self.size % hop:
             raise StateError(f"window: size {self.size} is no multiple of every {hop}")
 
@@ -66,6 +63,43 @@ class Window:
     def hop(self) -> timedelta:
         """Time from the start of one window to the next."""
         return self.size if self.every is None else self.every
+
+    @staticmethod
+    def session(column: str, gap: timedelta, *, grace: timedelta = timedelta()) -> SessionWindow:
+        """Return windows that grow: rows of a key that follow each other within `gap` are one session.
+
+        A session begins with its first row and ends `gap` behind its last one, as Spark's `session_window` does.
+
+        Args:
+            column: timestamps; those without a zone are UTC.
+            gap: time without a row that ends a session, whole milliseconds.
+            grace: time after a session's end for which rows are taken.
+
+        Raises:
+            StateError: a duration is not positive.
+
+        """
+        return SessionWindow(column, gap, grace)
+
+
+@dataclass(frozen=True, slots=True)
+class SessionWindow:
+    """Sessions of event time, see `Window.session`."""
+
+    column: str
+    gap: timedelta
+    grace: timedelta = timedelta()
+
+    def __post_init__(self) -> None:
+        _check_durations(("gap", self.gap, 1), ("grace", self.grace, 0))
+
+
+def _check_durations(*durations: tuple[str, timedelta, int]) -> None:
+    """Raise StateError for a duration below its least number of milliseconds, or of parts of them."""
+    millisecond = timedelta(milliseconds=1)
+    for name, value, least in durations:
+        if not isinstance(value, timedelta) or value < least * millisecond or value % millisecond:
+            raise StateError(f"window: {name}={value!r} is no timedelta of {least} or more whole milliseconds")
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,8 @@ from roster.spark.errors import PipelineError
 from roster.spark.state.turn import Operator
 from roster.state.aggregate import Aggregate, Aggregation
 from roster.state.deduplicate import Deduplication
-from roster.state.windows import Window, WindowedAggregation
+from roster.state.sessions import SessionAggregation
+from roster.state.windows import SessionWindow, Window, WindowedAggregation
 
 
 @dataclass(frozen=True)
@@ -23,7 +24,11 @@ class Stateful:
 
 
 def aggregation(
-    keys: str | Sequence[str], aggregates: Mapping[str, str], window: Window | None, results: str, store: str
+    keys: str | Sequence[str],
+    aggregates: Mapping[str, str],
+    window: Window | SessionWindow | None,
+    results: str,
+    store: str,
 ) -> Stateful:
     """Return the operator of `Pipeline.aggregate`. Raises PipelineError for wrong arguments."""
     if results not in ("updates", "final") or (results == "final" and window is None):
@@ -35,7 +40,9 @@ def aggregation(
 
         parsed = {name: Aggregate.parse(text) for name, text in aggregates.items()}
         operator: Operator = Aggregation(_columns(keys), parsed)
-        if window is not None:
+        if isinstance(window, SessionWindow):
+            operator = SessionAggregation(_columns(keys), parsed, window, results == "final")
+        elif window is not None:
             operator = WindowedAggregation(_columns(keys), parsed, window, results == "final")
     except RosterError as error:
         raise PipelineError(str(error), field="aggregate") from None

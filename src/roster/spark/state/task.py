@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
     from pyspark import Accumulator
 
+    from roster.state.aggregate import Update
+
 ROWS = "topic string, partition int, key binary, value binary"
 """Columns of the records that a task makes, as Spark DDL."""
 _SCHEMA = pa.schema([("topic", pa.string()), ("partition", pa.int32()), ("key", pa.binary()), ("value", pa.binary())])
@@ -96,9 +98,16 @@ class StatefulTask:
             self._reports.add({split.partition: (report,)})
         for part in (
             _addressed(update.changes["key"], update.changes["value"], *turn.changelog),
+            *self._retracted(update),
             _addressed(*as_records(update.results, work.operator.result_keys), work.output, None),
         ):
             yield from part.to_batches()
+
+    def _retracted(self, update: Update) -> Iterator[pa.Table]:
+        """Yield records without a value for the results that count no more, to be sent before those that do."""
+        if update.retracted is not None:
+            keys, _ = as_records(update.retracted, self._work.operator.result_keys)
+            yield _addressed(keys, pa.chunked_array([pa.nulls(len(keys), pa.binary())]), self._work.output, None)
 
     def _fetch(self, partition: TopicPartition, start: int, end: int) -> Iterable[pa.RecordBatch]:
         committed = replace(

@@ -1,0 +1,288 @@
+"""Aggregates of each key by sessions of event time: rows of a key that follow each other within a gap.
+
+A row alone is the session from its time to its time plus the gap. It joins the sessions of its key that it overlaps,
+as in Spark's `session_window`, as long as these are open: a session is closed once the stream time has reached its end
+and the grace period. Which sessions come about depends on the order of the partition's records only.
+
+    key of the state   encoded key columns: all open sessions of the key, each a fixed-width row
+    0x02, time, key    the key may have a session that ends then; written anew only when that time is over
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from roster.state.aggregate import FINGERPRINT, Aggregate, Layout, Update, grouped
+from roster.state.event_time import (
+    Times,
+    microseconds,
+    running,
+    stream_time,
+    stream_time_change,
+    times_of,
+    with_entries,
+)
+from roster.state.keys import decode_keys, encode_keys
+from roster.state.store import Snapshot, StateError, Store, Value
+from roster.state.windows import END, START, SessionWindow
+
+ENDS_KEY = b"\x02"
+"""First byte of the keys that say when sessions end; behind all encoded keys."""
+_KIND = pa.timestamp("us", "UTC")
+_SESSION = "session"
+_NONE = np.iinfo(np.int64).max
+
+
+@dataclass(frozen=True, slots=True)
+class SessionAggregation:
+    """Aggregates by key and session: the operator of `aggregate(window=Window.session(…))`.
+
+    With `final` each session has one result, once it is closed; else each change of it has one, and results of sessions
+    that became a part of an earlier one are retracted.
+    """
+
+    keys: tuple[str, ...]
+    aggregates: Mapping[str, Aggregate]
+    window: SessionWindow
+    final: bool
+
+    @property
+    def result_keys(self) -> tuple[str, ...]:
+        """Columns that tell results apart."""
+        return (START, *self.keys)
+
+    def key_columns(self, columns: pa.Schema) -> pa.Schema:
+        """Return the columns of the state's keys."""
+        return pa.schema([columns.field(name) for name in self.keys])
+
+    def layout(self, columns: pa.Schema) -> Layout:
+        """Return the layout of the aggregates of one session."""
+        definition = f"sessions {self.window.gap} of {self.window.column}"
+        layout = Layout.of(columns, self.keys, self.aggregates, definition)
+        fields: Any = [("ends", "<i8"), (START, "<i8"), ("last", "<i8"), *layout.row.descr]
+        return replace(layout, row=np.dtype(fields), sessions=True)
+
+    def __call__(self, table: pa.Table, store: Store | Snapshot) -> Update:
+        """Return results and changes of a batch's rows. Raises as `aggregate` does."""
+        if taken := sorted({START, END, _SESSION}.intersection([*table.column_names, *self.aggregates])):
+            raise StateError(f"window: results have a column {taken[0]!r} of their own")
+        gap, grace = microseconds(self.window.gap), microseconds(self.window.grace)
+        before = stream_time(store)
+        times, has = times_of(table, self.window.column)
+        at = running(times, before)
+        now = int(at[-1]) if len(at) else before
+        rows = np.flatnonzero(has & (times + gap + grace > at))
+        known = _Known.read(self, table, rows, store, now - grace)
+        sessions = self._sessions(table, rows, known, (times, at, before), gap, grace)
+        is_open = sessions.rows["last"] + gap + grace > now
+        changes = known.changes(sessions.places[is_open], sessions.rows[is_open], gap)
+        if now != before:
+            key, value = stream_time_change(now)
+            changes = with_entries(changes, [key], [value])
+        emitted = ~is_open if self.final else sessions.touched
+        results = self._results(known, sessions.places[emitted], sessions.rows[emitted], gap)
+        gone = None
+        if not self.final and len(sessions.gone):
+            gone = known.with_keys(sessions.gone["place"], sessions.gone["start"])
+        return Update(results, changes, len(times) - len(rows), gone)
+
+    def _sessions(
+        self, table: pa.Table, rows: Times, known: _Known, clock: tuple[Times, Times, int], gap: int, grace: int
+    ) -> _Sessions:
+        """Return all sessions of the keys that a batch is about, the batch's rows in them."""
+        times, at, before = clock
+        old, count = known.rows, len(known.rows)
+        place = np.concatenate([known.row_places, known.places, known.places])
+        time = np.concatenate([times[rows], old[START], old["last"]])
+        came = np.concatenate([at[rows], np.full(2 * count, before)])
+        # At one time a session that is known begins before the rows and ends behind them.
+        rank = np.repeat(np.array([1, 0, 2], np.int8), [len(rows), count, count])
+        order = np.lexsort((rank, time, place))
+        first = _first_of_sessions(place[order], time[order], came[order], rank[order], gap, grace)
+        number = np.empty(len(order), np.int64)
+        number[order] = np.cumsum(first) - 1
+        of_rows, of_old = number[: len(rows)], number[len(rows) : len(rows) + count]
+        begins = np.flatnonzero(first)
+        made = np.zeros(len(begins), known.layout.row)
+        places = place[order][begins]
+        made[START] = time[order][begins]
+        made["last"] = time[order][np.append(begins[1:], len(order)) - 1] if len(begins) else 0
+        touched = np.zeros(len(begins), np.bool_)
+        touched[of_rows] = True
+        is_same = ~touched[of_old]
+        made[of_old[is_same]] = old[is_same]
+        self._aggregate(table.take(pa.array(rows)), of_rows, of_old[~is_same], old[~is_same], made, known)
+        gone = touched[of_old] & (made[START][of_old] != old[START])
+        vanished = np.zeros(int(gone.sum()), [("place", "<i8"), ("start", "<i8")])
+        vanished["place"], vanished["start"] = known.places[gone], old[START][gone]
+        return _Sessions(places, made, touched, vanished)
+
+    def _aggregate(
+        self, table: pa.Table, of_rows: Times, of_old: Times, old: npt.NDArray[Any], made: Any, known: _Known
+    ) -> None:
+        """Set the aggregates of the sessions that have rows of the batch."""
+        layout = known.layout
+        parts = grouped(table.append_column(_SESSION, pa.array(of_rows, pa.int64())), [_SESSION], layout)
+        if len(old):
+            before = layout.with_results(pa.table({_SESSION: pa.array(of_old, pa.int64())}), old)
+            parts = pa.concat_tables([parts.cast(before.schema), before])
+            parts = grouped(parts, [_SESSION], layout.of_parts())
+        layout.set_results(made, parts[_SESSION].to_numpy(), parts)
+
+    def _results(self, known: _Known, places: Times, rows: npt.NDArray[Any], gap: int) -> pa.Table:
+        keyed = known.with_keys(places, rows[START])
+        ends = pa.array(rows["last"] + gap, pa.int64()).cast(_KIND)
+        return known.layout.with_results(keyed.add_column(1, END, ends), rows)
+
+
+def _first_of_sessions(place: Times, time: Times, came: Times, rank: Any, gap: int, grace: int) -> Any:
+    """Return where a session begins among rows by place and time.
+
+    A row joins what is before it unless that is closed when it comes, or a gap before it: then also no later row within
+    the gap comes in time, as such a row would join both.
+    """
+    rows = len(place)
+    first = np.ones(rows, np.bool_)
+    if rows < 2:
+        return first
+    inside = np.cumsum((rank == 0).astype(np.int64) - (rank == 2))[:-1] > 0
+    limit = time[:-1] + gap
+    near = (place[1:] == place[:-1]) & (time[1:] < limit)
+    joined = inside | (near & (came[1:] < limit + grace))
+    unsure = np.flatnonzero(near & ~joined)
+    if len(unsure):
+        until = _within(place, time, unsure, gap)
+        spans = np.column_stack([unsure + 1, until]).ravel()
+        earliest = np.minimum.reduceat(np.append(came, _NONE), spans)[::2]
+        joined[unsure] = earliest < limit[unsure] + grace
+    first[1:] = ~joined
+    return first
+
+
+def _within(place: Times, time: Times, rows: Times, gap: int) -> Times:
+    """Return behind each of the rows the first one of another place, or a gap later."""
+    is_row = np.repeat([True, False], [len(place), len(rows)])
+    times = np.append(time, time[rows] + gap)
+    order = np.lexsort((is_row, times, np.append(place, place[rows])))
+    before = np.empty(len(order), np.int64)
+    before[order] = np.cumsum(is_row[order])
+    return before[len(place) :]
+
+
+@dataclass(frozen=True, slots=True)
+class _Sessions:
+    """Sessions after a batch by place and start; `gone` are the starts of known ones that begin earlier now."""
+
+    places: Times
+    rows: npt.NDArray[Any]
+    touched: npt.NDArray[np.bool_]
+    gone: npt.NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What the store says of the keys of a batch, and of the keys with a session that may be closed.
+
+    A place is a number of `keys`: those of the batch first, then others. `places` are those of the known sessions.
+    """
+
+    table: pa.Table
+    """A row of the key columns for each key of the batch."""
+    kinds: list[Any]
+    layout: Layout
+    keys: list[bytes]
+    row_places: Times
+    rows: npt.NDArray[Any]
+    places: Times
+    ends: Times
+    """When the store's note says that a session of the place may end; _NONE without one."""
+    bound: int
+
+    @classmethod
+    def read(
+        cls, operator: SessionAggregation, table: pa.Table, rows: Times, store: Store | Snapshot, bound: int
+    ) -> _Known:
+        """Read the sessions for the rows of a batch, and those of keys that may have one that ends by `bound`."""
+        layout = operator.layout(table.schema)
+        names = list(operator.keys)
+        encoded = encode_keys(table, names).combine_chunks().take(pa.array(rows)).dictionary_encode()
+        encoded = encoded.combine_chunks() if isinstance(encoded, pa.ChunkedArray) else encoded
+        row_places = encoded.indices.to_numpy().astype(np.int64)
+        keys = encoded.dictionary.to_pylist()
+        first = np.empty(len(keys), np.int64)
+        first[row_places[::-1]] = rows[::-1]
+        due = store.scan(ENDS_KEY, _ends_key(bound + 1))
+        there = set(keys)
+        keys += dict.fromkeys(key[9:] for key, _ in due if key[9:] not in there)
+        values = store.multi_get(keys)
+        known, places = _decoded(values, layout)
+        ends = np.full(len(keys), _NONE)
+        ends[places] = known["ends"]
+        kinds = [table.schema.field(name).type for name in names]
+        return cls(
+            table.select(names).take(pa.array(first)), kinds, layout, keys, row_places, known, places, ends, bound
+        )
+
+    def with_keys(self, places: Times, starts: Times) -> pa.Table:
+        """Return the starts and the key columns of places."""
+        mine = len(self.table)
+        others = np.unique(places[places >= mine])
+        decoded = decode_keys([self.keys[place] for place in others], self.kinds)
+        more = pa.table(decoded, schema=self.table.schema)
+        at = np.where(places < mine, places, mine + np.searchsorted(others, places))
+        columns = pa.concat_tables([self.table, more]).take(pa.array(at))
+        return columns.add_column(0, START, pa.array(starts, pa.int64()).cast(_KIND))
+
+    def changes(self, places: Times, rows: npt.NDArray[Any], gap: int) -> pa.Table:
+        """Return the changes that leave these sessions, which are open, of all keys."""
+        count = np.bincount(places, minlength=len(self.keys))
+        ends = np.full(len(self.keys), _NONE)
+        np.minimum.at(ends, places, rows["last"] + gap)
+        # The note is early or right; it is written anew when its time is over, or for an earlier one.
+        is_due = self.ends <= self.bound
+        noted = np.where((self.ends == _NONE) | is_due | (ends < self.ends) | (count == 0), ends, self.ends)
+        rows["ends"] = noted[places]
+        values = _encoded(rows, count, self.layout)
+        keys = pa.array(self.keys, pa.binary())
+        known = np.bincount(self.places, minlength=len(self.keys)) > 0
+        kept = (count > 0) | known
+        old, new = (
+            np.flatnonzero((self.ends != noted) & (self.ends != _NONE)),
+            np.flatnonzero((self.ends != noted) & (noted != _NONE)),
+        )
+        removed = [_ends_key(int(self.ends[place])) + self.keys[place] for place in old]
+        added = [_ends_key(int(noted[place])) + self.keys[place] for place in new]
+        mask = pa.array(kept)
+        changes = pa.table({"key": keys.filter(mask), "value": values.filter(mask)})
+        return with_entries(changes, removed + added, [*([None] * len(removed)), *([b""] * len(added))])
+
+
+def _ends_key(time: int) -> bytes:
+    return ENDS_KEY + (max(time, -(1 << 63)) + (1 << 63)).to_bytes(8, "big")
+
+
+def _decoded(values: list[Value], layout: Layout) -> tuple[npt.NDArray[Any], Times]:
+    """Return the sessions of all values, and the place of each."""
+    whole = [value or b"" for value in values]
+    lengths = np.fromiter(map(len, whole), np.int64, len(whole))
+    rows = layout.decode_rows(b"".join(whole), fits=not (lengths % layout.row.itemsize).any())
+    return rows, np.repeat(np.arange(len(whole)), lengths // layout.row.itemsize)
+
+
+def _encoded(rows: npt.NDArray[Any], count: Any, layout: Layout) -> pa.Array:
+    """Return the value of each place, null without sessions; `rows` are by place."""
+    size = layout.row.itemsize
+    offsets = np.concatenate([[0], np.cumsum(count * size)])
+    rows[FINGERPRINT] = layout.fingerprint
+    data = pa.py_buffer(rows.tobytes())
+    plain = pa.LargeBinaryArray.from_buffers(
+        pa.large_binary(), len(count), [None, pa.py_buffer(offsets.astype(np.int64)), data]
+    ).cast(pa.binary())
+    return pc.if_else(pa.array(count > 0), plain, pa.scalar(None, pa.binary()))

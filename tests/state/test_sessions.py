@@ -1,0 +1,170 @@
+"""Sessions against a computation row by row, wherever batches are cut."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from roster.state import Position, StateError
+from roster.state.aggregate import Aggregate
+from roster.state.definition import Definition, Entries
+from roster.state.lmdb_store import LmdbStore
+from roster.state.sessions import SessionAggregation
+from roster.state.store import NoState
+from roster.state.windows import Window
+from tests.examples_tried import examples
+from tests.state.test_windows import AGGREGATES, COLUMNS, EPOCH, SECOND, batches_of
+
+STEP = st.tuples(st.sampled_from(["a", "b", None]), st.none() | st.integers(-9, 9), st.none() | st.integers(-5, 6))
+
+
+def rows_of(steps: list[Any]) -> list[Any]:
+    """Rows whose times go on from each other, now and then backwards."""
+    time, rows = 0, []
+    for k, n, step in steps:
+        time += step or 0
+        rows.append((k, n, None if step is None else time))
+    return rows
+
+
+ROWS = st.lists(STEP, max_size=30).map(rows_of)
+ALL = AGGREGATES | {name: Aggregate.parse(f"{name}(n)") for name in ("min", "max")}
+
+
+class RowByRow:
+    """Sessions of one key after the other, as the documentation says it, without columns."""
+
+    def __init__(self, gap: int, grace: int) -> None:
+        self.gap, self.grace, self.now, self.late = gap, grace, -(10**9), 0
+        self.open: list[tuple[Any, list[tuple[int, Any]]]] = []
+        self.closed: list[tuple[Any, list[tuple[int, Any]]]] = []
+
+    def add(self, k: Any, n: Any, t: int | None) -> None:
+        if t is None:
+            self.late += 1
+            return
+        self.now = max(self.now, t)
+        done = [each for each in self.open if max(each[1])[0] + self.gap + self.grace <= self.now]
+        self.closed += done
+        self.open = [each for each in self.open if each not in done]
+        if t + self.gap + self.grace <= self.now:
+            self.late += 1
+            return
+        session = [(t, -99 if n is None else n)]
+        for key, of in list(self.open):
+            if key == k and min(of)[0] < t + self.gap and t < max(of)[0] + self.gap:
+                self.open.remove((key, of))
+                session += of
+        self.open.append((k, session))
+
+    def rows(self, sessions: Any) -> list[Any]:
+        found = []
+        for k, of in sessions:
+            numbers = [n for _, n in of if n != -99]
+            least, most = (min(numbers), max(numbers)) if numbers else (None, None)
+            total = sum(numbers) if numbers else None
+            found.append((min(of)[0], max(of)[0] + self.gap, k, len(of), total, least, most))
+        return sorted(found, key=str)
+
+
+def told(row: dict[str, Any]) -> Any:
+    start, end = ((row[name] - EPOCH) // SECOND for name in ("window_start", "window_end"))
+    return (start, end, row["k"], row["count"], row["sum"], row["min"], row["max"])
+
+
+@given(
+    ROWS,
+    st.lists(st.integers(0, 99), max_size=5),
+    st.sampled_from([(4, 0), (4, 3), (1, 0), (9, 1)]),
+    st.booleans(),
+)
+@example([("a", 1, 0), ("b", 1, 4), ("a", 1, 3)], [], (4, 0), True)  # overlaps a session that is closed when it comes
+@example([("a", 1, 0), ("b", 1, 4), ("a", 1, 3), ("a", 1, 2)], [2], (4, 0), False)
+@example([("a", 1, 0), ("a", 1, 3), ("b", 1, 5), ("a", 1, 2)], [], (4, 0), False)  # late for the first row only
+@example([("a", 1, 0), ("a", 1, 3), ("a", 1, 6), ("a", 1, 9), ("a", 1, 3)], [4], (4, 3), False)  # inside a known one
+@settings(max_examples=examples(100))
+def test_sessions_equal_a_computation_row_by_row(
+    tmp_path_factory: Any, rows: list[Any], cuts: list[int], shape: Any, final: bool
+) -> None:
+    gap, grace = shape
+    operator = SessionAggregation(("k",), ALL, Window.session("t", gap * SECOND, grace=grace * SECOND), final)
+    plain = RowByRow(gap, grace)
+    emitted, latest, late = [], {}, 0
+    path = tmp_path_factory.mktemp("sessions")
+    for number, table in enumerate(batches_of(rows, cuts)):
+        for row in table.to_pylist():
+            plain.add(row["k"], row["n"], None if row["t"] is None else (row["t"] - EPOCH) // SECOND)
+        with LmdbStore(path) as store:  # as after a restart
+            update = operator(table, store)
+            keys = update.changes["key"].to_pylist()
+            assert len(set(keys)) == len(keys), "one change for each key"
+            store.commit(keys, update.changes["value"].to_pylist(), Position(number))
+            stored = store.scan(stop=b"\x02")
+            notes = store.scan(b"\x02", b"\x03")
+        late += update.late
+        for row in update.retracted.to_pylist() if update.retracted is not None else ():
+            del latest[(row["window_start"] - EPOCH) // SECOND, row["k"]]
+        found = [told(row) for row in update.results.to_pylist()]
+        emitted += found
+        latest |= {(each[0], each[2]): each for each in found}
+        if final:
+            assert sorted(emitted, key=str) == plain.rows(plain.closed)
+        else:
+            assert sorted(latest.values(), key=str) == plain.rows(plain.closed + plain.open)
+        left = {json.dumps(k) for k, _ in plain.open}
+        assert len(stored) == len(notes) == len(left), "no state of closed sessions, and one note for each key"
+        definition = Definition(operator.key_columns(COLUMNS), operator.layout(COLUMNS))
+        described = Entries(json.loads(definition.encode())).rows(stored + notes)
+        assert sorted(
+            ((e["first"] - EPOCH) // SECOND, (e["last"] - EPOCH) // SECOND + gap, e["k"], *(e[n] for n in ALL))
+            for e in described
+            if e["k"] is not None
+        ) == sorted(each for each in plain.rows(plain.open) if each[2] is not None)
+    assert late == plain.late
+
+
+def test_a_session_of_many_rows_in_a_burst_is_cut_where_it_was_quiet(tmp_path: Any) -> None:
+    rows = [("a", 1, 0), ("b", 1, 5), *[("a", 1, 3)] * 50, ("a", 1, 30), ("b", 1, 90)]
+    plain = RowByRow(4, 0)
+    for row in rows:
+        plain.add(*row)
+    operator = SessionAggregation(("k",), ALL, Window.session("t", 4 * SECOND), final=True)
+    (table,) = batches_of(rows, [])
+    found = sorted((told(row) for row in operator(table, NoState()).results.to_pylist()), key=str)
+    assert found == plain.rows(plain.closed)
+    assert [each[:4] for each in found if each[2] == "a"] == [(0, 4, "a", 1), (3, 7, "a", 50), (30, 34, "a", 1)]
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Window.session("t", timedelta()), "gap=.* is no timedelta of 1 or more whole milliseconds"),
+        (lambda: Window.session("t", SECOND, grace=-SECOND), "grace=.* is no timedelta of 0 or more"),
+        (lambda: run(Window.session("u", SECOND)), "window: no column 'u' among k, n, t"),
+        (
+            lambda: run(Window.session("t", SECOND), {"window_end": ALL["sum"]}),
+            "have a column 'window_end' of their own",
+        ),
+    ],
+)
+def test_what_makes_no_session_is_named(make: Any, message: str) -> None:
+    with pytest.raises(StateError, match=message):
+        make()
+
+
+def run(window: Any, aggregates: Any = None) -> None:
+    SessionAggregation(("k",), aggregates or ALL, window, final=True)(COLUMNS.empty_table(), NoState())
+
+
+def test_a_state_of_another_gap_is_refused(tmp_path: Any) -> None:
+    (table,) = batches_of([("a", 1, 0)], [])
+    with LmdbStore(tmp_path) as store:
+        update = SessionAggregation(("k",), ALL, Window.session("t", SECOND), final=True)(table, store)
+        store.commit(update.changes["key"].to_pylist(), update.changes["value"].to_pylist(), Position(1))
+        with pytest.raises(StateError, match="the store's values are not of the keys and aggregates"):
+            SessionAggregation(("k",), ALL, Window.session("t", 2 * SECOND), final=True)(table, store)
