@@ -13,8 +13,17 @@ from typing import Any
 import click
 
 from roster._extras import install_command
-from roster.broker import Broker, BrokerConfig, BrokerFailedError, BrokerStartError, LogConfig, parse_listen, run
-from roster.cli.broker_options import broker_security, limit_options, security_options
+from roster.broker import (
+    Broker,
+    BrokerConfig,
+    BrokerFailedError,
+    BrokerSecurity,
+    BrokerStartError,
+    LogConfig,
+    parse_listen,
+    run,
+)
+from roster.cli.broker_options import limit_options, security_options
 from roster.cli.errors import Failure, UserError
 from roster.coordinator import CoordinatorConfig
 from roster.transactions import TransactionConfig
@@ -164,7 +173,7 @@ def broker(
             advertised_port=advertised_port,
             default_partitions=partitions,
             auto_create_topics=auto_create_topics,
-            security=broker_security(security),
+            security=BrokerSecurity(**security),
             **limits,
             log=LogConfig(
                 segment_bytes=segment_bytes,

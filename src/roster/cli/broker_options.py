@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import click
 
-from roster.broker import BrokerConfig, BrokerSecurity
+from roster.broker import BrokerConfig
 from roster.broker.security.config import CLIENT_AUTH, MECHANISMS, PROTOCOLS
 from roster.coordinator import CoordinatorConfig
 
@@ -181,11 +181,6 @@ def security_options(command: C) -> C:
 def limit_options(command: C) -> C:
     """Add the limits of connections and groups: `limits` and `group_limits`."""
     return _collected(_collected(command, _GROUP_LIMITS, "group_limits"), _LIMITS, "limits")  # type: ignore[no-any-return]
-
-
-def broker_security(given: dict[str, Any]) -> BrokerSecurity:
-    """Return the settings; BrokerStartError naming the option for a contradiction."""
-    return BrokerSecurity(**given)
 
 
 def _collected(command: Any, options: tuple[Callable[[Any], Any], ...], name: str) -> Any:

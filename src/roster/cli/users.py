@@ -12,7 +12,7 @@ from roster.cli.admin import admin
 from roster.cli.errors import Failure, UserError
 from roster.cli.options import NAME, Target, cluster_options, confirm, json_option, require_yes, yes_option
 from roster.cli.output import print_json, print_table
-from roster.client.security_admin import MECHANISMS
+from roster.wire.sasl import DEFAULT_ITERATIONS, LEAST_ITERATIONS, MECHANISM_NUMBERS, MOST_STORED_ITERATIONS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -64,13 +64,19 @@ def list_(data: Path | None, as_json: bool, target: Target) -> None:
 @click.option(
     "--mechanism",
     "mechanisms",
-    type=click.Choice(tuple(MECHANISMS)),
+    type=click.Choice(tuple(MECHANISM_NUMBERS)),
     multiple=True,
-    default=tuple(MECHANISMS),
+    default=tuple(MECHANISM_NUMBERS),
     show_default=True,
     help="What the user logs in with; repeatable. PLAIN needs one of them.",
 )
-@click.option("--iterations", type=click.IntRange(4_096, 16_384), default=8_192, show_default=True, help="Of the hash.")
+@click.option(
+    "--iterations",
+    type=click.IntRange(LEAST_ITERATIONS, MOST_STORED_ITERATIONS),
+    default=DEFAULT_ITERATIONS,
+    show_default=True,
+    help="Of the hash.",
+)
 @cluster_options
 def add(name: str, data: Path | None, mechanisms: tuple[str, ...], iterations: int, target: Target) -> None:
     """Add user NAME, or change the password, which is asked for or read from standard input."""

@@ -30,6 +30,7 @@ from roster.model.acl import AclBinding, AclFilter
 from roster.model.offsets import OffsetSpec
 from roster.security import Security
 from roster.wire.messages import CreateTopicsRequest
+from roster.wire.sasl import DEFAULT_ITERATIONS
 
 
 class Admin:
@@ -301,7 +302,7 @@ class Admin:
         password: str,
         *,
         mechanisms: Collection[str] = ("SCRAM-SHA-256", "SCRAM-SHA-512"),
-        iterations: int = 8_192,
+        iterations: int = DEFAULT_ITERATIONS,
     ) -> None:
         """Create a user, or change the password; the brokers get salted hashes of it (KIP-554).
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from typing import Any
 
 from roster.client.cluster import Cluster, expect
@@ -24,11 +24,7 @@ from roster.wire.messages import (
     DescribeUserScramCredentialsRequest,
     DescribeUserScramCredentialsResponse,
 )
-from roster.wire.sasl import salted_password
-
-MECHANISMS: Mapping[str, int] = {"SCRAM-SHA-256": 1, "SCRAM-SHA-512": 2}
-"""Numbers of KIP-554."""
-_SALT_BYTES = 24
+from roster.wire.sasl import MECHANISM_NUMBERS, SALT_BYTES, salted_password
 
 
 class SecurityAdmin:
@@ -43,7 +39,7 @@ class SecurityAdmin:
             await self._ask(DescribeUserScramCredentialsRequest(users=None)), DescribeUserScramCredentialsResponse
         )
         _check(response.error_code, response.error_message, "describe the users", "DESCRIBE")
-        names = {number: name for name, number in MECHANISMS.items()}
+        names = {number: name for name, number in MECHANISM_NUMBERS.items()}
         return {
             found.user: {names[each.mechanism]: each.iterations for each in found.credential_infos}
             for found in sorted(response.results, key=lambda found: found.user)
@@ -53,13 +49,13 @@ class SecurityAdmin:
         """Set a user's password; the broker gets its salted hashes."""
         upsertions = []
         for mechanism in mechanisms:
-            if mechanism not in MECHANISMS:
-                raise OptionError("mechanisms", f"{mechanism!r} is not one of {', '.join(MECHANISMS)}")
-            salt = secrets.token_bytes(_SALT_BYTES)
+            if mechanism not in MECHANISM_NUMBERS:
+                raise OptionError("mechanisms", f"{mechanism!r} is not one of {', '.join(MECHANISM_NUMBERS)}")
+            salt = secrets.token_bytes(SALT_BYTES)
             upsertions.append(
                 AlterUserScramCredentialsRequest.ScramCredentialUpsertion(
                     name=user,
-                    mechanism=MECHANISMS[mechanism],
+                    mechanism=MECHANISM_NUMBERS[mechanism],
                     iterations=iterations,
                     salt=salt,
                     salted_password=await asyncio.to_thread(salted_password, mechanism, password, salt, iterations),
@@ -73,7 +69,7 @@ class SecurityAdmin:
         if known is None:
             raise UnknownUserError(f"there is no user {user!r}")
         deletions = [
-            AlterUserScramCredentialsRequest.ScramCredentialDeletion(name=user, mechanism=MECHANISMS[name])
+            AlterUserScramCredentialsRequest.ScramCredentialDeletion(name=user, mechanism=MECHANISM_NUMBERS[name])
             for name in known
         ]
         await self._alter(AlterUserScramCredentialsRequest(deletions=deletions), user)
@@ -105,19 +101,7 @@ class SecurityAdmin:
         """Return the ACLs that a filter matches, sorted."""
         response = expect(await self._ask(DescribeAclsRequest(**_fields(wanted))), DescribeAclsResponse)
         _check(response.error_code, response.error_message, "describe the ACLs", "DESCRIBE")
-        return sorted(
-            AclBinding(
-                ResourceType(resource.resource_type),
-                resource.resource_name,
-                PatternType(resource.pattern_type),
-                acl.principal,
-                acl.host,
-                AclOperation(acl.operation),
-                AclPermission(acl.permission_type),
-            )
-            for resource in response.resources
-            for acl in resource.acls
-        )
+        return sorted(_binding(resource, acl) for resource in response.resources for acl in resource.acls)
 
     async def delete_acls(self, wanted: AclFilter) -> list[AclBinding]:
         """Delete the ACLs that a filter matches; return them, sorted."""
@@ -128,21 +112,23 @@ class SecurityAdmin:
             _check(result.error_code, result.error_message, "delete the ACLs", "ALTER")
             for acl in result.matching_acls:
                 _check(acl.error_code, acl.error_message, "delete the ACL", "ALTER")
-                deleted.append(
-                    AclBinding(
-                        ResourceType(acl.resource_type),
-                        acl.resource_name,
-                        PatternType(acl.pattern_type),
-                        acl.principal,
-                        acl.host,
-                        AclOperation(acl.operation),
-                        AclPermission(acl.permission_type),
-                    )
-                )
+                deleted.append(_binding(acl, acl))
         return sorted(deleted)
 
     async def _ask(self, request: Message) -> Message:
         return await self._cluster.request_any(request)
+
+
+def _binding(resource: Any, acl: Any) -> AclBinding:
+    return AclBinding(
+        ResourceType(resource.resource_type),
+        resource.resource_name,
+        PatternType(resource.pattern_type),
+        acl.principal,
+        acl.host,
+        AclOperation(acl.operation),
+        AclPermission(acl.permission_type),
+    )
 
 
 def _fields(wanted: AclFilter) -> dict[str, Any]:

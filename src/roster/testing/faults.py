@@ -24,15 +24,10 @@ if TYPE_CHECKING:
     from roster.broker.dispatch import Handler
 
 
-def api_name(key: ApiKey) -> str:
-    """Return the name of an API in the protocol guide: JoinGroup."""
-    return key.name.title().replace("_", "")
-
-
 Phase: TypeAlias = Literal["request", "reply"]
 Reply: TypeAlias = Message | Callable[[Any], Message]
 
-_APIS = {api_name(key): key for key in ApiKey if key in HANDLERS}
+_APIS = {key.label: key for key in ApiKey if key in HANDLERS}
 """The name of each API in the protocol guide."""
 _PHASES = ("request", "reply")
 
@@ -193,7 +188,7 @@ def make_fault(
     error, whole = _reply(key, reply)
     for name, wanted, reader in (("group", group, _groups), ("topic", topic, _topics), ("member", member, _members)):
         if wanted is not None and not reader.applies(key):
-            raise KitArgumentError(f"{name}={wanted!r}: {api_name(key)} has no {name}")
+            raise KitArgumentError(f"{name}={wanted!r}: {key.label} has no {name}")
     return Fault(key, group, topic, member, client_id, times, after, delay, error, whole, silent, closing, faults)
 
 

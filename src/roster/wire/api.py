@@ -49,3 +49,8 @@ class ApiKey(IntEnum):
     DESCRIBE_TRANSACTIONS = 65
     LIST_TRANSACTIONS = 66
     CONSUMER_GROUP_DESCRIBE = 69
+
+    @property
+    def label(self) -> str:
+        """The name in the protocol guide, such as "JoinGroup"."""
+        return "".join(word.capitalize() for word in self.name.split("_"))

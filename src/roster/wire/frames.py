@@ -25,8 +25,7 @@ M = TypeVar("M", bound=Message)
 
 _REQUEST = Packing(">hhih")
 _CORRELATION = Packing(">i")
-
-_NAMES = {int(key): "".join(word.capitalize() for word in key.name.split("_")) for key in ApiKey}
+_NAMES = {int(key): key.label for key in ApiKey}
 
 
 class _Classes(dict[int, type[Message]]):

@@ -12,7 +12,6 @@ from kafka.partitioner.default import murmur2 as kafka_pythons_murmur2
 
 from roster.model import TopicPartition
 from roster.testing import EmbeddedBroker, KitArgumentError, KitTimeoutError
-from roster.testing.faults import api_name
 from roster.testing.stored import murmur2
 from roster.wire import API_VERSIONS, ApiKey, ErrorCode, decode, encode, request_class, response_class
 from roster.wire.error_replies import error_response
@@ -215,7 +214,7 @@ def error_codes(message):
                 yield from error_codes(item)
 
 
-@pytest.mark.parametrize("api", sorted(API_VERSIONS), ids=api_name)
+@pytest.mark.parametrize("api", sorted(API_VERSIONS), ids=lambda api: api.label)
 def test_every_request_can_be_refused_in_every_version(api):
     for version in API_VERSIONS[api]:
         request = filled(request_class(api))
@@ -229,7 +228,7 @@ def test_every_request_can_be_refused_in_every_version(api):
 
 def test_every_api_the_broker_has_can_be_named(shared):
     for api in ApiKey:
-        for name in (api_name(api), api.name, api_name(api).lower() + "request", int(api)):
+        for name in (api.label, api.name, api.label.lower() + "request", int(api)):
             fault = shared.fault(name, drop=True)
             assert fault.api is api
             fault.remove()

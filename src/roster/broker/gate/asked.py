@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from roster.broker.request_limits import in_slices
+from roster.model.acl import AclOperation
 from roster.wire import ErrorCode
 from roster.wire.error_replies import error_response
 
@@ -81,6 +82,26 @@ class Asked:
             _set(refused, values)
             getattr(response, into).extend(refused)
         return response
+
+    async def each_topic(
+        self, operation: AclOperation, into: str = "topics", *, named: str = "name", **values: object
+    ) -> Any:
+        """Refuse the topics of the request on which the client may not do this, and have the others answered.
+
+        `named` is the field with a topic's name; `into` and `values` are those of `each`.
+        """
+        access = self.access
+        return await self.each(
+            "topics",
+            into,
+            lambda topic: access.may_on_topic(operation, getattr(topic, named)),
+            ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+            **values,
+        )
+
+    def sees(self, topic: str) -> bool:
+        """Return True if the client may know that a topic exists."""
+        return self.access.may_on_topic(AclOperation.DESCRIBE, topic)
 
 
 def _set(items: list[Any], values: dict[str, object]) -> None:

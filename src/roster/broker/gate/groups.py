@@ -30,14 +30,14 @@ async def offset_commit(asked: Asked) -> Any:
     """READ on the group and on each topic."""
     if not asked.access.may_on_group(AclOperation.READ, asked.request.group_id):
         return asked.refuse(_REFUSED)
-    return await _readable_topics(asked)
+    return await asked.each_topic(AclOperation.READ)
 
 
 async def offset_delete(asked: Asked) -> Any:
     """DELETE on the group, READ on each topic."""
     if not asked.access.may_on_group(AclOperation.DELETE, asked.request.group_id):
         return asked.refuse(_REFUSED)
-    return await _readable_topics(asked)
+    return await asked.each_topic(AclOperation.READ)
 
 
 async def transactional_offset_commit(asked: Asked) -> Any:
@@ -47,17 +47,7 @@ async def transactional_offset_commit(asked: Asked) -> Any:
         return asked.refuse(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
     if not access.may_on_group(AclOperation.READ, request.group_id):
         return asked.refuse(_REFUSED)
-    return await _readable_topics(asked)
-
-
-async def _readable_topics(asked: Asked) -> Any:
-    access = asked.access
-    return await asked.each(
-        "topics",
-        "topics",
-        lambda topic: access.may_on_topic(AclOperation.READ, topic.name),
-        ErrorCode.TOPIC_AUTHORIZATION_FAILED,
-    )
+    return await asked.each_topic(AclOperation.READ)
 
 
 async def describe_groups(asked: Asked) -> Any:
@@ -122,9 +112,9 @@ async def offset_fetch(asked: Asked) -> Any:
         refused = asked.refuse(_REFUSED)
         _without_offset(refused)
         return refused
-    taken = await asked.take("topics", lambda topic: _is_seen(asked, topic.name))
+    taken = await asked.take("topics", lambda topic: asked.sees(topic.name))
     response = await asked.answer()
-    response.topics = [topic async for topic in in_slices(response.topics) if _is_seen(asked, topic.name)]
+    response.topics = [topic async for topic in in_slices(response.topics) if asked.sees(topic.name)]
     response.topics += _refused_topics(OffsetFetchResponse.Topic, taken)
     return response
 
@@ -135,22 +125,18 @@ async def _offset_fetch_of_groups(asked: Asked) -> Any:
     taken: dict[str, list[Any]] = {}
     for group in asked.request.groups:
         if group.topics is not None:
-            taken.setdefault(group.group_id, []).extend(t for t in group.topics if not _is_seen(asked, t.name))
+            taken.setdefault(group.group_id, []).extend(t for t in group.topics if not asked.sees(t.name))
     asked.request.groups = [
-        group if group.topics is None else replace(group, topics=[t for t in group.topics if _is_seen(asked, t.name)])
+        group if group.topics is None else replace(group, topics=[t for t in group.topics if asked.sees(t.name)])
         for group in asked.request.groups
     ]
     response = await asked.answer()
     for group in response.groups:
-        group.topics = [topic async for topic in in_slices(group.topics) if _is_seen(asked, topic.name)]
+        group.topics = [topic async for topic in in_slices(group.topics) if asked.sees(topic.name)]
         if not group.error_code:
             group.topics += _refused_topics(OffsetFetchResponse.Group.Topic, taken.get(group.group_id, []))
     response.groups += [OffsetFetchResponse.Group(group_id=group.group_id, error_code=_REFUSED) for group in groups]
     return response
-
-
-def _is_seen(asked: Asked, topic: str) -> bool:
-    return asked.access.may_on_topic(AclOperation.DESCRIBE, topic)
 
 
 def _refused_topics(kind: Any, asked: list[Any]) -> list[Any]:

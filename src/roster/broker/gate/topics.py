@@ -69,45 +69,27 @@ def _at_no_offset(refused: Any) -> Any:
 
 async def list_offsets(asked: Asked) -> Any:
     """DESCRIBE on each topic."""
-    return await _each_by_name(asked, AclOperation.DESCRIBE, offset=-1, timestamp=-1)
+    return await asked.each_topic(AclOperation.DESCRIBE, offset=-1, timestamp=-1)
 
 
 async def describe_producers(asked: Asked) -> Any:
     """READ on each topic."""
-    return await _each_by_name(asked, AclOperation.READ)
+    return await asked.each_topic(AclOperation.READ)
 
 
 async def delete_records(asked: Asked) -> Any:
     """DELETE on each topic."""
-    return await _each_by_name(asked, AclOperation.DELETE, low_watermark=-1)
-
-
-async def _each_by_name(asked: Asked, operation: AclOperation, **values: object) -> Any:
-    access = asked.access
-    return await asked.each(
-        "topics", "topics", lambda topic: access.may_on_topic(operation, topic.name), _REFUSED, **values
-    )
+    return await asked.each_topic(AclOperation.DELETE, low_watermark=-1)
 
 
 async def offset_for_leader_epoch(asked: Asked) -> Any:
     """DESCRIBE on each topic."""
-    access = asked.access
-    return await asked.each(
-        "topics",
-        "topics",
-        lambda topic: access.may_on_topic(AclOperation.DESCRIBE, topic.topic),
-        _REFUSED,
-        leader_epoch=-1,
-        end_offset=-1,
-    )
+    return await asked.each_topic(AclOperation.DESCRIBE, named="topic", leader_epoch=-1, end_offset=-1)
 
 
 async def create_partitions(asked: Asked) -> Any:
     """ALTER on each topic."""
-    access = asked.access
-    return await asked.each(
-        "topics", "results", lambda topic: access.may_on_topic(AclOperation.ALTER, topic.name), _REFUSED
-    )
+    return await asked.each_topic(AclOperation.ALTER, "results")
 
 
 async def create_topics(asked: Asked) -> Any:
@@ -164,7 +146,7 @@ async def metadata(asked: Asked) -> Any:
     request, access, topics = asked.request, asked.access, asked.services.topics
     if request.topics is None or (asked.call.version == 0 and not request.topics):
         response = await asked.answer()
-        response.topics = [topic async for topic in in_slices(response.topics) if _is_seen(asked, topic.name)]
+        response.topics = [topic async for topic in in_slices(response.topics) if asked.sees(topic.name)]
         return response
     creates = asked.services.config.auto_create_topics and (
         asked.call.version < _AUTO_CREATE_FLAG_SINCE or request.allow_auto_topic_creation
@@ -174,8 +156,8 @@ async def metadata(asked: Asked) -> Any:
     def is_allowed(topic: Any) -> bool:
         if topic.name is None:
             found = topics.by_id(topic.topic_id)
-            return found is None or _is_seen(asked, found.name)
-        if not _is_seen(asked, topic.name):
+            return found is None or asked.sees(found.name)
+        if not asked.sees(topic.name):
             return False
         creates_it = creates and topics.get(topic.name) is None
         return not creates_it or may_create_all or access.may_on_topic(AclOperation.CREATE, topic.name)
@@ -187,10 +169,6 @@ async def metadata(asked: Asked) -> Any:
     if items:
         response.topics.extend(asked.refused("topics", items, _REFUSED).topics)
     return response
-
-
-def _is_seen(asked: Asked, name: str) -> bool:
-    return asked.access.may_on_topic(AclOperation.DESCRIBE, name)
 
 
 async def describe_configs(asked: Asked) -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections import Counter
 from typing import TYPE_CHECKING
 
 from roster.broker.errors import RefusedError
@@ -31,12 +30,11 @@ async def delete_records(services: Services, call: Call[DeleteRecordsRequest]) -
         answers = DeleteRecordsResponse.Topic(name=asked.name)
         response.topics.append(answers)
         last = {each.partition_index: each.offset for each in asked.partitions}
-        times = Counter(each.partition_index for each in asked.partitions)
-        for partition in times:
+        for partition, offset in last.items():
             answer = DeleteRecordsResponse.Partition(partition_index=partition, low_watermark=_NOWHERE)
             answers.partitions.append(answer)
             try:
-                answer.low_watermark = await _delete(services, topic, partition, last[partition])
+                answer.low_watermark = await _delete(services, topic, partition, offset)
             except RefusedError as error:
                 answer.error_code = error.code
             except (OSError, WireError) as error:

@@ -32,7 +32,14 @@ from roster.wire.messages import (
     SaslAuthenticateRequest,
     SaslHandshakeRequest,
 )
-from roster.wire.sasl import HASHES, LEAST_ITERATIONS, SaslError, ScramCredential
+from roster.wire.sasl import (
+    HASHES,
+    LEAST_ITERATIONS,
+    MECHANISM_NUMBERS,
+    MOST_STORED_ITERATIONS,
+    SaslError,
+    ScramCredential,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -42,10 +49,6 @@ if TYPE_CHECKING:
     from roster.broker.services import Services
     from roster.wire import Message
 
-MOST_ITERATIONS = 16_384
-"""Apache Kafka's; logins with PLAIN compute them."""
-MECHANISMS = {1: "SCRAM-SHA-256", 2: "SCRAM-SHA-512"}
-"""By their number in KIP-554."""
 MAX_ACLS = 100_000
 MAX_USERS = 100_000
 _NO_AUTHORIZER = "No Authorizer is configured."
@@ -124,9 +127,7 @@ def _new_acl(services: Services, creation: CreateAclsRequest.AclCreation) -> Acl
     pattern = _one_of(PatternType, creation.resource_pattern_type, _PATTERNS, "pattern type")
     operations = [each for each in AclOperation if each > AclOperation.ANY]
     operation = _one_of(AclOperation, creation.operation, operations, "operation")
-    permission = _one_of(
-        AclPermission, creation.permission_type, (AclPermission.DENY, AclPermission.ALLOW), "permission"
-    )
+    permission = _one_of(AclPermission, creation.permission_type, _PERMISSIONS, "permission")
     if not creation.resource_name:
         raise RefusedError(ErrorCode.INVALID_REQUEST, "Resource name should not be empty")
     if kind is ResourceType.CLUSTER and creation.resource_name != CLUSTER_NAME:
@@ -237,7 +238,7 @@ async def describe_users(services: Services, call: Call[DescribeUserScramCredent
         else:
             answer.credential_infos = [
                 result.CredentialInfo(mechanism=number, iterations=users[name][mechanism].iterations)
-                for number, mechanism in MECHANISMS.items()
+                for mechanism, number in MECHANISM_NUMBERS.items()
                 if mechanism in users[name]
             ]
     return response
@@ -278,7 +279,7 @@ async def alter_users(services: Services, call: Call[AlterUserScramCredentialsRe
 
 
 def _alter(users: Users, change: Any) -> None:
-    mechanism = MECHANISMS.get(change.mechanism)
+    mechanism = next((name for name, number in MECHANISM_NUMBERS.items() if number == change.mechanism), None)
     if not change.name:
         raise RefusedError(ErrorCode.UNACCEPTABLE_CREDENTIAL, "Username must not be empty")
     if mechanism is None:
@@ -288,7 +289,7 @@ def _alter(users: Users, change: Any) -> None:
             raise RefusedError(ErrorCode.RESOURCE_NOT_FOUND, "Attempt to delete a user credential that does not exist")
         del users[change.name][mechanism]
         return
-    if not LEAST_ITERATIONS <= change.iterations <= MOST_ITERATIONS:
+    if not LEAST_ITERATIONS <= change.iterations <= MOST_STORED_ITERATIONS:
         few = "few" if change.iterations < LEAST_ITERATIONS else "many"
         raise RefusedError(ErrorCode.UNACCEPTABLE_CREDENTIAL, f"Too {few} iterations")
     if len(users) >= MAX_USERS and change.name not in users:

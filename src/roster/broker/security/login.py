@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from roster.broker.security.principals import user
 from roster.wire import ErrorCode
 from roster.wire.messages import SaslAuthenticateResponse, SaslHandshakeResponse
-from roster.wire.sasl import SaslError, ScramCredential, ScramServer, read_plain
+from roster.wire.sasl import DEFAULT_ITERATIONS, SALT_BYTES, SaslError, ScramCredential, ScramServer, read_plain
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 PLAIN_MECHANISMS = ("SCRAM-SHA-512", "SCRAM-SHA-256")
 """Credentials with which PLAIN checks a password, the stronger one first."""
-_UNKNOWN = ScramCredential.of_salted("SCRAM-SHA-512", bytes(64), bytes(24), 8192)
+_UNKNOWN = ScramCredential.of_salted("SCRAM-SHA-512", bytes(64), bytes(SALT_BYTES), DEFAULT_ITERATIONS)
 """Checked in the place of a user that does not exist, so that the time of the answer does not tell."""
 
 

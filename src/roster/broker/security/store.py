@@ -13,16 +13,13 @@ from roster._files import write_atomically
 from roster.broker.checked_json import encode_checked, read_checked
 from roster.broker.errors import BrokerStartError
 from roster.model.acl import AclBinding, AclOperation, AclPermission, PatternType, ResourceType
-from roster.wire.sasl import HASHES, ScramCredential
+from roster.wire.sasl import DEFAULT_ITERATIONS, HASHES, SALT_BYTES, ScramCredential
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 FILE = "security.json"
 FORMAT = 1
-SALT_BYTES = 24
-ITERATIONS = 8_192
-"""Of passwords set by `roster users add`, as with Kafka's default of 4096 or more."""
 _FIELDS = frozenset({"format", "users", "acls"})
 _OWNER_ONLY = 0o600
 
@@ -30,7 +27,7 @@ Users = dict[str, dict[str, ScramCredential]]
 """Credentials by user and mechanism."""
 
 
-def new_credential(mechanism: str, password: str, iterations: int = ITERATIONS) -> ScramCredential:
+def new_credential(mechanism: str, password: str, iterations: int = DEFAULT_ITERATIONS) -> ScramCredential:
     """Return a credential with a new salt; takes milliseconds."""
     return ScramCredential.of_password(mechanism, password, secrets.token_bytes(SALT_BYTES), iterations)
 

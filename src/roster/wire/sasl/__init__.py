@@ -9,13 +9,27 @@ from roster.wire.sasl.errors import SaslError
 from roster.wire.sasl.mechanism import Mechanism
 from roster.wire.sasl.plain import Plain
 from roster.wire.sasl.scram import Scram
-from roster.wire.sasl.scram_keys import HASHES, LEAST_ITERATIONS, MOST_ITERATIONS, ScramCredential, salted_password
+from roster.wire.sasl.scram_keys import (
+    DEFAULT_ITERATIONS,
+    HASHES,
+    LEAST_ITERATIONS,
+    MECHANISM_NUMBERS,
+    MOST_ITERATIONS,
+    MOST_STORED_ITERATIONS,
+    SALT_BYTES,
+    ScramCredential,
+    salted_password,
+)
 from roster.wire.sasl.scram_server import ScramServer, read_plain
 
 __all__ = [
+    "DEFAULT_ITERATIONS",
     "HASHES",
     "LEAST_ITERATIONS",
+    "MECHANISM_NUMBERS",
     "MOST_ITERATIONS",
+    "MOST_STORED_ITERATIONS",
+    "SALT_BYTES",
     "Bearer",
     "Mechanism",
     "Plain",

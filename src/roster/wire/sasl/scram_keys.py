@@ -10,6 +10,12 @@ from dataclasses import dataclass, field
 from roster.wire.sasl.errors import SaslError
 
 HASHES = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
+MECHANISM_NUMBERS = {"SCRAM-SHA-256": 1, "SCRAM-SHA-512": 2}
+"""In requests about credentials (KIP-554)."""
+SALT_BYTES = 24
+DEFAULT_ITERATIONS = 8_192
+MOST_STORED_ITERATIONS = 16_384
+"""Apache Kafka's limit of what may be set; logins with PLAIN compute as many."""
 LEAST_ITERATIONS = 4096
 MOST_ITERATIONS = 1_000_000
 """Fewer make a password easy to guess (RFC 7677), more are an attack on the time of who computes them."""
