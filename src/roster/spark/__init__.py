@@ -42,24 +42,23 @@ if _missing := [module for module in EXTRAS["spark"] if find_spec(module) is Non
     raise missing_error("roster.spark", "spark", _missing)
 
 _HOMES = {
-    "batch": ("Batch", "Owner", "Progress", "Range"),
-    "errors": ("FunctionError", "PipelineError", "SinkFencedError"),
-    "pipeline": ("Pipeline",),
-    "sinks.base": ("Sink",),
-    "sinks.console": ("ConsoleSink",),
-    "sinks.delta": ("DeltaSink",),
-    "sinks.iceberg": ("IcebergSink",),
-    "sinks.kafka": ("KafkaSink",),
-    "sinks.parquet": ("ParquetSink",),
-    "spark_session": ("session",),
+    "roster.spark.batch": ("Batch", "Owner", "Progress", "Range"),
+    "roster.spark.errors": ("FunctionError", "PipelineError", "SinkFencedError"),
+    "roster.spark.pipeline": ("Pipeline",),
+    "roster.spark.sinks.base": ("Sink",),
+    "roster.spark.sinks.console": ("ConsoleSink",),
+    "roster.spark.sinks.delta": ("DeltaSink",),
+    "roster.spark.sinks.iceberg": ("IcebergSink",),
+    "roster.spark.sinks.kafka": ("KafkaSink",),
+    "roster.spark.sinks.parquet": ("ParquetSink",),
+    "roster.spark.spark_session": ("session",),
+    "roster.state.windows": ("Window",),
 }
 
 
 def __getattr__(name: str) -> Any:
     """Import a name on first use: the process of a task needs the reader only, and starts faster without the rest."""
-    if name == "Window":
-        return import_module("roster.state.windows").Window
     for module, names in _HOMES.items():
         if name in names:
-            return getattr(import_module(f"roster.spark.{module}"), name)
+            return getattr(import_module(module), name)
     raise AttributeError(f"module 'roster.spark' has no attribute {name!r}")

@@ -17,9 +17,11 @@ from roster.state.aggregate import Layout, Update
 from roster.state.event_time import (
     STREAM_TIME_KEY,
     microseconds,
+    read_time,
     running,
     stream_time,
     stream_time_change,
+    time_bytes,
     times_of,
     with_entries,
 )
@@ -67,10 +69,10 @@ class Deduplication:
         at = running(times, before)
         fresh = has & (times + within >= at)
         keys = encoded.dictionary.to_pylist()
-        first = np.array([_time(value) for value in store.multi_get(keys)], np.int64)
+        first = np.array([read_time(value) for value in store.multi_get(keys)], np.int64)
         passed = self._pass(encoded.indices.to_numpy(), times, at, fresh, first, within)
         places = encoded.indices.to_numpy()[passed]
-        changes = dict(zip([keys[place] for place in places], [_bytes(t) for t in times[passed]], strict=True))
+        changes = dict(zip([keys[place] for place in places], [time_bytes(t) for t in times[passed]], strict=True))
         return Update(
             table.take(pa.array(passed)), self._changes(changes, store, before, at, within), int((~fresh).sum())
         )
@@ -96,16 +98,8 @@ class Deduplication:
             return table
         entries: dict[bytes, bytes | None] = dict([stream_time_change(now)])
         (swept,) = store.multi_get([_SWEPT_KEY])
-        if _time(swept) + within < now:
-            entries[_SWEPT_KEY] = _bytes(now)
+        if read_time(swept) + within < now:
+            entries[_SWEPT_KEY] = time_bytes(now)
             stored = store.scan(stop=min(STREAM_TIME_KEY, _SWEPT_KEY)) if swept is not None else []
-            entries |= {key: None for key, value in stored if key not in changes and _time(value) + within < now}
+            entries |= {key: None for key, value in stored if key not in changes and read_time(value) + within < now}
         return with_entries(table, list(entries), list(entries.values()))
-
-
-def _bytes(time: int) -> bytes:
-    return int(time).to_bytes(8, "little", signed=True)
-
-
-def _time(value: bytes | None) -> int:
-    return -(1 << 62) if value is None else int.from_bytes(value, "little", signed=True)

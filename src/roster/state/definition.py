@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from roster._files import write_atomically
 from roster.state.aggregate import Layout
+from roster.state.event_time import read_time
 from roster.state.keys import decode_keys, encode_keys
 from roster.state.sessions import ENDS_KEY
 from roster.state.store import StateError
@@ -92,7 +93,7 @@ class Entries:
 
     def _values(self, value: bytes) -> list[dict[str, Any]]:
         if self._row is None:
-            return [{"first": _moment(int.from_bytes(value, "little", signed=True))}]
+            return [{"first": _moment(read_time(value))}]
         rows = np.frombuffer(value, self._row)
         return [self._times(row) | self._aggregates(row) for row in rows]
 

@@ -48,7 +48,7 @@ def times_of(table: pa.Table, column: str) -> tuple[Times, npt.NDArray[np.bool_]
 def stream_time(store: Store | Snapshot) -> int:
     """Return the stream time that the store knows, in microseconds."""
     (value,) = store.multi_get([STREAM_TIME_KEY])
-    return NEVER if value is None else int.from_bytes(value, "little", signed=True)
+    return read_time(value)
 
 
 def running(times: Times, before: int) -> Times:
@@ -58,7 +58,17 @@ def running(times: Times, before: int) -> Times:
 
 def stream_time_change(now: int) -> tuple[bytes, bytes]:
     """Return the entry of the stream time."""
-    return STREAM_TIME_KEY, now.to_bytes(8, "little", signed=True)
+    return STREAM_TIME_KEY, time_bytes(now)
+
+
+def time_bytes(time: int) -> bytes:
+    """Return a time as it is stored."""
+    return int(time).to_bytes(8, "little", signed=True)
+
+
+def read_time(value: bytes | None) -> int:
+    """Return a stored time; NEVER if there is none."""
+    return NEVER if value is None else int.from_bytes(value, "little", signed=True)
 
 
 def with_entries(changes: pa.Table, keys: list[bytes], values: list[bytes | None]) -> pa.Table:
