@@ -1,7 +1,9 @@
 """The driver of a stateful pipeline as a process that starts in a second: its tasks run in the process.
 
-    stateful_app.py BOOTSTRAP GROUP TOPIC OUT SESSION_TIMEOUT_MS OPEN_SECONDS STATE_DIR
+    stateful_app.py BOOTSTRAP GROUP TOPIC OUT SESSION_TIMEOUT_MS OPEN_SECONDS STATE_DIR [STANDBYS]
 
+With STANDBYS each process has a disk of its own in STATE_DIR, and writes what it has done to its standard output: a
+JSON object for each batch and for each piece of work on copies.
 Counts, sums and largest values of the records' numbers by number modulo KEYS. Each transaction stays open for up to
 OPEN_SECONDS, and each turn may end with the changes aside and no report, as a killed worker does. SIGTERM ends it in
 order.
@@ -9,7 +11,9 @@ order.
 
 from __future__ import annotations
 
+import json
 import logging
+import os
 import pickle
 import random
 import signal
@@ -25,21 +29,24 @@ from roster.records.native import compiled
 from roster.spark import KafkaSink
 from roster.spark.driver import DriverLoop, Outcome
 from roster.spark.errors import SinkFencedError
-from roster.spark.member_protocol import group_member
 from roster.spark.options import Options
 from roster.spark.reader import ReaderConfig
 from roster.spark.sinks.base import Source
-from roster.spark.state.runner import definition_of, tokens_of
+from roster.spark.state.runner import definition_of, summed
 from roster.spark.state.sink import StateSink
-from roster.spark.state.task import StatefulTask, Work
+from roster.spark.state.stores import Copy, process_id, stores_found
+from roster.spark.state.task import Chores, StatefulTask, Work
 from roster.spark.state.turn import Place
+from roster.spark.state.upkeep import deal
 from roster.spark.write.task import written
 from roster.state.aggregate import Aggregate, Aggregation
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
-    from roster.spark.batch import Batch, Split
+    from roster.client import TaskMember
+    from roster.model import TopicPartition
+    from roster.spark.batch import Batch, Restoring, Split
     from roster.spark.sinks.base import Sink
 
 KEYS = 30
@@ -63,7 +70,7 @@ class Collected:
 
     def add(self, term: dict[int, Any]) -> None:
         for task, reports in term.items():
-            self.value[task] = self.value.get(task, ()) + reports
+            self.value[task] = reports if isinstance(reports, Copy) else self.value.get(task, ()) + reports
 
 
 class InProcess:
@@ -73,12 +80,18 @@ class InProcess:
 
     def __init__(self, config: ReaderConfig, work: Work, sink: StateSink, open_seconds: float) -> None:
         self._config, self._work, self._turns, self._open_seconds = config, work, sink.turns, open_seconds
+        self._upkeep = sink.upkeep
+        self.member: TaskMember
 
     def run(self, batch: Batch, tasks: Sequence[Sequence[Split]], sink: Sink) -> Outcome:
-        turns, reports = self._turns.prepare(batch), Collected()
+        turns, reports, copies = self._turns.prepare(batch), Collected(), Collected()
         writer: Any = sink.task_writer(batch, _ROWS)
-        reading: Any = StatefulTask(self._config, tasks, self._work, turns, reports, function=numbers)  # type: ignore[arg-type]
-        results = [pickle.loads(pickle.dumps(written(writer, reading.read([task])))) for task in range(len(tasks))]
+        wanted, seconds = self._upkeep.with_batch()
+        lanes, began = deal(wanted, len(tasks), self.cores), time.monotonic()
+        tasks = [*tasks, *[()] * (len(lanes) - len(tasks))]
+        chores: Any = Chores(lanes, seconds, copies)  # type: ignore[arg-type]
+        reading: Any = StatefulTask(self._config, tasks, self._work, turns, reports, chores, function=numbers)  # type: ignore[arg-type]
+        results = [pickle.loads(pickle.dumps(written(writer, reading.read([task])))) for task in range(len(lanes))]
         if random.random() < 0.05:
             raise SinkFencedError("as if a worker had been killed")
         if random.random() < 0.05:  # a second attempt
@@ -86,8 +99,27 @@ class InProcess:
         staged = sink.collect(writer, results, batch)
         time.sleep(random.uniform(0, self._open_seconds))
         assert staged is None
-        restored = sum(each.restored for attempts in reports.value.values() for each in attempts)
-        return Outcome(tokens_of(reports.value), batch.offsets, restored=restored)
+        self._upkeep.worked({number: turn.end for number, turn in turns.items()})
+        self._upkeep.done(copies.value.values(), beside=(lanes, time.monotonic() - began))
+        return summed(Outcome(None, batch.offsets), reports.value, self._upkeep)
+
+    def held(self, partitions: Collection[TopicPartition]) -> frozenset[TopicPartition]:
+        return self._upkeep.held(partitions)
+
+    def tend(self, seconds: float) -> bool:
+        chores, seconds = self._upkeep.between(seconds)
+        work: Any = StatefulTask(self._config, [], self._work, {}, chores=Chores((), seconds))
+        done = list(work.tend(chores))
+        self._upkeep.done(done)
+        if done:
+            standby = self.member.tasks().standby
+            gaps = {str(task): gap for task, gap in self._upkeep.gaps().items() if task in standby}
+            told = {each.partition: [each.records, each.problem] for each in done}
+            print(json.dumps({"copies": told, "gaps": gaps}), flush=True)
+        return bool(chores)
+
+    def restoring(self) -> Mapping[str, Restoring]:
+        return self._upkeep.restoring()
 
     def cancel(self) -> None:
         """Tasks are short."""
@@ -97,7 +129,9 @@ class InProcess:
 
 
 def main() -> None:
-    bootstrap, group, topic, out, session_timeout_ms, open_seconds, state_dir = sys.argv[1:]
+    bootstrap, group, topic, out, session_timeout_ms, open_seconds, state_dir, *standbys = sys.argv[1:]
+    if standbys:
+        state_dir = f"{state_dir}/{os.getpid()}"
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
     options = Options(
         bootstrap=bootstrap,
@@ -109,6 +143,9 @@ def main() -> None:
         trigger_interval_ms=0,
         request_timeout_ms=10_000,
         rebalance_timeout_ms=20_000,
+        standbys=int(standbys[0]) if standbys else 0,
+        acceptable_lag=20,
+        max_warmups=6,
     )
     sink = StateSink(KafkaSink(bootstrap, out, options={"transaction.timeout.ms": 60_000}), options, "totals")
     sink.open(None, group)  # type: ignore[arg-type]
@@ -117,8 +154,13 @@ def main() -> None:
     aggregation = Aggregation(("k",), {name: Aggregate.parse(text) for name, text in AGGREGATES.items()})
     place = Place(state_dir, sink.changelog.topic, sink.changelog.topic_id)
     work = Work(aggregation, place, out, definition_of(aggregation, COLUMNS), COLUMNS)
-    member = group_member(options)
-    loop = DriverLoop(member, InProcess(config, work, sink, float(open_seconds)), sink, options)
+    sink.upkeep.found({process_id(place): stores_found(place)})
+    runner = InProcess(config, work, sink, float(open_seconds))
+    member = runner.member = sink.member(options)
+    loop = DriverLoop(
+        *(member, runner, sink, options, lambda done: print(done.to_json(), flush=True) if standbys else None),
+        upkeep=runner,
+    )
     signal.signal(signal.SIGTERM, lambda *_: loop.stop())
     member.start(60)
     try:

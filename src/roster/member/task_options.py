@@ -17,9 +17,31 @@ from roster.wire.streams.subscription_info import LATEST_VERSION
 TASK_OPTIONS = by_name(
     [
         Option("subtopologies", "list of `Subtopology`", "the parts of the pipeline: the topics and stores of each"),
-        Option("standbys", "int", "copies of each task with state, beside the one that runs", 0, least=0),
-        Option("acceptable_lag", "int", "gap up to which a store counts as caught up", 10_000, unit="records", least=0),
-        Option("max_warmups", "int", "copies that are restored at once, in the group, to take tasks over", 2, least=0),
+        Option(
+            "standbys",
+            "int",
+            "copies of each task with state, beside the one that runs",
+            0,
+            least=0,
+            kafka="num.standby.replicas",
+        ),
+        Option(
+            "acceptable_lag",
+            "int",
+            "gap up to which a store counts as caught up",
+            10_000,
+            unit="records",
+            least=0,
+            kafka="acceptable.recovery.lag",
+        ),
+        Option(
+            "max_warmups",
+            "int",
+            "copies that are restored at once, in the group, to take tasks over",
+            2,
+            least=0,
+            kafka="max.warmup.replicas",
+        ),
         Option("host", "str", "`host:port` at which this process answers queries", None, kafka="application.server"),
         Option(
             "group_speaks",

@@ -104,6 +104,20 @@ class Batch:
 
 
 @dataclass(frozen=True, slots=True)
+class Restoring:
+    """How far a copy of a task's state is that has not caught up with its changelog."""
+
+    records: int
+    """Changelog records applied since the restoring began here."""
+    bytes: int
+    """Their size in memory."""
+    left: int
+    """Changelog offsets that are missing."""
+    seconds_left: float | None
+    """Seconds that these take at the rate so far; None while that is not known."""
+
+
+@dataclass(frozen=True, slots=True)
 class Progress:
     """Result of one batch. Times are milliseconds; `started_at` is wall-clock time since the epoch."""
 
@@ -127,8 +141,14 @@ class Progress:
     """Records among `rows` that went to the dead-letter topic."""
     restored: int = 0
     """Changelog records that tasks applied to their stores before they worked on the batch."""
+    restored_bytes: int = 0
+    """Size of these records in memory."""
     late: int = 0
     """Rows left out because their window was closed, or because they have no time."""
+    standby_records: int = 0
+    """Changelog records applied to standby copies beside the batch, and since the one before."""
+    restoring: Mapping[str, Restoring] = field(default_factory=dict)
+    """Copies that have not caught up, by task: standby tasks, and own tasks that are restored before they are read."""
 
     @property
     def rows_per_second(self) -> float:
@@ -153,5 +173,6 @@ class Progress:
         document["ranges"] = {str(partition): list(span) for partition, span in self.ranges.items()}
         document["lag"] = {str(partition): lag for partition, lag in self.lag.items()}
         document["phases"] = dict(self.phases)
+        document["restoring"] = {task: dataclasses.asdict(each) for task, each in self.restoring.items()}
         document["rows_per_second"] = round(self.rows_per_second, 1)
         return json.dumps(document)

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from roster._clock import wall_ms
 from roster.client import ClientError, ClosedError, CommitFenced, OffsetAndMetadata, Ownership
 from roster.model import TopicPartition
 from roster.spark import planner
-from roster.spark.batch import Batch, Owner, Progress, Range, Split
+from roster.spark.batch import Batch, Owner, Progress, Range, Restoring, Split
 from roster.spark.batch_guard import OUTLASTS, BatchGuard, cancel_reason
 from roster.spark.batch_size import BatchSize, Suspects
 from roster.spark.errors import SinkFencedError
@@ -39,7 +39,7 @@ class Outcome:
     """Result of a batch that is not committed.
 
     What `Sink.write` returned, the number of records read, of those in the dead-letter topic, of changelog records
-    restored, and of rows that were late.
+    restored, and of rows that were late; bytes restored, records applied to standby copies, and what is to be restored.
     """
 
     staged: Any
@@ -47,6 +47,22 @@ class Outcome:
     dead_letters: int = 0
     restored: int = 0
     late: int = 0
+    restored_bytes: int = 0
+    standby_records: int = 0
+    restoring: Mapping[str, Restoring] = field(default_factory=dict)
+
+
+class Upkeep(Protocol):
+    """Work on copies of state, between batches."""
+
+    def held(self, partitions: Collection[TopicPartition]) -> frozenset[TopicPartition]:
+        """Return those whose state is restored before they are read."""
+
+    def tend(self, seconds: float) -> bool:
+        """Work for some seconds; return False if there was nothing to do."""
+
+    def restoring(self) -> Mapping[str, Restoring]:
+        """Return by task how far copies are that have not caught up."""
 
 
 class Runner(Protocol):
@@ -108,10 +124,11 @@ class DriverLoop:
         first_batch: int = 0,
         size: BatchSize | None = None,
         suspects: Suspects | None = None,
+        upkeep: Upkeep | None = None,
     ) -> None:
         """`size` and `suspects` are what earlier loops of the same run have learned of its batches."""
         self._member, self._runner, self._sink, self._options = member, runner, sink, options
-        self._on_progress = on_progress
+        self._on_progress, self._upkeep = on_progress, upkeep
         self._reporter = reporter or Reporter(options.group)
         self._starting_positions = StartingPositions(member, sink, options, self._reporter)
         margin = min(5.0, options.rebalance_timeout_ms / 10_000)
@@ -187,15 +204,16 @@ class DriverLoop:
             self._member.release(ownership.revoking)
         self._adopt(ownership)
         if not self._positions:
-            return ownership, False
+            return ownership, self._tend(ownership, available_now=available_now)
         timer = _Timer()
         ends = self._member.end_offsets(self._positions.keys())
         available = self._available(ends, available_now=available_now)
         if not available:
-            return ownership, False
+            return ownership, self._tend(ownership, available_now=available_now)
         pause = self._pause(available, timer.begun, available_now=available_now)
         if pause > 0:
-            self._idle(pause, ownership)
+            if not self._tend(ownership, pause, available_now=available_now):
+                self._idle(pause, ownership)
         else:
             self._run_batch(ownership, available, ends, timer)
         return ownership, True
@@ -239,7 +257,10 @@ class DriverLoop:
                 rows=outcome.rows,
                 dead_letters=outcome.dead_letters,
                 restored=outcome.restored,
+                restored_bytes=outcome.restored_bytes,
                 late=outcome.late,
+                standby_records=outcome.standby_records,
+                restoring=outcome.restoring,
                 ranges=ranges,
                 lag={p: max(ends[p] - position, 0) for p, position in self._positions.items() if p in ends},
                 tasks=len(tasks),
@@ -253,7 +274,26 @@ class DriverLoop:
             for partition, end in ends.items():
                 self._targets.setdefault(partition, end)
             ends = {partition: min(end, self._targets[partition]) for partition, end in ends.items()}
-        return {p: Range(start, ends[p]) for p, start in self._positions.items() if ends[p] > start}
+        held = self._upkeep.held(self._positions) if self._upkeep is not None else ()
+        return {p: Range(at, ends[p]) for p, at in self._positions.items() if ends[p] > at and p not in held}
+
+    def _tend(self, ownership: Ownership, seconds: float = float("inf"), *, available_now: bool) -> bool:
+        """Work on copies of state while no batch runs; return False if there was nothing to do.
+
+        With `available_now` only on those that partitions wait for.
+        """
+        if self._upkeep is None or ownership.generation < 0:
+            return False
+        if available_now and not self._upkeep.held(self._positions):
+            return False
+        batch = Batch(self.batches, self._owner(ownership), {})
+        self._guard.begin(batch)
+        try:
+            worked = self._upkeep.tend(min(seconds, self._options.poll_interval_ms / 1000))
+        finally:
+            self._guard.end()
+        self._reporter.restoring(self._upkeep.restoring())
+        return worked
 
     def _pause(self, available: Mapping[TopicPartition, Range], now: float, *, available_now: bool) -> float:
         """Return the seconds to wait before the next look; 0 or less if the batch may start."""
@@ -440,5 +480,6 @@ class DriverLoop:
         self.last_progress = progress
         log.debug("%s", progress)
         self._reporter.progress(progress)
+        self._reporter.restoring(progress.restoring)
         if self._on_progress is not None:
             self._on_progress(progress)

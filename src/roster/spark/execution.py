@@ -15,6 +15,7 @@ from pyspark import Accumulator, AccumulatorParam
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
+from typing_extensions import override
 
 from roster.records.produce import WriteError
 from roster.spark.arrow_function import ArrowFunction
@@ -43,13 +44,15 @@ class Reading(Protocol):
         """Yield the rows of the tasks that the rows of `batches` name."""
 
 
-class _ByTask(AccumulatorParam[dict[int, Any]]):
+class ByTask(AccumulatorParam[Any]):
     """Accumulates a value per task: a task that runs twice counts once."""
 
-    def zero(self, value: dict[int, Any]) -> dict[int, Any]:
+    @override
+    def zero(self, value: dict[Any, Any]) -> dict[Any, Any]:
         return {}
 
-    def addInPlace(self, value1: dict[int, Any], value2: dict[int, Any]) -> dict[int, Any]:  # noqa: N802 - PySpark's name
+    @override
+    def addInPlace(self, value1: dict[Any, Any], value2: dict[Any, Any]) -> dict[Any, Any]:
         return {**value1, **value2}
 
 
@@ -68,8 +71,8 @@ class SparkRunner:
         self._spark, self._config, self._transform = spark, config, transform
         self._function, self._columns = function, columns
         self._context = spark.sparkContext
-        self._counted: Accumulator[dict[int, Counts]] = self._context.accumulator({}, _ByTask())
-        self._failed: Accumulator[dict[int, tuple[str, str]]] = self._context.accumulator({}, _ByTask())
+        self._counted: Accumulator[dict[int, Counts]] = self._context.accumulator({}, ByTask())
+        self._failed: Accumulator[dict[int, tuple[str, str]]] = self._context.accumulator({}, ByTask())
         self._prefix = f"roster-{config.group}-{uuid.uuid4().hex[:8]}"
         self._job_group: str | None = None
         self._is_checked = False

@@ -75,6 +75,9 @@ class Options:
     """Number of plain members that the application counts for; None: the tasks that Spark runs at once."""
     dead_letter_topic: str | None = None
     state_dir: str | None = None
+    standbys: int = 0
+    acceptable_lag: int = 10_000
+    max_warmups: int = 2
     security: Security = PLAINTEXT
     reader_options: Mapping[str, str | int | bool] = field(default_factory=dict, repr=False)
 

@@ -35,6 +35,8 @@ from roster.spark.run import Run, client_id_of
 from roster.spark.signals import stopping
 from roster.spark.sinks.base import Sink, Source
 from roster.spark.sinks.foreach import ForeachBatch
+from roster.spark.state.runner import StatefulRunner
+from roster.spark.state.sink import StateSink
 
 
 class Pipeline(Operations):
@@ -72,6 +74,9 @@ class Pipeline(Operations):
         max_batch_ms: int = 300_000,
         dead_letter_topic: str | None = None,
         state_dir: str | None = None,
+        standbys: int = 0,
+        acceptable_lag: int = 10_000,
+        max_warmups: int = 2,
         assignors: str | Assignor | Sequence[str | Assignor] = DEFAULT_ASSIGNORS,
         session_timeout_ms: int = 45_000,
         heartbeat_interval_ms: int = 1_000,
@@ -121,6 +126,9 @@ class Pipeline(Operations):
                 and error as in Kafka Connect; at least once. None: such a record ends the run.
             state_dir: directory on each executor's local disk for the stores of a stateful pipeline; None:
                 `roster-state` in that of temporary files.
+            standbys: copies of each task's state in other applications of a stateful group.
+            acceptable_lag: records that a copy may be behind its changelog's end and count as caught up.
+            max_warmups: copies that are restored at once, in the group, to take tasks over.
             assignors: assignors that the group may use, most wanted first, by name or, with options, as an Assignor:
                 lag_cooperative_sticky(LagOptions(max_skew=0.5)) of roster.assignors.
             session_timeout_ms: ms without a heartbeat after which the coordinator removes the member.
@@ -166,6 +174,9 @@ class Pipeline(Operations):
             max_batch_ms=max_batch_ms,
             dead_letter_topic=dead_letter_topic,
             state_dir=state_dir,
+            standbys=standbys,
+            acceptable_lag=acceptable_lag,
+            max_warmups=max_warmups,
             assignors=as_tuple(assignors),
             session_timeout_ms=session_timeout_ms,
             heartbeat_interval_ms=heartbeat_interval_ms,
@@ -354,7 +365,10 @@ class Pipeline(Operations):
         client_id = self._options.client_id or client_id_of(self._spark.sparkContext.appName or "")
         options = replace(self._options, client_id=client_id)
         runner, sink = assembled(self._spark, options, self._declared, sink)
-        run = Run(options, runner, sink, self._membership, reporter, self._on_progress)
+        membership, upkeep = self._membership, None
+        if isinstance(runner, StatefulRunner) and isinstance(sink, StateSink):
+            membership, upkeep = sink.member if membership is group_member else membership, runner
+        run = Run(options, runner, sink, membership, reporter, self._on_progress, upkeep)
         with contextlib.closing(sink):
             sink.bind(
                 Source(

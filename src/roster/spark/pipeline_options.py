@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from roster.client.options import REQUIRED_OPTIONS, SECURITY_OPTION
 from roster.member.options import GROUP_OPTIONS
+from roster.member.task_options import TASK_OPTIONS
 from roster.model.options import INT64_MAX, Option, by_name
 
 _TOPICS = 'names; or a compiled pattern or `"pattern:…"`, which must match whole names'
@@ -115,6 +116,9 @@ _OWN = [
         "of temporary files",
         None,
     ),
+    TASK_OPTIONS["standbys"].but(help="copies of each task's state in other applications of a stateful group"),
+    TASK_OPTIONS["acceptable_lag"],
+    TASK_OPTIONS["max_warmups"],
 ]
 
 _GROUP = {

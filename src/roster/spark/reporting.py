@@ -6,13 +6,13 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from itertools import groupby
 from typing import Any
 
 from roster.client import Ownership
 from roster.model import TopicPartition
-from roster.spark.batch import Progress
+from roster.spark.batch import Progress, Restoring
 from roster.spark.errors import PipelineError, reason_of
 
 log = logging.getLogger("roster.pipeline")
@@ -87,6 +87,8 @@ class Reporter:
         self._reported_at = float("-inf")
         self._pending: list[Progress] = []
         self._batches = self._rows = 0
+        self._restoring: frozenset[str] = frozenset()
+        self._copies_at = float("-inf")
 
     def line(self, event: str, level: int = logging.INFO, **fields: object) -> None:
         """Write a line, without the fields that are None or empty."""
@@ -159,6 +161,25 @@ class Reporter:
             batch=last.batch,
             generation=last.generation,
         )
+
+    def restoring(self, copies: Mapping[str, Restoring]) -> None:
+        """Write a line about copies of state that have not caught up, if the interval is over, and one at the end."""
+        now = self._now()
+        if not copies:
+            if self._restoring:
+                self.line("copies of state are up", tasks=",".join(sorted(self._restoring)))
+            self._restoring = frozenset()
+        elif now - self._copies_at >= INTERVAL or not self._restoring:
+            self._copies_at, self._restoring = now, self._restoring | copies.keys()
+            waits = [each.seconds_left for each in copies.values()]
+            self.line(
+                "restoring state",
+                tasks=",".join(sorted(copies)),
+                records=sum(each.records for each in copies.values()),
+                bytes=sum(each.bytes for each in copies.values()),
+                left=sum(each.left for each in copies.values()),
+                seconds_left=round(max(map(float, waits))) if None not in waits else None,  # type: ignore[arg-type]
+            )
 
     def ended(self, reason: str, error: BaseException | None = None) -> None:
         """Write the last line: why the run ended, and its totals."""

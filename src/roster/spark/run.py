@@ -18,7 +18,7 @@ from typing import Protocol
 from roster.client import ClosedError
 from roster.spark.batch import Progress
 from roster.spark.batch_size import Suspects
-from roster.spark.driver import DriverLoop, Runner, batch_size
+from roster.spark.driver import DriverLoop, Runner, Upkeep, batch_size
 from roster.spark.member_protocol import Membership
 from roster.spark.options import Options
 from roster.spark.reporting import Reporter
@@ -71,9 +71,11 @@ class Run:
         membership: Callable[[Options], Membership],
         reporter: Reporter,
         on_progress: Callable[[Progress], object] | None = None,
+        upkeep: Upkeep | None = None,
     ) -> None:
         self._options, self._runner, self._sink = options, runner, sink
         self._membership, self._reporter, self._on_progress = membership, reporter, on_progress
+        self._upkeep = upkeep
         self._stopping = threading.Event()
         self._joining: Membership | None = None
         self._loop: DriverLoop | None = None
@@ -119,6 +121,7 @@ class Run:
                     first_batch=batches,
                     size=size,
                     suspects=suspects,
+                    upkeep=self._upkeep,
                 )
                 self._loop, self.phase = loop, RUNNING
                 if not self._stopping.is_set():

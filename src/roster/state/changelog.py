@@ -54,25 +54,44 @@ def restore(
     inputs: Mapping[str, int] | None = None,
     on_progress: Callable[[Progress], None] | None = None,
     entries_per_transaction: int = ENTRIES_PER_TRANSACTION,
+    is_over: Callable[[], bool] = lambda: False,
 ) -> int:
     """Apply a changelog to a store from its position up to before the offset `end`; return the records applied.
 
     batches: in the order of offsets, with the columns of `SCHEMA`; what the store has is passed over, so it may begin
-    too early. inputs: the input position at `end`. on_progress: called for each batch. Killed half-way it goes on from
-    the last transaction. Raises StateError for offsets that do not ascend, for null keys, and for a store beyond `end`.
+    too early. inputs: the input position at `end`. on_progress: called for each batch. is_over: asked
+    after each batch; True ends it there, with the store at that batch's end. Killed half-way it goes on from the last
+    transaction. Raises StateError for offsets that do not ascend, for null keys, and for a store beyond `end`.
     """
     position = store.position()
     if position.changelog > end:
         raise StateError(f"the store is at {position.changelog} of its changelog, beyond {end}: discard it")
     done = _Done(end, on_progress)
-    fresh = _fresh(batches, position.changelog, end)
+    cut = _Cut(batches, is_over)
+    fresh = _fresh(cut, position.changelog, end)
     rest = next(fresh, None)
     while rest is not None:
         share = _Share(rest, fresh, entries_per_transaction, done)
         store.load(share, lambda share=share: Position(share.offset, position.inputs))  # type: ignore[misc]
         rest = share.rest
-    store.commit([], [], Position(end, position.inputs if inputs is None else inputs))
+    if not cut.is_short:
+        store.commit([], [], Position(end, position.inputs if inputs is None else inputs))
     return done.records
+
+
+class _Cut:
+    """The batches up to that after which it is over."""
+
+    def __init__(self, batches: Iterable[Any], is_over: Callable[[], bool]) -> None:
+        self.is_short = False
+        self._batches, self._is_over = batches, is_over
+
+    def __iter__(self) -> Iterator[Any]:
+        for batch in self._batches:
+            yield batch
+            if self._is_over():
+                self.is_short = True
+                return
 
 
 class _Done:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import re
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,20 +17,27 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 from typing_extensions import override
 
+from roster.assignors import as_tuple
+from roster.client import DEFAULT_ASSIGNORS
+from roster.model import TopicPartition
 from roster.spark.arrow_function import ArrowFunction, arrow_schema, as_struct
-from roster.spark.batch import Batch, Split
+from roster.spark.batch import Batch, Restoring, Split
 from roster.spark.driver import Outcome
 from roster.spark.errors import PipelineError, SinkFencedError
-from roster.spark.execution import Reading, SparkRunner
+from roster.spark.execution import ByTask, Reading, SparkRunner
 from roster.spark.options import Options
 from roster.spark.reader import ReaderConfig
 from roster.spark.sinks.base import Sink
 from roster.spark.state.declare import Stateful
 from roster.spark.state.sink import StateSink
-from roster.spark.state.task import ROWS, StatefulTask, Work
+from roster.spark.state.stores import Copy
+from roster.spark.state.task import ROWS, Chores, StatefulTask, Work
 from roster.spark.state.turn import Operator, Place, Report, Turn
+from roster.spark.state.upkeep import Upkeep, deal
 from roster.state.definition import Definition
 from roster.state.store import NoState, StateError
+
+log = logging.getLogger(__name__)
 
 _MOST_FENCED = 20
 """Batches in a row that do not begin where their state ends, before the run ends."""
@@ -69,20 +78,57 @@ class StatefulRunner(SparkRunner):
         self._turns: Mapping[int, Turn] = {}
         self._fenced = 0
         self._reports: Accumulator[Reports] = self._context.accumulator({}, _ByAttempt())
+        self._upkeep = sink.upkeep
+        self._copies: Accumulator[dict[int, Copy]] = self._context.accumulator({}, ByTask())
+        self._found: Accumulator[dict[str, dict[int, int]]] = self._context.accumulator({}, ByTask())
+        self._chores = Chores(done=self._copies, found=self._found)
 
     @override
     def run(self, batch: Batch, tasks: Sequence[Sequence[Split]], sink: Sink) -> Outcome:
         self._turns = self._turns_of.prepare(batch)
-        self._reports.value = {}
+        self._reports.value, self._copies.value = {}, {}
+        chores, seconds = self._upkeep.with_batch()
+        lanes = deal(chores, len(tasks), self.cores)
+        self._chores = Chores(lanes, seconds, self._copies)
+        began = time.monotonic()
         try:
-            outcome = super().run(batch, tasks, sink)
+            outcome = super().run(batch, [*tasks, *[()] * (len(lanes) - len(tasks))], sink)
         except (PySparkException, Py4JError) as error:
             raise self._moved(error) from None
         self._fenced = 0
-        reports = self._reports.value
-        last = [attempts[-1] for attempts in reports.values()]
-        restored, late = sum(report.restored for report in last), sum(report.late for report in last)
-        return replace(outcome, staged=tokens_of(reports), restored=restored, late=late)
+        self._upkeep.worked({number: turn.end for number, turn in self._turns.items()})
+        self._upkeep.done(self._copies.value.values(), beside=(lanes, time.monotonic() - began))
+        return summed(outcome, self._reports.value, self._upkeep)
+
+    @override
+    def warm_up(self, sink: Sink) -> None:
+        self._found.value, self._chores = {}, Chores(found=self._found)
+        super().warm_up(sink)
+        self._upkeep.found(self._found.value)
+
+    def held(self, partitions: Collection[TopicPartition]) -> frozenset[TopicPartition]:
+        """Return those whose state is restored before they are read."""
+        return self._upkeep.held(partitions)
+
+    def tend(self, seconds: float) -> bool:
+        """Work on copies for some seconds; return False if there was nothing to do."""
+        chores, seconds = self._upkeep.between(seconds)
+        if not chores:
+            return False
+        lanes = deal(chores, 0, self.cores)
+        task = StatefulTask(self._config, [], self._work, {}, chores=Chores((), seconds))
+        with self._jobs("copies", "keeps copies of state"):
+            try:
+                done = self._context.parallelize(lanes, len(lanes)).flatMap(task.tend).collect()
+            except (PySparkException, Py4JError) as error:
+                log.warning("copies of state cannot be worked on: %s", str(error).partition("\n")[0])
+                return False
+        self._upkeep.done(done)
+        return True
+
+    def restoring(self) -> Mapping[str, Restoring]:
+        """Return by task how far copies are that have not caught up."""
+        return self._upkeep.restoring()
 
     def _moved(self, error: Exception) -> Exception:
         """Return the exception for a failed batch: one that does not begin where its state ends is looked up again."""
@@ -97,13 +143,28 @@ class StatefulRunner(SparkRunner):
 
     @override
     def _reading(self, tasks: Sequence[Sequence[Split]]) -> Reading:
+        chores = self._chores
         reading: dict[str, Any] = {"function": self._function, "counted": self._counted, "failed": self._failed}
-        return StatefulTask(self._config, tasks, self._work, self._turns, self._reports, **reading)
+        return StatefulTask(self._config, tasks, self._work, self._turns, self._reports, chores, **reading)
 
     @override
     def cancel(self) -> None:
         self._turns_of.cancel()
         super().cancel()
+
+
+def summed(outcome: Outcome, reports: Reports, upkeep: Upkeep) -> Outcome:
+    """Return the outcome of a batch with what its tasks report, and how far copies are."""
+    last = [attempts[-1] for attempts in reports.values()]
+    return replace(
+        outcome,
+        staged=tokens_of(reports),
+        restored=sum(report.restored for report in last),
+        restored_bytes=sum(report.restored_bytes for report in last),
+        late=sum(report.late for report in last),
+        standby_records=upkeep.take_records(),
+        restoring=upkeep.restoring(),
+    )
 
 
 def tokens_of(reports: Reports) -> dict[int, str]:
@@ -133,6 +194,12 @@ def check_options(options: Options, *, has_transform: bool) -> None:
             " number to different members",
             field="topics",
             fix="Name one topic",
+        )
+    if options.assignors != as_tuple(DEFAULT_ASSIGNORS):
+        raise PipelineError(
+            "a stateful pipeline places its tasks by their state",
+            field="assignors",
+            fix="Leave it out: standbys, acceptable_lag and max_warmups say how",
         )
     if has_transform:
         raise PipelineError(

@@ -9,7 +9,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 from typing_extensions import override
 
-from roster.client import Admin
+from roster.client import Admin, TaskMember
 from roster.model import TopicPartition
 from roster.spark.batch import Batch, Owner
 from roster.spark.errors import PipelineError
@@ -17,7 +17,9 @@ from roster.spark.options import Options
 from roster.spark.sinks.base import Sink, Source
 from roster.spark.sinks.kafka import KafkaSink
 from roster.spark.state.changelogs import Changelog, open_changelog
+from roster.spark.state.membership import task_member
 from roster.spark.state.turns import Turns
+from roster.spark.state.upkeep import Upkeep
 from roster.spark.write.task import FrameWriter, TaskWriter
 
 _OF_OTHERS = 90.0
@@ -38,6 +40,7 @@ class StateSink(Sink):
         self.output = inner.topic or ""
         self.changelog: Changelog
         self.turns: Turns
+        self.upkeep: Upkeep
 
     def _new_admin(self) -> Admin:
         options = self._options
@@ -50,7 +53,12 @@ class StateSink(Sink):
         with self._new_admin() as admin:
             self.changelog = open_changelog(admin, group, self._store, source)
         self.turns = Turns(self._admin, self.changelog, _OF_OTHERS)
+        self.upkeep = Upkeep(self._admin, self.changelog, self._options.acceptable_lag)
         self._inner.carry([self.changelog[number] for number in range(self.changelog.partitions)])
+
+    def member(self, options: Options) -> TaskMember:
+        """Make the group member of the pipeline; call it after `open`."""
+        return task_member(options, self._store, self.upkeep)
 
     @override
     def bind(self, source: Source) -> None:
@@ -60,6 +68,7 @@ class StateSink(Sink):
     def take_over(self, partitions: Collection[TopicPartition], owner: Owner) -> None:
         self.turns.forget(partitions)
         self._inner.take_over(partitions, owner)
+        self.upkeep.took(partitions)
 
     @override
     def offset_metadata(self, owner: Owner) -> str:

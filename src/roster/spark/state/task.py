@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,7 @@ from roster.model.tasks import TaskId
 from roster.spark.batch import Split
 from roster.spark.reader import ReaderConfig, ReadTask, read_splits
 from roster.spark.state.results import as_records
+from roster.spark.state.stores import Chore, Copy, process_id, stores_found, work_on_copy
 from roster.spark.state.turn import Operator, Place, Report, Turn, take_turn
 from roster.spark.write.task import conformed
 from roster.state.definition import write_definition
@@ -43,6 +45,19 @@ class Work:
     columns: pa.Schema
 
 
+@dataclass(frozen=True)
+class Chores:
+    """Work on copies beside a batch's: the chores of each Spark task, the seconds for them, and where results go.
+
+    done: collects {partition: copy}. found: collects {id of a place: {partition: changelog offset}} in warm-ups.
+    """
+
+    lanes: Sequence[Sequence[Chore]] = ()
+    seconds: float = 0.0
+    done: Accumulator[dict[int, Copy]] | None = None
+    found: Accumulator[dict[str, dict[int, int]]] | None = None
+
+
 class StatefulTask:
     """In place of `ReadTask`: reads each split, which is a partition's whole range, and takes its task's turn.
 
@@ -56,10 +71,12 @@ class StatefulTask:
         work: Work,
         turns: Mapping[int, Turn],
         reports: Accumulator[dict[int, tuple[Report, ...]]] | None = None,
+        chores: Chores = Chores(),
         **reading: Any,
     ) -> None:
         """`reading` are the further arguments of `ReadTask`."""
         self._config, self._work, self._turns, self._reports = config, work, turns, reports
+        self._chores = chores
         self._splits = [split for task in tasks for split in task]
         ends = [sum(map(len, tasks[:number])) for number in range(len(tasks) + 1)]
         self._numbers = [range(*span) for span in itertools.pairwise(ends)]
@@ -72,19 +89,32 @@ class StatefulTask:
     def read(self, tasks: Iterable[int]) -> Iterator[pa.RecordBatch]:
         """Yield the records of the tasks with these numbers."""
         for task in tasks:
-            if not self._numbers[task]:
+            chores = self._chores.lanes[task] if task < len(self._chores.lanes) else ()
+            if not self._numbers[task] and not chores:
                 self._warm_up()
             for number in self._numbers[task]:
                 yield from self._turn(number)
+            for copy in self.tend(chores):
+                if self._chores.done is not None:
+                    self._chores.done.add({copy.partition: copy})
+
+    def tend(self, chores: Iterable[Chore]) -> Iterator[Copy]:
+        """Work on copies one after the other until the time is over; yield what became of them."""
+        until = time.monotonic() + self._chores.seconds
+        for chore in chores:
+            if time.monotonic() < until:
+                yield work_on_copy(self._work.place, chore, self._fetch, until, self._work.definition)
 
     def _warm_up(self) -> None:
-        """Load what a turn needs."""
+        """Load what a turn needs, and look which stores are here."""
         import roster.state.lmdb_store  # noqa: F401, PLC0415 - needs an extra that the driver need not have loaded
 
         work = self._work
         as_records(work.operator(work.columns.empty_table(), NoState()).results, work.operator.result_keys)
         for _ in self._reading.read([len(self._splits)]):
             pass
+        if self._chores.found is not None:
+            self._chores.found.add({process_id(work.place): stores_found(work.place)})
 
     def _turn(self, number: int) -> Iterator[pa.RecordBatch]:
         split, work = self._splits[number], self._work

@@ -54,12 +54,12 @@ class Operator(Protocol):
 INPUTS_KEY = b"\xff~inputs"
 """Key of the input offsets that belong to the state: in the changelog too, so that no record is in the state twice."""
 
-_PATIENCE = 1.0
-"""Seconds to wait for a store that another process has, which a cancelled task gives back at once."""
+_PATIENCE = 2.0
+"""Seconds to wait for a store that another process has: a cancelled task gives it back, work on a copy is shorter."""
 _MOST_COPIES = 8
 _OFFSETS_PER_TRANSACTION = 1_000_000
 """Changelog offsets that a store is brought up by at once."""
-_LONGEST_BEHIND = 43_200.0
+LONGEST_BEHIND = 43_200.0
 """Seconds after which a store that is behind is not brought up: compaction drops tombstones after a day by default."""
 _PLAIN = re.compile(r"[A-Za-z0-9._-]{1,200}")
 
@@ -99,13 +99,18 @@ class Place:
     changelog: str
     topic_id: str
 
-    def path(self, task: str) -> Path:
-        """Return the directory of a task's store on this host."""
+    @property
+    def root(self) -> Path:
+        """The directory on this host that all stores of the topic are in."""
         root = Path(tempfile.gettempdir()) / "roster-state" if self.directory is None else Path(self.directory)
         name = self.changelog
         if not _PLAIN.fullmatch(name):
             name = hashlib.sha256(name.encode()).hexdigest()
-        return root / name / self.topic_id / task
+        return root / name / self.topic_id
+
+    def path(self, task: str) -> Path:
+        """Return the directory of a task's store on this host."""
+        return self.root / task
 
     def open(self, task: str) -> LmdbStore:
         """Open the task's store for writing, or another copy while a process that hangs has it.
@@ -136,7 +141,7 @@ def take_turn(
     inputs: next offset of each input topic after the batch. Raises SinkFencedError if the batch does not begin where
     the state ends, StateError, and what `operator` and `fetch` raise.
     """
-    restored, restored_bytes = bring_up(store, turn, fetch)
+    applied = bring_up(store, turn, fetch)
     with store.snapshot() as snapshot:
         (known,) = snapshot.multi_get([INPUTS_KEY])
         if known is not None and json.loads(known) != dict(turn.inputs):
@@ -150,22 +155,33 @@ def take_turn(
     token = uuid.uuid4().hex
     keys, values = (update.changes[name].to_pylist() for name in ("key", "value"))
     store.stage(Pending(token, keys, values, Position(turn.end, inputs)))
-    return update, Report(token, restored, restored_bytes, update.late)
+    return update, Report(token, applied.records, applied.bytes, update.late)
 
 
-def bring_up(store: LmdbStore, turn: Turn, fetch: Fetch) -> tuple[int, int]:
-    """Make the store's values those of the changelog up to the turn's end; return the records and bytes restored."""
+class Applied(NamedTuple):
+    """What `bring_up` has done: the changelog offset that the store stands at, records and bytes applied."""
+
+    position: int
+    records: int = 0
+    bytes: int = 0
+
+
+def bring_up(store: LmdbStore, turn: Turn, fetch: Fetch, until: float = float("inf")) -> Applied:
+    """Make the store's values those of the changelog up to the turn's end: to restore, to stand by and to commit.
+
+    The batch aside is applied if the turn's token names it, which is how a batch is committed; what else is missing is
+    read from the changelog. until: monotonic seconds at which it stops, after one record batch at least; the store then
+    has what its position says.
+    """
     if store.settle(turn.token, Position(turn.end, turn.inputs)):
-        return 0, 0
+        return Applied(turn.end)
     position = store.position()
-    is_old = position.changelog < turn.end and 0 < store.written_at < wall_ms() / 1000 - _LONGEST_BEHIND
+    is_old = position.changelog < turn.end and 0 < store.written_at < wall_ms() / 1000 - LONGEST_BEHIND
     if is_old or not turn.begin <= position.changelog <= turn.end:
         # A log that begins later has lost records that the store does not have; one that ends earlier is another one.
         store.clear()
         position = Position(turn.begin)
         store.commit([], [], position)
-    if position == Position(turn.end, turn.inputs):
-        return 0, 0
     size = records = 0
     began, at = time.monotonic(), position.changelog
 
@@ -175,20 +191,18 @@ def bring_up(store: LmdbStore, turn: Turn, fetch: Fetch) -> tuple[int, int]:
             size += batch.nbytes
             yield batch
 
-    while True:
+    while at < turn.end:
         # Slice by slice: a task that is cancelled meanwhile goes on from the last one.
         upto = min(turn.end, at + _OFFSETS_PER_TRANSACTION)
-        inputs = turn.inputs if upto == turn.end else {}
-        records += restore(store, batches(upto), upto, inputs=inputs)
-        at = upto
-        if at == turn.end:
+        records += restore(store, batches(upto), upto, inputs={}, is_over=lambda: time.monotonic() >= until)
+        at = store.position().changelog
+        if time.monotonic() >= until:
             break
-    log.info(
-        "store %s: restored %d changelog records from %d to %d in %.1f s",
-        turn.changelog,
-        records,
-        position.changelog,
-        turn.end,
-        time.monotonic() - began,
-    )
-    return records, size
+    if at == turn.end and store.position().inputs != turn.inputs:
+        store.commit([], [], Position(at, turn.inputs))
+    if records:
+        log.info(
+            "store %s: restored %d changelog records from %d to %d in %.1f s",
+            *(turn.changelog, records, position.changelog, at, time.monotonic() - began),
+        )
+    return Applied(at, records, size)

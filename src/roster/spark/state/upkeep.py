@@ -1,0 +1,272 @@
+"""Copies of state that an application keeps: how far each is, and which of them is worked on next, for how long.
+
+A copy is a standby task's store, a warm-up's, or that of a task which has just been taken over and is restored before
+its first batch. Work on copies goes with batches, within a time that is a fifth of theirs, and between them.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+import uuid
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from roster.member.task_assignor import HeldTasks
+from roster.model import TopicPartition
+from roster.model.tasks import StorePosition, TaskId, task_gap
+from roster.spark.batch import Restoring
+from roster.spark.state.changelogs import Changelog
+from roster.spark.state.stores import Chore, Copy
+
+log = logging.getLogger(__name__)
+
+SHARE = 0.2
+"""Part of the batches' own time that work on copies may add to it."""
+_LEAST, _MOST = 0.05, 1.0
+"""Seconds of one piece of work: reading takes some time to begin, and what is longer holds up batches."""
+_INTERVAL = 1.0
+"""Seconds between two looks at logs of copies that have all caught up."""
+_SUBTOPOLOGY = 0
+
+
+class Logs(Protocol):
+    """Offsets of logs, as `roster.client.Admin` has them."""
+
+    def beginning_offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        """Return the log start offsets."""
+
+    def stable_offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        """Return the last stable offsets."""
+
+
+class TasksHeld(Protocol):
+    """The member, as `roster.client.TaskMember` is one."""
+
+    def tasks(self) -> HeldTasks:
+        """Return the tasks of this member now."""
+
+    def report_gaps(self, gaps: Mapping[TaskId, int]) -> None:
+        """Report how many records each store here is behind its log's end."""
+
+
+class Allowance:
+    """Time that work on copies may add to batches: a share of what these take, saved up to a limit."""
+
+    def __init__(self, share: float = SHARE) -> None:
+        self._share, self._saved = share, 0.0
+
+    def earn(self, seconds: float) -> None:
+        """Count what batches took without the work on copies."""
+        self._saved = min(self._saved + self._share * seconds, _MOST)
+
+    def spend(self, seconds: float) -> None:
+        """Count what the work on copies took; what is too much is saved for first."""
+        self._saved -= seconds
+
+    @property
+    def seconds(self) -> float:
+        """How long the next piece may take; 0 until there is enough for one."""
+        return self._saved if self._saved >= _LEAST else 0.0
+
+
+@dataclass(slots=True)
+class _Course:
+    """The restoring of one task since it began."""
+
+    start: int
+    began: float
+    records: int = 0
+    bytes: int = 0
+
+
+class Upkeep:
+    """The copies of one application; all methods are for the pipeline's thread.
+
+    Offsets of the changelogs are those seen last. `join` it to the member before the first batch.
+    """
+
+    def __init__(
+        self, logs: Logs, changelog: Changelog, acceptable_lag: int, now: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._logs, self._changelog, self._acceptable, self._now = logs, changelog, acceptable_lag, now
+        self._member: TasksHeld | None = None
+        self._reached: dict[int, int] = {}
+        self._begins: dict[int, int] = {}
+        self._ends: dict[int, int] = {}
+        self._cold: set[int] = set()
+        self._courses: dict[int, _Course] = {}
+        self._looked = self._rests_until = float("-inf")
+        self._turn = self._records = 0
+        self.process_id = uuid.uuid4()
+        """Of the stores found: applications that share them are one process to the group."""
+        self.allowance = Allowance()
+
+    # What is here.
+
+    def found(self, stores: Mapping[str, Mapping[int, int]]) -> None:
+        """Take note of the stores on the executors' hosts: by the id of each place {partition: changelog offset}."""
+        if len(stores) == 1:
+            self.process_id = uuid.UUID(next(iter(stores)))
+        elif stores:
+            self.process_id = uuid.uuid5(uuid.NAMESPACE_OID, " ".join(sorted(stores)))
+        self._reached = {}
+        for positions in stores.values():
+            for partition, at in positions.items():
+                self._reached[partition] = max(at, self._reached.get(partition, 0))
+
+    def join(self, member: TasksHeld) -> None:
+        """Take part with this member, of which the tasks are, and which gets reports."""
+        self._member, self._cold, self._looked = member, set(), float("-inf")
+        self._courses.clear()
+
+    def gaps(self) -> dict[TaskId, int]:
+        """Return how many records the store of each task is behind its log's end; without one that is the whole log.
+
+        Raises ClientError.
+        """
+        self._look(range(self._changelog.partitions))
+        return self._gaps()
+
+    def _look(self, numbers: Collection[int]) -> None:
+        """Find the present ends of these changelog partitions."""
+        logs = [self._changelog[number] for number in numbers]
+        if unknown := [log for log in logs if log.partition not in self._begins]:
+            self._begins |= {at.partition: begin for at, begin in self._logs.beginning_offsets(unknown).items()}
+        if logs:
+            self._ends |= {at.partition: end for at, end in self._logs.stable_offsets(logs).items()}
+
+    def _gap(self, number: int) -> int:
+        return task_gap([StorePosition(self._begins[number], self._ends[number], self._reached.get(number))])
+
+    def _gaps(self) -> dict[TaskId, int]:
+        return {TaskId(_SUBTOPOLOGY, number): self._gap(number) for number in self._ends}
+
+    # What is to be done.
+
+    def took(self, partitions: Collection[TopicPartition]) -> None:
+        """Take note of tasks that this application runs from now on: those far behind are restored first.
+
+        Raises ClientError.
+        """
+        numbers = [each.partition for each in partitions if each.partition < self._changelog.partitions]
+        self._look(numbers)
+        self._cold.update(number for number in numbers if self._gap(number) > self._acceptable)
+
+    def worked(self, ends: Mapping[int, int]) -> None:
+        """Take note that these tasks have had a turn, their stores being at these changelog offsets."""
+        self._reached |= ends
+
+    def held(self, partitions: Iterable[TopicPartition]) -> frozenset[TopicPartition]:
+        """Return those of these source partitions whose tasks are restored before they are read."""
+        return frozenset(each for each in partitions if each.partition in self._cold)
+
+    def with_batch(self) -> tuple[list[Chore], float]:
+        """Return what is to be done beside a batch, and the seconds for it."""
+        self._forget_given_up()
+        if self._cold:
+            return self._chores(), _MOST
+        seconds = self.allowance.seconds
+        return (self._chores(), seconds) if seconds else ([], 0.0)
+
+    def between(self, seconds: float) -> tuple[list[Chore], float]:
+        """Return what is to be done in a pause of so many seconds, and the seconds for it."""
+        self._forget_given_up()
+        seconds = min(seconds, _MOST)
+        return (self._chores(), seconds) if seconds >= _LEAST else ([], 0.0)
+
+    def _forget_given_up(self) -> None:
+        if self._cold and self._member is not None:
+            self._cold &= {task.partition for task in self._member.tasks().active}
+
+    def _chores(self) -> list[Chore]:
+        """Return the copies that are behind, another one first each time; tasks that are waited for before all."""
+        now = self._now()
+        pause = 0.0 if self.is_restoring else _INTERVAL
+        if self._member is None or now < max(self._looked + pause, self._rests_until):
+            return []
+        held = self._member.tasks()
+        running = {task.partition for task in held.active | held.revoking} - self._cold
+        self._look([number for number in range(self._changelog.partitions) if number not in running])
+        self._looked = now
+        standby = {task.partition for task in held.standby}
+        wanted = sorted(self._cold or standby)
+        behind = [number for number in wanted if self._gap(number) > 0 or number not in self._reached]
+        self._note_courses(self._cold | standby)
+        self._member.report_gaps(self._gaps())
+        self._turn += 1
+        first = self._turn % len(behind) if behind else 0
+        return [
+            Chore(number, self._changelog[number], self._begins[number], self._ends[number])
+            for number in behind[first:] + behind[:first]
+        ]
+
+    def _note_courses(self, numbers: Collection[int]) -> None:
+        for number in self._courses.keys() - numbers:
+            del self._courses[number]
+        for number in numbers:
+            if number not in self._courses and self._gap(number) > self._acceptable:
+                start = max(self._reached.get(number, 0), self._begins[number])
+                self._courses[number] = _Course(start, self._now())
+
+    def done(self, copies: Iterable[Copy], *, beside: tuple[Sequence[Sequence[Chore]], float] | None = None) -> None:
+        """Take note of finished chores, and report the gaps to the group.
+
+        beside: the chores of each task of a batch and what all of it took, in seconds; None between batches.
+        """
+        copies = list(copies)
+        if beside is not None:
+            lanes, seconds = beside
+            took = {copy.partition: copy.seconds for copy in copies}
+            spent = max((sum(took.get(chore.partition, 0.0) for chore in lane) for lane in lanes), default=0.0)
+            self.allowance.earn(max(seconds - spent, 0.0))
+            self.allowance.spend(spent)
+        for copy in copies:
+            self._records += copy.records
+            if copy.position is None:
+                log.warning("the copy of task %s cannot be worked on: %s", TaskId(0, copy.partition), copy.problem)
+                self._cold.discard(copy.partition)  # its next batch tries again, and fails with the whole error
+                self._rests_until = self._now() + _INTERVAL
+                continue
+            self._reached[copy.partition] = copy.position
+            if (course := self._courses.get(copy.partition)) is not None:
+                course.records += copy.records
+                course.bytes += copy.bytes
+            if self._gap(copy.partition) <= self._acceptable:
+                self._cold.discard(copy.partition)
+                self._courses.pop(copy.partition, None)
+        if copies and self._member is not None:
+            self._member.report_gaps(self._gaps())
+
+    # What is seen of it.
+
+    def take_records(self) -> int:
+        """Return the records applied to copies since the last call."""
+        records, self._records = self._records, 0
+        return records
+
+    @property
+    def is_restoring(self) -> bool:
+        """True while a copy is more than the acceptable lag behind, as far as is known."""
+        return bool(self._courses or self._cold)
+
+    def restoring(self) -> dict[str, Restoring]:
+        """Return by task how far the restoring of each copy is that has not caught up."""
+        return {str(TaskId(_SUBTOPOLOGY, number)): self._progress(number) for number in sorted(self._courses)}
+
+    def _progress(self, number: int) -> Restoring:
+        course, left = self._courses[number], self._gap(number)
+        passed, spent = self._reached.get(number, course.start) - course.start, self._now() - course.began
+        seconds_left = left * spent / passed if passed > 0 else None
+        return Restoring(course.records, course.bytes, left, seconds_left)
+
+
+def deal(chores: Sequence[Chore], tasks: int, cores: int) -> list[list[Chore]]:
+    """Return the chores of each Spark task: on cores that a batch of so many leaves free, else behind its work."""
+    free = min(cores - tasks, len(chores))
+    lanes: list[list[Chore]] = [[] for _ in range(max(tasks, tasks + free))]
+    used = lanes[tasks:] if free > 0 else lanes
+    for number, chore in enumerate(chores):
+        used[number % len(used)].append(chore)
+    return lanes

@@ -1,0 +1,213 @@
+"""Copies of state: which are worked on, for how long, and what the group is told of them; time is what a test says."""
+
+from __future__ import annotations
+
+import uuid
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from roster.member.task_assignor import HeldTasks
+from roster.model import TopicPartition
+from roster.model.tasks import TaskId
+from roster.spark.state.changelogs import Changelog
+from roster.spark.state.stores import Chore, Copy, process_id, stores_found, work_on_copy
+from roster.spark.state.turn import Place, Turn, bring_up
+from roster.spark.state.upkeep import SHARE, Allowance, Upkeep, deal
+from roster.state import Position
+from tests.examples_tried import examples
+from tests.spark.test_state_turns import Log, entries
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping
+    from pathlib import Path
+
+CHANGELOG = Changelog("g-s-changelog", "id", 4)
+
+
+class Logs:
+    """Changelog partitions that have an end."""
+
+    def __init__(self, ends: Mapping[int, int]) -> None:
+        self.ends = dict(ends)
+
+    def beginning_offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        return dict.fromkeys(partitions, 0)
+
+    def stable_offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        return {each: self.ends[each.partition] for each in partitions}
+
+
+class Member:
+    def __init__(self) -> None:
+        self.held = HeldTasks()
+        self.reports: list[dict[int, int]] = []
+
+    def become(self, active: Iterable[int] = (), standby: Iterable[int] = ()) -> None:
+        sets = (frozenset(TaskId(0, number) for number in each) for each in (active, standby))
+        self.held = HeldTasks(**dict(zip(("active", "standby"), sets, strict=True)))
+
+    def tasks(self) -> HeldTasks:
+        return self.held
+
+    def report_gaps(self, gaps: Mapping[TaskId, int]) -> None:
+        self.reports.append({task.partition: gap for task, gap in gaps.items()})
+
+
+class Case:
+    def __init__(self, ends: Mapping[int, int], lag: int = 10) -> None:
+        self.at, self.logs, self.member = 0.0, Logs(ends), Member()
+        self.upkeep = Upkeep(self.logs, CHANGELOG, lag, lambda: self.at)
+
+    def join(self, found: Mapping[int, int]) -> dict[int, int]:
+        self.upkeep.found({uuid.uuid4().hex: found})
+        self.upkeep.join(self.member)
+        return {task.partition: gap for task, gap in self.upkeep.gaps().items()}
+
+    def chores(self, seconds: float = 1.0) -> list[int]:
+        return [chore.partition for chore in self.upkeep.between(seconds)[0]]
+
+
+def source(*numbers: int) -> list[TopicPartition]:
+    return [TopicPartition("t", number) for number in numbers]
+
+
+def test_gaps_are_known_before_joining_and_of_a_task_without_a_store_its_whole_log() -> None:
+    assert Case({0: 100, 1: 100, 2: 0, 3: 50}).join({0: 100, 1: 30, 3: 60}) == {0: 0, 1: 70, 2: 0, 3: 50}
+
+
+def test_applications_that_share_a_directory_are_one_process_and_others_are_not(tmp_path: Path) -> None:
+    def process(*names: str) -> uuid.UUID:
+        case = Case({})
+        places = [Place(str(tmp_path / name), "c", "id") for name in names]
+        case.upkeep.found({process_id(place): stores_found(place) for place in places})
+        return case.upkeep.process_id
+
+    assert process("a") == process("a") != process("b")
+    assert process("a", "b") == process("b", "a") != process("a")
+
+
+def test_copies_are_worked_on_in_turn_and_their_gaps_reported() -> None:
+    case = Case({0: 100, 1: 100, 2: 100, 3: 100})
+    case.join({0: 100})
+    case.member.become([0], [1, 2])
+    first, second = case.chores(), case.chores()
+    assert sorted(first) == sorted(second) == [1, 2]
+    assert first != second, "one of them would never get time if it did not suffice"
+    case.upkeep.done([Copy(1, 95, 80, 800), Copy(2, 40, 40, 400)])
+    assert case.member.reports[-1] == {0: 0, 1: 5, 2: 60, 3: 100}
+    case.at = 2.0
+    (task, restoring), *_ = case.upkeep.restoring().items()
+    assert (task, restoring.records, restoring.bytes, restoring.left) == ("0_2", 40, 400, 60)
+    assert restoring.seconds_left == 3.0
+    case.upkeep.done([Copy(2, 100, 60, 600)])
+    assert case.upkeep.restoring() == {}
+    assert case.upkeep.take_records() == 180
+
+
+def test_what_has_caught_up_is_looked_at_once_a_second() -> None:
+    case = Case({0: 100, 1: 100, 2: 0, 3: 0})
+    case.join({0: 100, 1: 100})
+    case.member.become([0], [1])
+    assert case.chores() == []
+    case.logs.ends[1] = 105
+    assert case.chores() == []
+    case.at = 1.0
+    assert case.chores() == [1]
+    case.logs.ends[1] = 500
+    case.at = 2.0
+    assert case.chores() == case.chores() == [1], "far behind: no pause"
+
+
+def test_an_own_task_far_behind_is_restored_before_it_is_read() -> None:
+    case = Case({0: 100, 1: 100, 2: 5, 3: 100})
+    case.join({1: 95})
+    case.member.become([0, 1, 2], [3])
+    case.upkeep.took(source(0, 1, 2))
+    assert case.upkeep.held(source(0, 1, 2)) == set(source(0))
+    chores, seconds = case.upkeep.with_batch()
+    assert ([chore.partition for chore in chores], seconds > 0) == ([0], True), "before copies of others"
+    case.upkeep.done([Copy(0, 50, 50, 500)])
+    assert case.upkeep.held(source(0)) == set(source(0))
+    case.upkeep.done([Copy(0, 91, 41, 410)])
+    assert not case.upkeep.held(source(0))
+    case.upkeep.took(source(3))
+    case.member.become([0, 1, 2])
+    case.upkeep.with_batch()
+    assert not case.upkeep.held(source(3)), "given up meanwhile"
+
+
+def test_a_copy_that_fails_is_left_alone_for_a_while_and_an_own_task_goes_on_to_its_batch() -> None:
+    case = Case({0: 100, 1: 100, 2: 0, 3: 0})
+    case.join({})
+    case.member.become([0], [1])
+    case.upkeep.took(source(0))
+    assert case.chores() == [0]
+    case.upkeep.done([Copy(0, None, problem="no room")])
+    assert not case.upkeep.held(source(0))
+    assert case.chores() == []
+    case.at = 1.0
+    assert case.chores() == [1]
+
+
+@given(st.lists(st.tuples(st.floats(0.01, 20.0), st.floats(0.5, 1.2)), max_size=60))
+def test_copies_never_slow_batches_by_more_than_a_fifth(batches: list[tuple[float, float]]) -> None:
+    allowance = Allowance()
+    own = added = 0.0
+    for seconds, overshoot in batches:
+        given_time = allowance.seconds
+        spent = given_time * overshoot
+        own, added = own + seconds, added + spent
+        allowance.earn(seconds)
+        allowance.spend(spent)
+        late = max(given_time * (overshoot - 1), 0.0)  # what one piece takes too long is saved up before the next
+        assert added <= SHARE * own + late + 1e-9
+
+
+@given(st.integers(0, 9), st.integers(0, 5), st.integers(1, 4))
+def test_every_chore_is_dealt_once_and_to_free_cores_first(count: int, tasks: int, cores: int) -> None:
+    chores = [Chore(number, TopicPartition("c", number), 0, 1) for number in range(count)]
+    lanes = deal(chores, tasks, cores)
+    assert sorted(chore for lane in lanes for chore in lane) == chores
+    assert len(lanes) <= max(tasks, cores)
+    if tasks < cores:
+        assert not any(lanes[:tasks])
+        assert all(lanes[tasks:])
+
+
+values = st.lists(st.tuples(st.sampled_from([b"a", b"b", b"c"]), st.sampled_from([None, b"1", b"2"])), min_size=1)
+
+
+@given(st.lists(st.tuples(values, st.booleans(), st.integers(0, 3)), min_size=1, max_size=8))
+@settings(max_examples=examples(25, "ROSTER_STATE_SCRIPTS"))
+def test_a_copy_brought_up_piece_by_piece_is_the_changelog(
+    tmp_path_factory: pytest.TempPathFactory, script: list[Any]
+) -> None:
+    place, log = Place(str(tmp_path_factory.mktemp("state")), "c", "id"), Log()
+    at = TopicPartition("c", 0)
+    over = 0.0  # a piece ends after its first record batch
+    for changes, committed, pieces in script:
+        keys, found = zip(*changes, strict=True)
+        table = pa.table([pa.array(keys, pa.binary()), pa.array(found, pa.binary())], ["key", "value"])
+        log.write(table, committed=committed)
+        for _ in range(pieces):
+            copy = work_on_copy(place, Chore(0, at, 0, len(log.records)), log.fetch, over, b"{}")
+            assert not copy.problem
+            assert stores_found(place) == {0: copy.position}
+            expected = dict(entry for entry in log.records[: copy.position] if entry is not None)
+            with place.open("0_0") as store:
+                assert entries(store) == sorted((key, value) for key, value in expected.items() if value is not None)
+    with place.open("0_0") as store:
+        bring_up(store, Turn(at, 0, len(log.records), {"t": 7}, None), log.fetch)
+        assert store.position() == Position(len(log.records), {"t": 7})
+
+
+def test_a_store_in_use_is_a_problem_of_its_copy_only(tmp_path: Path) -> None:
+    place = Place(str(tmp_path), "c", "id")
+    with place.open("0_0"):
+        copy = work_on_copy(place, Chore(0, TopicPartition("c", 0), 0, 5), Log().fetch, 0.0, b"{}")
+    assert copy.position is None
+    assert "StoreInUseError" in copy.problem
