@@ -44,7 +44,6 @@ from roster.state.aggregate import Aggregate, Aggregation
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
 
-    from roster.client import TaskMember
     from roster.model import TopicPartition
     from roster.spark.batch import Batch, Restoring, Split
     from roster.spark.sinks.base import Sink
@@ -81,7 +80,6 @@ class InProcess:
     def __init__(self, config: ReaderConfig, work: Work, sink: StateSink, open_seconds: float) -> None:
         self._config, self._work, self._turns, self._open_seconds = config, work, sink.turns, open_seconds
         self._upkeep = sink.upkeep
-        self.member: TaskMember
 
     def run(self, batch: Batch, tasks: Sequence[Sequence[Split]], sink: Sink) -> Outcome:
         turns, reports, copies = self._turns.prepare(batch), Collected(), Collected()
@@ -100,8 +98,13 @@ class InProcess:
         time.sleep(random.uniform(0, self._open_seconds))
         assert staged is None
         self._upkeep.worked({number: turn.end for number, turn in turns.items()})
-        self._upkeep.done(copies.value.values(), beside=(lanes, time.monotonic() - began))
+        self._done(list(copies.value.values()), beside=(lanes, time.monotonic() - began))
         return summed(Outcome(None, batch.offsets), reports.value, self._upkeep)
+
+    def _done(self, copies: list[Copy], **beside: Any) -> None:
+        self._upkeep.done(copies, **beside)
+        if copies:
+            print(json.dumps({"copies": {each.partition: each.position for each in copies}}), flush=True)
 
     def held(self, partitions: Collection[TopicPartition]) -> frozenset[TopicPartition]:
         return self._upkeep.held(partitions)
@@ -110,12 +113,7 @@ class InProcess:
         chores, seconds = self._upkeep.between(seconds)
         work: Any = StatefulTask(self._config, [], self._work, {}, chores=Chores((), seconds))
         done = list(work.tend(chores))
-        self._upkeep.done(done)
-        if done:
-            standby = self.member.tasks().standby
-            gaps = {str(task): gap for task, gap in self._upkeep.gaps().items() if task in standby}
-            told = {each.partition: [each.records, each.problem] for each in done}
-            print(json.dumps({"copies": told, "gaps": gaps}), flush=True)
+        self._done(done)
         return bool(chores)
 
     def restoring(self) -> Mapping[str, Restoring]:
@@ -156,7 +154,7 @@ def main() -> None:
     work = Work(aggregation, place, out, definition_of(aggregation, COLUMNS), COLUMNS)
     sink.upkeep.found({process_id(place): stores_found(place)})
     runner = InProcess(config, work, sink, float(open_seconds))
-    member = runner.member = sink.member(options)
+    member = sink.member(options)
     loop = DriverLoop(
         *(member, runner, sink, options, lambda done: print(done.to_json(), flush=True) if standbys else None),
         upkeep=runner,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import uuid
 from pathlib import Path
@@ -43,14 +44,21 @@ def told_by(application: Application) -> list[dict[str, Any]]:
     return [json.loads(line) for line in lines if line.startswith("{") and line.endswith("}")]
 
 
-def has_copies(application: Application) -> bool:
-    """Whether the copies of all standby tasks were up with their changelogs when it last worked on one."""
-    told = [each["gaps"] for each in told_by(application) if "gaps" in each]
-    return bool(told) and len(told[-1]) == PARTITIONS // 2 and not any(told[-1].values())
+def copies_of(application: Application) -> dict[int, int]:
+    """By partition the changelog offset that each copy was at when the application last worked on it."""
+    return {int(partition): at for each in told_by(application) for partition, at in each.get("copies", {}).items()}
 
 
-def ends_of(topics: Topics, told: Told) -> int:
-    return sum(topics.ends(f"{told.group}-totals-changelog").values())
+def restored_from(application: Application, since: int) -> list[tuple[int, int]]:
+    """Partition and first offset of each restoring of a store that its log tells of from a place on."""
+    found = re.findall(
+        r"changelog-(\d+): restored \d+ changelog records from (\d+)", application.log.read_text()[since:]
+    )
+    return [(int(partition), int(offset)) for partition, offset in found]
+
+
+def changelog_ends(topics: Topics, told: Told) -> dict[int, int]:
+    return {at.partition: end for at, end in topics.ends(f"{told.group}-totals-changelog").items()}
 
 
 def test_a_new_owner_with_a_standby_copy_replays_the_tail_only(tmp_path: Path) -> None:
@@ -67,25 +75,33 @@ def test_a_new_owner_with_a_standby_copy_replays_the_tail_only(tmp_path: Path) -
                 first = dict.fromkeys(topics.ends(told.topic), 1)
                 until(lambda: check(both) and caught_up(topics, told.group, first), what="a first commit")
                 until(lambda: check(both) and shared(topics, told.group), what="two owners")
-                enough = feed.sent + 600
+                enough = feed.sent + 400
                 until(lambda: check(both) and feed.sent >= enough, what="some state")
             until(lambda: caught_up(topics, told.group, topics.ends(told.topic)), what="all that was sent")
-            until(lambda: check(both) and has_copies(heir), what="standby copies that are up")
-            before, known = ends_of(topics, told), len(told_by(heir))
-            with Feed(topics.bootstrap, told.topic) as feed:
-                until(lambda: check(both) and feed.sent >= 100, what="a tail")
+            before = changelog_ends(topics, told)
+            lag = [each["lag"] for each in told_by(victim) if "lag" in each][-1]
+            moving = {int(partition.rpartition("-")[2]) for partition in lag}
+            wanted = {partition: before[partition] for partition in moving}
+            until(lambda: check(both) and wanted.items() <= copies_of(heir).items(), what="standby copies that are up")
+            known, place = len(told_by(heir)), heir.log.stat().st_size
+            more = {at: end + 1 for at, end in topics.ends(told.topic).items() if at.partition in moving}
+            with Feed(topics.bootstrap, told.topic):
+                until(lambda: check(both) and caught_up(topics, told.group, more), what="a tail")
                 victim.end(signal.SIGKILL)
                 until(lambda: check([heir]) and len(topics.admin.describe_group(told.group).members) == 1)
                 ends = topics.ends(told.topic)
                 until(lambda: check([heir]) and caught_up(topics, told.group, ends), what="the heir's work")
             until(lambda: caught_up(topics, told.group, topics.ends(told.topic)), what="the rest")
-            tail, since = ends_of(topics, told) - before, told_by(heir)[known:]
+            after, since, begun = changelog_ends(topics, told), told_by(heir)[known:], restored_from(heir, place)
         finally:
             codes = [application.end() for application in both]
         assert codes == [-signal.SIGKILL, 0], heir.log.read_text()[-3000:]
         replayed = sum(each["restored"] for each in since if "restored" in each)
-        print(f"changelog offsets before {before}, tail {tail}, replayed {replayed}")
-        assert 0 < replayed <= tail < before
+        print(f"{sum(before.values())} changelog offsets before, {sum(after.values())} at the end, {replayed} replayed")
+        assert replayed <= sum(after.values()) - sum(wanted.values())
+        assert all(wanted.values())
+        assert all(offset >= before[partition] for partition, offset in begun if partition in moving)
+        assert {partition for partition, _ in begun} >= moving
         compare(topics, told)
 
 
