@@ -70,6 +70,9 @@ class BrokerConfig:
     """A connection must have done its TLS handshake, its login and its first request by then."""
     receive_timeout_ms: int = 60_000
     """A request that has begun must come in at 64 KiB in this time, or all of it if it is smaller."""
+    send_timeout_ms: int = 300_000
+    """A client must read a response at 64 KiB in this time. As long as Kafka's `max.poll.interval.ms`: a Java consumer
+    without a group reads only when it polls."""
     max_connections: int = UNLIMITED
     """Kafka's `max.connections`; the number of files that the system lets the broker open limits it too."""
     max_connections_per_ip: int = UNLIMITED
@@ -98,10 +101,22 @@ class BrokerConfig:
         """How long a part of a request may take."""
         return min(self.receive_timeout_ms, self.idle_timeout_ms) / 1000
 
+    @property
+    def send_seconds(self) -> float:
+        """How long a client may take to read a part of a response."""
+        return min(self.send_timeout_ms, self.idle_timeout_ms) / 1000
+
     def __post_init__(self) -> None:
         if not 0 <= self.port <= 65_535:
             raise BrokerStartError(f"port {self.port} is not between 0 and 65535")
-        for name in ("max_connections", "max_connections_per_ip", "connection_setup_timeout_ms", "receive_timeout_ms"):
+        for name in (
+            "max_connections",
+            "max_connections_per_ip",
+            "connection_setup_timeout_ms",
+            "receive_timeout_ms",
+            "send_timeout_ms",
+            "idle_timeout_ms",
+        ):
             if getattr(self, name) < 1:
                 raise BrokerStartError(f"{name} must be at least 1, not {getattr(self, name)}")
         if not 1 <= self.default_partitions <= MAX_PARTITIONS_PER_TOPIC:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from roster.broker import request_limits
 from roster.broker.call import Call
+from roster.broker.direct import WAITING_KEYS, DirectRequests
 from roster.broker.dispatch import HANDLERS
 from roster.broker.errors import CloseConnection
 from roster.broker.gate import guarded, guarded_produce
@@ -37,7 +38,7 @@ _SIZE_BYTES = 4
 _LINGER_SECONDS = 1.0
 """How long a refused client may take to close its connection."""
 _API_KEY_BYTES = 2
-_WAITING = frozenset({ApiKey.FETCH, ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP})
+_WAITING = WAITING_KEYS | {ApiKey.FETCH}
 """Requests that wait for others; cancelled when their client disconnects. Any other runs to its end, so that disk and
 memory stay consistent."""
 _LARGE_RESPONSES = frozenset(
@@ -85,6 +86,7 @@ class Connection:
         self._writer = writer
         self._idle_seconds = services.config.idle_timeout_ms / 1000
         self._receive_seconds = services.config.receive_seconds
+        self._send_seconds = services.config.send_seconds
         self._unanswered: deque[asyncio.Task[bytes]] = deque()
         self._problem: BaseException | None = None
         self._task = asyncio.current_task()
@@ -94,14 +96,19 @@ class Connection:
         """True if the request under way may be cancelled."""
         self._gone = False
         self._stopping = False
+        self._awaits_request = False
         peer = writer.get_extra_info("peername")
         self._host = str(peer[0]) if peer else "unknown"
         self._name = f"{peer[0]}:{peer[1]}" if peer else "unknown"
         self._session = Session(services.security, self._host, writer.get_extra_info("peercert"))
         protocol = writer.transport.get_protocol()
         self._protocol = protocol if isinstance(protocol, ClientProtocol) else None
+        self._direct = DirectRequests(
+            services, writer.transport, self._session, (self._host, self._name), self._send, self._give_up
+        )
         if self._protocol is not None:
             self._protocol.on_lost = self.client_gone
+            self._protocol.on_data = self._take_directly
         sock = writer.get_extra_info("socket")
         if sock is not None:
             keep_alive(sock)
@@ -121,6 +128,7 @@ class Connection:
         finally:
             for task in self._unanswered:
                 task.cancel()
+            self._direct.give_up()
             self._explain()
             self._writer.transport.abort()
             self._forget()
@@ -137,8 +145,9 @@ class Connection:
         """Break the reference cycles through what was raised, so that the memory of requests is freed at once."""
         self._problem = None
         self._unanswered.clear()
+        del self._direct
         if self._protocol is not None:
-            self._protocol.on_lost = None
+            self._protocol.on_lost = self._protocol.on_data = None
         error = self._reader.exception()
         if error is not None:
             error.__traceback__ = None
@@ -146,13 +155,19 @@ class Connection:
     def client_gone(self) -> None:
         """Give up a request that waits for others; requests sent before the client left are still read."""
         self._gone = True
+        if self._direct.waits:
+            self._direct.give_up()
         if self._handling is not None and self._waits and self._task is not None:
             self._task.cancel()
 
     def stop(self) -> None:
         """End because the broker stops: at once, or after the request under way if it may change something."""
         self._stopping = True
-        if (self._handling is None or self._waits) and self._task is not None:
+        if self._task is None:
+            return
+        if self._direct.under_way is not None and not self._direct.waits:
+            self._direct.then = self._task.cancel
+        elif self._handling is None or self._waits:
             self._task.cancel()
 
     # Receiving
@@ -162,8 +177,7 @@ class Connection:
         if self._holds(_SIZE_BYTES):
             start = await self._reader.readexactly(_SIZE_BYTES)
         else:
-            async with self._time_to_begin():
-                start = await self._reader.readexactly(_SIZE_BYTES)
+            start = await self._begin_of_request()
         size = int.from_bytes(start, "big", signed=True)
         limit = self._services.config.max_request_bytes
         if not self._session.is_open:
@@ -176,13 +190,45 @@ class Connection:
         request_limits.check_size(int.from_bytes(start, "big"), size)
         return await self._receive_large(start, size)
 
+    async def _begin_of_request(self) -> bytes:
+        """The size of the next frame. Requests that are handled directly meanwhile show that the client is not idle."""
+        loop = asyncio.get_running_loop()
+        idle_since = loop.time()
+        self._awaits_request = True
+        try:
+            while True:
+                try:
+                    async with self._time_to_begin(idle_since):
+                        return await self._reader.readexactly(_SIZE_BYTES)
+                except TimeoutError:
+                    active_at = self._direct.last_at if self._direct.under_way is None else loop.time()
+                    if active_at <= idle_since:
+                        raise
+                    idle_since = active_at
+        finally:
+            self._awaits_request = False
+
+    def _take_directly(self, data: bytes) -> bool:
+        """Handle a request in the callback that receives it, if nothing is in its way; else return False."""
+        return (
+            self._awaits_request
+            and self._slot.is_settled
+            and not self._unanswered
+            and not (self._gone or self._stopping)
+            and self._direct.under_way is None
+            and not self._holds(1)
+            and self._direct.take(data)
+        )
+
     def _holds(self, size: int) -> bool:
         """Return True if so many bytes have arrived: timers would cost more than reading them."""
         return isinstance(self._reader, ClientReader) and self._reader.holds(size)
 
-    def _time_to_begin(self) -> contextlib.AbstractAsyncContextManager[object]:
+    def _time_to_begin(self, idle_since: float) -> contextlib.AbstractAsyncContextManager[object]:
         """Bound the wait for a request: while the connection is set up by its deadline, then by the idle timeout."""
-        return asyncio.timeout(self._idle_seconds) if self._slot.is_settled else self._time_to_set_up()
+        if self._slot.is_settled:
+            return asyncio.timeout_at(idle_since + self._idle_seconds)
+        return self._time_to_set_up()
 
     @contextlib.asynccontextmanager
     async def _time_to_set_up(self) -> AsyncIterator[None]:
@@ -226,6 +272,9 @@ class Connection:
 
     async def _take(self, frame: bytes) -> None:
         """Handle one request: a Produce is begun, anything else waits for its turn and is answered."""
+        await self._direct.answered()
+        if self._problem is not None:
+            return
         session = self._session
         if session.expects_raw_token:
             token = await session.raw_token(frame)
@@ -330,8 +379,12 @@ class Connection:
             if problem is None:
                 self._writer.write(task.result())
             else:
-                self._problem = problem
-                self._writer.transport.abort()
+                self._give_up(problem)
+
+    def _give_up(self, problem: BaseException) -> None:
+        """End the connection because of what happened outside of its task."""
+        self._problem = problem
+        self._writer.transport.abort()
 
     def _write(self, header: RequestHeader, response: Message | None) -> None:
         if response is not None:
@@ -355,5 +408,9 @@ class Connection:
         """Wait until a slow reader has taken most of what was sent."""
         transport = self._writer.transport
         if transport.get_write_buffer_size() or transport.is_closing():
-            async with asyncio.timeout(self._idle_seconds):
-                await self._writer.drain()
+            try:
+                async with asyncio.timeout(self._send_seconds):
+                    await self._writer.drain()
+            except TimeoutError:
+                limit = f"{self._send_seconds:g} s to read {PIECE_BYTES} bytes of a response"
+                raise CloseConnection(f"it took more than {limit} (send timeout)") from None

@@ -165,6 +165,30 @@ class CoordinatorShell:
         )
         return response
 
+    def begin(self, call: Call[Any], answered: Callable[[Message], None]) -> int:
+        """Give a request to the coordinator; `answered` is called with its reply, perhaps at once.
+
+        Returns a token by which the request can be given up.
+        """
+        token = self._pending.begin(answered)
+        client_id = call.header.client_id or ""
+        try:
+            self._step(RequestReceived(token, call.version, client_id, call.client_host, wall_ms(), call.message))
+        except BaseException:
+            self._pending.give_up(token)
+            raise
+        return token
+
+    def give_up(self, token: int) -> None:
+        """Drop the reply to a request whose client is gone."""
+        self._pending.give_up(token)
+
+    def is_plain_commit(self, request: OffsetCommitRequest) -> bool:
+        """Return True if `commit_offsets` would hand the request on as it is."""
+        return bool(request.topics) and all(
+            each.partitions and not self._unknown_partitions(each.name, each.partitions) for each in request.topics
+        )
+
     async def commit_offsets(self, call: Call[OffsetCommitRequest]) -> Message:
         """Handle OffsetCommit; a request for very many partitions is handled in parts."""
         request = call.message
@@ -232,14 +256,18 @@ class CoordinatorShell:
         """
         taken: dict[str, list[int]] = {}
         for asked in request.topics:
-            topic = self._topics.get(asked.name)
-            count = len(topic.logs) if topic is not None else 0
-            unknown = [each.partition_index for each in asked.partitions if not 0 <= each.partition_index < count]
+            unknown = self._unknown_partitions(asked.name, asked.partitions)
             if unknown:
                 taken.setdefault(asked.name, []).extend(unknown)
-                asked.partitions = [each for each in asked.partitions if 0 <= each.partition_index < count]
+                refused = set(unknown)
+                asked.partitions = [each for each in asked.partitions if each.partition_index not in refused]
         request.topics = [asked for asked in request.topics if asked.partitions]
         return taken
+
+    def _unknown_partitions(self, name: str, partitions: Iterable[Any]) -> list[int]:
+        topic = self._topics.get(name)
+        count = len(topic.logs) if topic is not None else 0
+        return [each.partition_index for each in partitions if not 0 <= each.partition_index < count]
 
     async def describe(self, call: Call[DescribeGroupsRequest]) -> Message:
         """Handle DescribeGroups; add the authorized operations, which the coordinator does not know."""

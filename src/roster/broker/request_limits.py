@@ -60,7 +60,7 @@ def check_size(api_key: int, size: int) -> None:
 async def decode(frame: bytes) -> tuple[RequestHeader, Message]:
     """Read a frame; raise WireError as `decode_request` does, CloseConnection for more than MAX_ITEMS items."""
     if len(frame) <= INLINE_BYTES or (len(frame) <= INLINE_PRODUCE_BYTES and _is_small_produce(frame)):
-        return _decode(frame)
+        return decode_small(frame)
     return await asyncio.to_thread(_decode_counting, frame)
 
 
@@ -72,7 +72,8 @@ def _is_small_produce(frame: bytes) -> bool:
     return partitions is not None and partitions <= INLINE_ITEMS
 
 
-def _decode(frame: bytes) -> tuple[RequestHeader, Message]:
+def decode_small(frame: bytes) -> tuple[RequestHeader, Message]:
+    """Read a frame that is small enough to be decoded at once; raise WireError as `decode_request` does."""
     header, message = decode_request(frame)
     if not is_served(header.api_key, header.api_version):
         raise UnsupportedVersion(header)
@@ -80,7 +81,7 @@ def _decode(frame: bytes) -> tuple[RequestHeader, Message]:
 
 
 def _decode_counting(frame: bytes) -> tuple[RequestHeader, Message]:
-    header, message = _decode(frame)
+    header, message = decode_small(frame)
     if count_items(message, MAX_ITEMS) > MAX_ITEMS:
         raise CloseConnection(f"a {type(message).__name__} of more than {MAX_ITEMS} items")
     return header, message

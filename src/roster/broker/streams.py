@@ -31,6 +31,8 @@ class ClientProtocol(asyncio.StreamReaderProtocol):
     ) -> None:
         super().__init__(ClientReader(limit=PIECE_BYTES // 2), connected)
         self.on_lost: Callable[[], None] | None = None
+        self.on_data: Callable[[bytes], bool] | None = None
+        """Given what arrives while the reader holds nothing; the reader gets what it does not handle."""
         self.transport: asyncio.BaseTransport | None = None
         """Set once the connection is made: after the TLS handshake, if there is one."""
 
@@ -38,6 +40,11 @@ class ClientProtocol(asyncio.StreamReaderProtocol):
         """Begin to serve the client."""
         self.transport = transport
         super().connection_made(transport)
+
+    def data_received(self, data: bytes) -> None:
+        """Have a request that is there as a whole handled at once, else pass the data on."""
+        if self.on_data is None or not self.on_data(data):
+            super().data_received(data)
 
     def eof_received(self) -> bool:
         """Close the transport: the client has stopped sending."""

@@ -105,12 +105,19 @@ _LIMITS = (
         help="How long a client may take for 64 KiB of a request.",
     ),
     click.option(
+        "--send-timeout-ms",
+        type=_POSITIVE,
+        default=_BROKER.send_timeout_ms,
+        show_default=True,
+        help="How long a client may take to read 64 KiB of a response.",
+    ),
+    click.option(
         "--connections-max-idle-ms",
         "idle_timeout_ms",
         type=_POSITIVE,
         default=_BROKER.idle_timeout_ms,
         show_default=True,
-        help="After how long without a request, or with a response unread, a connection is closed.",
+        help="After how long without a request a connection is closed.",
     ),
     click.option(
         "--socket-request-max-bytes",

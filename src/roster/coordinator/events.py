@@ -38,8 +38,7 @@ class TimerName(NamedTuple):
     """For OFFSET_EXPIRATION."""
 
 
-@dataclass(frozen=True, slots=True)
-class RequestReceived:
+class RequestReceived(NamedTuple):
     """A client's request for the group coordinator; `token` is the shell's handle for the reply.
 
     `wall_ms` is the wall clock at arrival (commit timestamps, state timestamps). Headers as decoded from the wire.
@@ -141,8 +140,7 @@ Event: TypeAlias = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Reply:
+class Reply(NamedTuple):
     """A response that may be sent now, in the api version the request had."""
 
     token: int
@@ -166,8 +164,7 @@ class Write:
 TimerEffect: TypeAlias = SetTimer[TimerName] | CancelTimer[TimerName]
 
 
-@dataclass(frozen=True, slots=True)
-class Effects:
+class Effects(NamedTuple):
     """Effects of one step; the shell carries out the timers, starts the writes in order and sends the replies."""
 
     replies: tuple[Reply, ...] = ()

@@ -7,9 +7,8 @@ ApiVersions response has header v0 always, so that a client that guessed too hig
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from struct import Struct as Packing
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from roster.wire import messages
 from roster.wire.api import ApiKey
@@ -62,8 +61,7 @@ LOWEST_ADVERTISED_PRODUCE = 0
 """Produce 0-2 are not spoken, but librdkafka takes their absence for a broker that cannot compress (KIP-896)."""
 
 
-@dataclass(frozen=True, slots=True)
-class RequestHeader:
+class RequestHeader(NamedTuple):
     """The head of a request; `api_key` and `api_version` as sent, known or not."""
 
     api_key: int

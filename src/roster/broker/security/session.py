@@ -81,6 +81,11 @@ class Session:
         self.access = Access(principal, host, security.authorizer)
 
     @property
+    def is_lasting(self) -> bool:
+        """True if the client may send any request, and need not log in again."""
+        return self.is_open and self._expires_at is None and not self.expects_raw_token
+
+    @property
     def expects_raw_token(self) -> bool:
         """True if the next frame is a message of the mechanism without Kafka's headers (SaslHandshake v0)."""
         return self._raw_tokens and self._login is not None and self._login.expects_token
