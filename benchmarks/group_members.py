@@ -41,6 +41,7 @@ class Member:
         self.id = ""
         self.generation = -1
         self.stable = False
+        load.unstable += 1
         self.sent = 0
         self.buffer = bytearray()
         self.connect()
@@ -56,11 +57,13 @@ class Member:
         self.sock.close()
 
     def ask(self, key: int, body: bytes) -> None:
+        self.load.outstanding += not self.sent
         self.sent = key
         head = struct.pack(">hhi", key, VERSIONS[key], 1) + text("load")
         self.sock.sendall(struct.pack(">i", len(head) + len(body)) + head + body)
 
     def join(self) -> None:
+        self.load.unstable += self.stable
         self.stable = False
         protocol = text("range") + blob(SUBSCRIPTION)
         times = struct.pack(">ii", SESSION_MS, REBALANCE_MS)
@@ -98,10 +101,12 @@ class Member:
     def answered(self, frame: bytes) -> None:
         self.load.answers += 1
         key, self.sent = self.sent, 0
+        self.load.outstanding -= 1
         error = int.from_bytes(frame[8:10], "big", signed=True) if key in ERROR_AT else 0
         if key == JOIN and error in (0, MEMBER_ID_REQUIRED):
             self.joined(frame, error)
         elif key == SYNC and error == 0:
+            self.load.unstable -= not self.stable
             self.stable = True
         elif error == REBALANCE_IN_PROGRESS:
             self.join()
@@ -146,6 +151,10 @@ class Load:
         self.group, self.topic, self.pipe = group, topic, pipe
         self.selector = selectors.DefaultSelector()
         self.members: list[Member] = []
+        self.unstable = 0
+        """Members that have not got the assignment of their generation."""
+        self.outstanding = 0
+        """Members that wait for an answer."""
         self.answers = 0
         self.errors: dict[int, int] = {}
         self.idle: Callable[[Member], None] = lambda member: None
@@ -165,14 +174,19 @@ class Load:
                 self.pipe.recv()
                 break
             self.turn(0.001)
-            generations = {member.generation if member.stable else -1 for member in self.members}
-            if len(generations) == 1 and max(generations) > told:
-                told = max(generations)
-                self.pipe.send((told, time.monotonic()))
+            if not self.unstable and self.members[0].generation > told:
+                generations = {member.generation for member in self.members}
+                if len(generations) == 1:
+                    told = max(generations)
+                    self.pipe.send((told, time.monotonic()))
             if time.monotonic() > look:
                 self.look()
                 look = time.monotonic() + LOOK_SECONDS
-        while any(member.sent for member in self.members):
+        self.until_answered()
+
+    def until_answered(self) -> None:
+        """Serve until no member waits for an answer."""
+        while self.outstanding:
             self.turn(0.01)
 
     def look(self) -> None:
@@ -192,8 +206,7 @@ class Load:
         while time.monotonic() < end:
             self.turn(0.05)
         self.pipe.send(self.answers / (time.monotonic() - begin))
-        while any(member.sent for member in self.members):
-            self.turn(0.01)
+        self.until_answered()
         self.idle = lambda member: None
 
     # Commands of the main process
@@ -213,6 +226,7 @@ class Load:
         gone.leave()
         while gone.sent:
             self.turn(0.01)
+        self.unstable -= not gone.stable
         gone.close()
         self.watch()
 
@@ -226,14 +240,25 @@ class Load:
         self.closed_loop(Member.commit, seconds)
 
     def reconnect(self) -> None:
+        """Connect again as soon as the broker listens, and have every heartbeat answered."""
         for member in self.members:
             member.close()
+        while not self.is_listening():
+            time.sleep(0.05)
+        for member in self.members:
             member.connect()
         for member in self.members:
             member.heartbeat()
-        while any(member.sent for member in self.members):
-            self.turn(0.01)
+        self.until_answered()
         self.pipe.send((time.monotonic(), self.errors))
+
+    def is_listening(self) -> bool:
+        """Return True if the broker takes connections."""
+        try:
+            socket.create_connection(self.address, 60).close()
+        except OSError:
+            return False
+        return True
 
     def run(self) -> None:
         """Obey until told to stop."""

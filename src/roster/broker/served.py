@@ -22,7 +22,9 @@ SERVED: Mapping[ApiKey, Versions] = MappingProxyType(
 """The versions of each request that the broker serves."""
 
 
+_PAIRS = frozenset((int(key), version) for key, versions in SERVED.items() for version in versions)
+
+
 def is_served(api_key: int, version: int) -> bool:
     """Return True if the broker serves this version of a request."""
-    versions = SERVED.get(api_key)  # type: ignore[call-overload]
-    return versions is not None and version in versions
+    return (api_key, version) in _PAIRS

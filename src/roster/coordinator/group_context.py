@@ -7,7 +7,7 @@ left, so a heartbeat costs no timer, and a silent member is still removed at its
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from roster.coordinator import records
 from roster.coordinator.events import Reply, TimerKind, TimerName
@@ -21,8 +21,7 @@ NULLABLE_PROTOCOL_NAME_FROM = 7
 """JoinGroup version from which the protocol name of an error is null, not empty."""
 
 
-@dataclass(frozen=True, slots=True)
-class GroupContext:
+class GroupContext(NamedTuple):
     """A group together with the runtime that collects the effects of the current step."""
 
     rt: Runtime

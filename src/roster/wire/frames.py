@@ -115,20 +115,33 @@ def decode_request(frame: Buffer) -> tuple[RequestHeader, Message]:
     """Read a frame without its size. Raises UnsupportedVersion once the header is readable, else WireError."""
     header, pos = decode_request_header(frame)
     try:
-        cls = _REQUESTS[header.api_key]
+        cls, is_flexible = _SPOKEN_REQUESTS[header[:2]]
     except KeyError:
-        raise UnsupportedVersion(header) from None
-    if header.api_version not in cls.__table__.versions:
-        raise UnsupportedVersion(header)
-    if header.api_version in cls.__table__.flexible:
+        cls, is_flexible = _spoken_request(header)
+    if is_flexible:
         pos = skip_tags(frame, pos, len(frame), "request header: tagged fields")
     message, end = decode_from(cls, header.api_version, frame, pos)
+    if end == len(frame):
+        return header, message
     if len(frame) - end == _WIDER and cls is MetadataRequest and bytes(frame[pos : pos + 4]) == _WIDE_NULL:
         message, end = decode_from(cls, header.api_version, frame, pos + _WIDER)
     if header.api_key == ApiKey.ALTER_USER_SCRAM_CREDENTIALS and frame[end:] == _SECOND_TAGS:
         end += len(_SECOND_TAGS)
     _all_read(cls, header.api_version, end, frame)
     return header, message
+
+
+_SPOKEN_REQUESTS: dict[tuple[int, int], tuple[type[Message], bool]] = {}
+"""Class by api key and version, and whether that is flexible."""
+
+
+def _spoken_request(header: RequestHeader) -> tuple[type[Message], bool]:
+    cls = _REQUESTS[header.api_key] if header.api_key in _NAMES else None
+    if cls is None or header.api_version not in cls.__table__.versions:
+        raise UnsupportedVersion(header)
+    spoken = cls, header.api_version in cls.__table__.flexible
+    _SPOKEN_REQUESTS[header[:2]] = spoken
+    return spoken
 
 
 _SECOND_TAGS = b"\0"

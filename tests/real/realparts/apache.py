@@ -57,7 +57,8 @@ def free_ports(count: int) -> list[int]:
 class ApacheKafka(Cluster):
     """A running broker: `bootstrap`, `log_path` for the curious, `stop()` at the end."""
 
-    def __init__(self, directory: Path, initial_delay_ms: int = 150) -> None:
+    def __init__(self, directory: Path, initial_delay_ms: int = 150, options: tuple[str, ...] = ()) -> None:
+        self._options = options
         self.directory = directory
         self.log_path = directory / "broker.log"
         port, controller_port = free_ports(2)
@@ -102,7 +103,7 @@ class ApacheKafka(Cluster):
                         "kafka.Kafka",
                         str(settings),
                         heap_mb=512,
-                        options=("-Dorg.slf4j.simpleLogger.defaultLogLevel=info",),
+                        options=("-Dorg.slf4j.simpleLogger.defaultLogLevel=info", *self._options),
                     )
                 ),
                 stdin=subprocess.DEVNULL,
