@@ -84,9 +84,13 @@ def test_metadata_of_topics(x):
     every = x.ask("Metadata", 12, topics=None, allow_auto_topic_creation=False)
     x.note("among all topics", [entry for entry in every["topics"] if entry["name"] == topic])
     identity = next(entry["topic_id"] for entry in every["topics"] if entry["name"] == topic)
-    for version in (12, 13):
+    for version in (10, 11, 12, 13):
         by_id = [{"name": None, "topic_id": identity}, {"name": None, "topic_id": UNKNOWN_ID}]
         x.call(f"v{version} by id", "Metadata", version, topics=by_id, allow_auto_topic_creation=False)
+    for version in (10, 11):
+        both = [{"name": topic, "topic_id": identity}, {"name": topic, "topic_id": UNKNOWN_ID}]
+        x.call(f"v{version} by name and id", "Metadata", version, topics=both, allow_auto_topic_creation=False)
+        x.call(f"v{version} by name again", "Metadata", version, topics=[{"name": topic}])
 
 
 @scenario

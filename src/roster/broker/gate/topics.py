@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from roster.broker.errors import CloseConnection
+from roster.broker.handlers.metadata import asks_by_id_too_early
 from roster.broker.request_limits import in_slices
 from roster.model.acl import AclOperation
 from roster.wire import ErrorCode
@@ -144,6 +145,8 @@ async def delete_topics(asked: Asked) -> Any:
 async def metadata(asked: Asked) -> Any:
     """DESCRIBE on each topic; CREATE on the cluster or the topic where asking creates it. Others are not shown."""
     request, access, topics = asked.request, asked.access, asked.services.topics
+    if asks_by_id_too_early(request, asked.call.version):
+        return await asked.answer()
     if request.topics is None or (asked.call.version == 0 and not request.topics):
         response = await asked.answer()
         response.topics = [topic async for topic in in_slices(response.topics) if asked.sees(topic.name)]

@@ -41,6 +41,7 @@ TRANSACTION_VERSION_LEVEL = 2
 ENDPOINT_BROKERS = 1
 _AUTO_CREATE_FLAG_SINCE = 4
 _BATCHED_COORDINATORS_SINCE = 4
+_BY_TOPIC_ID_SINCE = 12
 
 
 async def api_versions(services: Services, call: Call[ApiVersionsRequest]) -> Message:
@@ -61,6 +62,8 @@ async def api_versions(services: Services, call: Call[ApiVersionsRequest]) -> Me
 async def metadata(services: Services, call: Call[MetadataRequest]) -> Message:
     """Return the broker and the topics asked for; missing ones are created if broker and client allow it."""
     request = call.message
+    if asks_by_id_too_early(request, call.version):
+        return _refuse_ids(request)
     config = services.config
     response = MetadataResponse(
         brokers=[MetadataResponse.Broker(node_id=config.node_id, host=services.host, port=services.port)],
@@ -92,6 +95,23 @@ async def metadata(services: Services, call: Call[MetadataRequest]) -> Message:
             missing if found is None else describe_topic(config.node_id, found, operations(found.name))
         )
     return response
+
+
+def asks_by_id_too_early(request: MetadataRequest, version: int) -> bool:
+    """Return True for topic ids, or a name that is null, in versions that have the fields but do not look up by id."""
+    return version < _BY_TOPIC_ID_SINCE and any(
+        topic.name is None or topic.topic_id != ZERO_UUID for topic in request.topics or ()
+    )
+
+
+def _refuse_ids(request: MetadataRequest) -> MetadataResponse:
+    """Refuse every topic of a request, as Apache Kafka does; the response has no brokers, and no name is null."""
+    code = ErrorCode.INVALID_REQUEST
+    refused = [
+        MetadataResponse.Topic(name=topic.name or "", topic_id=topic.topic_id, error_code=code)
+        for topic in request.topics or ()
+    ]
+    return MetadataResponse(controller_id=-1, topics=refused)
 
 
 async def _find_or_create(services: Services, name: str, *, may_create: bool) -> tuple[Topic | None, ErrorCode]:
