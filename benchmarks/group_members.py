@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from multiprocessing.connection import Connection as Pipe
 
-JOIN, HEARTBEAT, LEAVE, SYNC, COMMIT = 11, 12, 13, 14, 8
+JOIN, HEARTBEAT, LEAVE, SYNC, COMMIT, FIND_COORDINATOR = 11, 12, 13, 14, 8, 10
 VERSIONS = {JOIN: 5, HEARTBEAT: 3, LEAVE: 3, SYNC: 3, COMMIT: 7}
 ERROR_AT = {JOIN: 8, HEARTBEAT: 8, SYNC: 8}
 """Where the error code is in a response, behind correlation id and throttle time."""
@@ -31,6 +31,22 @@ def text(value: str | None) -> bytes:
 
 def blob(value: bytes) -> bytes:
     return struct.pack(">i", len(value)) + value
+
+
+def request(key: int, version: int, body: bytes) -> bytes:
+    head = struct.pack(">hhi", key, version, 1) + text("load")
+    return struct.pack(">i", len(head) + len(body)) + head + body
+
+
+def find_coordinator(address: tuple[str, int], group: str) -> None:
+    """Return once the group has a coordinator; a new Apache Kafka creates `__consumer_offsets` when asked for it."""
+    with socket.create_connection(address, 60) as sock:
+        while True:
+            sock.sendall(request(FIND_COORDINATOR, 0, text(group)))
+            size = int.from_bytes(sock.recv(4, socket.MSG_WAITALL), "big")
+            if not int.from_bytes(sock.recv(size, socket.MSG_WAITALL)[4:6], "big"):
+                return
+            time.sleep(0.1)
 
 
 class Member:
@@ -59,8 +75,7 @@ class Member:
     def ask(self, key: int, body: bytes) -> None:
         self.load.outstanding += not self.sent
         self.sent = key
-        head = struct.pack(">hhi", key, VERSIONS[key], 1) + text("load")
-        self.sock.sendall(struct.pack(">i", len(head) + len(body)) + head + body)
+        self.sock.sendall(request(key, VERSIONS[key], body))
 
     def join(self) -> None:
         self.load.unstable += self.stable
@@ -148,6 +163,7 @@ class Load:
     def __init__(self, bootstrap: str, group: str, topic: str, pipe: Pipe) -> None:
         host, _, port = bootstrap.rpartition(":")
         self.address = (host, int(port))
+        find_coordinator(self.address, group)
         self.group, self.topic, self.pipe = group, topic, pipe
         self.selector = selectors.DefaultSelector()
         self.members: list[Member] = []
