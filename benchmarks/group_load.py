@@ -49,6 +49,7 @@ class Group:
             admin.create_topic(self.name, 1)
         context = multiprocessing.get_context("fork")
         self.pipes: list[Any] = []
+        self.number = 0
         self.workers = []
         self.shares = [members // processes + (n < members % processes) for n in range(processes)]
         for number in range(processes):
@@ -60,15 +61,25 @@ class Group:
             self.workers.append(worker)
 
     def tell(self, *command: Any) -> None:
-        for pipe in self.pipes:
-            pipe.send(command)
+        self.tell_each([command] * len(self.pipes))
+
+    def tell_each(self, commands: list[tuple[Any, ...]]) -> None:
+        self.number += 1
+        for pipe, command in zip(self.pipes, commands, strict=True):
+            pipe.send((self.number, command))
 
     def told(self) -> list[Any]:
-        return [pipe.recv() for pipe in self.pipes]
+        return [self.reply(pipe) for pipe in self.pipes]
+
+    def reply(self, pipe: Any) -> Any:
+        """What a process replies to the last command; replies to earlier ones are dropped."""
+        while True:
+            number, value = pipe.recv()
+            if number == self.number:
+                return value
 
     def add(self, shares: list[int]) -> None:
-        for pipe, share in zip(self.pipes, shares, strict=True):
-            pipe.send(("add", share))
+        self.tell_each([("add", share) for share in shares])
         self.told()
 
     def settled(self, begin: float) -> float:
@@ -76,8 +87,8 @@ class Group:
         last: list[Any] = [None] * len(self.pipes)
         while True:
             for number, pipe in enumerate(self.pipes):
-                if pipe.poll(0.002):
-                    last[number] = pipe.recv()
+                while pipe.poll(0.002):
+                    last[number] = self.reply(pipe)
             if all(last) and len({generation for generation, _ in last}) == 1:
                 break
         self.tell("go")
@@ -152,9 +163,7 @@ def measure(side: Side, members: int, processes: int, seconds: float) -> Row:
         group.add([1, *(0 for _ in group.shares[1:])])
         timed("one joins", "join_new")
         begin, cpu = time.monotonic(), cpu_seconds(side.pid)
-        group.pipes[0].send(("leave_one",))
-        for pipe in group.pipes[1:]:
-            pipe.send(("watch",))
+        group.tell_each([("leave_one",), *[("watch",)] * (len(group.pipes) - 1)])
         row["one leaves, s"] = group.settled(begin)
         row["one leaves, CPU s"] = cpu_seconds(side.pid) - cpu
         for what in ("heartbeat", "commit"):
@@ -173,7 +182,8 @@ def restarted(side: Side, members: int, processes: int) -> float:
     try:
         group.add(group.shares)
         group.timed("join")
-        group.add([0] * processes)  # answered once no request is under way
+        group.tell("hold")
+        group.told()
         begin = time.monotonic()
         side.pid = side.restart()
         group.tell("reconnect")

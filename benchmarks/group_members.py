@@ -165,6 +165,11 @@ class Load:
         self.address = (host, int(port))
         find_coordinator(self.address, group)
         self.group, self.topic, self.pipe = group, topic, pipe
+        self.command = 0
+        """Number of the command under way, which replies name."""
+        self.look_at = 0.0
+        self.held = False
+        """True while members do nothing: their broker is about to be killed."""
         self.selector = selectors.DefaultSelector()
         self.members: list[Member] = []
         self.unstable = 0
@@ -182,31 +187,31 @@ class Load:
     def until_settled(self, act: Callable[[Member], None] | None = None) -> None:
         """Serve until the main process has seen the same new generation everywhere."""
         told = max((member.generation for member in self.members), default=-1)
-        look = time.monotonic() + LOOK_SECONDS
         for member in self.members if act is not None else ():
             act(member)
         while True:
             if self.pipe.poll():
-                self.pipe.recv()
+                self.command, _ = self.pipe.recv()
                 break
-            self.turn(0.001)
+            self.serve(0.001)
             if not self.unstable and self.members[0].generation > told:
                 generations = {member.generation for member in self.members}
                 if len(generations) == 1:
                     told = max(generations)
-                    self.pipe.send((told, time.monotonic()))
-            if time.monotonic() > look:
-                self.look()
-                look = time.monotonic() + LOOK_SECONDS
+                    self.reply((told, time.monotonic()))
         self.until_answered()
 
     def until_answered(self) -> None:
         """Serve until no member waits for an answer."""
         while self.outstanding:
-            self.turn(0.01)
+            self.serve(0.01)
 
-    def look(self) -> None:
-        """Have every idle member send a heartbeat, by which it learns of a rebalance."""
+    def serve(self, timeout: float) -> None:
+        """Handle answers; now and then have every idle member send a heartbeat, by which it learns of a rebalance."""
+        self.turn(timeout)
+        if time.monotonic() < self.look_at:
+            return
+        self.look_at = time.monotonic() + LOOK_SECONDS
         for member in self.members:
             if member.stable and not member.sent:
                 member.heartbeat()
@@ -221,7 +226,7 @@ class Load:
             act(member)
         while time.monotonic() < end:
             self.turn(0.05)
-        self.pipe.send(self.answers / (time.monotonic() - begin))
+        self.reply(self.answers / (time.monotonic() - begin))
         self.until_answered()
         self.idle = lambda member: None
 
@@ -229,7 +234,7 @@ class Load:
 
     def add(self, count: int) -> None:
         self.members += [Member(self) for _ in range(count)]
-        self.pipe.send(None)
+        self.reply(None)
 
     def join(self) -> None:
         self.until_settled(Member.join)
@@ -255,6 +260,10 @@ class Load:
     def commit(self, seconds: float) -> None:
         self.closed_loop(Member.commit, seconds)
 
+    def hold(self) -> None:
+        self.held = True
+        self.reply(None)
+
     def reconnect(self) -> None:
         """Connect again as soon as the broker listens, and have every heartbeat answered."""
         for member in self.members:
@@ -263,10 +272,11 @@ class Load:
             time.sleep(0.05)
         for member in self.members:
             member.connect()
+        self.held = False
         for member in self.members:
             member.heartbeat()
         self.until_answered()
-        self.pipe.send((time.monotonic(), self.errors))
+        self.reply((time.monotonic(), self.errors))
 
     def is_listening(self) -> bool:
         """Return True if the broker takes connections."""
@@ -277,9 +287,19 @@ class Load:
         return True
 
     def run(self) -> None:
-        """Obey until told to stop."""
-        while (command := self.pipe.recv())[0] != "stop":
-            getattr(self, command[0])(*command[1:])
+        """Obey until told to stop; members go on meanwhile."""
+        while True:
+            while not self.held and not self.pipe.poll():
+                self.serve(0.005)
+            self.command, (what, *arguments) = self.pipe.recv()
+            if what == "stop":
+                return
+            if what != "reconnect":  # whose broker may be gone
+                self.until_answered()
+            getattr(self, what)(*arguments)
+
+    def reply(self, value: object) -> None:
+        self.pipe.send((self.command, value))
 
 
 def process(bootstrap: str, group: str, topic: str, pipe: Pipe, core: int | None) -> None:
