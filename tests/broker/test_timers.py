@@ -43,6 +43,24 @@ async def test_a_timer_cancelled_by_one_that_is_due_at_the_same_time_does_not_fi
     assert len(fired) == 1
 
 
+async def test_timers_that_come_and_go_leave_nothing_behind() -> None:
+    """Sessions of members that joined and left would wait in memory for the end of their timeouts."""
+    fired: list[int] = []
+    timers = Timers(lambda name: fired.append(name[0]))
+    soon = timers.now() + 50
+    timers.set((-1,), soon)
+    for n in range(20_000):
+        timers.set((n,), timers.now() + 600_000 + n)
+        timers.set((-2,), timers.now() + 1_200_000 - n)
+        timers.cancel((n,))
+    assert len(timers._heap) < 100
+    assert len(timers._queued) < 100
+    while not fired:
+        await asyncio.sleep(0.005)
+    assert fired == [-1]
+    timers.stop()
+
+
 async def test_putting_a_timer_off_a_thousand_times_costs_one_entry() -> None:
     timers = Timers(lambda name: None)
     for n in range(1_000):

@@ -12,6 +12,7 @@ from roster.model import CancelTimer, SetTimer
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+_SPARE_ENTRIES = 64
 N = TypeVar("N")
 """Name of a timer, hashable."""
 
@@ -19,7 +20,8 @@ N = TypeVar("N")
 class Timers(Generic[N]):
     """Calls `expired(name)` once the loop's clock reaches a timer's deadline, in milliseconds.
 
-    Putting a deadline off costs no heap operation: the entry is moved when it comes up.
+    Putting a deadline off costs no heap operation: the entry is moved when it comes up. Entries of cancelled timers are
+    removed once they are the most of the heap, so that members that come and go leave nothing behind.
     """
 
     def __init__(self, expired: Callable[[N], None]) -> None:
@@ -51,6 +53,14 @@ class Timers(Generic[N]):
     def cancel(self, name: N) -> None:
         """Forget a timer, if there is one."""
         self._deadlines.pop(name, None)
+        self._shrink()
+
+    def _shrink(self) -> None:
+        if len(self._heap) <= 2 * len(self._deadlines) + _SPARE_ENTRIES:
+            return
+        self._queued = dict(self._deadlines)
+        self._heap = [(deadline, next(self._entries), name) for name, deadline in self._deadlines.items()]
+        heapq.heapify(self._heap)
 
     def stop(self) -> None:
         """Forget all timers."""
@@ -64,6 +74,7 @@ class Timers(Generic[N]):
         if queued is None or deadline < queued:
             self._queued[name] = deadline
             heapq.heappush(self._heap, (deadline, next(self._entries), name))  # names have no order
+            self._shrink()
 
     def _arm(self) -> None:
         if not self._heap:
