@@ -205,8 +205,8 @@ def test_a_connection_is_not_idle_while_a_join_waits(broker: Broker, monkeypatch
         until(lambda: len([1 for owner, _ in timeouts if owner is waiting]) > len(own))
         assert first.ask(join("idle", member_id), 5).generation_id == 2
         assert second.receive(join("idle"), 5)[1].generation_id == 2
-        expire(waiting, next(timeout for owner, timeout in reversed(timeouts) if owner is waiting))
         latest = len(timeouts)
+        expire(waiting, next(timeout for owner, timeout in reversed(timeouts) if owner is waiting))
         until(lambda: len(timeouts) > latest)  # the answer counts as activity
         expire(waiting, next(timeout for owner, timeout in reversed(timeouts) if owner is waiting))
         assert second.is_closed()
