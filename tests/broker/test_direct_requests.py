@@ -157,13 +157,18 @@ def test_requests_are_answered_alike_whole_in_pieces_and_at_once(broker: Broker,
     assert seen[1:] == seen[:1] * (len(ways) - 1)
 
 
+def serving(broker: Broker) -> list[connection.Connection]:
+    """The connections that have not ended."""
+    return [each for each in list(broker._connections.values()) if hasattr(each, "_direct")]
+
+
 def parked(broker: Broker, group: str) -> tuple[RawClient, str, RawClient]:
     """A member, and a client whose JoinGroup waits for that member to rejoin."""
     first, second = settled(broker), settled(broker)
     member_id = a_member(first, group)
     other: str = second.ask(join(group), 5).member_id
     second.send(join(group, other), 5)
-    until(lambda: any(c._direct.waits for c in list(broker._connections.values())))
+    until(lambda: any(each._direct.waits for each in serving(broker)))
     return first, member_id, second
 
 
@@ -199,7 +204,7 @@ def test_a_connection_is_not_idle_while_a_join_waits(broker: Broker, monkeypatch
     monkeypatch.setattr(connection.Connection, "_time_to_begin", watched)
     first, member_id, second = parked(broker, "idle")
     with first, second:
-        waiting = next(c for c in broker._connections.values() if c._direct.waits)
+        waiting = next(each for each in serving(broker) if each._direct.waits)
         own = [timeout for owner, timeout in timeouts if owner is waiting]
         expire(waiting, own[-1])
         until(lambda: len([1 for owner, _ in timeouts if owner is waiting]) > len(own))
@@ -235,7 +240,7 @@ def test_a_commit_under_way_is_answered_when_the_broker_stops(tmp_path: Path, mo
 
         monkeypatch.setattr(type(flusher), "_run", held)
         client.send(commit("stops", member_id, ("t", 0)), 7)
-        until(lambda: any(c._direct.under_way is not None for c in list(broker._connections.values())))
+        until(lambda: any(each._direct.under_way is not None for each in serving(broker)))
         task = next(iter(broker._connections))
         task.get_loop().call_soon_threadsafe(lambda: task.get_loop().call_later(0.1, release.set))
     with client:
