@@ -1,0 +1,93 @@
+"""The driver's loop with copies of state to work on: when it does, and what it does not read meanwhile."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from roster.spark.batch import Restoring
+from roster.spark.driver import DriverLoop
+from roster.spark.options import Options
+from tests.spark.spark_fakes import P0, P1, FakeMember, FakeRunner, FakeSink, StillGuard
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    import pytest
+
+    from roster.model import TopicPartition
+
+
+class FakeUpkeep:
+    """Restores `needs` in so many pieces each, and then has `spare` pieces of work on copies of others."""
+
+    def __init__(self, needs: Mapping[TopicPartition, int], spare: int = 0) -> None:
+        self.needs, self.spare = dict(needs), spare
+        self.pieces: list[float] = []
+
+    def held(self, partitions: Collection[TopicPartition]) -> frozenset[TopicPartition]:
+        return frozenset(each for each in partitions if self.needs.get(each))
+
+    def tend(self, seconds: float) -> bool:
+        waiting = next((each for each, pieces in self.needs.items() if pieces), None)
+        if waiting is None and not self.spare:
+            return False
+        self.pieces.append(seconds)
+        if waiting is None:
+            self.spare -= 1
+        else:
+            self.needs[waiting] -= 1
+        return True
+
+    def restoring(self) -> dict[str, Restoring]:
+        return {f"0_{each.partition}": Restoring(7, 70, left, None) for each, left in self.needs.items() if left}
+
+
+class Stage:
+    def __init__(self, upkeep: FakeUpkeep, **options: Any) -> None:
+        self.member, self.runner, self.sink = FakeMember({P0: 10, P1: 20}), FakeRunner(), FakeSink()
+        self.member.become(P0, P1, generation=1)
+        chosen = Options(bootstrap="b:1", group="g", topics=("t",), **options)
+        guard = StillGuard(self.member, self.runner.cancel, margin=1.0)
+        self.loop = DriverLoop(self.member, self.runner, self.sink, chosen, guard=guard, upkeep=upkeep)
+        self.member.end = self.loop.stop
+
+
+def test_a_task_is_not_read_before_it_is_restored_and_others_are() -> None:
+    upkeep = FakeUpkeep({P0: 3})
+    stage = Stage(upkeep)
+    stage.loop.run(available_now=True)
+    assert [set(batch.ranges) for batch in stage.runner.batches] == [{P1}, {P0}]
+    assert upkeep.pieces == [0.2] * 3, "as long as a look for records would have waited"
+    assert stage.member.offsets == {P0: 10, P1: 20}
+
+
+def test_copies_of_others_have_the_time_without_input() -> None:
+    upkeep = FakeUpkeep({}, spare=4)
+    stage = Stage(upkeep, poll_interval_ms=50)
+    stage.loop.run(available_now=False)
+    assert upkeep.pieces == [0.05] * 4
+    assert stage.member.offsets == {P0: 10, P1: 20}
+
+
+def test_a_run_over_what_is_available_does_not_wait_for_copies_of_others() -> None:
+    upkeep = FakeUpkeep({}, spare=4)
+    Stage(upkeep).loop.run(available_now=True)
+    assert upkeep.pieces == []
+
+
+def test_a_member_without_partitions_keeps_copies_too() -> None:
+    upkeep = FakeUpkeep({}, spare=2)
+    stage = Stage(upkeep)
+    stage.member.become(generation=2)
+    stage.loop.run(available_now=False)
+    assert len(upkeep.pieces) == 2
+
+
+def test_restoring_is_logged_when_it_begins_and_when_it_is_over(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("INFO", "roster.pipeline"):
+        Stage(FakeUpkeep({P0: 3})).loop.run(available_now=True)
+    lines = [record.getMessage() for record in caplog.records if "state" in record.getMessage()]
+    assert lines == [
+        "g: restoring state tasks=0_0 records=7 bytes=70 left=2",
+        "g: copies of state are up tasks=0_0",
+    ]
