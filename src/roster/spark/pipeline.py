@@ -35,6 +35,7 @@ from roster.spark.run import Run, client_id_of
 from roster.spark.signals import stopping
 from roster.spark.sinks.base import Sink, Source
 from roster.spark.sinks.foreach import ForeachBatch
+from roster.spark.state.queries import StateView, view_of
 from roster.spark.state.runner import StatefulRunner
 from roster.spark.state.sink import StateSink
 
@@ -203,6 +204,7 @@ class Pipeline(Operations):
         self._last_progress: Progress | None = None
         self._thread: InheritableThread | None = None
         self._failure: BaseException | None = None
+        self._view: tuple[str, StateView] | None = None
 
     def write(self, sink: Sink) -> Self:
         """Send batches to `sink`. Raises PipelineError if it is not a Sink, or there is one already."""
@@ -307,6 +309,14 @@ class Pipeline(Operations):
             raise self._failure
         return True
 
+    def store(self, name: str) -> StateView:
+        """Return what reads the state of the tasks that this application runs now: by key, by range, by prefix.
+
+        Raises PipelineError if the pipeline is not running, has no store of this name, or its stores lie elsewhere than
+        on the driver's host.
+        """
+        return view_of(name, self._view, self._spark.sparkContext.master or "")
+
     def stop(self, *, now: bool = False) -> None:
         """End after the running batch, or with `now` cancel it. Returns at once, from any thread; see `wait`.
 
@@ -352,7 +362,7 @@ class Pipeline(Operations):
             reporter.ended(self._stop_reason or "all that was available is done")
         finally:
             with self._lock:
-                self._last_progress, self._run_now = self.last_progress, None
+                self._last_progress, self._run_now, self._view = self.last_progress, None, None
                 self._active = False
 
     def _run(self, reporter: Reporter, *, available_now: bool) -> None:
@@ -368,6 +378,7 @@ class Pipeline(Operations):
         membership, upkeep = self._membership, None
         if isinstance(runner, StatefulRunner) and isinstance(sink, StateSink):
             membership, upkeep = sink.member if membership is group_member else membership, runner
+            self._view = runner.view
         run = Run(options, runner, sink, membership, reporter, self._on_progress, upkeep)
         with contextlib.closing(sink):
             sink.bind(

@@ -62,6 +62,11 @@ class Entries:
             self._has_sessions = bool(document.get("sessions"))
 
     @classmethod
+    def of_definition(cls, definition: Definition) -> Entries:
+        """Return what reads the entries of stores that are so defined."""
+        return cls(json.loads(definition.encode()))
+
+    @classmethod
     def of(cls, store: Path) -> Entries:
         """Return what the directory of a store says of its entries."""
         path = store / FILE

@@ -29,6 +29,7 @@ from roster.spark.options import Options
 from roster.spark.reader import ReaderConfig
 from roster.spark.sinks.base import Sink
 from roster.spark.state.declare import Stateful
+from roster.spark.state.queries import StateView
 from roster.spark.state.sink import StateSink
 from roster.spark.state.stores import Copy
 from roster.spark.state.task import ROWS, Chores, StatefulTask, Work
@@ -74,6 +75,9 @@ class StatefulRunner(SparkRunner):
         changelog = sink.changelog
         place = Place(directory, changelog.topic, changelog.topic_id)
         self._work = Work(stateful.operator, place, sink.output, definition_of(stateful.operator, rows), rows)
+        definition = Definition(stateful.operator.key_columns(rows), stateful.operator.layout(rows))
+        self.view = stateful.store, StateView(place, definition, sink.upkeep, sink.turns.token)
+        """The store's name, and what reads it."""
         self._turns_of = sink.turns
         self._turns: Mapping[int, Turn] = {}
         self._fenced = 0

@@ -94,6 +94,10 @@ class Turns:
             self._tokens.pop(partition.partition, None)
         self._tokens.update(tokens)
 
+    def token(self, partition: int) -> str | None:
+        """Return the token of the attempt that was committed last, None if it is not known; from any thread."""
+        return self._tokens.get(partition)
+
     def forget(self, partitions: Collection[TopicPartition]) -> None:
         """Trust no store of these tasks beyond its changelog position: their state may have moved on elsewhere."""
         for partition in partitions:

@@ -239,7 +239,19 @@ class Upkeep:
         if copies and self._member is not None:
             self._member.report_gaps(self._gaps())
 
-    # What is seen of it.
+    # What is seen of it, from any thread.
+
+    def whole(self) -> frozenset[TaskId]:
+        """Return the tasks that run here and are not to be restored first."""
+        active = self._member.tasks().active if self._member is not None else frozenset()
+        return frozenset(task for task in active if task.partition not in self._cold)
+
+    def behind(self) -> dict[TaskId, int]:
+        """Return the gaps, as seen last, of standby tasks and of own ones that are restored first."""
+        if self._member is None:
+            return {}
+        held = self._member.tasks()
+        return {task: self._gap(task.partition) for task in sorted((held.active | held.standby) - self.whole())}
 
     def take_records(self) -> int:
         """Return the records applied to copies since the last call."""
