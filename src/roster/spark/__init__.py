@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from roster._extras import EXTRAS, missing_error
 
 if TYPE_CHECKING:
-    from roster.spark.batch import Batch, Owner, Progress, Range
+    from roster.spark.batch import Batch, Owner, Progress, Range, Restoring
     from roster.spark.errors import FunctionError, PipelineError, SinkFencedError
     from roster.spark.pipeline import Pipeline
     from roster.spark.sinks.base import Sink
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from roster.spark.sinks.kafka import KafkaSink
     from roster.spark.sinks.parquet import ParquetSink
     from roster.spark.spark_session import session
+    from roster.spark.state.queries import StateView
     from roster.state.windows import Window
 
 __all__ = [
@@ -32,8 +33,10 @@ __all__ = [
     "PipelineError",
     "Progress",
     "Range",
+    "Restoring",
     "Sink",
     "SinkFencedError",
+    "StateView",
     "Window",
     "session",
 ]
@@ -42,7 +45,7 @@ if _missing := [module for module in EXTRAS["spark"] if find_spec(module) is Non
     raise missing_error("roster.spark", "spark", _missing)
 
 _HOMES = {
-    "roster.spark.batch": ("Batch", "Owner", "Progress", "Range"),
+    "roster.spark.batch": ("Batch", "Owner", "Progress", "Range", "Restoring"),
     "roster.spark.errors": ("FunctionError", "PipelineError", "SinkFencedError"),
     "roster.spark.pipeline": ("Pipeline",),
     "roster.spark.sinks.base": ("Sink",),
@@ -52,6 +55,7 @@ _HOMES = {
     "roster.spark.sinks.kafka": ("KafkaSink",),
     "roster.spark.sinks.parquet": ("ParquetSink",),
     "roster.spark.spark_session": ("session",),
+    "roster.spark.state.queries": ("StateView",),
     "roster.state.windows": ("Window",),
 }
 

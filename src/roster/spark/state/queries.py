@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 
 from roster.spark.errors import PipelineError
 from roster.spark.state.turn import Place
+from roster.spark.state.upkeep import Upkeep
 from roster.state.definition import Definition, Entries
 from roster.state.keys import encode_keys
-from roster.state.store import StateError, StoreMissingError
-
-if TYPE_CHECKING:
-    from roster.spark.state.upkeep import Upkeep
-    from roster.state.lmdb_store import LmdbSnapshot
+from roster.state.store import Snapshot, StateError, StoreMissingError
 
 Row = dict[str, Any]
 
@@ -85,7 +82,7 @@ class StateView:
                     found |= {} if value is None else {key: value}
         return self._entries.rows(sorted(found.items())[:limit])
 
-    def _snapshots(self, *, stale: bool) -> Iterator[tuple[LmdbSnapshot, dict[bytes, bytes | None]]]:
+    def _snapshots(self, *, stale: bool) -> Iterator[tuple[Snapshot, dict[bytes, bytes | None]]]:
         """Yield each task's store, with the changes of its last committed batch that are not applied yet."""
         from roster.state.lmdb_store import LmdbStore  # noqa: PLC0415 - needs an extra that others do not
 
