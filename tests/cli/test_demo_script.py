@@ -190,6 +190,7 @@ def test_the_plot_in_order_and_everything_counted_once(tell):
         "PySpark application B starts",
         "PySpark application C starts",
         f"240 records of file.csv at {240 / script_module.STREAM_S:,.0f} a second",
+        "records are counted, ",
         "PySpark application C joins the group",
         "C joined",
         "rebalance, over between two looks: A 4, B 4, C 4",

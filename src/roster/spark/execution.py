@@ -25,6 +25,7 @@ from roster.spark.errors import FunctionError, PipelineError
 from roster.spark.executors import SlotProbe, task_counts
 from roster.spark.reader import Counts, ReaderConfig, ReadError, ReadTask
 from roster.spark.sinks.base import Sink
+from roster.spark.small_batches import SmallBatches
 from roster.spark.streaming_only import WAY_OUT, checked
 from roster.spark.write.task import FrameWriter, ReadWriteTask, TaskWriter
 from roster.state.store import StateError
@@ -70,6 +71,7 @@ class SparkRunner:
         """`columns` are those of the rows that `function` returns, or that are read without one."""
         self._spark, self._config, self._transform = spark, config, transform
         self._function, self._columns = function, columns
+        self._small = None if function is not None else SmallBatches(spark, config, columns)
         self._context = spark.sparkContext
         self._counted: Accumulator[dict[int, Counts]] = self._context.accumulator({}, ByTask())
         self._failed: Accumulator[dict[int, tuple[str, str]]] = self._context.accumulator({}, ByTask())
@@ -102,6 +104,8 @@ class SparkRunner:
                     self._results(writer, tasks)
                 else:
                     sink.warm_up(self._frame(tasks))
+                    if writer is None and self._small is not None:
+                        self._small.warm_up()
             except Exception as error:
                 if isinstance(error, (PySparkException, Py4JError)) and (short := _task_error(error)) is not None:
                     raise short from None
@@ -208,10 +212,15 @@ class SparkRunner:
         return probe
 
     def _frame(self, tasks: Sequence[Sequence[Split]], *, quiet: bool = False) -> DataFrame:
-        failed = self._failed if quiet else None
-        read: Any = ReadTask(self._config, tasks, self._function, self._counted, failed)
-        count = len(tasks)
-        frame = self._spark.range(0, count, 1, count).mapInArrow(read, self._columns)
+        small = None if self._small is None else self._small.frame(tasks)
+        if small is not None:
+            frame, records = small
+            self._counted.add({0: Counts(records)})
+        else:
+            failed = self._failed if quiet else None
+            read: Any = ReadTask(self._config, tasks, self._function, self._counted, failed)
+            count = len(tasks)
+            frame = self._spark.range(0, count, 1, count).mapInArrow(read, self._columns)
         if self._transform is None:
             return frame
         result: Any = self._transformed(self._transform, frame)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 STREAM_S = 30.0
 LOADER_WAITS_AT, BROKER_DIES_AT = 0.25, 0.65
-SHARED_S = 15.0
+SHARED_S = 10.0
 """Three share for at least so long before one of them is killed."""
 BROKER_AWAY_S = 2.0
 _TICK_S = 0.1
@@ -120,7 +120,8 @@ class Script:
 
             return look
 
-        self._wait("records are counted", held_up(lambda: state.counted > 0))
+        self._wait("records are counted", held_up(lambda: state.counted > 0 and state.assigned_at is not None))
+        self._happened(f"records are counted, {state.since_assignment:.1f} s after the first assignment")
         self._wait("C is ready to join", held_up(lambda: state.applications["C"].status != "starting"))
         self.environment.let_in("C")
         self._happened("PySpark application C joins the group")

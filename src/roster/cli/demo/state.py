@@ -75,6 +75,8 @@ class DemoState:
     """Records whose results are committed."""
     in_topic: int = 0
     """Records the topic holds."""
+    assigned_at: float | None = None
+    """When an application was first seen with partitions."""
     shared_since: tuple[frozenset[str], float] = (frozenset(), 0.0)
     """Members that own all partitions between them in a stable group, and the time since."""
 
@@ -87,6 +89,11 @@ class DemoState:
     def lag(self) -> int:
         """Records in the topic not counted yet."""
         return self.history.lag
+
+    @property
+    def since_assignment(self) -> float:
+        """Seconds since an application was first seen with partitions; 0 before."""
+        return 0.0 if self.assigned_at is None else self.now - self.assigned_at
 
     def shared_by(self, names: set[str]) -> bool:
         """Exactly these applications share all partitions, each with some, in a stable group."""
@@ -127,6 +134,8 @@ class DemoState:
             app.owned = tuple(sorted(tp.partition for tp, key in owners.items() if key in keys))
             if app.owned and app.status in ("starting", "ready"):
                 app.status = "running"
+            if app.owned and self.assigned_at is None:
+                self.assigned_at = self.now
         if positions := look.positions:
             self.counted = sum(position.committed or 0 for position in positions.values())
             self.in_topic = sum(position.end or 0 for position in positions.values())
