@@ -26,6 +26,7 @@ SECTIONS = {
     "state": "stores of tasks, restoring and aggregates",
     "standby": "an owner of state that is killed, with a standby copy and without",
     "pipeline": "Spark reading from a group",
+    "small_batches": "small batches read by the driver or by a task",
     "handover": "partitions that move between applications",
     "trickle": "CPU and latency of a slow topic",
 }

@@ -90,6 +90,7 @@ def test_an_aggregate_over_partitions_counts_every_record_once(
                 group,
                 [topic],
                 max_offsets_per_batch=800,
+                target_batch_ms=100_000,  # a slow machine would cut batches down to one task
                 min_offsets_per_task=100,
                 on_progress=reports.append,
             )
