@@ -6,19 +6,21 @@ import os
 
 import pytest
 
-from roster.testing.simulation import run_many, run_seed
+from roster.testing.simulation import draw_scenario, run_many, run_scenario
 from tests.testing.planted_bugs import BUGS, PlantedBug
+from tests.testing.planted_transaction_bugs import TRANSACTION_BUGS
 
 SEARCHED = int(os.environ.get("ROSTER_PLANTED_SEEDS", "0"))
 """Environment variable: look for each bug from seed 0 on, in so many seeds; 0: run the seeds that found them."""
-EACH = [pytest.param(bug, id=bug.name) for bug in BUGS]
+ALL = [*BUGS, *TRANSACTION_BUGS]
+EACH = [pytest.param(bug, id=bug.name) for bug in ALL]
 
 
 @pytest.mark.parametrize("bug", EACH)
 def test_a_planted_bug_is_found(bug: PlantedBug, monkeypatch: pytest.MonkeyPatch) -> None:
     bug.patch(monkeypatch)
     if not SEARCHED:
-        outcome = run_seed(bug.seed)
+        outcome = run_scenario(draw_scenario(bug.seed, transactional=bug.transactional))
         assert outcome.broken is not None
         assert outcome.broken.sentence in bug.breaks
         return
@@ -28,7 +30,7 @@ def test_a_planted_bug_is_found(bug: PlantedBug, monkeypatch: pytest.MonkeyPatch
     print(f"{bug.name}: after {summary.seeds} seeds, {broken}")
 
 
-def test_there_are_thirty_of_them_and_none_is_in_the_product() -> None:
-    assert len({bug.name for bug in BUGS}) == len(BUGS) >= 30
-    seeds = sorted({bug.seed for bug in BUGS})
+def test_there_are_forty_of_them_and_none_is_in_the_product() -> None:
+    assert len({bug.name for bug in ALL}) == len(ALL) >= 40
+    seeds = sorted({bug.seed for bug in ALL})
     assert not run_many(seeds[:4]).failures

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import subprocess
 import sys
 from collections import Counter
@@ -13,12 +14,12 @@ import pytest
 from roster.cli.root import run
 from roster.coordinator.states import GroupState
 from roster.model import SetTimer
-from roster.testing.simulation import BrokenInvariant, invariants, run_many, run_scenario, run_seed, shrink
+from roster.testing.simulation import BrokenInvariant, errors, invariants, run_many, run_scenario, run_seed, shrink
 from roster.testing.simulation.actions import ACTIONS
 from roster.testing.simulation.clock import Scheduler, Timers
-from roster.testing.simulation.disk import Disk
+from roster.testing.simulation.disk import Disk, Durable, record_batch
 from roster.testing.simulation.network import Connection, Direction, Network, NetworkFaults
-from roster.testing.simulation.scenario import MISBEHAVIOURS, WEIGHTS, draw_scenario
+from roster.testing.simulation.scenario import MISBEHAVIOURS, TRANSACTION_WEIGHTS, WEIGHTS, draw_scenario
 from roster.testing.simulation.scripted import SCRIPTS
 from tests.examples_tried import examples
 
@@ -35,7 +36,7 @@ def test_every_invariant_holds_in_every_seed() -> None:
 
 
 def test_every_kind_of_action_is_drawn_and_known() -> None:
-    assert WEIGHTS.keys() | {"rolling upgrade"} == ACTIONS.keys()
+    assert WEIGHTS.keys() | TRANSACTION_WEIGHTS.keys() | {"rolling upgrade"} == ACTIONS.keys()
     assert set(MISBEHAVIOURS) == SCRIPTS.keys()
     drawn = Counter(action.kind for seed in range(400) for action in draw_scenario(seed).actions)
     assert drawn.keys() == ACTIONS.keys()
@@ -67,6 +68,15 @@ def test_a_trace_changes_nothing() -> None:
     assert traced.digest != run_seed(6, traced=True).digest
 
 
+def test_transactions_are_committed_and_aborted_in_both_versions_of_the_protocol() -> None:
+    drawn = [draw_scenario(seed) for seed in range(60)]
+    for version in (1, 2):
+        outcomes = [run_scenario(scenario) for scenario in drawn if scenario.transactions == version][:2]
+        assert sum(outcome.counts["transaction committed"] for outcome in outcomes) > 10
+        assert all(outcome.broken is None for outcome in outcomes)
+        assert all(outcome.coverage.transactions["Ongoing", "EndTxn"] for outcome in outcomes)
+
+
 # -- failures ----------------------------------------------------------------------------------------------------------
 
 
@@ -74,7 +84,7 @@ def broken_by_action(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     """Have an action break an invariant whatever happens."""
 
     def broken(*_: object) -> bool:
-        invariants.broken("actions are harmless", kind)
+        errors.broken("actions are harmless", kind)
 
     monkeypatch.setitem(ACTIONS, kind, broken)
 
@@ -112,6 +122,18 @@ def test_the_command_sums_up(capsys: pytest.CaptureFixture[str]) -> None:
     assert "2 seeds" in shown
     assert "0 broken invariants" in shown
     assert "event of a coordinator" in shown
+
+
+@pytest.mark.process
+def test_seeds_in_several_processes_are_the_same_runs() -> None:
+    alone, shared = run_many(range(30, 32)), run_many(range(30, 32), jobs=2)
+    assert (shared.seeds, shared.events, shared.counts) == (alone.seeds, alone.events, alone.counts)
+    assert shared.coverage.coordinators == alone.coverage.coordinators
+
+
+def test_a_broken_invariant_travels_between_processes() -> None:
+    broken = pickle.loads(pickle.dumps(BrokenInvariant("a sentence", "what was seen")))
+    assert (broken.sentence, broken.seen, str(broken)) == ("a sentence", "what was seen", "a sentence: what was seen")
 
 
 @pytest.mark.parametrize("options", [["--trace"], ["--only", "1"], ["--seed", "1", "--only", "x"]])
@@ -168,22 +190,22 @@ def test_a_crash_keeps_a_beginning_of_what_was_not_synced() -> None:
     sizes = set()
     for seed in range(40):
         counts = Counter[str]()
-        disk = Disk(Random(seed), counts)
-        batches = [disk.append(((b"\0\x02\0\x01g", None),), 0) for _ in range(6)]
-        assert batches[1] is not None
+        disk = Disk(Random(seed), counts, Durable())
+        batches = [record_batch(((b"\0\x02\0\x01g", None),)) for _ in range(6)]
+        assert all(disk.append(batch, 0) for batch in batches)
         assert disk.sync(batches[1])
         disk.crash()
         sizes.add(len(disk))
-        kept = [batch is not None and not batch.dropped for batch in batches]
+        kept = [not batch.dropped for batch in batches]
         assert kept == sorted(kept, reverse=True)
         assert sum(kept) == len(disk) >= 2
     assert sizes == {2, 3, 4, 5, 6}
 
 
 def test_an_old_leader_cannot_write() -> None:
-    disk = Disk(Random(1), Counter())
+    disk = Disk(Random(1), Counter(), Durable())
     disk.epoch = 2
-    assert disk.append((), 1) is None
+    assert not disk.append(record_batch(((b"", None),)), 1)
 
 
 def test_a_clock_that_jumps_fires_the_timers_it_jumps_over() -> None:

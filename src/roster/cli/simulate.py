@@ -29,8 +29,9 @@ PROGRESS_EVERY = 100
 @click.option("--seed", type=click.IntRange(min=0), help="Run this seed alone, or begin with it.")
 @click.option("--trace", is_flag=True, help="Print the whole history of the seed.")
 @click.option("--only", metavar="PLACES", help="With --seed: only the actions at these places, as in 0,3,4.")
+@click.option("--jobs", type=click.IntRange(min=1), default=1, help="Processes that run seeds.  [default: 1]")
 @click.option("--coverage", is_flag=True, help="Print how often each event met each state.")
-def simulate(seeds: int | None, seed: int | None, trace: bool, only: str | None, coverage: bool) -> int:
+def simulate(seeds: int | None, seed: int | None, trace: bool, only: str | None, jobs: int, coverage: bool) -> int:
     """Run groups under faults in virtual time, and check the invariants of the group protocol after every event.
 
     A seed is one group: real members and misbehaving clients, two brokers with the real coordinator, a network and a
@@ -45,7 +46,7 @@ def simulate(seeds: int | None, seed: int | None, trace: bool, only: str | None,
     if alone:
         return _run_alone(seed or 0, trace, _places(only))
     first = seed or 0
-    summary = run_many(range(first, first + (seeds or 100)), progress=_progress)
+    summary = run_many(range(first, first + (seeds or 100)), jobs=jobs, progress=_progress)
     if sys.stderr.isatty():
         click.echo("\r", nl=False, err=True)
     _print_summary(summary, coverage=coverage)
@@ -100,7 +101,12 @@ def _print_summary(summary: Summary, *, coverage: bool) -> None:
     rows = [(kind, number) for kind, number in sorted(summary.counts.items()) if number]
     print_table(("fault or action", "times"), rows, "no faults")
     if coverage:
-        for name, counts in (("coordinator", summary.coverage.coordinators), ("member", summary.coverage.members)):
+        parts = {
+            "coordinator": summary.coverage.coordinators,
+            "member": summary.coverage.members,
+            "transaction coordinator": summary.coverage.transactions,
+        }
+        for name, counts in parts.items():
             _print_coverage(name, counts)
 
 
@@ -128,7 +134,10 @@ def _kept(whole: Scenario, part: Scenario) -> str:
 
 def _print_scenario(scenario: Scenario) -> None:
     policies = ", ".join("/".join(policy) for policy in scenario.policies)
-    click.echo(f"  {scenario.members} members of {policies}; topics {scenario.topics}; {scenario.network}")
+    transactions = "" if scenario.transactions is None else f"; transactions of version {scenario.transactions}"
+    click.echo(
+        f"  {scenario.members} members of {policies}{transactions}; topics {scenario.topics}; {scenario.network}"
+    )
     for action in scenario.actions:
         click.echo(f"  {action}")
 

@@ -251,6 +251,26 @@ def misbehaving_member(world: World, action: Action) -> bool:
     return True
 
 
+def crash_at_a_write_of_a_transaction(world: World, action: Action) -> bool:
+    """Have the coordinator die at a write of a transaction to come: a decision, an output, offsets, a marker."""
+    world.transaction_fates.append((Fate[action.text], action.ms))
+    return True
+
+
+def write_of_a_transaction_refused(world: World, action: Action) -> bool:
+    """Have the disk refuse the next write of a transaction."""
+    world.transaction_fates.append((Fate.REFUSED, action.ms))
+    return True
+
+
+def second_process_with_the_transactional_id(world: World, action: Action) -> bool:
+    """Start another process with a transactional id in use, under a member of its own."""
+    process = chosen(world, action)
+    if process is not None:
+        world.restart(process)
+    return process is not None
+
+
 ACTIONS: dict[str, Callable[[World, Action], bool]] = {
     "join": join,
     "leave": leave,
@@ -281,5 +301,9 @@ ACTIONS: dict[str, Callable[[World, Action], bool]] = {
     "rolling restart": rolling_restart,
     "rolling upgrade": rolling_upgrade,
     "misbehaving member": misbehaving_member,
+    "coordinator crash at a write of a transaction": crash_at_a_write_of_a_transaction,
+    "write of a transaction refused": write_of_a_transaction_refused,
+    "second process with the transactional id": second_process_with_the_transactional_id,
+    "pause longer than a transaction": pause,
 }
 """What each kind of action does; True if it did something."""

@@ -122,7 +122,7 @@ class Books:
     def acknowledged(self, process: Application, positions: dict[TopicPartition, int]) -> None:
         """An application was told that a commit is done."""
         del process
-        durable = self.world.disk.durable.offsets
+        durable = self.world.durable.offsets
         self.acknowledged_commits += 1
         for partition, offset in positions.items():
             if partition.topic in self.world.topics and partition.topic not in self.world.unsteady_topics:
@@ -165,7 +165,7 @@ class Books:
     def _joined(self, node: Broker, version: int, request: JoinGroupRequest, response: JoinGroupResponse) -> None:
         generation, member = response.generation_id, response.member_id
         invariants.the_generation_only_rises(generation, self.highest)
-        invariants.a_generation_is_stored_before_it_is_announced(generation, self.world.disk.durable)
+        invariants.a_generation_is_stored_before_it_is_announced(generation, self.world.durable)
         invariants.a_member_keeps_its_identity(request.member_id, member)
         self.highest = generation
         self.answered[generation].add(member)
@@ -205,7 +205,7 @@ class Books:
         self._fence("SyncGroup", member, request.group_instance_id, node)
         if node.epoch == self.world.disk.epoch:
             invariants.an_assignment_is_stored_before_it_is_handed_out(
-                generation, member, response.assignment, self.world.disk.durable
+                generation, member, response.assignment, self.world.durable
             )
         try:
             mine = decode_assignment(response.assignment).partitions
@@ -249,7 +249,7 @@ class Books:
                 partition = TopicPartition(topic.name, row.partition_index)
                 if partition in written and self._steady(partition):
                     offset = row.committed_offset
-                    invariants.an_acknowledged_commit_is_durable(partition, offset, self.world.disk.durable.offsets)
+                    invariants.an_acknowledged_commit_is_durable(partition, offset, self.world.durable.offsets)
 
     def _steady(self, partition: TopicPartition) -> bool:
         return partition.topic in self.world.topics and partition.topic not in self.world.unsteady_topics
@@ -260,7 +260,7 @@ class Books:
                 for row in topic.partitions:
                     partition = TopicPartition(topic.name, row.partition_index)
                     if row.committed_offset >= 0 and self._steady(partition):
-                        durable = self.world.disk.durable.offsets
+                        durable = self.world.durable.offsets
                         invariants.only_durable_offsets_are_read(partition, row.committed_offset, durable)
 
     def _fence(self, request: str, member: str, instance: str | None, node: Broker) -> None:

@@ -10,7 +10,7 @@ from roster.testing.simulation.network import Connection, Direction, is_whole
 from roster.testing.simulation.setting import Setting
 from roster.wire import API_VERSIONS, ApiKey, Message
 from roster.wire.frames import decode_response, encode_request, response_class
-from roster.wire.messages import JoinGroupRequest
+from roster.wire.messages import InitProducerIdRequest, JoinGroupRequest
 
 OFFSETS = "offsets"
 """The application's own connection, for OffsetFetch; a lost coordinator does not close it."""
@@ -122,5 +122,7 @@ class Client:
 
 
 def introduces(message: Message) -> bool:
-    """Return True for a first JoinGroup: a second one is, by the protocol, another member."""
+    """Return True for a request whose second arrival is another one: a first JoinGroup, a first InitProducerId."""
+    if isinstance(message, InitProducerIdRequest):
+        return message.producer_id < 0
     return isinstance(message, JoinGroupRequest) and not message.member_id

@@ -19,14 +19,14 @@ class Scheduler:
         self.now = 0
         self.events = 0
         """Actions run so far."""
-        self._queue: list[tuple[int, int, Callable[..., None], tuple[Any, ...]]] = []
+        self._queue: list[tuple[int, int, Callable[..., object], tuple[Any, ...]]] = []
         self._order = count()
 
-    def at(self, time: int, action: Callable[..., None], *arguments: Any) -> None:
+    def at(self, time: int, action: Callable[..., object], *arguments: Any) -> None:
         """Run an action at `time`, or at once if that has passed."""
         heapq.heappush(self._queue, (max(time, self.now), next(self._order), action, arguments))
 
-    def after(self, ms: int, action: Callable[..., None], *arguments: Any) -> None:
+    def after(self, ms: int, action: Callable[..., object], *arguments: Any) -> None:
         """Run an action in `ms`."""
         self.at(self.now + ms, action, *arguments)
 

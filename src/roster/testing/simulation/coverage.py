@@ -8,15 +8,20 @@ from roster.member.events import Event, Responded
 
 
 class Coverage:
-    """Counts of (state, event), for coordinators and for members."""
+    """Counts of (state, event), for coordinators of groups and of transactions, and for members."""
 
     def __init__(self) -> None:
         self.coordinators: Counter[tuple[str, str]] = Counter()
         self.members: Counter[tuple[str, str]] = Counter()
+        self.transactions: Counter[tuple[str, str]] = Counter()
 
     def coordinator(self, state: str, event: str) -> None:
         """Count an event of a coordinator, by the state of the group."""
         self.coordinators[state, event] += 1
+
+    def transaction(self, state: str, event: str) -> None:
+        """Count an event of a transaction coordinator, by the state of the transactional id."""
+        self.transactions[state, event] += 1
 
     def member(self, state: str, event: Event) -> None:
         """Count an event of a member, by its state."""
@@ -27,6 +32,7 @@ class Coverage:
         """Add the counts of another run."""
         self.coordinators.update(other.coordinators)
         self.members.update(other.members)
+        self.transactions.update(other.transactions)
 
 
 def table(counts: Counter[tuple[str, str]]) -> list[tuple[str, ...]]:

@@ -1,14 +1,17 @@
-"""The log of one partition of `__consumer_offsets`: real record batches, synced later, torn or lost in a crash."""
+"""The log of a partition: real record batches, synced later, torn or lost in a crash; and what its synced part says."""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 from random import Random
+from typing import Protocol, TypeAlias
 
-from roster.coordinator.events import LoadedRecord
+from roster.coordinator.events import LoadedRecord, TransactionalRecord, TransactionEnd
 from roster.model import TopicPartition
 from roster.wire import WireError
+from roster.wire.control_records import ControlType, EndTxnMarker, build_marker
 from roster.wire.offsets_topic import (
     GroupMetadataKey,
     GroupMetadataValue,
@@ -19,16 +22,44 @@ from roster.wire.offsets_topic import (
 )
 from roster.wire.records import Record, build_batch, read_batch, read_header, verify_crc
 
+Records: TypeAlias = tuple[tuple[bytes, bytes | None], ...]
+
 
 @dataclass(slots=True, eq=False)
 class Batch:
-    """One append: its bytes, and the leader epoch it was written in."""
+    """One append: its bytes, its first offset, and whose transaction it is part of or ends."""
 
     data: bytes
-    records: tuple[tuple[bytes, bytes | None], ...]
-    epoch: int
+    records: Records
+    offset: int = 0
+    producer: tuple[int, int] | None = None
+    """Id and epoch of the producer, for a part of a transaction."""
+    end: TransactionEnd | None = None
     synced: bool = False
     dropped: bool = False
+
+
+def control_batch(end: TransactionEnd, epoch: int) -> Batch:
+    """Build the marker of a producer's transaction."""
+    marker = EndTxnMarker(ControlType.COMMIT if end.committed else ControlType.ABORT, 0)
+    data = build_marker(marker, producer_id=end.producer_id, producer_epoch=epoch, timestamp=0)
+    return Batch(data, (), producer=(end.producer_id, epoch), end=end)
+
+
+def record_batch(records: Records, producer: tuple[int, int] | None = None) -> Batch:
+    """Build a batch of a coordinator's records, as part of a producer's transaction if there is one."""
+    rows = [Record(timestamp=0, key=key, value=value) for key, value in records]
+    if producer is None:
+        return Batch(bytes(build_batch(rows)), records)
+    data = build_batch(rows, producer_id=producer[0], producer_epoch=producer[1], transactional=True)
+    return Batch(bytes(data), records, producer=producer)
+
+
+class Reader(Protocol):
+    """What makes sense of the synced part of a log."""
+
+    def apply(self, batch: Batch) -> None:
+        """Take in a batch that became durable."""
 
 
 class Durable:
@@ -42,14 +73,27 @@ class Durable:
         self.assignments: dict[tuple[int, str], bytes] = {}
         """Synced assignments by generation and member id."""
 
-    def apply(self, records: tuple[tuple[bytes, bytes | None], ...]) -> None:
-        """Take in records that became durable."""
-        for key, value in records:
+        self._pending: dict[int, dict[TopicPartition, int]] = {}
+        """Offsets in transactions that are not decided, by producer id."""
+
+    @property
+    def has_pending(self) -> bool:
+        """True while the offsets of a transaction are not decided."""
+        return bool(self._pending)
+
+    def apply(self, batch: Batch) -> None:
+        """Take in a batch that became durable."""
+        if batch.end is not None:
+            decided = self._pending.pop(batch.end.producer_id, {})
+            self.offsets.update(decided if batch.end.committed else {})
+            return
+        offsets = self.offsets if batch.producer is None else self._pending.setdefault(batch.producer[0], {})
+        for key, value in batch.records:
             about = decode_key(key)
             content = None if about is None or value is None else decode_value(about, value)
             match about, content:
                 case OffsetCommitKey(), OffsetCommitValue():
-                    self.offsets[TopicPartition(about.topic, about.partition)] = content.offset
+                    offsets[TopicPartition(about.topic, about.partition)] = content.offset
                 case OffsetCommitKey(), _:
                     self.offsets.pop(TopicPartition(about.topic, about.partition), None)
                 case GroupMetadataKey(), GroupMetadataValue():
@@ -64,27 +108,23 @@ class Durable:
 class Disk:
     """Batches in order; only the coordinator of the present epoch may append."""
 
-    def __init__(self, chance: Random, counts: Counter[str]) -> None:
+    def __init__(self, chance: Random, counts: Counter[str], reader: Reader) -> None:
         self._chance = chance
         self._counts = counts
+        self._reader = reader
         self._batches: list[Batch] = []
         self.epoch = 0
-        self.durable = Durable()
 
-    def append(self, records: tuple[tuple[bytes, bytes | None], ...], epoch: int) -> Batch | None:
-        """Append a batch, not synced yet; None for a coordinator whose epoch is over."""
+    def append(self, batch: Batch, epoch: int) -> bool:
+        """Append a batch, not synced yet; False for a coordinator whose epoch is over."""
         if epoch != self.epoch:
             self._counts["write of an old coordinator refused"] += 1
-            return None
-        data = build_batch([Record(timestamp=0, key=key, value=value) for key, value in records])
-        batch = Batch(bytes(data), records, epoch)
+            return False
+        if self._batches:
+            last = self._batches[-1]
+            batch.offset = last.offset + max(len(last.records), 1)
         self._batches.append(batch)
-        return batch
-
-    def drop(self, batch: Batch) -> None:
-        """Take out the last batch: the disk refused it."""
-        self._batches.remove(batch)
-        batch.dropped = True
+        return True
 
     def sync(self, batch: Batch) -> bool:
         """Make everything up to `batch` durable; False if it was lost in a crash before."""
@@ -99,7 +139,7 @@ class Disk:
             first -= 1
         for batch in self._batches[first:length]:
             batch.synced = True
-            self.durable.apply(batch.records)
+            self._reader.apply(batch)
 
     def crash(self) -> None:
         """Lose power or the leadership: of what was not synced a beginning survives, its last batch perhaps torn."""
@@ -120,8 +160,19 @@ class Disk:
         self._sync_to(len(self._batches))
 
     def load(self) -> tuple[LoadedRecord, ...]:
-        """Return every record of the log."""
-        return tuple(record for batch in self._batches for record in batch.records)
+        """Return every record of the log, with the ends of transactions."""
+        loaded: list[LoadedRecord] = []
+        for batch in self._batches:
+            if batch.end is not None:
+                loaded.append(batch.end)
+            elif batch.producer is not None:
+                loaded += [TransactionalRecord(batch.producer[0], key, value) for key, value in batch.records]
+            else:
+                loaded += batch.records
+        return tuple(loaded)
+
+    def __iter__(self) -> Iterator[Batch]:
+        return iter(self._batches)
 
     def __len__(self) -> int:
         return len(self._batches)

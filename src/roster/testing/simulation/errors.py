@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NoReturn
+
 
 class BrokenInvariant(Exception):  # noqa: N818 - what happened, not what went wrong in the simulator
     """An invariant does not hold; `sentence` is the invariant, the text says what was seen."""
@@ -10,3 +12,12 @@ class BrokenInvariant(Exception):  # noqa: N818 - what happened, not what went w
         super().__init__(f"{sentence}: {seen}")
         self.sentence = sentence
         self.seen = seen
+
+    def __reduce__(self) -> tuple[type[BrokenInvariant], tuple[str, str]]:
+        """Travel between processes."""
+        return BrokenInvariant, (self.sentence, self.seen)
+
+
+def broken(sentence: str, seen: str) -> NoReturn:
+    """Raise BrokenInvariant."""
+    raise BrokenInvariant(sentence, seen)

@@ -7,13 +7,12 @@ hold. Only the checks of states, of sessions and of phases look at the coordinat
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import NoReturn
 
 from roster.coordinator.group import Group
 from roster.coordinator.states import GroupState
 from roster.model import TopicPartition
 from roster.testing.simulation.disk import Durable
-from roster.testing.simulation.errors import BrokenInvariant
+from roster.testing.simulation.errors import broken
 from roster.testing.simulation.setting import Application
 from roster.wire import ErrorCode
 
@@ -21,11 +20,6 @@ SLACK_MS = 1_500
 """Time that a coordinator may take beyond a timeout, for its disk."""
 
 Assigned = Mapping[str, frozenset[TopicPartition]]
-
-
-def broken(sentence: str, seen: str) -> NoReturn:
-    """Raise BrokenInvariant."""
-    raise BrokenInvariant(sentence, seen)
 
 
 # -- ownership -------------------------------------------------------------------------------------------------------

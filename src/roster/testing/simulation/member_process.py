@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from random import Random
 from typing import TYPE_CHECKING
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from roster.testing.simulation.books import Books
+    from roster.testing.simulation.producer import Producer
     from roster.testing.simulation.setting import Setting
 
 RETRY_MS = 300
@@ -77,6 +78,8 @@ class MemberProcess:
         self._tokens = 0
         self._fetching = False
         self._stepped = stepped
+        self.producer: Producer | None = None
+        """Commits positions in transactions, with what was made of the records."""
 
     @property
     def held(self) -> frozenset[TopicPartition]:
@@ -99,13 +102,18 @@ class MemberProcess:
     def start(self) -> None:
         """Join the group and begin to work."""
         self.feed(Started())
-        self._tick()
+        if self.producer is None:
+            self._tick()
+        else:
+            self.producer.start()
 
     def kill(self) -> None:
         """Kill -9."""
         self.alive = False
         self._timers.clear()
         self.client.shut()
+        if self.producer is not None:
+            self.producer.stop()
 
     def close(self, *, leave: bool) -> None:
         """Close the member."""
@@ -136,6 +144,8 @@ class MemberProcess:
             backlog, self._backlog = self._backlog, []
             for event in backlog:
                 self.feed(event)
+            if self.producer is not None:
+                self.producer.wake()
 
     # -- the member ----------------------------------------------------------------------------------------------
 
@@ -219,12 +229,29 @@ class MemberProcess:
             self.world.scheduler.after(self.world.chance.randint(1_000, 4_000), self._tick)
 
     def _work(self) -> None:
-        self._commit(self.owns.partitions, self.owns.epoch)
+        if self.producer is None:
+            self._commit(self.owns.partitions, self.owns.epoch)
+
+    def take_work(self) -> dict[TopicPartition, tuple[int, int]]:
+        """Return what to make of the input now, as start and end of positions, and go on behind it."""
+        work = {}
+        for partition in sorted(self.owns.partitions & self.positions.keys()):
+            start = self.positions[partition]
+            self.positions[partition] += self.world.chance.randint(1, 3)
+            work[partition] = (start, self.positions[partition])
+        return work
+
+    def work_undone(self, partitions: Iterable[TopicPartition]) -> None:
+        """Ask again for the positions of what was not committed."""
+        for partition in partitions:
+            self.positions.pop(partition, None)
+        self._again()
 
     def _finish(self, partitions: frozenset[TopicPartition], epoch: int) -> None:
         """Commit revoked work, then let go of it."""
         if self.alive:
-            self._commit(partitions & self.owns.revoking, epoch)
+            if self.producer is None:
+                self._commit(partitions & self.owns.revoking, epoch)
             self.world.scheduler.after(self.world.chance.randint(0, 50), self.feed, Released(partitions))
 
     def _commit(self, partitions: frozenset[TopicPartition], epoch: int) -> None:
@@ -263,7 +290,8 @@ class MemberProcess:
         def answered(response: Message | None, reason: str) -> None:
             self._positions_fetched(epoch, response, reason)
 
-        self.client.request(coordinator.node_id, OFFSETS, OffsetFetchRequest(groups=[wanted]), 4_000, answered)
+        request = OffsetFetchRequest(groups=[wanted], require_stable=self.producer is not None)
+        self.client.request(coordinator.node_id, OFFSETS, request, 4_000, answered)
 
     def _positions_fetched(self, epoch: int, response: Message | None, _reason: str) -> None:
         if self.world.scheduler.now < self.paused_until:
@@ -277,7 +305,7 @@ class MemberProcess:
             for topic in group.topics:
                 for row in topic.partitions:
                     partition = TopicPartition(topic.name, row.partition_index)
-                    if partition in self.held:
+                    if partition in self.held and not row.error_code:
                         self.positions.setdefault(partition, max(row.committed_offset, 0))
         if self.held - self.positions.keys():
             self._fetching = True

@@ -21,19 +21,34 @@ from roster.coordinator import (
     Write,
     WriteCompleted,
 )
+from roster.coordinator.events import LoadedRecord
 from roster.testing.simulation.clock import Timers
+from roster.testing.simulation.disk import Batch, record_batch
 from roster.testing.simulation.network import Connection, Direction, is_whole
-from roster.testing.simulation.setting import Fate, Setting
+from roster.testing.simulation.setting import OFFSETS, Fate, Setting
+from roster.testing.simulation.transactions import (
+    EPOCH_BUMP_FROM,
+    IMPLICIT_OFFSETS_FROM,
+    IMPLICIT_PRODUCE_FROM,
+    TRANSACTIONAL,
+    Transactions,
+)
 from roster.wire import ErrorCode, Message, WireError
 from roster.wire.frames import RequestHeader, decode_request, encode_response
 from roster.wire.messages import (
+    AddOffsetsToTxnRequest,
+    AddPartitionsToTxnRequest,
+    EndTxnRequest,
     FindCoordinatorRequest,
     FindCoordinatorResponse,
+    InitProducerIdRequest,
     JoinGroupRequest,
     MetadataRequest,
     MetadataResponse,
     OffsetCommitRequest,
     OffsetCommitResponse,
+    ProduceRequest,
+    TxnOffsetCommitRequest,
 )
 from roster.wire.offsets_topic import GroupMetadataKey, decode_key
 
@@ -41,7 +56,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from roster.testing.simulation.books import Books
-    from roster.testing.simulation.disk import Batch
 
 PARTITION = 0
 MANY_KEYS_FROM = 4
@@ -65,12 +79,13 @@ class Call:
 class Node:
     """A broker; at any time at most one leads the partition with the group, but an old leader may not know yet."""
 
-    def __init__(self, world: Setting, books: Books, number: int, crash: Callable[[Node, Fate], None]) -> None:
+    def __init__(self, world: Setting, books: Books, number: int, crash: Callable[[Node, Fate, bool], None]) -> None:
         self.world = world
         self.books = books
         self.number = number
         self.name = f"node{number}"
         self.up = False
+        self.is_loaded = False
         self.life = 0
         self.epoch = -1
         self.wall_ahead = 0
@@ -81,6 +96,7 @@ class Node:
         self._writes: deque[tuple[Write, Batch | None, ErrorCode]] = deque()
         self._synced_at = 0
         self._crash_at_write = crash
+        self.transactions = Transactions(self)
 
     # -- processes -----------------------------------------------------------------------------------------------
 
@@ -97,54 +113,67 @@ class Node:
             max_pending_members=50,
         )
         self.coordinator = Coordinator(config, world.new_id, self.is_connected)
+        self.transactions.start()
 
     def crash(self) -> None:
         """Kill -9: connections break, and nothing of its memory is left."""
-        self.up = False
+        self.up = self.is_loaded = False
         self.life += 1
         self.epoch = -1
         self.coordinator = None
         self._timers.clear()
         self._writes.clear()
+        self.transactions.crash()
         self.calls.clear()
         for connection in list(self.connections):
             self.world.network.close_node(connection)
         self.connections.clear()
         self.books.node_crashed(self)
 
+    def crash_at_write(self, fate: Fate, *, is_group: bool) -> None:
+        """Die at a write of the group's record, or at one of a transaction."""
+        self._crash_at_write(self, fate, is_group)
+
     def lead(self, epoch: int) -> None:
         """Begin to load the partition."""
         self.epoch = epoch
+        self.is_loaded = False
+        self.transactions.lead()
         self.step(PartitionLoading(PARTITION))
         records = self.world.disk.load()
         self.world.scheduler.after(self.world.network.delay(), self._loaded, self.life, epoch, records)
 
-    def _loaded(self, life: int, epoch: int, records: tuple[tuple[bytes, bytes | None], ...]) -> None:
+    def _loaded(self, life: int, epoch: int, records: tuple[LoadedRecord, ...]) -> None:
         if (life, epoch) == (self.life, self.epoch):
-            self.step(PartitionLoaded(PARTITION, records, self._wall()))
+            self.is_loaded = True
+            self.step(PartitionLoaded(PARTITION, records, self.wall()))
 
     def step_down(self, life: int, epoch: int) -> None:
         """Learn that another node leads now."""
         if (life, epoch) == (self.life, self.epoch):
             self.epoch = -1
+            self.is_loaded = False
             self._writes.clear()
+            self.transactions.step_down()
             self.step(PartitionUnloaded(PARTITION))
 
     def topics_deleted(self, names: tuple[str, ...]) -> None:
         """Remove the offsets of deleted topics."""
-        self.step(TopicsDeleted(names, self._wall()))
+        self.step(TopicsDeleted(names, self.wall()))
 
     def jump(self, ms: int) -> None:
         """Set the monotonic clock forward."""
         self.books.clock_jumped(self, ms)
         self._timers.jump(ms)
+        self.transactions.jump(ms)
 
     @property
     def now(self) -> int:
         """Monotonic time of the process."""
         return self._timers.now
 
-    def _wall(self) -> int:
+    def wall(self) -> int:
+        """Wall clock of the process, ms."""
         return self.world.scheduler.now + self.wall_ahead
 
     # -- requests ------------------------------------------------------------------------------------------------
@@ -173,7 +202,7 @@ class Node:
                 self.world.counts["malformed request refused"] += 1
                 self.world.network.reset(connection)
                 return
-            if not connection.client_open and is_harmful_when_late(message):
+            if not connection.client_open and is_harmful_when_late(message, header.api_version):
                 self.world.counts["request that its client had given up, not served"] += 1
                 continue
             token = self.world.new_token()
@@ -185,18 +214,25 @@ class Node:
     def _handle(self, token: int, call: Call) -> None:
         match call.message:
             case FindCoordinatorRequest():
-                self._answer(token, self._find_coordinator(call.header.api_version))
+                self.answer(token, self._find_coordinator(call.header.api_version))
             case MetadataRequest():
-                self._answer(token, self._metadata(call.message))
+                self.answer(token, self._metadata(call.message))
+            case message if isinstance(message, TRANSACTIONAL):
+                self.transactions.handle(token, call.header.api_version, message)
+            case OffsetCommitRequest():
+                self._take_unknown(call, call.message)
+                if call.message.topics:
+                    self.coordinate(token)
+                else:
+                    self.answer(token, OffsetCommitResponse())
             case _:
-                if isinstance(call.message, OffsetCommitRequest):
-                    self._take_unknown(call, call.message)
-                    if not call.message.topics:
-                        self._answer(token, OffsetCommitResponse())
-                        return
-                client = call.header.client_id or ""
-                event = RequestReceived(token, call.header.api_version, client, "host", self._wall(), call.message)
-                self.step(event)
+                self.coordinate(token)
+
+    def coordinate(self, token: int) -> None:
+        """Give a request to the group coordinator."""
+        call = self.calls[token]
+        client = call.header.client_id or ""
+        self.step(RequestReceived(token, call.header.api_version, client, "host", self.wall(), call.message))
 
     def _find_coordinator(self, version: int) -> Message:
         number = self.world.leader_known_to[self.number]
@@ -235,7 +271,8 @@ class Node:
                 known.append(OffsetCommitRequest.Topic(name=topic.name, partitions=rest))
         request.topics = known
 
-    def _answer(self, token: int, message: Message) -> None:
+    def answer(self, token: int, message: Message) -> None:
+        """Answer a request."""
         call = self.calls.pop(token, None)
         self.books.every_request_is_answered_once(token, answered=call is not None)
         if call is None:
@@ -277,19 +314,26 @@ class Node:
             self._write(write)
         for reply in effects.replies:
             if self.life == life:
-                self._answer(reply.token, reply.message)
+                self.answer(reply.token, reply.message)
 
     def _timer_expired(self, name: TimerName) -> None:
-        self.step(TimerExpired(name, self._wall()))
+        self.step(TimerExpired(name, self.wall()))
 
     def _write(self, write: Write) -> None:
         world = self.world
-        batch, error = None, ErrorCode.NOT_LEADER_OR_FOLLOWER
-        if world.disk_refuses(is_group=writes_group(write)):
+        appended = record_batch(write.records, write.producer)
+        batch: Batch | None = None
+        error = self.transactions.check_epoch(write.producer)
+        if error:
+            pass
+        elif world.disk_refuses(is_group=writes_group(write), is_transaction=write.producer is not None):
             world.counts["write refused by the disk"] += 1
             error = ErrorCode.NOT_ENOUGH_REPLICAS
+        elif not world.disk.append(appended, self.epoch):
+            error = ErrorCode.NOT_LEADER_OR_FOLLOWER
         else:
-            batch = world.disk.append(write.records, self.epoch)
+            batch = appended
+            self.transactions.appended(OFFSETS, batch)
         self._writes.append((write, batch, error))
         self._synced_at = max(self._synced_at, world.scheduler.now + world.sync_ms())
         world.scheduler.at(self._synced_at, self._write_done, self.life, write.id)
@@ -298,19 +342,21 @@ class Node:
         if life != self.life or not self._writes or self._writes[0][0].id != write_id:
             return
         write, batch, error = self._writes[0]
-        fate = self.world.take_fate() if batch is not None and writes_group(write) else None
+        is_group = writes_group(write)
+        is_fateful = batch is not None and (is_group or write.producer is not None)
+        fate = self.world.take_fate(is_group=is_group) if is_fateful else None
         if fate is Fate.LOST:
-            self._crash_at_write(self, fate)
+            self.crash_at_write(fate, is_group=is_group)
             return
         self._writes.popleft()
-        if batch is not None and self.world.disk.sync(batch):
-            error = ErrorCode.NONE
+        if batch is not None:
+            error = ErrorCode.NONE if self.world.disk.sync(batch) else ErrorCode.NOT_LEADER_OR_FOLLOWER
         if fate is Fate.STORED:
-            self._crash_at_write(self, fate)
+            self.crash_at_write(fate, is_group=is_group)
             return
         self.step(WriteCompleted(write.id, error))
         if fate is Fate.ANSWERED:
-            self._crash_at_write(self, fate)
+            self.crash_at_write(fate, is_group=is_group)
 
 
 def writes_group(write: Write) -> bool:
@@ -318,12 +364,23 @@ def writes_group(write: Write) -> bool:
     return any(isinstance(decode_key(key), GroupMetadataKey) for key, _ in write.records)
 
 
-def is_harmful_when_late(message: Message) -> bool:
+def is_harmful_when_late(message: Message, version: int) -> bool:
     """Return True for a request that Kafka's protocol cannot tell from a newer one once its client has given it up.
 
     A commit would undo the commits that came after. The first JoinGroup of a static member would take its place from
     the one that the same process sent next, and so fence it.
+    The first version of the protocol of transactions has the same epoch in many of them: what comes late of one would
+    become part of the next. A first InitProducerId would fence the process that sent it.
     """
-    if isinstance(message, JoinGroupRequest):
-        return message.group_instance_id is not None and not message.member_id
-    return isinstance(message, OffsetCommitRequest)
+    match message:
+        case JoinGroupRequest():
+            return message.group_instance_id is not None and not message.member_id
+        case ProduceRequest():
+            return version < IMPLICIT_PRODUCE_FROM
+        case TxnOffsetCommitRequest():
+            return version < IMPLICIT_OFFSETS_FROM
+        case EndTxnRequest():
+            return version < EPOCH_BUMP_FROM
+    return isinstance(
+        message, OffsetCommitRequest | InitProducerIdRequest | AddPartitionsToTxnRequest | AddOffsetsToTxnRequest
+    )

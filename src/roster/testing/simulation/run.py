@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from multiprocessing import get_context
 
 from roster.testing.simulation.actions import perform
 from roster.testing.simulation.coverage import Coverage
@@ -73,7 +76,7 @@ def _run(world: World) -> None:
     scenario = world.scenario
     world.boot()
     for _ in range(scenario.members):
-        world.scheduler.after(world.chance.choice((0, 0, 100, 1_000)), lambda: _start(world))
+        world.scheduler.after(world.chance.choice((0, 0, 100, 1_000)), world.start_member)
     for action in scenario.actions:
         world.scheduler.at(action.time, perform, world, action)
     world.scheduler.run(scenario.ends_at)
@@ -84,11 +87,8 @@ def _run(world: World) -> None:
     if scenario.seed % PROBED == 0:
         world.join_calmly()
         world.stay_idle()
+    world.end_transactions()
     world.nothing_is_left()
-
-
-def _start(world: World) -> None:
-    world.start_member()
 
 
 # -- shrinking ---------------------------------------------------------------------------------------------------------
@@ -176,17 +176,35 @@ class Summary:
             self.failures.append(outcome)
 
 
+CHUNK = 20
+"""Seeds that a process is given at once."""
+
+
 def run_many(
-    seeds: Iterable[int], *, most_failures: int = 1, progress: Callable[[Summary], None] | None = None
+    seeds: Iterable[int],
+    *,
+    most_failures: int = 1,
+    jobs: int = 1,
+    progress: Callable[[Summary], None] | None = None,
 ) -> Summary:
-    """Run seeds until so many have failed."""
+    """Run seeds in order until so many have failed, in `jobs` processes.
+
+    More than one process changes neither a run nor its result: outcomes are added in the order of the seeds.
+    """
     summary = Summary()
     start = time.perf_counter()
-    for seed in seeds:
-        summary.add(run_seed(seed))
-        summary.seconds = time.perf_counter() - start
-        if progress is not None:
-            progress(summary)
-        if len(summary.failures) >= most_failures:
-            break
+    with ExitStack() as stack:
+        if jobs > 1:
+            pool = stack.enter_context(ProcessPoolExecutor(jobs, get_context("spawn")))
+            stack.callback(pool.shutdown, cancel_futures=True)
+            outcomes: Iterator[Outcome] = pool.map(run_seed, seeds, chunksize=CHUNK)
+        else:
+            outcomes = map(run_seed, seeds)
+        for outcome in outcomes:
+            summary.add(outcome)
+            summary.seconds = time.perf_counter() - start
+            if progress is not None:
+                progress(summary)
+            if len(summary.failures) >= most_failures:
+                break
     return summary

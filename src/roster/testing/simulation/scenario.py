@@ -104,6 +104,8 @@ class Scenario:
     heartbeat_ms: int = HEARTBEAT_MS
     new_member_join_timeout_ms: int = 15_000
     ends_at: int = 0
+    transactions: int | None = None
+    """Version of the protocol of transactions (1, or 2: KIP-890) by which positions are committed; None for none."""
 
 
 WEIGHTS = {
@@ -137,6 +139,15 @@ WEIGHTS = {
     "misbehaving member": 5,
 }
 """Kinds of actions and how often each is drawn."""
+TRANSACTION_WEIGHTS = {
+    "coordinator crash at a write of a transaction": 5,
+    "write of a transaction refused": 1,
+    "second process with the transactional id": 2,
+    "pause longer than a transaction": 3,
+}
+"""The same for runs with transactions."""
+TRANSACTIONAL = 0.3
+"""Share of the runs with transactions."""
 MISBEHAVIOURS = (
     "joins and vanishes",
     "never syncs",
@@ -151,8 +162,11 @@ MISBEHAVIOURS = (
 FATES = ("LOST", "STORED", "ANSWERED")
 
 
-def draw_scenario(seed: int) -> Scenario:
-    """Draw the run of a seed: only some kinds of faults each time, so that each meets every other one and none."""
+def draw_scenario(seed: int, *, transactional: bool = True) -> Scenario:
+    """Draw the run of a seed: only some kinds of faults each time, so that each meets every other one and none.
+
+    Without `transactional` no run has transactions; those of seeds that have none anyway stay the same.
+    """
     chance = Random(f"scenario {seed}")  # noqa: S311 - a simulation
     upgrade = chance.choice(UPGRADES) if chance.random() < 0.12 else ()
     kinds = [kind for kind in WEIGHTS if chance.random() < 0.45] or ["kill"]
@@ -178,7 +192,27 @@ def draw_scenario(seed: int) -> Scenario:
             scenario.actions.append(Action(time, "rolling upgrade", stage))
             time += 12_000
     scenario.ends_at = time + chance.choice((0, 500, 3_000))
+    if transactional:
+        draw_transactions(seed, scenario)
     return scenario
+
+
+def draw_transactions(seed: int, scenario: Scenario) -> None:
+    """Have a share of the runs commit in transactions, with faults of their own, from a generator of their own."""
+    chance = Random(f"transactions {seed}")  # noqa: S311 - a simulation
+    if chance.random() >= TRANSACTIONAL:
+        return
+    scenario.transactions = chance.choice((1, 2, 2))
+    scenario.old = 0.0  # older clients cannot ask for stable offsets
+    kinds, weights = list(TRANSACTION_WEIGHTS), list(TRANSACTION_WEIGHTS.values())
+    for _ in range(chance.randint(1, 5)):
+        time = chance.randint(3_000, max(scenario.ends_at, 6_000))
+        kind = chance.choices(kinds, weights)[0]
+        ms = chance.choice((8_000, 20_000)) if kind.startswith("pause") else chance.choice((200, 1_500, 4_000))
+        text = chance.choice(FATES) if kind.startswith("coordinator") else ""
+        scenario.actions.append(Action(time, kind, chance.randint(0, 999), ms, text))
+    scenario.actions.sort(key=lambda action: action.time)
+    scenario.ends_at = max(scenario.ends_at, scenario.actions[-1].time + 500)
 
 
 def draw_network(chance: Random) -> NetworkFaults:

@@ -15,10 +15,14 @@ from roster.member.events import Publish
 from roster.model import TopicPartition
 from roster.testing.simulation.clock import Scheduler
 from roster.testing.simulation.coverage import Coverage
-from roster.testing.simulation.disk import Disk
+from roster.testing.simulation.disk import Disk, Durable
+from roster.testing.simulation.exactly_once import ExactlyOnce
 from roster.testing.simulation.history import History
 from roster.testing.simulation.network import Network, Peer
 from roster.testing.simulation.scenario import Scenario
+
+OFFSETS = "__consumer_offsets"
+"""Name of the log with the group."""
 
 
 class Fate(Enum):
@@ -78,12 +82,20 @@ class Setting:
         self.history = History(lambda: self.scheduler.now, wanted=traced)
         self.network = Network(self.scheduler, self.chance, self.counts)
         self.network.faults = scenario.network
-        self.disk = Disk(self.chance, self.counts)
+        self.durable = Durable()
+        self.disk = Disk(self.chance, self.counts, self.durable)
+        """The log with the group."""
+        self.unsteady_topics: set[str] = set()
+        """Topics that were deleted."""
+        self.exactly_once = ExactlyOnce(self.counts, self.durable, self.unsteady_topics)
+        self.logs = {OFFSETS: self.disk}
+        """The group's log, and those of transactions and their outputs where there are any."""
+        if scenario.transactions is not None:
+            for name, reader in self.exactly_once.readers.items():
+                self.logs[name] = Disk(self.chance, self.counts, reader)
         self.topics = dict(scenario.topics)
         self.most_partitions = dict(scenario.topics)
         """The most partitions that each topic has had."""
-        self.unsteady_topics: set[str] = set()
-        """Topics that were deleted."""
         self.brokers: list[Broker] = []
         self.applications: list[Application] = []
         self.leader_known_to = {0: 0, 1: 0}
@@ -96,10 +108,16 @@ class Setting:
         """Share of the leaders' look-ups of offsets that fail."""
         self.fates: list[tuple[Fate, int]] = []
         """What becomes of the next writes of the group's record, with the downtime in ms."""
+        self.transaction_fates: list[tuple[Fate, int]] = []
+        """The same for the next writes of transactions: decisions, outputs, offsets, markers."""
+        self.winding_up = False
+        """True once no further transaction is to begin."""
         self.disk_bad_until = self.disk_slow_until = 0
         self.disk_is_faulty = False
         self._ids = count()
         self._tokens = count()
+        self._producer_ids = count(1_000)
+        self._transactions = count()
 
     def new_id(self) -> str:
         """Return a new id for a member."""
@@ -109,9 +127,23 @@ class Setting:
         """Return a new token for a request."""
         return next(self._tokens)
 
+    def new_producer_id(self) -> int:
+        """Return a new producer id."""
+        return next(self._producer_ids)
+
+    def new_transaction(self) -> int:
+        """Return the number of a new transaction."""
+        return next(self._transactions)
+
     def note(self, text: str) -> None:
         """Add a line about the world to the history."""
         self.history.note("world", text)
+
+    def lose_unsynced(self) -> None:
+        """Begin a new epoch: a crash decides what is left of every write that was not durable."""
+        for log in self.logs.values():
+            log.crash()
+            log.epoch += 1
 
     def any_broker(self) -> Broker | None:
         """Return a broker that runs."""
@@ -120,7 +152,7 @@ class Setting:
 
     def log_offsets(self, partitions: Mapping[str, int]) -> dict[str, dict[int, tuple[int, int, int | None]]]:
         """Return start, end and committed offset of each partition, as a look at the logs does."""
-        committed = self.disk.durable.offsets
+        committed = self.durable.offsets
         return {
             topic: {
                 number: (0, 1_000 * (number + 1), committed.get(TopicPartition(topic, number)))
@@ -129,11 +161,12 @@ class Setting:
             for topic, size in partitions.items()
         }
 
-    def disk_refuses(self, *, is_group: bool) -> bool:
+    def disk_refuses(self, *, is_group: bool, is_transaction: bool = False) -> bool:
         """Return True if the disk refuses this write."""
         refused = self.scheduler.now < self.disk_bad_until and self.chance.random() < 0.5
-        if is_group and self.fates and self.fates[0][0] is Fate.REFUSED:
-            self.fates.pop(0)
+        fates = self.fates if is_group else self.transaction_fates if is_transaction else []
+        if fates and fates[0][0] is Fate.REFUSED:
+            fates.pop(0)
             refused = True
         self.disk_is_faulty |= refused
         return refused
@@ -144,8 +177,9 @@ class Setting:
             return self.chance.randint(300, 2_000)
         return int(self.chance.random() * (self.scenario.sync_ms + 1))
 
-    def take_fate(self) -> Fate | None:
-        """Return what becomes of this write of the group's record, if anything is planned."""
-        if self.fates and self.fates[0][0] is not Fate.REFUSED:
-            return self.fates[0][0]
+    def take_fate(self, *, is_group: bool) -> Fate | None:
+        """Return what becomes of this write of the group's record or of a transaction, if anything is planned."""
+        fates = self.fates if is_group else self.transaction_fates
+        if fates and fates[0][0] is not Fate.REFUSED:
+            return fates[0][0]
         return None

@@ -8,9 +8,10 @@ from roster.coordinator.states import GroupState
 from roster.member import MemberConfig, MemberState
 from roster.model import TopicPartition
 from roster.testing.simulation.books import COOPERATIVE, Books, may_fail
-from roster.testing.simulation.invariants import broken
+from roster.testing.simulation.errors import broken
 from roster.testing.simulation.member_process import MemberProcess
 from roster.testing.simulation.node import Node
+from roster.testing.simulation.producer import TRANSACTION_MS, VERSIONS_OF_TRANSACTIONS, Producer
 from roster.testing.simulation.scenario import NEWEST, VERSIONS, Scenario
 from roster.testing.simulation.scripted import Scripted
 from roster.testing.simulation.setting import Fate, Setting
@@ -21,6 +22,8 @@ MOST_PROCESSES = 7
 SETTLE_MS = 120_000
 """Longest time to rest once faults have stopped: sessions, rebalances, back-offs, timeouts one after another."""
 LOOK_MS = 1_000
+SLACK_MS = 30_000
+"""Time that producers may take for retries beyond the timeout of their transactions."""
 LAST_RESTART_MS = 4_500
 """Time by which every process is back that an action killed."""
 IDLE_MS = 7_000
@@ -54,18 +57,18 @@ class World(Setting):
         self._elect(self.leader)
 
     def _elect(self, node: Node) -> None:
-        self.disk.crash()
-        self.disk.epoch += 1
+        self.lose_unsynced()
         self.leader, self.leader_number = node, node.number
         for other in self.nodes:
             self.scheduler.after(self.network.delay() * 4, self.leader_known_to.__setitem__, other.number, node.number)
         if node.up:
             node.lead(self.disk.epoch)
 
-    def crash_node(self, node: Node, fate: Fate | None = None) -> None:
-        """Kill a node; it is back after a while, and leads again unless another one has taken over."""
-        downtime = self.fates.pop(0)[1] if fate is not None and self.fates else 500
-        self.counts["coordinator crash" if fate is None else f"the {fate.value}"] += 1
+    def crash_node(self, node: Node, fate: Fate, is_group: bool) -> None:
+        """Kill a node at a write; it is back after a while, and leads again unless another one has taken over."""
+        fates = self.fates if is_group else self.transaction_fates
+        downtime = fates.pop(0)[1] if fates else 500
+        self.counts[f"the {fate.value}" if is_group else f"in a transaction the {fate.value}"] += 1
         self.note(f"{node.name} crashes, {downtime} ms")
         self._crash(node, downtime)
 
@@ -75,8 +78,7 @@ class World(Setting):
         was_leader = node is self.leader
         node.crash()
         if was_leader:
-            self.disk.crash()
-            self.disk.epoch += 1
+            self.lose_unsynced()
         self.scheduler.after(downtime, self._restart, node)
 
     def _restart(self, node: Node) -> None:
@@ -116,6 +118,7 @@ class World(Setting):
         policy: tuple[str, ...] | None = None,
         dynamic: bool = False,
         selection: frozenset[str] = SUBSCRIBED,
+        transactional_id: str | None = None,
     ) -> MemberProcess:
         """Start a process with a member."""
         chance, scenario = self.chance, self.scenario
@@ -139,9 +142,13 @@ class World(Setting):
             group_instance_id=instance,
         )
         process = MemberProcess(self, self.books, name, config, versions, self.member_stepped)
+        if scenario.transactions is not None:
+            name = transactional_id or instance or name
+            versions = VERSIONS_OF_TRANSACTIONS[scenario.transactions]
+            process.producer = Producer(self, process, name, versions, lambda: self.producer_fenced(process))
         self.processes.append(process)
         self.applications.append(process)
-        self.note(f"{name} starts, {'/'.join(config.assignors)}{f', instance {instance}' if instance else ''}")  # type: ignore[arg-type]
+        self.note(f"{process.name} starts, {'/'.join(config.assignors)}{f', instance {instance}' if instance else ''}")  # type: ignore[arg-type]
         process.start()
         return process
 
@@ -155,7 +162,19 @@ class World(Setting):
             policy=config.assignors if policy is None else policy,  # type: ignore[arg-type]
             dynamic=config.group_instance_id is None,
             selection=config.selection,  # type: ignore[arg-type]
+            transactional_id=None if old.producer is None else old.producer.transactional_id,
         )
+
+    def producer_fenced(self, process: MemberProcess) -> None:
+        """End a process whose producer is fenced; it starts again unless another one has its transactional id."""
+        assert process.producer is not None  # noqa: S101 - it has one
+        self.counts["producer fenced"] += 1
+        name, took_part = process.producer.transactional_id, process.running
+        process.kill()
+        if took_part and not any(
+            other.producer is not None and other.producer.transactional_id == name for other in self.running
+        ):
+            self.scheduler.after(3_000, self.restart, process)
 
     def member_stepped(self, process: MemberProcess) -> None:
         """Kill a leader between JoinGroup and SyncGroup, if that is planned."""
@@ -178,6 +197,7 @@ class World(Setting):
         self.network.heal()
         self.slow_release = self.failed_lookups = 0.0
         self.fates.clear()
+        self.transaction_fates.clear()
         self.leaders_to_kill.clear()
         self.disk_bad_until = self.disk_slow_until = 0
         for scripted in self.scripted:
@@ -185,10 +205,18 @@ class World(Setting):
         for process in self.processes:
             if process.alive:
                 process.wake()
+        self._end_former_instances()
         for node in self.nodes:
             self._restart(node)
         if not self.running:
             self.start_member()
+
+    def _end_former_instances(self) -> None:
+        """End the processes whose transactional id a later one has: they would learn of it with their next work."""
+        newest = {each.producer.transactional_id: each for each in self.running if each.producer is not None}
+        for process in self.running:
+            if process.producer is not None and newest[process.producer.transactional_id] is not process:
+                process.kill()
 
     def unrest(self) -> str | None:
         """Describe what keeps the group from being at rest; None if nothing does."""
@@ -196,6 +224,8 @@ class World(Setting):
         for process in running:
             if process.member.state is not MemberState.STABLE or process.owns.revoking:
                 return f"{process.name} is {process.member.state.value} in generation {process.member.generation}"
+            if process.producer is not None and process.producer.begins:
+                return f"the producer of {process.name} has no epoch"
         coordinator = self.leader.coordinator
         group = None if coordinator is None else coordinator.group(self.group_id)
         if not running:
@@ -253,6 +283,23 @@ class World(Setting):
         most = 2 if protocol in COOPERATIVE or len(self.policies) > 1 else 1
         if self.books.rounds - rounds > most:
             broken("at most two rounds to rest", f"{self.books.rounds - rounds} rounds with {protocol}")
+
+    def end_transactions(self) -> None:
+        """Begin no more transactions: those that are open end, and then outputs and offsets agree."""
+        if self.scenario.transactions is None:
+            return
+        self.winding_up = True
+        end = self.scheduler.now + TRANSACTION_MS + SLACK_MS
+        while (reason := self._transaction_under_way()) is not None:
+            if self.scheduler.now > end:
+                broken("a transaction ends in time", reason)
+            self.scheduler.run(self.scheduler.now + LOOK_MS)
+        self.exactly_once.judge()
+
+    def _transaction_under_way(self) -> str | None:
+        producers = [process.producer for process in self.running if process.producer is not None]
+        busy = [producer.client.name for producer in producers if producer.busy or producer.begins]
+        return f"{busy[0]} is busy" if busy else self.exactly_once.unrest()
 
     def nothing_is_left(self) -> None:
         """At rest no request waits and no write is under way."""
