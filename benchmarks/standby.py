@@ -7,7 +7,7 @@ Two applications, each with a Spark of one core and a disk of its own, keep a su
 partitions; each key comes once, then keys at random come at a steady rate. One application is killed once no copy is
 being restored. Counted are the other's batches from the first after the take-over to the first with results of all
 tasks, the changelog records that it read back for them, and the seconds from the end of the session (10 s) to that
-batch's commit. State is the size of what the changelog holds of keys and values, before compaction.
+batch's commit. `changelog` is the sum of its partitions' end offsets.
 """
 
 from __future__ import annotations

@@ -64,22 +64,24 @@ def test_totals_go_on_with_a_store_with_a_part_of_it_and_without_one(
 
     def run(place: str, store: str = "totals") -> int:
         seen.clear()
-        (
-            Pipeline(
-                spark,
-                topics.bootstrap,
-                group,
-                topic,
-                state_dir=str(tmp_path / place),
-                max_offsets_per_batch=400,
-                on_progress=seen.append,
-            )
-            .map_arrow(numbers, "name string, n long")
-            .aggregate("name", AGGREGATES, store=store)
-            .write(KafkaSink(topics.bootstrap, out))
-            .run(available_now=True)
+        asked: dict[str, dict[str, Any]] = {}
+
+        def note(progress: Progress) -> None:
+            seen.append(progress)
+            asked.update({row["name"]: row for row in pipeline.store(store).prefix()})
+
+        pipeline = Pipeline(
+            spark,
+            topics.bootstrap,
+            group,
+            topic,
+            state_dir=str(tmp_path / place),
+            max_offsets_per_batch=400,
+            on_progress=note,
         )
-        assert last_results(topics, out) == feed.totals()
+        pipeline.map_arrow(numbers, "name string, n long").aggregate("name", AGGREGATES, store=store)
+        pipeline.write(KafkaSink(topics.bootstrap, out)).run(available_now=True)
+        assert last_results(topics, out) == feed.totals() == asked
         return sum(progress.restored for progress in seen)
 
     feed.send(1000)
