@@ -1,0 +1,76 @@
+"""A snapshot of a store and the changes made to it, which later reads of the same turn see."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from roster.state.store import Snapshot, Store, Value
+
+_UNKNOWN: Any = object()
+
+
+def end_of(prefix: bytes) -> bytes:
+    """Return the least key behind all keys that begin with `prefix`, which is not of 0xff only."""
+    trimmed = prefix.rstrip(b"\xff")
+    return trimmed[:-1] + bytes([trimmed[-1] + 1])
+
+
+class Overlay:
+    """Reads a store's snapshot as it will be with the changes; nothing is written to the store."""
+
+    def __init__(self, store: Store | Snapshot) -> None:
+        self._store = store
+        self._read: dict[bytes, Value] = {}
+        self._changed: dict[bytes, Value] = {}
+        self._ranges: defaultdict[bytes, dict[bytes, Value]] = defaultdict(dict)
+
+    def get(self, key: bytes) -> Value:
+        """Return the value of a key."""
+        value = self._changed.get(key, _UNKNOWN)
+        if value is _UNKNOWN:
+            value = self._read.get(key, _UNKNOWN)
+            if value is _UNKNOWN:
+                (value,) = self._store.multi_get([key])
+                self._read[key] = value
+        return value  # type: ignore[no-any-return]
+
+    def read_ahead(self, keys: Sequence[bytes]) -> None:
+        """Read the values of these keys at once, which is faster than one by one."""
+        self._read.update(zip(keys, self._store.multi_get(keys), strict=True))
+
+    def put(self, key: bytes, value: Value, scope: bytes | None = None) -> None:
+        """Set the value of a key, None to remove it. `scope`: the prefix with which `within` will look for it."""
+        self._changed[key] = value
+        if scope is not None:
+            self._ranges[scope][key] = value
+
+    def within(self, scope: bytes, stop: bytes | None = None) -> list[tuple[bytes, bytes]]:
+        """Return the entries whose keys begin with `scope`, up to before `stop`, in the order of keys."""
+        end = end_of(scope) if stop is None else stop
+        stored = self._store.scan(scope, end)
+        changed = self._ranges.get(scope)
+        if not changed:
+            return stored
+        entries = dict(stored) | {key: value for key, value in changed.items() if key < end}
+        return sorted((key, value) for key, value in entries.items() if value is not None)
+
+    def stored(self, start: bytes, stop: bytes, limit: int) -> list[tuple[bytes, bytes]]:
+        """Return at most `limit` entries of the store, from `start` up to before `stop`, as they were."""
+        return self._store.scan(start, stop, limit)
+
+    def is_changed(self, key: bytes) -> bool:
+        """Return True if the key was set or removed."""
+        return key in self._changed
+
+    def changes(self) -> pa.Table:
+        """Return keys and values that differ from the store's, a row each."""
+        unread = [key for key, value in self._changed.items() if value is None and key not in self._read]
+        if unread:
+            self.read_ahead(unread)
+        read = self._read
+        changed = {key: value for key, value in self._changed.items() if read.get(key, _UNKNOWN) != value}
+        return pa.table([pa.array(changed, pa.binary()), pa.array(changed.values(), pa.binary())], ["key", "value"])

@@ -1,0 +1,85 @@
+"""Rows that user's code returned, as columns of the schema that was declared for them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from roster.state.store import StateError
+
+
+class Rows:
+    """Collects rows, and checks them. A row is a tuple; if it has `__fields__`, as PySpark's Row, these are its names.
+
+    Raises StateError for a row that is none, has other names or as many values, and for a value that does not fit.
+    """
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self._schema, self._names = schema, list(schema.names)
+        self._rows: list[Sequence[Any]] = []
+        self._orders: dict[tuple[str, ...], list[int | None]] = {}
+
+    def extend(self, rows: Iterable[Any] | None) -> None:
+        """Take the rows that a call returned."""
+        if rows is None or isinstance(rows, (str, bytes, dict)) or not hasattr(rows, "__iter__"):
+            raise StateError(f"it returned {_short(rows)}, not an iterator of rows")
+        add, names = self._rows.append, self._names
+        for row in rows:
+            fields = getattr(row, "__fields__", None)
+            if fields == names:
+                add(row)
+            elif fields is not None:
+                add(self._ordered(row, tuple(fields)))
+            elif isinstance(row, tuple) and len(row) == len(names):
+                add(row)
+            else:
+                raise StateError(f"it returned {_short(row)}, not a row of ({', '.join(names)})")
+
+    def _ordered(self, row: Sequence[Any], fields: tuple[str, ...]) -> tuple[Any, ...]:
+        order = self._orders.get(fields)
+        if order is None:
+            if unknown := sorted(set(fields).difference(self._names)):
+                raise StateError(
+                    f"it returned a row with a field {unknown[0]!r}, the output schema has ({', '.join(self._names)})"
+                )
+            order = [fields.index(name) if name in fields else None for name in self._names]
+            self._orders[fields] = order
+        return tuple(None if place is None else row[place] for place in order)
+
+    def table(self) -> pa.Table:
+        """Return all rows."""
+        columns = list(zip(*self._rows, strict=True)) if self._rows else [()] * len(self._names)
+        arrays = [column_of(values, field) for values, field in zip(columns, self._schema, strict=True)]
+        return pa.table(arrays, schema=self._schema)
+
+
+def column_of(values: Any, field: pa.Field, *, from_pandas: bool = False) -> pa.Array:
+    """Return values as a column; `from_pandas`: NaN is null. Raises StateError that names the column and what does not fit."""
+    try:
+        if pa.types.is_nested(field.type):
+            values = [_as_plain(value) for value in values]
+        column = pa.array(values, field.type, from_pandas=from_pandas)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, ValueError) as error:
+        raise StateError(f"column {field.name!r} of the output schema is {field.type}: {error}") from None
+    if not field.nullable and column.null_count:
+        raise StateError(f"column {field.name!r} of the output schema has a null, but is not nullable")
+    return column
+
+
+def _as_plain(value: Any) -> Any:
+    """Return a nested value with rows as dictionaries."""
+    fields = getattr(value, "__fields__", None)
+    if fields is not None:
+        return {name: _as_plain(each) for name, each in zip(fields, value, strict=True)}
+    if isinstance(value, dict):
+        return {_as_plain(key): _as_plain(each) for key, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_as_plain(each) for each in value]
+    return value
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 200 else f"{text[:200]}…"

@@ -1,0 +1,58 @@
+"""Removes what has expired: reads hide it at once, the store is looked through bit by bit."""
+
+from __future__ import annotations
+
+from roster.state.processor.overlay import Overlay, end_of
+from roster.state.processor.states import Current, ListState
+from roster.state.processor.variables import Variable, Variables
+
+SWEPT_KEY = b"\xffswept"
+"""Key of where the next look begins: the time in ms before which none begins anew, and the next entry's key."""
+_LEAST = 10_000
+"""Entries looked at in a turn, at least."""
+
+
+def sweep(overlay: Overlay, variables: Variables, current: Current, rows: int) -> None:
+    """Look at some entries with a time to live, and remove those that are over.
+
+    A round through all of them begins when the shortest time to live has passed since the last one began. rows: those
+    of the turn, as more work may add more entries.
+    """
+    mortal = sorted((each for each in variables.declared.values() if each.may_expire), key=lambda each: each.prefix)
+    if not mortal:
+        return
+    data = overlay.get(SWEPT_KEY)
+    due, start = (0, b"") if data is None else (int.from_bytes(data[:8], "big"), data[8:])
+    if not start:
+        if due > current.now:
+            return
+        due = current.now + min([each.ttl for each in mortal if each.ttl is not None], default=86_400_000)
+    following = _look(overlay, mortal, current, start, max(_LEAST, 2 * rows))
+    overlay.put(SWEPT_KEY, due.to_bytes(8, "big") + following)
+
+
+def _look(overlay: Overlay, mortal: list[Variable], current: Current, start: bytes, most: int) -> bytes:
+    """Look at so many entries from `start` on; return the key of the next one, empty behind the last."""
+    for variable in mortal:
+        end = end_of(variable.prefix)
+        if start >= end:
+            continue
+        found = overlay.stored(max(start, variable.prefix), end, most)
+        for key, data in found:
+            if not overlay.is_changed(key):
+                _expire(overlay, variable, current, key, data)
+        most -= len(found)
+        if most <= 0:
+            return found[-1][0] + b"\x00"
+    return b""
+
+
+def _expire(overlay: Overlay, variable: Variable, current: Current, key: bytes, data: bytes) -> None:
+    if variable.kind == "list":
+        kept = ListState(variable, overlay, current).unexpired(data)
+        if kept != data:
+            overlay.put(key, kept)
+        return
+    expiry = variable.decode(data, 1, data[0])[2]
+    if expiry is not None and expiry <= current.now:
+        overlay.put(key, None)

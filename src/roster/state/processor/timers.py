@@ -1,0 +1,63 @@
+"""Timers of each key, in milliseconds: a list by key, and an index by time that finds those that are due."""
+
+from __future__ import annotations
+
+from roster.state.processor.overlay import Overlay
+from roster.state.store import StateError
+
+BY_KEY, BY_TIME = b"\x01", b"\x02"
+_SIGN = 1 << 63
+_NOTED = b"\x00"
+"""Value of an entry whose key says all; an empty one might be taken for a removal."""
+
+
+class Timers:
+    """Registers and deletes timers in the changes of a turn."""
+
+    def __init__(self, overlay: Overlay) -> None:
+        self._overlay = overlay
+
+    def of(self, key: bytes) -> list[int]:
+        """Return the timers of a key, ascending."""
+        data = self._overlay.get(BY_KEY + key)
+        return [] if data is None else [_number(data[at : at + 8]) for at in range(0, len(data), 8)]
+
+    def register(self, key: bytes, at: int) -> None:
+        """Set a timer; one that is set already stays. Raises StateError unless it is a whole number."""
+        encoded = _encoded(at)
+        times = _split(self._overlay.get(BY_KEY + key))
+        if encoded not in times:
+            self._write(key, [*times, encoded])
+            self._overlay.put(BY_TIME + encoded + key, _NOTED, BY_TIME)
+
+    def delete(self, key: bytes, at: int) -> None:
+        """Remove a timer, if there is one."""
+        encoded = _encoded(at)
+        times = _split(self._overlay.get(BY_KEY + key))
+        if encoded in times:
+            times.remove(encoded)
+            self._write(key, times)
+            self._overlay.put(BY_TIME + encoded + key, None, BY_TIME)
+
+    def due(self, upto: int) -> list[tuple[bytes, int]]:
+        """Return keys and times of the timers up to this time, in the order of time."""
+        entries = self._overlay.within(BY_TIME, BY_TIME + _encoded(upto + 1))
+        return [(key[9:], _number(key[1:9])) for key, _ in entries]
+
+    def _write(self, key: bytes, times: list[bytes]) -> None:
+        self._overlay.put(BY_KEY + key, b"".join(sorted(times)) or None)
+
+
+def _encoded(at: int) -> bytes:
+    try:
+        return (int(at) + _SIGN).to_bytes(8, "big")
+    except (TypeError, ValueError, OverflowError):
+        raise StateError(f"{at!r} is no time in milliseconds") from None
+
+
+def _number(data: bytes) -> int:
+    return int.from_bytes(data, "big") - _SIGN
+
+
+def _split(data: bytes | None) -> list[bytes]:
+    return [] if data is None else [data[at : at + 8] for at in range(0, len(data), 8)]

@@ -1,0 +1,259 @@
+"""A task's turn: user's code is called for each key of the batch, then for each timer that is due.
+
+With a watermark a turn is two batches of Spark: rows up to the watermark are late; the others are handed over, then the
+timers up to it are due; then, as in the batch without data that Spark does when it has caught up, the watermark moves
+to the largest time seen less its delay, and timers up to there are due.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from enum import Enum
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from roster.state.aggregate import Update
+from roster.state.event_time import NEVER, STREAM_TIME_KEY, microseconds, stream_time, stream_time_change, times_of
+from roster.state.keys import decode_keys, encode_keys
+from roster.state.processor.codec import MakeStruct
+from roster.state.processor.overlay import Overlay
+from roster.state.processor.states import Current, ListState, MapState, ValueState
+from roster.state.processor.sweep import sweep
+from roster.state.processor.timers import Timers
+from roster.state.processor.variables import Variables
+from roster.state.store import Snapshot, StateError, Store
+
+TAKEN = b"\x03"
+"""Prefix of keys that have taken their initial state."""
+
+
+class TimeMode(Enum):
+    """Which time timers are of, by Spark's names."""
+
+    NONE = "None"
+    PROCESSING = "ProcessingTime"
+    EVENT = "EventTime"
+
+
+class Now(NamedTuple):
+    """Processing time and watermark in ms since the epoch; -1 where there is none."""
+
+    processing: int
+    watermark: int
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What does not change from turn to turn.
+
+    event_time: column of timestamps from which the watermark comes, None for no watermark. delay: how far the watermark
+    is behind the largest time. Raises StateError if they do not fit `mode`.
+    """
+
+    keys: tuple[str, ...]
+    mode: TimeMode = TimeMode.NONE
+    event_time: str | None = None
+    delay: timedelta = timedelta()
+
+    def __post_init__(self) -> None:
+        if self.mode is TimeMode.EVENT and self.event_time is None:
+            raise StateError("event_time: time mode EventTime needs the column that the watermark comes from")
+        if not isinstance(self.delay, timedelta) or self.delay < timedelta():
+            raise StateError(f"delay: {self.delay!r} is no timedelta of zero or more")
+
+
+class KeyedState:
+    """State of a turn: variables, timers and the current key."""
+
+    def __init__(self, overlay: Overlay, plan: Plan, make_struct: MakeStruct | None, current: Current) -> None:
+        self.current, self._overlay, self._plan = current, overlay, plan
+        self.variables, self.timers = Variables(overlay, make_struct), Timers(overlay)
+        self._is_open = True
+
+    def declared(self) -> None:
+        """Refuse further variables: `init` is over."""
+        self._is_open = False
+
+    def value(self, name: str, schema: pa.Schema, ttl: int | None = None) -> ValueState:
+        """Return the value of this name."""
+        return ValueState(self._declare("value", name, schema, None, ttl), self._overlay, self.current)
+
+    def list(self, name: str, schema: pa.Schema, ttl: int | None = None) -> ListState:
+        """Return the list of this name."""
+        return ListState(self._declare("list", name, schema, None, ttl), self._overlay, self.current)
+
+    def map(self, name: str, key: pa.Schema, schema: pa.Schema, ttl: int | None = None) -> MapState:
+        """Return the map of this name."""
+        return MapState(self._declare("map", name, schema, key, ttl), self._overlay, self.current)
+
+    def _declare(self, kind: str, name: str, schema: pa.Schema, key: pa.Schema | None, ttl: int | None) -> Any:
+        if not self._is_open:
+            raise StateError(f"state variable {name!r}: declare it in init()")
+        if ttl is not None and self._plan.mode is not TimeMode.PROCESSING:
+            raise StateError(f"state variable {name!r}: a time to live needs time mode ProcessingTime")
+        return self.variables.declare(kind, name, schema, key, ttl)
+
+    def register_timer(self, at: int) -> None:
+        """Set a timer of the current key."""
+        self.timers.register(self._timed(), at)
+
+    def delete_timer(self, at: int) -> None:
+        """Remove a timer of the current key."""
+        self.timers.delete(self._timed(), at)
+
+    def list_timers(self) -> Sequence[int]:
+        """Return the timers of the current key, ascending."""
+        return self.timers.of(self._timed())
+
+    def _timed(self) -> bytes:
+        if self._plan.mode is TimeMode.NONE:
+            raise StateError("timers need time mode ProcessingTime or EventTime")
+        if self.current.key is None:
+            raise StateError("timers: there is no key in init() and close()")
+        return self.current.key
+
+
+class Code(Protocol):
+    """What is called for keys and timers; it keeps the rows that user's code returns."""
+
+    def open(self, state: KeyedState, table: pa.Table) -> None:
+        """Begin a turn. `table`: the batch's rows, each key's together and in their order."""
+
+    def rows(self, key: tuple[Any, ...], begin: int, end: int, now: Now, *, is_new: bool) -> None:
+        """Handle the rows of a key: those from `begin` up to before `end`. `is_new`: it has no initial state yet."""
+
+    def timer(self, key: tuple[Any, ...], at: int, now: Now) -> None:
+        """Handle a timer of a key."""
+
+    def threshold(self, now: int) -> int:
+        """Return the time up to which timers are due."""
+
+    def close(self) -> pa.Table:
+        """End the turn; return all rows."""
+
+
+def take(
+    table: pa.Table,
+    store: Store | Snapshot,
+    plan: Plan,
+    code: Code,
+    *,
+    clock: Callable[[], int],
+    make_struct: MakeStruct | None = None,
+    has_initial_state: bool = False,
+) -> Update:
+    """Call the code for a batch's rows. Nothing is written: the changes are the caller's to commit.
+
+    clock: wall-clock milliseconds. Raises StateError for columns that do not fit, and what the code raises.
+    """
+    overlay = Overlay(store)
+    processing = clock()
+    current = Current(None, processing)
+    times = _Times(plan, table, store)
+    fresh = table if times.fresh is None else table.filter(pa.array(times.fresh))
+    keys = _Keys(fresh, plan.keys)
+    state = KeyedState(overlay, plan, make_struct, current)
+    code.open(state, keys.table)
+    state.declared()
+    turn = _Turn(plan, overlay, state, code, keys.types)
+    now = turn.at(processing, times.before)
+    turn.rows(keys, now, has_initial_state=has_initial_state)
+    turn.timers(now)
+    if times.after > times.before:
+        turn.timers(turn.at(processing, times.after))
+    current.key = None
+    sweep(overlay, state.variables, current, len(table))
+    if times.stream_time > times.stream_time_before:
+        overlay.put(*stream_time_change(times.stream_time))
+    results = code.close()
+    return Update(results, overlay.changes(), len(table) - len(fresh))
+
+
+class _Turn:
+    def __init__(
+        self, plan: Plan, overlay: Overlay, state: KeyedState, code: Code, types: Sequence[pa.DataType]
+    ) -> None:
+        self._plan, self._overlay, self._state, self._code, self._types = plan, overlay, state, code, types
+
+    def at(self, processing: int, watermark: int) -> Now:
+        """Return the times that user's code is given."""
+        return Now(-1, -1) if self._plan.mode is TimeMode.NONE else Now(processing, watermark)
+
+    def rows(self, keys: _Keys, now: Now, *, has_initial_state: bool) -> None:
+        """Hand over the rows of each key."""
+        for variable in self._state.variables.declared.values():
+            if variable.kind != "map":
+                self._overlay.read_ahead([variable.prefix + key for key in keys.encoded])
+        current, call = self._state.current, self._code.rows
+        begin, is_new = 0, False
+        for encoded, key, end in zip(keys.encoded, keys.plain, keys.ends, strict=True):
+            current.key = encoded
+            if has_initial_state:
+                is_new = self._overlay.get(TAKEN + encoded) is None
+            call(key, begin, end, now, is_new=is_new)
+            if is_new:
+                self._overlay.put(TAKEN + encoded, b"\x00")
+            begin = end
+
+    def timers(self, now: Now) -> None:
+        """Call the code for each timer that is due now; those set meanwhile wait for the next time."""
+        if self._plan.mode is TimeMode.NONE:
+            return
+        limit = now.processing if self._plan.mode is TimeMode.PROCESSING else now.watermark
+        due = self._state.timers.due(self._code.threshold(limit))
+        keys = decode_keys([key for key, _ in due], self._types)
+        plain = zip(*(column.to_pylist() for column in keys), strict=True)
+        for (encoded, at), key in zip(due, plain, strict=True):
+            self._state.current.key = encoded
+            self._code.timer(key, at, now)
+
+
+class _Keys:
+    """Rows put together by key: the key's bytes, its values, and where its rows end."""
+
+    def __init__(self, table: pa.Table, names: Sequence[str]) -> None:
+        encoded = encode_keys(table, names).combine_chunks().dictionary_encode()
+        places = encoded.indices.to_numpy()
+        ends = np.cumsum(np.bincount(places, minlength=len(encoded.dictionary)))
+        self.table = table.take(np.argsort(places, kind="stable")).combine_chunks()
+        self.encoded: list[bytes] = encoded.dictionary.to_pylist()
+        self.ends: list[int] = ends.tolist()
+        self.types = [_plain_type(self.table[name].type) for name in names]
+        firsts = pa.array([0, *self.ends[:-1]] if self.ends else [], pa.int64())
+        columns = [self.table[name].take(firsts).to_pylist() for name in names]
+        self.plain: list[tuple[Any, ...]] = list(zip(*columns, strict=True))
+
+
+def _plain_type(of: pa.DataType) -> pa.DataType:
+    return of.value_type if pa.types.is_dictionary(of) else of
+
+
+class _Times:
+    """Watermarks before and after a batch in ms, and which rows are not late."""
+
+    def __init__(self, plan: Plan, table: pa.Table, store: Store | Snapshot) -> None:
+        self.before = self.after = -1
+        self.stream_time = self.stream_time_before = NEVER
+        self.fresh: Any = None
+        if plan.event_time is None:
+            return
+        times, has = times_of(table, plan.event_time)
+        self.stream_time_before = stream_time(store)
+        newest = int(times[has].max()) if has.any() else NEVER
+        self.stream_time = max(self.stream_time_before, newest)
+        self.before = _watermark(self.stream_time_before, plan.delay)
+        self.after = _watermark(self.stream_time, plan.delay)
+        if plan.mode is TimeMode.EVENT:
+            # Rows without a time are not late, as in Spark.
+            self.fresh = ~has | (times > self.before * 1000)
+
+
+def _watermark(newest: int, delay: timedelta) -> int:
+    return max(newest // 1000 - microseconds(delay) // 1000, 0)
+
+
+__all__ = ["STREAM_TIME_KEY", "Code", "KeyedState", "Now", "Plan", "TimeMode", "take"]

@@ -1,0 +1,200 @@
+"""The variables of a store: their numbers in its keys, their schemas, and values written with earlier schemas.
+
+The store keeps a list of them, so that a variable's number and the schemas of its values are known wherever the state
+goes. A value begins with the number of the schema it was written with.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from roster.state.processor.codec import MakeStruct, RowCodec
+from roster.state.processor.overlay import Overlay
+from roster.state.store import StateError
+
+REGISTRY_KEY = b"\xff~variables"
+"""Key of the list of variables in a store."""
+FIRST, LAST = 0x10, 0xEF
+"""Numbers that variables have."""
+_MOST_SCHEMAS = 255
+
+
+@dataclass(frozen=True, slots=True)
+class _Written:
+    """How values of one schema number are read. With `expires` eight bytes of time come before a row."""
+
+    schema: pa.Schema
+    expires: bool
+
+    def to_json(self) -> list[Any]:
+        return [base64.b64encode(self.schema.serialize().to_pybytes()).decode(), self.expires]
+
+    @classmethod
+    def from_json(cls, document: list[Any]) -> _Written:
+        return cls(pa.ipc.read_schema(pa.py_buffer(base64.b64decode(document[0]))), bool(document[1]))
+
+
+@dataclass(slots=True)
+class Entry:
+    """A variable in the list of a store."""
+
+    kind: str
+    number: int
+    written: list[_Written] = field(default_factory=list)
+    map_key: pa.Schema | None = None
+
+
+class Variable:
+    """One variable with its present schema, ready to encode and decode. `ttl` is in milliseconds."""
+
+    def __init__(self, name: str, entry: Entry, ttl: int | None, make_struct: MakeStruct | None) -> None:
+        self.name, self.kind, self.ttl = name, entry.kind, ttl
+        self.prefix = bytes([entry.number])
+        current = entry.written[-1]
+        self.codec = RowCodec(current.schema, make_struct)
+        self.map_key = None if entry.map_key is None else RowCodec(entry.map_key, make_struct)
+        self.make_struct = make_struct
+        self.version = bytes([len(entry.written) - 1])
+        self.may_expire = any(written.expires for written in entry.written)
+        self._decoders = [_Decoder(written, current.schema, make_struct) for written in entry.written]
+
+    def encode(self, values: Sequence[Any], expiry: int) -> bytes:
+        """Return a row without its schema number. `expiry`: ms since the epoch, if the variable has a time to live."""
+        try:
+            data = self.codec.encode(values)
+        except StateError as error:
+            raise StateError(f"state variable {self.name!r}: {error}") from None
+        return data if self.ttl is None else expiry.to_bytes(8, "big") + data
+
+    def decode(self, data: bytes, at: int, version: int) -> tuple[tuple[Any, ...], int, int | None]:
+        """Return a row, where it ends and when it expires, None if never."""
+        return self._decoders[version].decode(data, at)
+
+
+class _Decoder:
+    """Reads rows of an earlier schema as rows of the present one, null where a field was added."""
+
+    def __init__(self, written: _Written, current: pa.Schema, make_struct: MakeStruct | None) -> None:
+        self._expires = written.expires
+        self._codec = RowCodec(written.schema, make_struct)
+        names = written.schema.names
+        self._places = [names.index(name) if name in names else None for name in current.names]
+        self._is_same = self._places == list(range(len(names)))
+
+    def decode(self, data: bytes, at: int) -> tuple[tuple[Any, ...], int, int | None]:
+        expiry = None
+        if self._expires:
+            expiry = int.from_bytes(data[at : at + 8], "big")
+            at += 8
+        row, end = self._codec.decode_next(data, at)
+        if not self._is_same:
+            row = tuple(None if place is None else row[place] for place in self._places)
+        return row, end, expiry
+
+
+class Variables:
+    """The list of a store's variables; declaring one adds it, or a new schema of it, to the changes."""
+
+    def __init__(self, overlay: Overlay, make_struct: MakeStruct | None = None) -> None:
+        self._overlay, self._make_struct = overlay, make_struct
+        self._entries = decode_registry(overlay.get(REGISTRY_KEY))
+        self._removed: set[int] = set()
+        self.declared: dict[str, Variable] = {}
+
+    def declare(
+        self, kind: str, name: str, schema: pa.Schema, map_key: pa.Schema | None = None, ttl: int | None = None
+    ) -> Variable:
+        """Return the variable of this name. Raises StateError if the store has another one, or values do not fit."""
+        if name in self.declared:
+            raise StateError(f"state variable {name!r}: it is declared already")
+        if ttl is not None and (not isinstance(ttl, int) or ttl <= 0):
+            raise StateError(f"state variable {name!r}: ttlDurationMs={ttl!r} is no positive number of milliseconds")
+        RowCodec(schema)
+        written = _Written(_plain(schema), ttl is not None)
+        key = None if map_key is None else _plain(map_key)
+        entry = self._entries.get(name)
+        if entry is None:
+            entry = self._entries[name] = Entry(kind, self._free(), [written], key)
+            self._save()
+        else:
+            _check(name, entry, kind, key)
+            if entry.written[-1] != written:
+                self._upgrade(name, entry, written)
+        self.declared[name] = Variable(name, entry, ttl, self._make_struct)
+        return self.declared[name]
+
+    def remove(self, name: str) -> None:
+        """Remove a variable with its values, if there is one."""
+        entry = self._entries.pop(name, None)
+        if entry is not None:
+            self._save()
+            self._removed.add(entry.number)
+            for key, _ in self._overlay.within(bytes([entry.number])):
+                self._overlay.put(key, None)
+
+    def _upgrade(self, name: str, entry: Entry, written: _Written) -> None:
+        before = entry.written[-1].schema
+        for known in before:
+            place = written.schema.get_field_index(known.name)
+            if place < 0 or written.schema.field(place).type != known.type:
+                now = "not there any more" if place < 0 else f"{written.schema.field(place).type}"
+                raise StateError(
+                    f"state variable {name!r}: its field {known.name!r} was written as {known.type} and is {now};"
+                    " fields may be added only. Use another name for the variable, or another group"
+                )
+        if len(entry.written) > _MOST_SCHEMAS:
+            raise StateError(f"state variable {name!r}: its schema has changed too often; use another name")
+        entry.written.append(written)
+        self._save()
+
+    def _free(self) -> int:
+        used = self._removed | {entry.number for entry in self._entries.values()}
+        if free := next((number for number in range(FIRST, LAST + 1) if number not in used), None):
+            return free
+        raise StateError(f"a processor can have {LAST - FIRST + 1} state variables")
+
+    def _save(self) -> None:
+        self._overlay.put(REGISTRY_KEY, encode_registry(self._entries))
+
+
+def encode_registry(entries: dict[str, Entry]) -> bytes:
+    """Return the list as JSON."""
+    return json.dumps(
+        {
+            name: {
+                "kind": entry.kind,
+                "number": entry.number,
+                "written": [each.to_json() for each in entry.written],
+                "map key": None if entry.map_key is None else _Written(entry.map_key, False).to_json(),
+            }
+            for name, entry in entries.items()
+        }
+    ).encode()
+
+
+def decode_registry(data: bytes | None) -> dict[str, Entry]:
+    """Read the bytes of `encode_registry`."""
+    entries = {}
+    for name, said in (json.loads(data) if data else {}).items():
+        map_key = None if said["map key"] is None else _Written.from_json(said["map key"]).schema
+        written = [_Written.from_json(each) for each in said["written"]]
+        entries[name] = Entry(said["kind"], said["number"], written, map_key)
+    return entries
+
+
+def _plain(schema: pa.Schema) -> pa.Schema:
+    """Return names and types only."""
+    return pa.schema([pa.field(each.name, each.type) for each in schema])
+
+
+def _check(name: str, entry: Entry, kind: str, map_key: pa.Schema | None) -> None:
+    if entry.kind != kind:
+        raise StateError(f"state variable {name!r}: the store has a {entry.kind} of this name, no {kind}")
+    if entry.map_key != map_key:
+        raise StateError(f"state variable {name!r}: its map's keys were written with another schema; use another name")
