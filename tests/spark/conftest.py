@@ -28,7 +28,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         master="local[2,4]",
         spark_sql_shuffle_partitions=2,
         spark_driver_memory="1g",
-        **{"spark.sql.warehouse.dir": str(warehouse)},
+        **{"spark.sql.warehouse.dir": str(warehouse), "spark.python.authenticate.socketTimeout": "180s"},
     )
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # pytest would take a SystemExit for a failed test
     started.sparkContext.setLogLevel("ERROR")

@@ -6,6 +6,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from inspect import signature
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -16,6 +17,8 @@ from pyspark.sql.types import StructType
 from roster.spark.errors import FunctionError, PipelineError
 
 _NARROWING = 5.0  # seconds spent on finding the record that a function fails at
+
+_ROSTER = str(Path(__file__).parent.parent)
 
 _UTC: dict[str, Any] = {"timezone": "UTC"} if "timezone" in signature(to_arrow_schema).parameters else {}
 """PySpark before 4.2 takes no time zone here and means UTC."""
@@ -45,7 +48,7 @@ class ArrowFunction:
         narrowed = self._narrow(batch, type(error)) if narrow and not passing else batch
         problem = f"{type(error).__name__}: {' '.join(str(error).split())}"
         details = "".join(traceback.format_exception(error))
-        problem = f"{problem} ({_place(error)}), given {_records(narrowed)}"
+        problem = f"{problem} ({place_of(error)}), given {_records(narrowed)}"
         return FunctionError(problem, passing=passing, details=details)
 
     def results(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
@@ -120,9 +123,9 @@ def _records(batch: pa.RecordBatch) -> str:
     return ", ".join(texts[:5]) + (f" and {len(texts) - 5} other partitions" if len(texts) > 5 else "")
 
 
-def _place(error: Exception) -> str:
+def place_of(error: Exception) -> str:
     """Return where an error was raised: the line in the function, if possible, rather than in a library it called."""
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename != __file__]
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith(_ROSTER)]
     own = [f for f in frames if "site-packages" not in f.filename and "/lib/python" not in f.filename] or frames
     if not own:
         return "in the function"

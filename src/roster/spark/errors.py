@@ -18,16 +18,24 @@ class PipelineError(RosterError):
 
 
 class FunctionError(PipelineError):
-    """The function given to `map_arrow` raised, or returned other columns than declared; the batch is not committed.
+    """A function or processor of the user's raised, or returned other columns than declared; nothing is committed.
 
-    The text names the records that the function was called with. `details` is the function's traceback if known; the
-    logger `roster.spark.execution` writes it at debug level.
+    The text names the records, or the key and the batch, that it was called with. `details` is its traceback if known;
+    the logger `roster.spark.execution` writes it at debug level.
     """
 
-    def __init__(self, problem: str, *, passing: bool = False, unfit: bool = False, details: str = "") -> None:
+    def __init__(
+        self, problem: str, *, field: str = "map_arrow", passing: bool = False, unfit: bool = False, details: str = ""
+    ) -> None:
         """`passing` is True for errors that a retry may clear (OSError, MemoryError), `unfit` for wrong columns."""
-        super().__init__(problem, field="map_arrow")
+        super().__init__(problem, field=field)
         self.passing, self.unfit, self.details = passing, unfit, details
+
+    @classmethod
+    def of(cls, text: str, details: str = "") -> FunctionError:
+        """Return the error with this text, as `str` gave it."""
+        field, _, problem = text.partition(": ")
+        return cls(problem, field=field, details=details)
 
 
 class SinkFencedError(PipelineError):

@@ -190,9 +190,9 @@ class SparkRunner:
         return ReadTask(self._config, tasks, self._function, self._counted, self._failed)
 
     def _function_error(self) -> FunctionError:
-        problem, details = min(self._failed.value.items())[1]
-        log.debug("%s\n%s", problem, details)
-        return FunctionError(problem, details=details)
+        text, details = min(self._failed.value.items())[1]
+        log.debug("%s\n%s", text, details)
+        return FunctionError.of(text, details)
 
     def cancel(self) -> None:
         """Cancel the jobs of the running batch, and with them its Python workers."""
@@ -251,7 +251,7 @@ def _task_error(error: Exception) -> FunctionError | ReadError | StateError | Wr
         return None
     text = found[4].strip()
     if found[1]:
-        return FunctionError(text.removeprefix("map_arrow: "))
+        return FunctionError.of(text)
     if found[3]:
         return StateError(text)
     return ReadError(text) if found[2] else WriteError(text)

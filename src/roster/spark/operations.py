@@ -5,15 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Self
+from typing import TYPE_CHECKING, Any, Self
 
-from pyspark.sql import DataFrame
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from roster.spark.errors import PipelineError
-from roster.spark.state.declare import Stateful, aggregation, deduplication
+from roster.spark.state.declare import Stateful, aggregation, as_columns, deduplication
 from roster.spark.steps import BatchFunction, Step
 from roster.state.windows import SessionWindow, Window
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
 
 @dataclass
@@ -28,8 +32,9 @@ class Declared:
 class Operations:
     """The functions and the stateful operator of a pipeline, in the order of a row's way."""
 
-    def __init__(self) -> None:
+    def __init__(self, spark: SparkSession) -> None:
         """Declare nothing: rows go to the sink as they are read."""
+        self._spark = spark
         self._declared = Declared()
 
     def map_arrow(
@@ -120,6 +125,98 @@ class Operations:
 
         """
         self._declare("deduplicate", deduplication(keys, within, column, store))
+        return self
+
+    def transform_with_state(
+        self,
+        processor: StatefulProcessor,
+        key: str | Sequence[str],
+        output_schema: str | StructType,
+        *,
+        time_mode: str = "None",
+        in_pandas: bool = False,
+        event_time: str | None = None,
+        delay: timedelta = timedelta(),
+        initial_state: DataFrame | pa.Table | None = None,
+        store: str = "processor",
+    ) -> Self:
+        """Call a `StatefulProcessor`, as written for PySpark's `transformWithState`, for each key of each batch.
+
+        A key's rows must be in one partition of the topic. Sink, state and errors are as for `aggregate`; a result has
+        the columns of `output_schema`, and is a record whose key is the grouping key if these are among them. An error
+        of the processor ends the run with FunctionError, which names key and batch.
+
+        Args:
+            processor: it is pickled; each task of a batch calls `init` and `close` of a copy of its own.
+            key: the grouping key, one column or several: integers, text, bytes, booleans, dates, times.
+            output_schema: of the rows that it returns, as Spark DDL or a StructType.
+            time_mode: "None", "ProcessingTime" or "EventTime", as in PySpark.
+            in_pandas: whether it is written for `transformWithStateInPandas`: rows are pandas DataFrames.
+            event_time: column of timestamps from which the watermark of each partition comes, as in `withWatermark`.
+            delay: how far the watermark is behind the largest time.
+            initial_state: rows with the key's columns; a key's are given to `handleInitialState` before its first rows.
+            store: the store's name, part of that of its changelog.
+
+        """
+        from roster.spark.state.processor import declare  # noqa: PLC0415 - brings pandas
+
+        stateful = declare.processing(
+            self._spark,
+            processor,
+            as_columns(key),
+            output_schema,
+            time_mode=time_mode,
+            in_pandas=in_pandas,
+            event_time=event_time,
+            delay=delay,
+            initial_state=initial_state,
+            store=store,
+        )
+        self._declare("transform_with_state", stateful)
+        return self
+
+    def apply_in_pandas_with_state(
+        self,
+        function: Callable[..., Any],
+        key: str | Sequence[str],
+        output_schema: str | StructType,
+        state_schema: str | StructType,
+        *,
+        timeout: str = "NoTimeout",
+        event_time: str | None = None,
+        delay: timedelta = timedelta(),
+        store: str = "groups",
+    ) -> Self:
+        """Call a function written for PySpark's `applyInPandasWithState` for each key of each batch.
+
+        `function(key, pandas_frames, state)` gets a `GroupState`, and returns an iterator of pandas DataFrames. All
+        else is as for `transform_with_state`.
+
+        Args:
+            function: it is pickled to the tasks.
+            key: the grouping key, one column or several.
+            output_schema: of the DataFrames that it returns.
+            state_schema: of the state's value.
+            timeout: "NoTimeout", "ProcessingTimeTimeout" or "EventTimeTimeout", as in PySpark.
+            event_time: column of timestamps from which the watermark of each partition comes, as in `withWatermark`.
+            delay: how far the watermark is behind the largest time.
+            store: the store's name, part of that of its changelog.
+
+        """
+        from roster.spark.state.processor import declare  # noqa: PLC0415 - brings pandas
+
+        stateful = declare.group_state(
+            self._spark,
+            function,
+            as_columns(key),
+            output_schema,
+            state_schema,
+            timeout=timeout,
+            event_time=event_time,
+            delay=delay,
+            store=store,
+        )
+        self._declare("apply_in_pandas_with_state", stateful)
         return self
 
     def _declare(self, method: str, stateful: Stateful) -> None:

@@ -155,7 +155,7 @@ class Pipeline(Operations):
             PipelineError: an option is wrong; the message names it.
 
         """
-        super().__init__()
+        super().__init__(spark)
         self._options = Options(
             bootstrap=parse_bootstrap(bootstrap),
             group=group,
@@ -191,7 +191,6 @@ class Pipeline(Operations):
             security=check_security(security),
             reader_options=dict(reader_options or {}),
         )
-        self._spark = spark
         self._on_progress = on_progress
         self._membership = membership or group_member
         self._sink: Sink | None = None

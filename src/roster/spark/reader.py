@@ -69,7 +69,7 @@ class ReadTask:
     """The function given to `mapInArrow`: each `id` it receives names a task's splits, which it reads.
 
     `function` maps each record batch in the same process; `counted` collects `{task: Counts}`. With `failed` an
-    error of the function that trying again does not mend ends the task without one: `{task: (problem, details)}`.
+    error of the function that trying again does not mend ends the task without one: `{task: (text, details)}`.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class ReadTask:
             except FunctionError as error:
                 if self._failed is None or error.passing:
                     raise
-                self._failed.add({task: (error.problem, error.details)})
+                self._failed.add({task: (str(error), error.details)})
                 return
         freeze_loaded()
 

@@ -55,7 +55,7 @@ class Entries:
         self._row: np.dtype[Any] | None = None
         self._names: list[str] = []
         self._has_sessions = False
-        if document is not None:
+        if document:
             self._keys = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(document["keys"])))
             self._names = document.get("aggregates", [])
             self._row = np.dtype([(name, kind) for name, kind in document["row"]]) if "row" in document else None

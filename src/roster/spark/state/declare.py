@@ -39,11 +39,11 @@ def aggregation(
         import roster.state.lmdb_store  # noqa: F401, PLC0415 - the error, if its extra is not installed, comes here
 
         parsed = {name: Aggregate.parse(text) for name, text in aggregates.items()}
-        operator: Operator = Aggregation(_columns(keys), parsed)
+        operator: Operator = Aggregation(as_columns(keys), parsed)
         if isinstance(window, SessionWindow):
-            operator = SessionAggregation(_columns(keys), parsed, window, results == "final")
+            operator = SessionAggregation(as_columns(keys), parsed, window, results == "final")
         elif window is not None:
-            operator = WindowedAggregation(_columns(keys), parsed, window, results == "final")
+            operator = WindowedAggregation(as_columns(keys), parsed, window, results == "final")
     except RosterError as error:
         raise PipelineError(str(error), field="aggregate") from None
     return Stateful(operator, store)
@@ -54,10 +54,11 @@ def deduplication(keys: str | Sequence[str], within: timedelta, column: str, sto
     try:
         import roster.state.lmdb_store  # noqa: F401, PLC0415 - as above
 
-        return Stateful(Deduplication(_columns(keys), column, within), store)
+        return Stateful(Deduplication(as_columns(keys), column, within), store)
     except RosterError as error:
         raise PipelineError(str(error), field="deduplicate") from None
 
 
-def _columns(keys: str | Sequence[str]) -> tuple[str, ...]:
+def as_columns(keys: str | Sequence[str]) -> tuple[str, ...]:
+    """Return one column's name or several as a tuple."""
     return (keys,) if isinstance(keys, str) else tuple(keys)

@@ -16,12 +16,15 @@ _CONTROL = "[\x00-\x1f]"
 def as_records(results: pa.Table, keys: Sequence[str]) -> tuple[Any, Any]:
     """Return keys and values of the records that say these results.
 
-    A key of one column is its text, or null; one of several columns a JSON array. A value is a JSON object with all
-    columns: numbers and booleans as they are, dates and times in ISO 8601, floats that are no number null, bytes that
-    are no UTF-8 in base64.
+    A key of one column is its text, or null; one of several columns a JSON array, of none null. A value is a JSON
+    object with all columns: numbers and booleans as they are, dates and times in ISO 8601, floats that are no number
+    null, bytes that are no UTF-8 in base64.
     """
     texts = {name: json_column(results[name]) for name in results.column_names}
-    key = _plain(results[keys[0]]) if len(keys) == 1 else _joined("[", [texts[name] for name in keys], "]")
+    if not keys:
+        key: Any = pa.chunked_array([pa.nulls(len(results), pa.binary())])
+    else:
+        key = _plain(results[keys[0]]) if len(keys) == 1 else _joined("[", [texts[name] for name in keys], "]")
     parts = [_prefixed(f"{json.dumps(name)}:", text) for name, text in texts.items()]
     return key, _joined("{", parts, "}")
 

@@ -23,7 +23,7 @@ from roster.model import TopicPartition
 from roster.spark.arrow_function import ArrowFunction, arrow_schema, as_struct
 from roster.spark.batch import Batch, Restoring, Split
 from roster.spark.driver import Outcome
-from roster.spark.errors import PipelineError, SinkFencedError
+from roster.spark.errors import FunctionError, PipelineError, SinkFencedError
 from roster.spark.execution import ByTask, Reading, SparkRunner
 from roster.spark.options import Options
 from roster.spark.reader import ReaderConfig
@@ -99,6 +99,8 @@ class StatefulRunner(SparkRunner):
             outcome = super().run(batch, [*tasks, *[()] * (len(lanes) - len(tasks))], sink)
         except (PySparkException, Py4JError) as error:
             raise self._moved(error) from None
+        except FunctionError as error:
+            raise _with_batch(error, batch) from None
         self._fenced = 0
         self._upkeep.worked({number: turn.end for number, turn in self._turns.items()})
         self._upkeep.done(self._copies.value.values(), beside=(lanes, time.monotonic() - began))
@@ -171,6 +173,15 @@ def summed(outcome: Outcome, reports: Reports, upkeep: Upkeep) -> Outcome:
     )
 
 
+def _with_batch(error: FunctionError, batch: Batch) -> FunctionError:
+    """Return the error of a stateful function with its batch; that of `map_arrow` names its records."""
+    if error.field == "map_arrow":
+        return error
+    spans = ", ".join(f"{p} offsets {span.start} to {span.end - 1}" for p, span in sorted(batch.ranges.items()))
+    problem = f"{error.problem}, batch {batch.number} ({spans})"
+    return FunctionError(problem, field=error.field or "", details=error.details)
+
+
 def tokens_of(reports: Reports) -> dict[int, str]:
     """Return the token of each task that one attempt reports: of two it is not known whose records were written."""
     return {task: attempts[0].token for task, attempts in reports.items() if len(attempts) == 1}
@@ -178,6 +189,9 @@ def tokens_of(reports: Reports) -> dict[int, str]:
 
 def definition_of(operator: Operator, columns: pa.Schema) -> bytes:
     """Return what tools need to read the operator's state, for rows of these columns."""
+    own = getattr(operator, "definition", None)
+    if own is not None:
+        return bytes(own())
     return Definition(operator.key_columns(columns), operator.layout(columns)).encode()
 
 

@@ -13,6 +13,7 @@ import pyarrow as pa
 from roster.model import TopicPartition
 from roster.model.tasks import TaskId
 from roster.spark.batch import Split
+from roster.spark.errors import FunctionError
 from roster.spark.reader import ReaderConfig, ReadTask, read_splits
 from roster.spark.state.results import as_records
 from roster.spark.state.stores import Chore, Copy, process_id, stores_found, work_on_copy
@@ -72,15 +73,17 @@ class StatefulTask:
         turns: Mapping[int, Turn],
         reports: Accumulator[dict[int, tuple[Report, ...]]] | None = None,
         chores: Chores = Chores(),
+        failed: Accumulator[dict[int, tuple[str, str]]] | None = None,
         **reading: Any,
     ) -> None:
         """`reading` are the further arguments of `ReadTask`."""
         self._config, self._work, self._turns, self._reports = config, work, turns, reports
         self._chores = chores
+        self._failed = failed
         self._splits = [split for task in tasks for split in task]
         ends = [sum(map(len, tasks[:number])) for number in range(len(tasks) + 1)]
         self._numbers = [range(*span) for span in itertools.pairwise(ends)]
-        self._reading = ReadTask(config, [*((split,) for split in self._splits), ()], **reading)
+        self._reading = ReadTask(config, [*((split,) for split in self._splits), ()], failed=failed, **reading)
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Do every task named by the rows of `batches`."""
@@ -93,7 +96,13 @@ class StatefulTask:
             if not self._numbers[task] and not chores:
                 self._warm_up()
             for number in self._numbers[task]:
-                yield from self._turn(number)
+                try:
+                    yield from self._turn(number)
+                except FunctionError as error:
+                    if self._failed is None or error.passing:
+                        raise
+                    self._failed.add({number: (str(error), error.details)})
+                    return
             for copy in self.tend(chores):
                 if self._chores.done is not None:
                     self._chores.done.add({copy.partition: copy})

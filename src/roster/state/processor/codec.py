@@ -64,7 +64,7 @@ class RowCodec:
             raise StateError(f"{values!r} is no row of ({', '.join(self.names)}): give a tuple with a value for each")
         try:
             return self._encode(values)
-        except _UNFIT as unfit:
+        except (*_UNFIT, StateError) as unfit:
             raise self._unfit(values, unfit) from None
 
     def _encode(self, values: Sequence[Any]) -> bytes:
@@ -134,7 +134,7 @@ def _kind(name: str, of: pa.DataType, struct: MakeStruct) -> _Kind:
             is_content=True,
         )
     if pa.types.is_list(of) or pa.types.is_large_list(of):
-        element = RowCodec([pa.field(f"{name}[]", of.value_type)], struct)
+        element = RowCodec([pa.field("element", of.value_type)], struct)
         return _Kind(
             "I",
             lambda value: _pack_rows(element, [(each,) for each in value]),

@@ -56,7 +56,7 @@ class Rows:
 
 
 def column_of(values: Any, field: pa.Field, *, from_pandas: bool = False) -> pa.Array:
-    """Return values as a column; `from_pandas`: NaN is null. Raises StateError that names the column and what does not fit."""
+    """Return values as a column. With `from_pandas` NaN is null. Raises StateError that names the column."""
     try:
         if pa.types.is_nested(field.type):
             values = [_as_plain(value) for value in values]

@@ -11,13 +11,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import Enum
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 import pyarrow as pa
 
 from roster.state.aggregate import Update
-from roster.state.event_time import NEVER, STREAM_TIME_KEY, microseconds, stream_time, stream_time_change, times_of
+from roster.state.event_time import NEVER, microseconds, stream_time, stream_time_change, times_of
 from roster.state.keys import decode_keys, encode_keys
 from roster.state.processor.codec import MakeStruct
 from roster.state.processor.overlay import Overlay
@@ -26,6 +26,10 @@ from roster.state.processor.sweep import sweep
 from roster.state.processor.timers import Timers
 from roster.state.processor.variables import Variables
 from roster.state.store import Snapshot, StateError, Store
+
+AnyValue = TypeVar("AnyValue", bound=ValueState)
+AnyList = TypeVar("AnyList", bound=ListState)
+AnyMap = TypeVar("AnyMap", bound=MapState)
 
 TAKEN = b"\x03"
 """Prefix of keys that have taken their initial state."""
@@ -40,7 +44,7 @@ class TimeMode(Enum):
 
 
 class Now(NamedTuple):
-    """Processing time and watermark in ms since the epoch; -1 where there is none."""
+    """Processing time and watermark in ms since the epoch; the watermark is -1 where there is none."""
 
     processing: int
     watermark: int
@@ -78,21 +82,29 @@ class KeyedState:
         """Refuse further variables: `init` is over."""
         self._is_open = False
 
-    def value(self, name: str, schema: pa.Schema, ttl: int | None = None) -> ValueState:
-        """Return the value of this name."""
-        return ValueState(self._declare("value", name, schema, None, ttl), self._overlay, self.current)
+    def value(self, make: type[AnyValue], name: str, schema: pa.Schema, ttl: int | None = None) -> AnyValue:
+        """Return the value of this name; `make` is its class."""
+        return make(self._declare("value", name, schema, None, ttl), self._overlay, self.current)
 
-    def list(self, name: str, schema: pa.Schema, ttl: int | None = None) -> ListState:
-        """Return the list of this name."""
-        return ListState(self._declare("list", name, schema, None, ttl), self._overlay, self.current)
+    def list(self, make: type[AnyList], name: str, schema: pa.Schema, ttl: int | None = None) -> AnyList:
+        """Return the list of this name; `make` is its class."""
+        return make(self._declare("list", name, schema, None, ttl), self._overlay, self.current)
 
-    def map(self, name: str, key: pa.Schema, schema: pa.Schema, ttl: int | None = None) -> MapState:
-        """Return the map of this name."""
-        return MapState(self._declare("map", name, schema, key, ttl), self._overlay, self.current)
+    def map(self, make: type[AnyMap], name: str, key: pa.Schema, schema: pa.Schema, ttl: int | None = None) -> AnyMap:
+        """Return the map of this name; `make` is its class."""
+        return make(self._declare("map", name, schema, key, ttl), self._overlay, self.current)
+
+    def remove(self, name: str) -> None:
+        """Remove a variable with its values, if there is one."""
+        self._check_open(name)
+        self.variables.remove(name)
+
+    def _check_open(self, name: str) -> None:
+        if not self._is_open:
+            raise StateError(f"state variable {name!r}: declare and remove it in init()")
 
     def _declare(self, kind: str, name: str, schema: pa.Schema, key: pa.Schema | None, ttl: int | None) -> Any:
-        if not self._is_open:
-            raise StateError(f"state variable {name!r}: declare it in init()")
+        self._check_open(name)
         if ttl is not None and self._plan.mode is not TimeMode.PROCESSING:
             raise StateError(f"state variable {name!r}: a time to live needs time mode ProcessingTime")
         return self.variables.declare(kind, name, schema, key, ttl)
@@ -160,11 +172,11 @@ def take(
     code.open(state, keys.table)
     state.declared()
     turn = _Turn(plan, overlay, state, code, keys.types)
-    now = turn.at(processing, times.before)
+    now = Now(processing, times.before)
     turn.rows(keys, now, has_initial_state=has_initial_state)
     turn.timers(now)
     if times.after > times.before:
-        turn.timers(turn.at(processing, times.after))
+        turn.timers(Now(processing, times.after))
     current.key = None
     sweep(overlay, state.variables, current, len(table))
     if times.stream_time > times.stream_time_before:
@@ -178,10 +190,6 @@ class _Turn:
         self, plan: Plan, overlay: Overlay, state: KeyedState, code: Code, types: Sequence[pa.DataType]
     ) -> None:
         self._plan, self._overlay, self._state, self._code, self._types = plan, overlay, state, code, types
-
-    def at(self, processing: int, watermark: int) -> Now:
-        """Return the times that user's code is given."""
-        return Now(-1, -1) if self._plan.mode is TimeMode.NONE else Now(processing, watermark)
 
     def rows(self, keys: _Keys, now: Now, *, has_initial_state: bool) -> None:
         """Hand over the rows of each key."""
@@ -254,6 +262,3 @@ class _Times:
 
 def _watermark(newest: int, delay: timedelta) -> int:
     return max(newest // 1000 - microseconds(delay) // 1000, 0)
-
-
-__all__ = ["STREAM_TIME_KEY", "Code", "KeyedState", "Now", "Plan", "TimeMode", "take"]

@@ -1,0 +1,139 @@
+"""Calls of user's code: what it raises or returns wrongly becomes one error that names the call and the key."""
+
+from __future__ import annotations
+
+import pickle
+import traceback
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, NoReturn, Protocol
+
+import pyarrow as pa
+from pyspark.sql.streaming.stateful_processor import ExpiredTimerInfo, StatefulProcessor, TimerValues
+
+from roster.spark.arrow_function import place_of
+from roster.spark.errors import FunctionError
+from roster.spark.state.processor.handle import Handle, SchemaReader
+from roster.spark.state.processor.initial import InitialState
+from roster.state.processor.turn import KeyedState, Now, TimeMode
+from roster.state.store import StateError
+
+
+@dataclass(frozen=True)
+class Given:
+    """What the driver gives to each turn; fit for pickle.
+
+    code: the processor or the function, pickled. zone: the session's time zone. schemas: those that `init` asks for.
+    initial: None, or a broadcast InitialState.
+    """
+
+    code: bytes
+    output: pa.Schema
+    mode: TimeMode
+    zone: str
+    schemas: dict[str, pa.Schema]
+    initial: Any = None
+
+    def load(self) -> Any:
+        """Return the processor or the function, as new."""
+        return pickle.loads(self.code)  # noqa: S301 - the driver's own
+
+
+class Results(Protocol):
+    """Collects what user's code returns."""
+
+    def extend(self, returned: Any, /) -> None:
+        """Take what a call returned. Raises StateError for what does not fit."""
+
+    def table(self) -> pa.Table:
+        """Return all rows. Raises StateError for values that do not fit."""
+
+
+class ProcessorCode:
+    """A `StatefulProcessor` in a turn; its kinds differ in how rows are handed over and taken."""
+
+    def __init__(self, given: Given, results: Results, reader: SchemaReader | None = None) -> None:
+        """`results` takes what is returned. `reader`: on the driver, the one that may parse schemas."""
+        self._given, self._results = given, results
+        self._reader = reader or SchemaReader(given.schemas)
+        self._processor: StatefulProcessor = given.load()
+        self._initial: InitialState | None = None if given.initial is None else given.initial.value
+        self._times: tuple[Now, TimerValues] | None = None
+        self._state: KeyedState
+
+    def open(self, state: KeyedState, table: pa.Table) -> None:
+        """Call `init`."""
+        self._state = state
+        self._guard("init", None, self._processor.init, Handle(state, self._reader))
+        self.give(table)
+
+    def rows(self, key: tuple[Any, ...], begin: int, end: int, now: Now, *, is_new: bool) -> None:
+        """Call `handleInitialState` for a new key, and `handleInputRows`."""
+        times = self._timer_values(now)
+        if is_new and self._initial is not None:
+            for each in self.initial(self._initial.of(self._state.current.key)):
+                self._guard("handleInitialState", key, self._processor.handleInitialState, key, each, times)
+        try:
+            self._results.extend(self._processor.handleInputRows(key, self.given(begin, end), times))
+        except Exception as error:
+            self.fail("handleInputRows", key, error)
+
+    def timer(self, key: tuple[Any, ...], at: int, now: Now) -> None:
+        """Call `handleExpiredTimer`; the timer is removed afterwards."""
+        times, info = self._timer_values(now), ExpiredTimerInfo(at)
+        try:
+            self._results.extend(self._processor.handleExpiredTimer(key=key, timerValues=times, expiredTimerInfo=info))
+        except Exception as error:
+            self.fail("handleExpiredTimer", key, error)
+
+    @staticmethod
+    def threshold(now: int) -> int:
+        """Return the time up to which timers are due: their own included."""
+        return now
+
+    def close(self) -> pa.Table:
+        """Call `close`; return all rows."""
+        self._guard("close", None, self._processor.close)
+        try:
+            return self._results.table()
+        except StateError as error:
+            raise FunctionError(str(error), field="transform_with_state") from None
+
+    def give(self, table: pa.Table) -> None:
+        """Prepare the batch's rows."""
+        raise NotImplementedError
+
+    def given(self, begin: int, end: int) -> Any:
+        """Return an iterator over the rows of a key."""
+        raise NotImplementedError
+
+    def initial(self, table: pa.Table) -> Iterator[Any]:
+        """Return an iterator over the initial state of a key, as handed over."""
+        raise NotImplementedError
+
+    def _timer_values(self, now: Now) -> TimerValues:
+        if self._times is None or self._times[0] is not now:
+            has_none = self._given.mode is TimeMode.NONE
+            self._times = now, TimerValues(-1, -1) if has_none else TimerValues(*now)
+        return self._times[1]
+
+    def _guard(self, method: str, key: tuple[Any, ...] | None, call: Callable[..., Any], *arguments: Any) -> None:
+        try:
+            call(*arguments)
+        except Exception as error:
+            self.fail(method, key, error)
+
+    def fail(self, method: str, key: tuple[Any, ...] | None, error: Exception) -> NoReturn:
+        """Raise the FunctionError for what a method raised."""
+        raise failure("transform_with_state", method, key, error) from error
+
+
+def failure(field: str, name: str, key: tuple[Any, ...] | None, error: Exception) -> FunctionError:
+    """Return the error for what user's code raised, or returned wrongly: it names the call, the line and the key."""
+    text = " ".join(str(error).split())
+    if not isinstance(error, StateError):
+        text = f"{type(error).__name__}: {text}"
+    where = "" if key is None else f", key {tuple(key)!r}"
+    passing = isinstance(error, (OSError, MemoryError))
+    details = "".join(traceback.format_exception(error))
+    return FunctionError(f"{name}: {text} ({place_of(error)}){where}", field=field, passing=passing, details=details)

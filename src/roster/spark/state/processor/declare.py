@@ -1,0 +1,125 @@
+"""What a pipeline declares with PySpark's stateful code: checked arguments become an operator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any
+
+import pyarrow as pa
+from pyspark import cloudpickle
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
+
+from roster._errors import RosterError
+from roster.spark.arrow_function import arrow_schema, as_struct
+from roster.spark.errors import PipelineError
+from roster.spark.state.declare import Stateful
+from roster.spark.state.processor.code import Given
+from roster.spark.state.processor.group_state import MODES
+from roster.spark.state.processor.initial import InitialState
+from roster.spark.state.processor.operator import GroupStateOperator, ProcessorOperator
+from roster.state.processor.codec import RowCodec
+from roster.state.processor.turn import Plan, TimeMode
+
+_pickle: Any = cloudpickle  # which has no types
+_METHODS = ("init", "handleInputRows", "handleExpiredTimer", "handleInitialState", "close")
+
+
+def processing(
+    spark: SparkSession,
+    processor: Any,
+    keys: tuple[str, ...],
+    output_schema: str | StructType,
+    *,
+    time_mode: str,
+    in_pandas: bool,
+    event_time: str | None,
+    delay: timedelta,
+    initial_state: DataFrame | pa.Table | None,
+    store: str,
+) -> Stateful:
+    """Return the operator of `Pipeline.transform_with_state`. Raises PipelineError for wrong arguments."""
+    field = "transform_with_state"
+    if missing := [name for name in _METHODS if not callable(getattr(processor, name, None))]:
+        raise PipelineError(
+            f"{processor!r} has no method {missing[0]}",
+            field="processor",
+            fix="Pass an instance of a StatefulProcessor",
+        )
+    modes = {mode.value.lower(): mode for mode in TimeMode}
+    mode = modes.get(str(time_mode).lower())
+    if mode is None:
+        raise PipelineError(
+            f"{time_mode!r} is not possible", field="time_mode", fix="Use 'None', 'ProcessingTime' or 'EventTime'"
+        )
+    plan = _plan(field, keys, mode, event_time, delay)
+    initial = None if initial_state is None else _initial(spark, initial_state, keys)
+    given = _given(spark, processor, output_schema, mode, field, initial)
+    return Stateful(ProcessorOperator(plan, given, in_pandas=in_pandas).prepared(), store)
+
+
+def group_state(
+    spark: SparkSession,
+    function: Callable[..., Any],
+    keys: tuple[str, ...],
+    output_schema: str | StructType,
+    state_schema: str | StructType,
+    *,
+    timeout: str,
+    event_time: str | None,
+    delay: timedelta,
+    store: str,
+) -> Stateful:
+    """Return the operator of `Pipeline.apply_in_pandas_with_state`. Raises PipelineError for wrong arguments."""
+    field = "apply_in_pandas_with_state"
+    if not callable(function):
+        raise PipelineError(f"{function!r} is not a function", field="function", fix="Pass a function")
+    if timeout not in MODES:
+        raise PipelineError(f"{timeout!r} is not possible", field="timeout", fix=f"Use one of {', '.join(MODES)}")
+    plan = _plan(field, keys, MODES[timeout], event_time, delay)
+    struct = as_struct(state_schema)
+    columns = arrow_schema(struct)
+    try:
+        RowCodec(columns)
+    except RosterError as error:
+        raise PipelineError(str(error), field="state_schema") from None
+    given = _given(spark, function, output_schema, plan.mode, field)
+    return Stateful(GroupStateOperator(plan, given, schema=struct, columns=columns, timeout=timeout), store)
+
+
+def _plan(field: str, keys: Sequence[str], mode: TimeMode, event_time: str | None, delay: timedelta) -> Plan:
+    try:
+        import roster.state.lmdb_store  # noqa: F401, PLC0415 - the error, if its extra is not installed, comes here
+
+        return Plan(tuple(keys), mode, event_time, delay)
+    except RosterError as error:
+        raise PipelineError(str(error), field=field) from None
+
+
+def _given(
+    spark: SparkSession, code: Any, output: str | StructType, mode: TimeMode, field: str, initial: Any = None
+) -> Given:
+    zone = spark.conf.get("spark.sql.session.timeZone") or "UTC"
+    try:
+        pickled: bytes = _pickle.dumps(code)
+    except Exception as error:
+        raise PipelineError(
+            f"{code!r} cannot be sent to the tasks: {type(error).__name__}: {error}",
+            field=field,
+            fix="It must not refer to the session, open files or other state of the driver",
+        ) from None
+    return Given(pickled, arrow_schema(as_struct(output)), mode, zone, {}, initial)
+
+
+def _initial(spark: SparkSession, state: DataFrame | pa.Table, keys: Sequence[str]) -> Any:
+    """Return the initial state as a broadcast variable."""
+    table = state if isinstance(state, pa.Table) else None
+    if table is None:
+        if not isinstance(state, DataFrame):
+            raise PipelineError(f"{state!r} is no DataFrame and no pyarrow.Table", field="initial_state")
+        table = state.toArrow()
+    try:
+        return spark.sparkContext.broadcast(InitialState(table, keys))
+    except RosterError as error:
+        raise PipelineError(str(error), field="initial_state") from None

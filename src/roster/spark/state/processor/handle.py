@@ -1,0 +1,102 @@
+"""The handle and the state variables that a `StatefulProcessor` gets: PySpark's classes on Roster's state."""
+
+# ruff: noqa: N802, N803
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.streaming import stateful_processor as spark
+from pyspark.sql.types import Row, StructType
+
+from roster.spark.arrow_function import arrow_schema
+from roster.state.processor import states
+from roster.state.processor.turn import KeyedState
+from roster.state.store import StateError
+
+Schemas = Mapping[str, StructType]
+"""Schemas that a processor writes as text, which only a driver can parse."""
+
+
+class _ValueState(states.ValueState, spark.ValueState):
+    pass
+
+
+class _ListState(states.ListState, spark.ListState):
+    pass
+
+
+class _MapState(states.MapState, spark.MapState):
+    pass
+
+
+class Handle(spark.StatefulProcessorHandle):
+    """Declares variables and timers in the state of a turn. `schema_of` gives the columns of a schema."""
+
+    def __init__(self, state: KeyedState, schema_of: Callable[[StructType | str], pa.Schema]) -> None:
+        self._state, self._schema_of = state, schema_of
+
+    def getValueState(
+        self, stateName: str, schema: StructType | str, ttlDurationMs: int | None = None
+    ) -> spark.ValueState:
+        """Return the value of this name."""
+        return self._state.value(_ValueState, stateName, self._schema_of(schema), ttlDurationMs)
+
+    def getListState(
+        self, stateName: str, schema: StructType | str, ttlDurationMs: int | None = None
+    ) -> spark.ListState:
+        """Return the list of this name."""
+        return self._state.list(_ListState, stateName, self._schema_of(schema), ttlDurationMs)
+
+    def getMapState(
+        self,
+        stateName: str,
+        userKeySchema: StructType | str,
+        valueSchema: StructType | str,
+        ttlDurationMs: int | None = None,
+    ) -> spark.MapState:
+        """Return the map of this name."""
+        key, value = self._schema_of(userKeySchema), self._schema_of(valueSchema)
+        return self._state.map(_MapState, stateName, key, value, ttlDurationMs)
+
+    def registerTimer(self, expiryTimestampMs: int) -> None:
+        """Set a timer of the current key."""
+        self._state.register_timer(expiryTimestampMs)
+
+    def deleteTimer(self, expiryTimestampMs: int) -> None:
+        """Remove a timer of the current key."""
+        self._state.delete_timer(expiryTimestampMs)
+
+    def listTimers(self) -> Iterator[int]:
+        """Return the timers of the current key, ascending."""
+        return iter(self._state.list_timers())
+
+    def deleteIfExists(self, stateName: str) -> None:
+        """Remove a state variable with its values, if there is one."""
+        self._state.remove(stateName)
+
+
+class SchemaReader:
+    """Gives the Arrow columns of schemas: on the driver of any, in tasks of those that the driver has seen."""
+
+    def __init__(self, known: Mapping[str, pa.Schema] | None = None) -> None:
+        self.seen: dict[str, pa.Schema] = dict(known or {})
+        self._may_parse = known is None
+
+    def __call__(self, schema: StructType | str) -> pa.Schema:
+        """Return the columns. Raises StateError for text that the driver has not seen."""
+        text = schema if isinstance(schema, str) else schema.json()
+        found = self.seen.get(text)
+        if found is None:
+            if isinstance(schema, str) and not self._may_parse:
+                raise StateError(f"the schema {schema!r} was not there on the driver; give a StructType")
+            found = self.seen[text] = arrow_schema(schema)
+        return found
+
+
+def make_row(names: Sequence[str], values: Sequence[Any]) -> Row:
+    """Return a Row of these fields."""
+    row: Row = tuple.__new__(Row, values)
+    row.__dict__["__fields__"] = names
+    return row

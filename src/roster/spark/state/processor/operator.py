@@ -1,0 +1,105 @@
+"""Operators of a pipeline that call PySpark's stateful code."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyspark.sql.types import StructType
+
+from roster._clock import wall_ms
+from roster.spark.state.processor.code import Given
+from roster.spark.state.processor.handle import SchemaReader, make_row
+from roster.spark.state.processor.rows import RowCode
+from roster.state.processor.overlay import Overlay
+from roster.state.processor.states import Current
+from roster.state.processor.turn import Code, KeyedState, Plan, take
+from roster.state.store import NoState
+
+if TYPE_CHECKING:
+    from roster.state.aggregate import Layout, Update
+    from roster.state.store import Snapshot, Store
+
+
+@dataclass(frozen=True)
+class _Operator:
+    """What both operators have; fit for pickle. `clock`: wall-clock milliseconds."""
+
+    plan: Plan
+    given: Given
+    clock: Callable[[], int] = wall_ms
+
+    @property
+    def result_keys(self) -> tuple[str, ...]:
+        """Columns that become the key of the records: the key's, if results have all of them."""
+        return self.plan.keys if set(self.plan.keys).issubset(self.given.output.names) else ()
+
+    def key_columns(self, columns: pa.Schema) -> pa.Schema:
+        """Return the columns of the state's keys."""
+        return pa.schema([columns.field(name) for name in self.plan.keys])
+
+    @staticmethod
+    def definition() -> bytes:
+        """Return what tools are told of the entries: nothing, as they have a list of variables of their own."""
+        return b"{}"
+
+    def layout(self, columns: pa.Schema) -> Layout | None:
+        """Return None: values are of as many kinds as there are variables."""
+        return None
+
+    def __call__(self, table: pa.Table, store: Store | Snapshot) -> Update:
+        """Return the results and changes of a batch's rows."""
+        return take(
+            table,
+            store,
+            self.plan,
+            self.code(),
+            clock=self.clock,
+            make_struct=make_row,
+            has_initial_state=self.given.initial is not None,
+        )
+
+    def code(self) -> Code:
+        """Return the user's code for one turn."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class ProcessorOperator(_Operator):
+    """A `StatefulProcessor`: the operator of `transform_with_state`."""
+
+    in_pandas: bool = False
+
+    def code(self, reader: SchemaReader | None = None) -> Code:
+        """Return the processor for one turn. `reader`: on the driver, the one that may parse schemas."""
+        if not self.in_pandas:
+            return RowCode(self.given, reader)
+        from roster.spark.state.processor.frames import FrameCode  # noqa: PLC0415 - rows do without pandas
+
+        return FrameCode(self.given, reader)
+
+    def prepared(self) -> ProcessorOperator:
+        """Call `init` on the driver; return the operator with the schemas that it asked for."""
+        reader = SchemaReader()
+        code: Any = self.code(reader)
+        code.open(KeyedState(Overlay(NoState()), self.plan, make_row, Current()), pa.table({}))
+        code.close()
+        return replace(self, given=replace(self.given, schemas=reader.seen))
+
+
+@dataclass(frozen=True)
+class GroupStateOperator(_Operator):
+    """A function with a `GroupState`: the operator of `apply_in_pandas_with_state`."""
+
+    schema: StructType = StructType()  # noqa: RUF009 - none is ever changed
+    columns: pa.Schema = pa.schema([])  # noqa: RUF009 - as above
+    timeout: str = "NoTimeout"
+
+    def code(self) -> Code:
+        """Return the function for one turn."""
+        from roster.spark.state.processor.group_state import GroupStateCode  # noqa: PLC0415 - brings pandas
+
+        has_watermark = self.plan.event_time is not None
+        return GroupStateCode(self.given, self.schema, self.columns, self.timeout, has_watermark=has_watermark)

@@ -1,0 +1,163 @@
+"""Stateful code as people write it for PySpark; nothing in here knows of Roster."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+from pyspark.sql import Row
+from pyspark.sql.streaming import StatefulProcessor
+
+GAP = 8_000
+"""Milliseconds after a session's last row at which it is over."""
+HOUR = 3_600_000
+
+TALLY = "k string, n long, kinds string, last string, worst double, seen string"
+SESSIONS = "k string, begin long, end long, n int, fired long, watermark long"
+EXPIRING = "k string, what string, n long"
+GROUPS = "k string, n long, state string"
+
+
+def millis(moment: Any) -> int:
+    return round(moment.timestamp() * 1000)
+
+
+class Tally(StatefulProcessor):
+    """A count, sums by kind and the last amounts of each key; a key starts anew after a negative amount."""
+
+    def init(self, handle):
+        self.count = handle.getValueState("count", "n bigint, worst double")
+        self.kinds = handle.getMapState("kinds", "kind int", "total bigint, label string")
+        self.last = handle.getListState("last", "amount int, tags array<string>")
+
+    def handleInputRows(self, key, rows, timerValues):
+        n, worst = self.count.get() if self.count.exists() else (0, None)
+        amounts = sorted((row.v, row.kind) for row in rows)
+        for amount, kind in amounts:
+            n += 1
+            worst = float(amount) if worst is None else max(worst, float(amount))
+            before = self.kinds.getValue((kind,))
+            self.kinds.updateValue((kind,), ((before.total if before else 0) + amount, f"kind {kind}"))
+            self.last.appendValue((amount, [str(kind), key[0]]))
+        kept = list(self.last.get())[-3:]
+        self.last.put(kept)
+        self.count.update((n, worst))
+        if self.kinds.containsKey((9,)):
+            self.kinds.removeKey((9,))
+        kinds = sorted((k[0], total, label) for k, (total, label) in self.kinds.iterator())
+        keys = sorted(k for (k,) in iter(self.kinds.keys())) == [k for k, _, _ in kinds]
+        values = sorted(v[0] for v in self.kinds.values()) == sorted(total for _, total, _ in kinds)
+        yield Row(n=n, k=key[0], kinds=str(kinds), last=str(kept), worst=worst, seen=str((keys, values)))
+        if amounts[0][0] < 0:
+            self.count.clear()
+            self.kinds.clear()
+            self.last.clear()
+            gone = (self.count.get(), self.kinds.exists(), self.last.exists(), list(self.kinds.iterator()))
+            yield Row(k=key[0], n=None, kinds="", last="", worst=None, seen=str(gone))
+
+    def handleInitialState(self, key, initialState, timerValues):
+        self.count.update((initialState.n, None))
+
+    def close(self):
+        pass
+
+
+class Sessions(StatefulProcessor):
+    """A session of each key ends a gap after its last row; its timer moves with each row."""
+
+    def init(self, handle):
+        self.handle = handle
+        self.session = handle.getValueState("session", "first timestamp, latest timestamp, n int")
+
+    def handleInputRows(self, key, rows, timerValues):
+        times = sorted(row.t for row in rows)
+        found = self.session.get()
+        if found is not None:
+            first, latest, n = found
+            self.handle.deleteTimer(millis(latest) + GAP)
+            first = min(millis(first), millis(times[0]))
+            latest = max(millis(latest), millis(times[-1]))
+        else:
+            first, latest, n = millis(times[0]), millis(times[-1]), 0
+        stamps = [pd.Timestamp(at, unit="ms", tz="UTC").to_pydatetime() for at in (first, latest)]
+        self.session.update((*stamps, n + len(times)))
+        self.handle.registerTimer(latest + GAP)
+        assert list(self.handle.listTimers()) == [latest + GAP]
+        yield Row(k=key[0], begin=first, end=latest, n=n, fired=None, watermark=timerValues.getCurrentWatermarkInMs())
+
+    def handleExpiredTimer(self, key, timerValues, expiredTimerInfo):
+        first, latest, n = self.session.get()
+        self.session.clear()
+        yield Row(
+            k=key[0],
+            begin=millis(first),
+            end=millis(latest),
+            n=n,
+            fired=expiredTimerInfo.getExpiryTimeInMs(),
+            watermark=timerValues.getCurrentWatermarkInMs(),
+        )
+
+    def close(self):
+        pass
+
+
+class Expiring(StatefulProcessor):
+    """Works with pandas: what lives for a millisecond is gone in the next batch, what lives for an hour is not."""
+
+    def init(self, handle):
+        self.handle = handle
+        self.brief = handle.getMapState("brief", "kind int", "v int", 1)
+        self.briefer = handle.getListState("briefer", "v int", 1)
+        self.long = handle.getValueState("long", "n bigint", HOUR)
+        self.longer = handle.getListState("longer", "v int", HOUR)
+
+    def handleInputRows(self, key, rows, timerValues):
+        now = timerValues.getCurrentProcessingTimeInMs()
+        before = len(list(self.brief.keys())), self.brief.exists(), len(list(self.briefer.get()))
+        n = self.long.get()[0] if self.long.exists() else 0
+        for frame in rows:
+            n += len(frame)
+            for kind, v in zip(frame["kind"], frame["v"], strict=True):
+                self.brief.updateValue((kind,), (v,))
+                self.briefer.appendValue((v,))
+            self.longer.appendList([(v,) for v in frame["v"]])
+        self.long.update((n,))
+        self.handle.registerTimer(now)
+        self.handle.registerTimer(now + 24 * HOUR)
+        yield pd.DataFrame({"k": key, "what": [str(before)], "n": [n]})
+        kinds = len(list(self.brief.values()))
+        yield pd.DataFrame({"n": [kinds, len(list(self.longer.get()))], "what": ["kinds", "longer"], "k": key * 2})
+
+    def handleExpiredTimer(self, key, timerValues, expiredTimerInfo):
+        assert expiredTimerInfo.getExpiryTimeInMs() <= timerValues.getCurrentProcessingTimeInMs()
+        yield pd.DataFrame({"k": [key[0]], "what": ["timers"], "n": [len(list(self.handle.listTimers()))]})
+        yield pd.DataFrame()
+
+    def close(self):
+        pass
+
+
+def grouped(key, frames, state):
+    """Count the rows of a key until it has been silent for a time; a negative amount removes its state."""
+    if state.hasTimedOut:
+        assert all(len(frame) == 0 for frame in frames)
+        (n,) = state.get
+        state.remove()
+        yield pd.DataFrame({"k": [key[0]], "n": [n], "state": [f"over {state.exists}"]})
+        return
+    (n,) = state.getOption or (0,)
+    latest, least = 0, 0
+    for frame in frames:
+        n += len(frame)
+        latest = max(latest, int(frame["t"].max().value // 1_000_000))
+        least = min(least, int(frame["v"].min()))
+    at = state.getCurrentWatermarkMs()
+    if least < 0:
+        state.remove()
+        yield pd.DataFrame({"k": [key[0]], "n": [n], "state": [f"removed {at}"]})
+    elif n % 5 == 0:
+        yield pd.DataFrame({"k": [key[0]], "n": [n], "state": [f"untouched {at}"]})
+    else:
+        state.update((n,))
+        state.setTimeoutTimestamp(max(latest + GAP, at + 1))
+        yield pd.DataFrame({"k": [key[0]], "n": [n], "state": [f"updated {at}"]})

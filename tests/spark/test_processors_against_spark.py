@@ -1,0 +1,188 @@
+"""PySpark's stateful code under Spark's own operators and under Roster's: the same rows from the same random input."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+from collections import Counter
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql.streaming.state import GroupStateTimeout
+
+from roster.spark.state.processor import declare
+from roster.state import Position
+from roster.state.lmdb_store import LmdbStore
+from tests.spark import processors
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+
+ROUNDS = int(os.environ.get("ROSTER_PROCESSOR_ROUNDS", "0"))
+SEED = int(os.environ.get("ROSTER_PROCESSOR_SEED", "11"))
+BATCHES = 3
+NAMES = ["tally", "sessions", "expiring", "grouped"]
+RECORDED = Path(__file__).with_name("processors_under_spark.json")
+SCHEMA = "k string, kind int, v int, t timestamp"
+COLUMNS = pa.schema([("k", pa.string()), ("kind", pa.int32()), ("v", pa.int32()), ("t", pa.timestamp("us", "UTC"))])
+DELAY = timedelta(seconds=5)
+BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def batches(chance: random.Random) -> list[pa.Table]:
+    """Rows whose times go on by ten seconds a batch, some of them late, some keys silent for long."""
+    made = []
+    for number in range(BATCHES):
+        rows = []
+        for _ in range(chance.randrange(1, 40)):
+            seconds = 10 * number + chance.choice([0, 1, 2, 9]) + chance.random() - chance.choice([0, 0, 0, 20])
+            amount = chance.choice([-1, *range(40)])
+            kind = chance.choice([1, 2, 3, 9])
+            rows.append(
+                {"k": chance.choice("abcde"), "kind": kind, "v": amount, "t": BEGIN + timedelta(seconds=seconds)}
+            )
+        made.append(pa.Table.from_pylist(rows, schema=COLUMNS))
+    return made
+
+
+class UnderRoster:
+    """An operator and its store, which is opened anew for each batch; an hour is never over."""
+
+    def __init__(self, spark: SparkSession, place: Path, name: str) -> None:
+        self._now = 1_800_000_000_000
+        self._operator: Any = replace(operator(spark, name), clock=lambda: self._now)
+        self._place = place
+        self.rows: Counter[str] = Counter()
+
+    def work(self, table: pa.Table) -> None:
+        self._now += 1_000
+        with LmdbStore(self._place) as store:
+            with store.snapshot() as snapshot:
+                update = self._operator(table, snapshot)
+            store.commit(*(update.changes[name].to_pylist() for name in ("key", "value")), Position())
+        self.rows.update(map(str, map(dict.values, update.results.to_pylist())))
+
+
+def operator(spark: SparkSession, name: str) -> Any:
+    given: dict[str, Any] = {"event_time": None, "delay": timedelta(), "store": "s"}
+    if name == "grouped":
+        timed = given | {"event_time": "t", "delay": DELAY}
+        timeout = GroupStateTimeout.EventTimeTimeout
+        return declare.group_state(
+            spark, processors.grouped, ("k",), processors.GROUPS, "n long", timeout=timeout, **timed
+        ).operator
+    kinds: dict[str, tuple[Any, str, dict[str, Any]]] = {
+        "tally": (processors.Tally(), processors.TALLY, {"time_mode": "None"}),
+        "sessions": (
+            processors.Sessions(),
+            processors.SESSIONS,
+            {"time_mode": "EventTime", "event_time": "t", "delay": DELAY},
+        ),
+        "expiring": (processors.Expiring(), processors.EXPIRING, {"time_mode": "ProcessingTime", "in_pandas": True}),
+    }
+    processor, output, own = kinds[name]
+    options = given | {"in_pandas": False, "initial_state": None} | own
+    return declare.processing(spark, processor, ("k",), output, **options).operator
+
+
+class UnderSpark:
+    """A streaming query with Spark's operator; its rows by batch, so that a batch that is done again counts once."""
+
+    def __init__(self, spark: SparkSession, place: Path, source: Path, name: str) -> None:
+        frame = spark.readStream.schema(SCHEMA).parquet(str(source))
+        late = frame.withWatermark("t", "5 seconds")
+        made: Any
+        if name == "tally":
+            made = frame.groupBy("k").transformWithState(processors.Tally(), processors.TALLY, "Append", "None")
+        elif name == "sessions":
+            made = late.groupBy("k").transformWithState(
+                processors.Sessions(), processors.SESSIONS, "Append", "EventTime"
+            )
+        elif name == "expiring":
+            made = frame.groupBy("k").transformWithStateInPandas(
+                processors.Expiring(), processors.EXPIRING, "Append", "ProcessingTime"
+            )
+        else:
+            made = late.groupBy("k").applyInPandasWithState(
+                processors.grouped, processors.GROUPS, "n long", "append", GroupStateTimeout.EventTimeTimeout
+            )
+        self._batches: dict[int, list[str]] = {}
+        writer = made.writeStream.foreachBatch(self._keep).outputMode("append")
+        self._writer = writer.option("checkpointLocation", str(place / name))
+        self.query = self._writer.start()
+
+    def _keep(self, frame: DataFrame, batch: int) -> None:
+        self._batches[batch] = [str(row.asDict().values()) for row in frame.collect()]
+
+    def work(self) -> None:
+        """Do all files that are there. Spark gives a Python process ten seconds to start, too few on a busy machine."""
+        for _ in range(20):
+            try:
+                return self.query.processAllAvailable()
+            except StreamingQueryException as error:
+                if "failed to connect back" not in str(error):
+                    raise
+                self.query = self._writer.start()
+        raise AssertionError("Spark's Python processes do not start")
+
+    @property
+    def rows(self) -> Counter[str]:
+        return Counter(row for rows in self._batches.values() for row in rows)
+
+
+@pytest.fixture
+def session(spark: SparkSession) -> SparkSession:
+    """A session of its own, with the store that Spark wants for these operators."""
+    own = spark.newSession()
+    own.conf.set("spark.sql.shuffle.partitions", "1")
+    own.conf.set(
+        "spark.sql.streaming.stateStore.providerClass",
+        "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
+    )
+    return own
+
+
+def test_the_same_rows_as_spark_gave(spark: SparkSession, tmp_path: Path) -> None:
+    """Rows that Spark 4.3 gave for this input, as `test_the_same_rows_as_under_spark` has recorded them."""
+    recorded = json.loads(RECORDED.read_text())
+    for name, steps in recorded.items():
+        here = UnderRoster(spark, tmp_path / name, name)
+        for number, (table, rows) in enumerate(zip(batches(random.Random(SEED)), steps, strict=True)):
+            here.work(table)
+            assert here.rows == rows, (name, number)
+
+
+@pytest.mark.parametrize("seed", range(max(ROUNDS, 1)))
+def test_the_same_rows_as_under_spark(session: SparkSession, tmp_path: Path, seed: int) -> None:
+    """All operators in as many rounds as asked for; by default the one that does not start a process for each batch."""
+    source = tmp_path / "source"
+    source.mkdir()
+    names = NAMES if ROUNDS else ["grouped"]
+    here = {name: UnderRoster(session, tmp_path / f"store-{name}", name) for name in names}
+    there: dict[str, UnderSpark] = {}
+    recorded: dict[str, list[dict[str, int]]] = {name: [] for name in names}
+    try:
+        for number, table in enumerate(batches(random.Random(SEED + seed))):
+            pq.write_table(table, tmp_path / "part")
+            (tmp_path / "part").rename(source / f"{number}.parquet")
+            for name in names:
+                there[name] = there.get(name) or UnderSpark(session, tmp_path, source, name)
+                there[name].work()
+                here[name].work(table)
+                assert here[name].rows == there[name].rows, (name, number)
+                recorded[name].append(dict(sorted(there[name].rows.items())))
+        assert all(each.rows for each in here.values())
+    finally:
+        for each in there.values():
+            each.query.stop()
+    if "ROSTER_PROCESSOR_RECORD" in os.environ and seed == 0:
+        RECORDED.write_text(json.dumps(recorded, indent=1) + "\n")
