@@ -31,6 +31,7 @@ def bootstrap() -> Iterator[str]:
         admin.create_topic("orders", 3)
         admin.create_topic("orders-with-country", 1)
         admin.create_topic("totals-by-shop", 1)
+        admin.create_topic("largest-orders", 1)
         producer = Producer({"bootstrap.servers": broker.bootstrap})
         for shop, item, price in ORDERS:
             order = json.dumps({"shop": shop, "item": item, "price": price})
@@ -71,7 +72,7 @@ def spark_runs(tmp_path_factory: pytest.TempPathFactory, bootstrap: str) -> dict
     """The output of each Spark example, by name, one list of lines for each of its runs."""
     directory = tmp_path_factory.mktemp("spark-examples")
     runs: dict[str, list[list[str]]] = {}
-    for names in [[*TWICE, "clean_with_arrow", "enrich_to_kafka", "totals_by_shop"], TWICE]:
+    for names in [[*TWICE, "clean_with_arrow", "enrich_to_kafka", "totals_by_shop", "largest_orders"], TWICE]:
         command = [sys.executable, "-c", IN_ONE_PROCESS, str(EXAMPLES), bootstrap, *names]
         done = subprocess.run(command, cwd=directory, capture_output=True, text=True, timeout=800, check=False)
         assert done.returncode == 0, done.stderr[-3000:]
@@ -122,6 +123,17 @@ def test_totals_by_shop_follow_the_group(spark_runs, bootstrap):
     reader.close()
     totals = {b"Oslo": 30.0, b"Rome": 40.5}
     assert found == {shop: {"shop": shop.decode(), "orders": 2, "revenue": of} for shop, of in totals.items()}
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(1800)
+def test_the_largest_orders_are_those_larger_than_all_before(spark_runs, bootstrap):
+    assert "largest_orders" in spark_runs
+    reader = Consumer({"bootstrap.servers": bootstrap, "group.id": "check-largest", "auto.offset.reset": "earliest"})
+    reader.assign([Assigned("largest-orders", 0, 0)])
+    found = sorted((record.key(), json.loads(record.value())["price"]) for record in reader.consume(3, timeout=60))
+    reader.close()
+    assert found == [(b"Oslo", 30.0), (b"Rome", 12.5), (b"Rome", 28.0)]
 
 
 @pytest.mark.process

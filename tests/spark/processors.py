@@ -37,7 +37,7 @@ class Tally(StatefulProcessor):
             n += 1
             worst = float(amount) if worst is None else max(worst, float(amount))
             before = self.kinds.getValue((kind,))
-            self.kinds.updateValue((kind,), ((before.total if before else 0) + amount, f"kind {kind}"))
+            self.kinds.updateValue((kind,), ((before[0] if before else 0) + amount, f"kind {kind}"))
             self.last.appendValue((amount, [str(kind), key[0]]))
         kept = list(self.last.get())[-3:]
         self.last.put(kept)

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyspark.errors import StreamingQueryException
+from pyspark.sql import Row
 from pyspark.sql.streaming.state import GroupStateTimeout
 
 from roster.spark.state.processor import declare
@@ -38,17 +39,24 @@ DELAY = timedelta(seconds=5)
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 
 
-def batches(chance: random.Random) -> list[pa.Table]:
+def batches(chance: random.Random, count: int = BATCHES) -> list[pa.Table]:
     """Rows whose times go on by ten seconds a batch, some of them late, some keys silent for long."""
     made = []
-    for number in range(BATCHES):
+    for number in range(count):
         rows = []
         for _ in range(chance.randrange(1, 40)):
-            seconds = 10 * number + chance.choice([0, 1, 2, 9]) + chance.random() - chance.choice([0, 0, 0, 20])
+            seconds = (
+                10 * number + chance.choice([0, 1, 2, 9]) + chance.randrange(1000) / 1000 - chance.choice([0, 0, 0, 20])
+            )
             amount = chance.choice([-1, *range(40)])
             kind = chance.choice([1, 2, 3, 9])
             rows.append(
-                {"k": chance.choice("abcde"), "kind": kind, "v": amount, "t": BEGIN + timedelta(seconds=seconds)}
+                {
+                    "k": chance.choice("abcde"),
+                    "kind": kind,
+                    "v": amount,
+                    "t": BEGIN + timedelta(milliseconds=round(1000 * seconds)),
+                }
             )
         made.append(pa.Table.from_pylist(rows, schema=COLUMNS))
     return made
@@ -61,6 +69,7 @@ class UnderRoster:
         self._now = 1_800_000_000_000
         self._operator: Any = replace(operator(spark, name), clock=lambda: self._now)
         self._place = place
+        self.columns: list[str] = self._operator.given.output.names
         self.rows: Counter[str] = Counter()
 
     def work(self, table: pa.Table) -> None:
@@ -149,6 +158,32 @@ def session(spark: SparkSession) -> SparkSession:
         "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
     )
     return own
+
+
+@pytest.mark.parametrize("name", ["tally", "sessions"])
+@pytest.mark.parametrize("seed", range(4))
+def test_the_same_rows_as_in_pysparks_tester(spark: SparkSession, tmp_path: Path, name: str, seed: int) -> None:
+    """`TwsTester` does in memory what Spark's operator does, but for time to live."""
+    tester_of = pytest.importorskip("pyspark.sql.streaming.tws_tester", reason="PySpark 4.2 brought it").TwsTester
+    here = UnderRoster(spark, tmp_path, name)
+    timed: dict[str, Any] = {"timeMode": "EventTime", "eventTimeExtractor": lambda row: processors.millis(row.t)}
+    processor = processors.Sessions() if name == "sessions" else processors.Tally()
+    tester = tester_of(processor, **(timed if name == "sessions" else {}))
+    rows: Counter[str] = Counter()
+    newest = 0
+    for number, table in enumerate(batches(random.Random(SEED + seed), 8)):
+        here.work(table)
+        given = [Row(**row) for row in table.to_pylist()]
+        fresh = [row for row in given if name == "tally" or processors.millis(row.t) > newest]
+        made = [each for key in {row.k for row in fresh} for each in tester.test(key, [r for r in fresh if r.k == key])]
+        latest = max(processors.millis(row.t) for row in given) - round(DELAY.total_seconds() * 1000)
+        if name == "sessions" and latest > newest:
+            newest = latest
+            made += tester.setWatermark(newest)
+        names = here.columns
+        rows.update(str(dict(zip(names, [row[name] for name in names], strict=True)).values()) for row in made)
+        assert here.rows == rows, number
+    assert len(rows) > 5
 
 
 def test_the_same_rows_as_spark_gave(spark: SparkSession, tmp_path: Path) -> None:

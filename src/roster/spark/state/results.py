@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -36,9 +37,30 @@ def json_column(column: Any) -> Any:
         text = column.cast(pa.string())
     elif pa.types.is_floating(kind):
         text = pc.if_else(pc.is_finite(column), column.cast(pa.string()), pa.scalar(None, pa.string()))
+    elif pa.types.is_nested(kind):
+        text = pa.chunked_array(
+            [[json.dumps(_plain_json(value, kind), ensure_ascii=False) for value in column.to_pylist()]], pa.string()
+        )
     else:
         text = _quoted(_text(column))
     return pc.fill_null(text, "null")
+
+
+def _plain_json(value: Any, kind: pa.DataType) -> Any:
+    """Return a nested value as JSON has it: a map is an object whose names are the keys' texts."""
+    if value is None or isinstance(value, (bool, int, str)):
+        return value
+    if pa.types.is_map(kind):
+        return {str(key): _plain_json(each, kind.item_type) for key, each in value}
+    if pa.types.is_struct(kind):
+        return {field.name: _plain_json(value[field.name], field.type) for field in kind}
+    if pa.types.is_nested(kind):
+        return [_plain_json(each, kind.value_type) for each in value]
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, bytes):
+        return _decoded(value)
+    return value.isoformat() if hasattr(value, "isoformat") else str(value)
 
 
 def _plain(column: Any) -> Any:

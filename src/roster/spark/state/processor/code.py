@@ -85,6 +85,7 @@ class ProcessorCode:
             self._results.extend(self._processor.handleExpiredTimer(key=key, timerValues=times, expiredTimerInfo=info))
         except Exception as error:
             self.fail("handleExpiredTimer", key, error)
+        self._state.delete_timer(at)
 
     @staticmethod
     def threshold(now: int) -> int:

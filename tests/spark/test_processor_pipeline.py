@@ -1,0 +1,223 @@
+"""PySpark's stateful code in pipelines on a Roster broker: state over runs and stores, errors, what is refused."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+import pyarrow as pa
+import pytest
+from confluent_kafka import Producer
+from pyspark.sql import Row
+from pyspark.sql.streaming import StatefulProcessor
+
+from roster.spark import FunctionError, KafkaSink, Pipeline, PipelineError
+from roster.spark.state.results import as_records
+from roster.state.lmdb_store import LmdbStore
+from roster.state.store import NoState
+from tests.spark.spark_topics import Topics, committed_records
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
+
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+OUTPUT = "name string, n long, tags array<string>"
+
+
+def named(batch: pa.RecordBatch) -> pa.RecordBatch:
+    columns = [batch["key"].cast(pa.string()), batch["value"].cast(pa.string()).cast(pa.int64()), batch["timestamp"]]
+    return pa.RecordBatch.from_arrays(columns, ["name", "n", "at"])
+
+
+class Numbers(StatefulProcessor):
+    """How many numbers a key had, and tags that name it."""
+
+    def init(self, handle):
+        self.count = handle.getValueState("count", "n long")
+        self.tags = handle.getMapState("tags", "tag string", "n long")
+
+    def handleInputRows(self, key, rows, timerValues):
+        (n,) = self.count.get() or (0,)
+        for row in rows:
+            if row.n == 13:
+                raise ValueError("no luck")
+            n += 1
+            self.tags.updateValue((f"{row.name}{row.n % 2}",), (row.n,))
+        self.count.update((n,))
+        yield Row(name=key[0], n=n, tags=sorted(tag for (tag,) in iter(self.tags.keys())))
+
+    def handleInitialState(self, key, initialState, timerValues):
+        self.count.update((initialState.before,))
+
+    def close(self):
+        pass
+
+
+def longest(key, frames, state):
+    n = (state.getOption or (0,))[0] + sum(len(frame) for frame in frames)
+    state.update((n,))
+    yield pd.DataFrame({"total": [n]})
+
+
+def send(topics: Topics, topic: str, numbers: Any) -> None:
+    producer = Producer({"bootstrap.servers": topics.bootstrap})
+    for number in numbers:
+        producer.produce(topic, str(number), f"k{number % 3}", partition=0)
+    assert producer.flush(60) == 0
+
+
+def test_state_goes_on_in_the_next_run_and_in_another_place(
+    spark: SparkSession, topics: Topics, tmp_path: Path
+) -> None:
+    topic, out, group = topics.create(1), topics.create(1), f"g-{uuid.uuid4().hex[:8]}"
+    initial = spark.createDataFrame([("k1", 100), ("k9", 5)], "name string, before long")
+
+    def run(place: str) -> list[tuple[bytes | None, dict[str, Any]]]:
+        (
+            Pipeline(spark, topics.bootstrap, group, topic, state_dir=str(tmp_path / place), log=False)
+            .map_arrow(named, "name string, n long, at timestamp")
+            .transform_with_state(Numbers(), "name", OUTPUT, initial_state=initial)
+            .write(KafkaSink(topics.bootstrap, out))
+            .run(available_now=True)
+        )
+        return [(key, json.loads(value or b"")) for _, key, value in committed_records(topics, out)]
+
+    send(topics, topic, range(6))
+    assert sorted(run("one"), key=str) == [
+        (b"k0", {"name": "k0", "n": 2, "tags": ["k00", "k01"]}),
+        (b"k1", {"name": "k1", "n": 102, "tags": ["k10", "k11"]}),
+        (b"k2", {"name": "k2", "n": 2, "tags": ["k20", "k21"]}),
+    ]
+    send(topics, topic, [7, 6])
+    assert {str(row) for row in run("two")[3:]} == {
+        str((b"k1", {"name": "k1", "n": 103, "tags": ["k10", "k11"]})),
+        str((b"k0", {"name": "k0", "n": 3, "tags": ["k00", "k01"]})),
+    }
+    send(topics, topic, [13])
+    message = r"transform_with_state: handleInputRows: ValueError: no luck .*test_processor_pipeline.py, line \d+"
+    with pytest.raises(FunctionError, match=message + rf".*, key \('k1',\), batch 0 \({topic}-0 offsets"):
+        run("two")
+
+
+def test_a_function_with_group_state_sends_results_without_keys(
+    spark: SparkSession, topics: Topics, tmp_path: Path
+) -> None:
+    topic, out = topics.create(1), topics.create(1)
+    send(topics, topic, [0, 1, 3])
+    (
+        Pipeline(spark, topics.bootstrap, f"g-{uuid.uuid4().hex[:8]}", topic, state_dir=str(tmp_path), log=False)
+        .map_arrow(named, "name string, n long, at timestamp")
+        .apply_in_pandas_with_state(longest, ["name"], "total long", "n long")
+        .write(KafkaSink(topics.bootstrap, out))
+        .run(available_now=True)
+    )
+    assert sorted(committed_records(topics, out), key=str) == [(0, None, b'{"total":1}'), (0, None, b'{"total":2}')]
+
+
+def pipeline(spark: SparkSession) -> Pipeline:
+    return Pipeline(spark, "127.0.0.1:1", "g", "t")
+
+
+class Broken(Numbers):
+    def init(self, handle):
+        handle.getValueState("odd", "n interval year")
+
+
+@pytest.mark.parametrize(
+    ("processor", "options", "problem"),
+    [
+        (3, {}, "processor: 3 has no method init. Pass an instance of a StatefulProcessor"),
+        (Numbers(), {"time_mode": "Event"}, "time_mode: 'Event' is not possible. Use 'None', 'ProcessingTime' or"),
+        (Numbers(), {"time_mode": "EventTime"}, "transform_with_state: event_time: time mode EventTime needs the"),
+        (Numbers(), {"output_schema": "nonsense"}, "'nonsense' is not a schema"),
+        (Broken(), {}, "transform_with_state: init: "),
+        (Numbers(), {"initial_state": 3}, "initial_state: 3 is no DataFrame and no pyarrow.Table"),
+        (Numbers(), {"initial_state": pa.table({"n": [1]})}, "initial_state: .*no column 'name' among n"),
+        (Numbers(), {"delay": timedelta(-1)}, "transform_with_state: delay: "),
+    ],
+)
+def test_wrong_arguments_are_named(spark: SparkSession, processor: Any, options: dict[str, Any], problem: str) -> None:
+    arguments: dict[str, Any] = {"key": "name", "output_schema": OUTPUT} | options
+    with pytest.raises(PipelineError, match=problem):
+        pipeline(spark).transform_with_state(processor, **arguments)
+
+
+def test_wrong_arguments_of_functions_are_named(spark: SparkSession) -> None:
+    with pytest.raises(PipelineError, match=r"timeout: 'never' is not possible\. Use one of NoTimeout"):
+        pipeline(spark).apply_in_pandas_with_state(longest, "name", "total long", "n long", timeout="never")
+    with pytest.raises(PipelineError, match="function: 3 is not a function"):
+        pipeline(spark).apply_in_pandas_with_state(3, "name", "total long", "n long")  # type: ignore[arg-type]
+
+
+def returned(value: Any) -> Any:
+    class Returning(Numbers):
+        def handleInputRows(self, key, rows, timerValues):
+            return value
+
+    return Returning()
+
+
+@pytest.mark.parametrize(
+    ("value", "in_pandas", "problem"),
+    [
+        (None, False, "it returned None, not an iterator of rows"),
+        ([{"name": "a"}], False, "not a row of (name, n, tags)"),
+        ([("a", 1)], False, "not a row of (name, n, tags)"),
+        ([Row(name="a", m=1)], False, "a row with a field 'm', the output schema has (name, n, tags)"),
+        ([Row(name="a", n="x")], False, "column 'n' of the output schema is int64"),
+        (pd.DataFrame(), True, "it returned a DataFrame, not an iterator of pandas DataFrames"),
+        ([Row(name="a")], True, "it returned a Row, not a pandas DataFrame"),
+        ([pd.DataFrame({"name": ["a"]})], True, "it returned a DataFrame of (name), the output schema has (name, n,"),
+        ([pd.DataFrame({"name": ["a"], "n": ["x"], "tags": [None]})], True, "column 'n' of the output schema is int64"),
+    ],
+)
+def test_results_are_checked(spark: SparkSession, value: Any, in_pandas: bool, problem: str) -> None:
+    declared = pipeline(spark).transform_with_state(returned(value), "name", OUTPUT, in_pandas=in_pandas)._declared
+    assert declared.stateful is not None
+    with pytest.raises(FunctionError) as caught:
+        declared.stateful.operator(pa.table({"name": ["a"], "n": [1]}), NoState())
+    assert problem in str(caught.value)
+
+
+def test_nested_results_are_json() -> None:
+    kinds = {
+        "l": pa.list_(pa.timestamp("us", "UTC")),
+        "m": pa.map_(pa.int32(), pa.float64()),
+        "s": pa.struct([("b", pa.binary()), ("d", pa.decimal128(4, 1))]),
+    }
+    rows: list[dict[str, Any]] = [
+        {"l": [NOON, None], "m": [(1, 1.5), (2, float("nan"))], "s": {"b": b"\xff", "d": Decimal("1.5")}},
+        {"l": None, "m": None, "s": None},
+    ]
+    keys, values = as_records(pa.Table.from_pylist(rows, pa.schema(kinds.items())), [])
+    assert keys.to_pylist() == [None, None]
+    assert [json.loads(value) for value in values.to_pylist()] == [
+        {"l": ["2026-01-01T12:00:00+00:00", None], "m": {"1": 1.5, "2": None}, "s": {"b": "/w==", "d": "1.5"}},
+        {"l": None, "m": None, "s": None},
+    ]
+
+
+def test_results_of_other_types_are_cast_as_spark_casts_them(spark: SparkSession, tmp_path: Path) -> None:
+    output = "name string, n int, at timestamp, f float"
+    frames = [
+        pd.DataFrame({"n": [1.0], "name": ["a"], "at": [pd.Timestamp("2026-01-01 12:00")], "f": [2]}),
+        pd.DataFrame({0: ["b"], 1: [None], 2: [pd.NaT], 3: [None]}),
+    ]
+    declared = pipeline(spark).transform_with_state(returned(frames), "name", output, in_pandas=True)._declared
+    assert declared.stateful is not None
+    with LmdbStore(tmp_path) as store:
+        rows = declared.stateful.operator(pa.table({"name": ["a"], "n": [1]}), store).results.to_pylist()
+    zone = spark.conf.get("spark.sql.session.timeZone")
+    noon = pd.Timestamp("2026-01-01 12:00").tz_localize(zone).to_pydatetime()
+    assert rows == [
+        {"name": "a", "n": 1, "at": noon, "f": 2.0},
+        {"name": "b", "n": None, "at": None, "f": None},
+    ]
