@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import random
 from collections import Counter
@@ -32,7 +31,6 @@ ROUNDS = int(os.environ.get("ROSTER_PROCESSOR_ROUNDS", "0"))
 SEED = int(os.environ.get("ROSTER_PROCESSOR_SEED", "11"))
 BATCHES = 3
 NAMES = ["tally", "sessions", "expiring", "grouped"]
-RECORDED = Path(__file__).with_name("processors_under_spark.json")
 SCHEMA = "k string, kind int, v int, t timestamp"
 COLUMNS = pa.schema([("k", pa.string()), ("kind", pa.int32()), ("v", pa.int32()), ("t", pa.timestamp("us", "UTC"))])
 DELAY = timedelta(seconds=5)
@@ -186,16 +184,6 @@ def test_the_same_rows_as_in_pysparks_tester(spark: SparkSession, tmp_path: Path
     assert len(rows) > 5
 
 
-def test_the_same_rows_as_spark_gave(spark: SparkSession, tmp_path: Path) -> None:
-    """Rows that Spark 4.3 gave for this input, as `test_the_same_rows_as_under_spark` has recorded them."""
-    recorded = json.loads(RECORDED.read_text())
-    for name, steps in recorded.items():
-        here = UnderRoster(spark, tmp_path / name, name)
-        for number, (table, rows) in enumerate(zip(batches(random.Random(SEED)), steps, strict=True)):
-            here.work(table)
-            assert here.rows == rows, (name, number)
-
-
 @pytest.mark.parametrize("seed", range(max(ROUNDS, 1)))
 def test_the_same_rows_as_under_spark(session: SparkSession, tmp_path: Path, seed: int) -> None:
     """All operators in as many rounds as asked for; by default the one that does not start a process for each batch."""
@@ -204,7 +192,6 @@ def test_the_same_rows_as_under_spark(session: SparkSession, tmp_path: Path, see
     names = NAMES if ROUNDS else ["grouped"]
     here = {name: UnderRoster(session, tmp_path / f"store-{name}", name) for name in names}
     there: dict[str, UnderSpark] = {}
-    recorded: dict[str, list[dict[str, int]]] = {name: [] for name in names}
     try:
         for number, table in enumerate(batches(random.Random(SEED + seed))):
             pq.write_table(table, tmp_path / "part")
@@ -214,10 +201,7 @@ def test_the_same_rows_as_under_spark(session: SparkSession, tmp_path: Path, see
                 there[name].work()
                 here[name].work(table)
                 assert here[name].rows == there[name].rows, (name, number)
-                recorded[name].append(dict(sorted(there[name].rows.items())))
         assert all(each.rows for each in here.values())
     finally:
         for each in there.values():
             each.query.stop()
-    if "ROSTER_PROCESSOR_RECORD" in os.environ and seed == 0:
-        RECORDED.write_text(json.dumps(recorded, indent=1) + "\n")
