@@ -148,9 +148,9 @@ def test_a_read_task_keeps_a_lasting_error_for_the_driver_and_raises_one_that_ma
         return list(read(iter([columns(id=pa.array([0, 1]))])))
 
     assert task(ValueError("x"), kept) == []
-    ((number, (problem, details)),) = kept.items()
+    ((number, (text, details)),) = kept.items()
     assert number == 0
-    assert problem.startswith("ValueError: x (test_arrow_function.py, line ")
+    assert text.startswith("map_arrow: ValueError: x (test_arrow_function.py, line ")
     assert "raise error" in details
     for error, failed in [(TimeoutError("x"), kept), (ValueError("x"), None)]:
         with pytest.raises(FunctionError, match=": x "):
