@@ -50,6 +50,7 @@ class Group:
         context = multiprocessing.get_context("fork")
         self.pipes: list[Any] = []
         self.number = 0
+        self.generation = -1
         self.workers = []
         self.shares = [members // processes + (n < members % processes) for n in range(processes)]
         for number in range(processes):
@@ -91,12 +92,13 @@ class Group:
                     last[number] = self.reply(pipe)
             if all(last) and len({generation for generation, _ in last}) == 1:
                 break
+        self.generation = last[0][0]
         self.tell("go")
         return float(max(at for _, at in last) - begin)
 
-    def timed(self, *command: Any) -> float:
+    def timed(self, command: str) -> float:
         begin = time.monotonic()
-        self.tell(*command)
+        self.tell(command, self.generation)
         return self.settled(begin)
 
     def rate(self, what: str, seconds: float) -> float:
@@ -149,9 +151,9 @@ def measure(side: Side, members: int, processes: int, seconds: float) -> Row:
     group = Group(side.bootstrap, members, processes, cores()[1:])
     row: Row = {}
 
-    def timed(what: str, *command: Any) -> None:
+    def timed(what: str, command: str) -> None:
         begin = cpu_seconds(side.pid)
-        row[f"{what}, s"] = group.timed(*command)
+        row[f"{what}, s"] = group.timed(command)
         row[f"{what}, CPU s"] = cpu_seconds(side.pid) - begin
 
     try:
@@ -163,7 +165,8 @@ def measure(side: Side, members: int, processes: int, seconds: float) -> Row:
         group.add([1, *(0 for _ in group.shares[1:])])
         timed("one joins", "join_new")
         begin, cpu = time.monotonic(), cpu_seconds(side.pid)
-        group.tell_each([("leave_one",), *[("watch",)] * (len(group.pipes) - 1)])
+        others = [("watch", group.generation)] * (len(group.pipes) - 1)
+        group.tell_each([("leave_one", group.generation), *others])
         row["one leaves, s"] = group.settled(begin)
         row["one leaves, CPU s"] = cpu_seconds(side.pid) - cpu
         for what in ("heartbeat", "commit"):

@@ -184,9 +184,8 @@ class Load:
         for key, _ in self.selector.select(timeout):
             key.data.readable()
 
-    def until_settled(self, act: Callable[[Member], None] | None = None) -> None:
-        """Serve until the main process has seen the same new generation everywhere."""
-        told = max((member.generation for member in self.members), default=-1)
+    def until_settled(self, told: int, act: Callable[[Member], None] | None = None) -> None:
+        """Serve until the main process has seen the same generation everywhere, a later one than it was `told`."""
         for member in self.members if act is not None else ():
             act(member)
         while True:
@@ -236,23 +235,23 @@ class Load:
         self.members += [Member(self) for _ in range(count)]
         self.reply(None)
 
-    def join(self) -> None:
-        self.until_settled(Member.join)
+    def join(self, told: int) -> None:
+        self.until_settled(told, Member.join)
 
-    def join_new(self) -> None:
-        self.until_settled(lambda member: member.heartbeat() if member.stable else member.join())
+    def join_new(self, told: int) -> None:
+        self.until_settled(told, lambda member: member.heartbeat() if member.stable else member.join())
 
-    def leave_one(self) -> None:
+    def leave_one(self, told: int) -> None:
         gone = self.members.pop()
         gone.leave()
         while gone.sent:
             self.turn(0.01)
         self.unstable -= not gone.stable
         gone.close()
-        self.watch()
+        self.watch(told)
 
-    def watch(self) -> None:
-        self.until_settled(Member.heartbeat)
+    def watch(self, told: int) -> None:
+        self.until_settled(told, Member.heartbeat)
 
     def heartbeat(self, seconds: float) -> None:
         self.closed_loop(Member.heartbeat, seconds)
