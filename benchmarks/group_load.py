@@ -101,9 +101,11 @@ class Group:
         self.tell(command, self.generation)
         return self.settled(begin)
 
-    def rate(self, what: str, seconds: float) -> float:
+    def rate(self, what: str, seconds: float) -> tuple[float, int]:
+        """Answers a second, and all that were given once the seconds were over and no member waited any more."""
         self.tell(what, seconds)
-        return float(sum(self.told()))
+        rates, answers = zip(*self.told(), strict=True)
+        return sum(rates), sum(answers)
 
     def stop(self) -> None:
         self.tell("stop")
@@ -171,9 +173,8 @@ def measure(side: Side, members: int, processes: int, seconds: float) -> Row:
         row["one leaves, CPU s"] = cpu_seconds(side.pid) - cpu
         for what in ("heartbeat", "commit"):
             cpu = cpu_seconds(side.pid)
-            row[f"{what}s/s"] = group.rate(what, seconds)
-            cpu = cpu_seconds(side.pid) - cpu
-            row[f"{what}s a CPU s"] = row[f"{what}s/s"] * seconds / max(cpu, 0.01)
+            row[f"{what}s/s"], answers = group.rate(what, seconds)
+            row[f"{what}s a CPU s"] = answers / max(cpu_seconds(side.pid) - cpu, 0.01)
     finally:
         group.stop()
     return row

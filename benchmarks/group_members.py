@@ -216,7 +216,7 @@ class Load:
                 member.heartbeat()
 
     def closed_loop(self, act: Callable[[Member], None], seconds: float) -> None:
-        """Every member asks again as soon as it is answered."""
+        """Every member asks again as soon as it is answered; reply with answers a second, and all that were given."""
         begin = time.monotonic()
         end = begin + seconds
         self.answers = 0
@@ -225,8 +225,10 @@ class Load:
             act(member)
         while time.monotonic() < end:
             self.turn(0.05)
-        self.reply(self.answers / (time.monotonic() - begin))
-        self.until_answered()
+        rate = self.answers / (time.monotonic() - begin)
+        while self.outstanding:
+            self.turn(0.01)
+        self.reply((rate, self.answers))
         self.idle = lambda member: None
 
     # Commands of the main process
