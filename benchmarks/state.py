@@ -12,6 +12,7 @@ import struct
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +23,8 @@ from roster.state.aggregate import Aggregate, Kind, aggregate
 from roster.state.changelog import restore
 from roster.state.lmdb_store import LmdbStore
 from roster.state.per_key import ValueState, update_keys
+from roster.state.sessions import SessionAggregation
+from roster.state.windows import Window
 
 BATCH = 100_000
 
@@ -109,7 +112,48 @@ def columns(path: Path, keys: int, rounds: int) -> None:
             store.commit(update.changes["key"].to_pylist(), update.changes["value"].to_pylist(), Position())
 
         print(f"{'count, sum, max of 100,000 rows, 20,000 keys':44}{figures(timed(rounds, turn))}")
+    sessions(path.with_name("sessions"), rounds)
+    parsed(rounds)
     per_key(path.with_name("per-key"), rounds)
+
+
+def sessions(path: Path, rounds: int) -> None:
+    """Session windows' turn of 100,000 rows of 20,000 keys: each key has a session, which goes on or is closed."""
+    numbers = np.random.default_rng(6)
+    operator = SessionAggregation(
+        ("key",),
+        {"n": Aggregate(Kind.COUNT, "value"), "sum": Aggregate(Kind.SUM, "value")},
+        Window.session("at", timedelta(seconds=30)),
+        final=True,
+    )
+
+    def rows(turn: int) -> pa.Table:
+        keys = [b"%016d" % each for each in numbers.choice(20_000, BATCH).tolist()]
+        at = np.sort(numbers.integers(0, 10_000_000, BATCH)) + turn * 10_000_000
+        times = pa.array(at, pa.int64()).cast(pa.timestamp("us", "UTC"))
+        return pa.table({"key": keys, "value": numbers.random(BATCH), "at": times})
+
+    with LmdbStore(path) as store:
+        tables = [rows(turn) for turn in range(rounds + 2)]
+
+        def turn() -> None:
+            update = operator(tables.pop(0), store)
+            store.commit(update.changes["key"].to_pylist(), update.changes["value"].to_pylist(), Position())
+
+        turn()
+        print(f"{'sessions of 100,000 rows, 20,000 keys':44}{figures(timed(rounds, turn))}")
+
+
+def parsed(rounds: int) -> None:
+    """JSON objects of three fields into columns, of which one in a thousand is malformed in the second row."""
+    from roster.spark.json_values import parse_json  # noqa: PLC0415 - needs Spark's extra
+
+    fields = pa.schema([("key", pa.string()), ("value", pa.float64()), ("at", pa.timestamp("us", "UTC"))])
+    plain = [b'{"key": "%016d", "value": %d.5, "at": "2026-01-01T00:00:00Z"}' % (n, n) for n in range(BATCH)]
+    odd = [b"broken" if n % 1000 == 0 else text for n, text in enumerate(plain)]
+    for name, texts in (("JSON of 100,000 rows into columns", plain), ("of which 100 are malformed", odd)):
+        values = pa.array(texts, pa.binary())
+        print(f"{name:44}{figures(timed(rounds, lambda values=values: parse_json(values, fields)))}")  # type: ignore[misc]
 
 
 def figures(took: str) -> str:

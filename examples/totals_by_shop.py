@@ -7,24 +7,10 @@ second run goes on where the first one ended; so does another application of the
 """
 
 import argparse
-import json
 
-import pyarrow as pa
+import pyarrow.compute as pc
 
 from roster.spark import KafkaSink, Pipeline, session
-
-COLUMNS = pa.schema([("shop", pa.string()), ("price", pa.float64())])
-
-
-def parse(batch: pa.RecordBatch) -> pa.RecordBatch:
-    orders = []
-    for value in batch["value"].to_pylist():
-        try:
-            order = json.loads(value)
-            orders.append({"shop": str(order["shop"]), "price": order["price"]})
-        except (ValueError, KeyError, TypeError):
-            continue  # no order
-    return pa.RecordBatch.from_pylist(orders, schema=COLUMNS)
 
 
 def main() -> None:
@@ -36,7 +22,8 @@ def main() -> None:
     spark = session("totals-by-shop", master="local[2]")
     (
         Pipeline(spark, arguments.bootstrap, group="totals-by-shop", topics=["orders"])
-        .map_arrow(parse, "shop string, price double")
+        .json_columns("shop string, price double")
+        .filter(pc.field("shop").is_valid())  # a value that is no order has nulls only
         .aggregate("shop", {"orders": "count(*)", "revenue": "sum(price)"}, store="totals")
         .write(KafkaSink(arguments.bootstrap, "totals-by-shop"))
         .run(available_now=not arguments.follow)

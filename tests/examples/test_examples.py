@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 EXAMPLES = Path(__file__).parents[2] / "examples"
 ORDERS = [("Rome", "book", 12.5), ("Oslo", "lamp", 30), ("Rome", "lamp", 28), ("Oslo", "book", None)]
 TOTALS = ["Oslo 2 30.0", "Rome 2 40.5"]
+PAYMENTS = [("A", 10, minute) for minute in (0, 4, 13, 21, 30)] + [("B", 2000, 31), ("C", 10, 32), ("C", -2000, 33)]
 COUNTS = ["(no key) 1", "Oslo 2", "Rome 2"]
 
 
@@ -30,13 +31,18 @@ def bootstrap() -> Iterator[str]:
     with running_broker() as broker, Admin(broker.bootstrap) as admin:
         admin.create_topic("orders", 3)
         admin.create_topic("orders-with-country", 1)
-        admin.create_topic("totals-by-shop", 1)
-        admin.create_topic("largest-orders", 1)
+        for topic in ("totals-by-shop", "largest-orders", "payments", "suspicious"):
+            admin.create_topic(topic, 1)
         producer = Producer({"bootstrap.servers": broker.bootstrap})
         for shop, item, price in ORDERS:
             order = json.dumps({"shop": shop, "item": item, "price": price})
             producer.produce("orders", order, shop, partition=2 * (shop == "Oslo"))
         producer.produce("orders", b"no order", partition=0)
+        admin.create_topic("shops", 3, configs={"cleanup.policy": "compact"})
+        producer.produce("shops", '{"country": "Norway"}', "Oslo", partition=2)
+        for card, amount, minute in [*PAYMENTS, ("D", 10, 59)]:
+            paid = {"card": card, "amount": amount, "paid": f"2026-03-01T10:{minute:02}:00Z"}
+            producer.produce("payments", json.dumps(paid), card)
         assert producer.flush(30) == 0
         yield broker.bootstrap
 
@@ -65,6 +71,8 @@ for name in names:  # one after the other in one process: starting a JVM for eac
     runpy.run_path(f"{examples}/{name}.py", run_name="__main__")
 """
 TWICE = ["totals_to_parquet", "totals_in_sqlite"]
+ONCE = ["clean_with_arrow", "enrich_to_kafka", "totals_by_shop", "largest_orders", "suspicious_sessions"]
+ONCE += ["enrich_from_topic"]
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +80,7 @@ def spark_runs(tmp_path_factory: pytest.TempPathFactory, bootstrap: str) -> dict
     """The output of each Spark example, by name, one list of lines for each of its runs."""
     directory = tmp_path_factory.mktemp("spark-examples")
     runs: dict[str, list[list[str]]] = {}
-    for names in [[*TWICE, "clean_with_arrow", "enrich_to_kafka", "totals_by_shop", "largest_orders"], TWICE]:
+    for names in [[*TWICE, *ONCE], TWICE]:
         command = [sys.executable, "-c", IN_ONE_PROCESS, str(EXAMPLES), bootstrap, *names]
         done = subprocess.run(command, cwd=directory, capture_output=True, text=True, timeout=800, check=False)
         assert done.returncode == 0, done.stderr[-3000:]
@@ -134,6 +142,28 @@ def test_the_largest_orders_are_those_larger_than_all_before(spark_runs, bootstr
     found = sorted((record.key(), json.loads(record.value())["price"]) for record in reader.consume(3, timeout=60))
     reader.close()
     assert found == [(b"Oslo", 30.0), (b"Rome", 12.5), (b"Rome", 28.0)]
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(1800)
+def test_orders_get_what_a_topic_says_of_their_shop(spark_runs):
+    assert spark_runs["enrich_from_topic"][0][-2:] == ["None 3", "Norway 2"]
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(1800)
+def test_suspicious_sessions_come_once_they_are_over(spark_runs, bootstrap):
+    assert "suspicious_sessions" in spark_runs
+    reader = Consumer({"bootstrap.servers": bootstrap, "group.id": "check-sessions", "auto.offset.reset": "earliest"})
+    reader.assign([Assigned("suspicious", 0, 0)])
+    found = [json.loads(record.value()) for record in reader.consume(2, timeout=60)]
+    reader.close()
+    assert [
+        (of["card"], of["payments"], of["total"], of["window_start"][11:16], of["window_end"][11:16]) for of in found
+    ] == [
+        ("A", 5, 50.0, "10:00", "10:40"),
+        ("B", 1, 2000.0, "10:31", "10:41"),
+    ]
 
 
 @pytest.mark.process

@@ -144,22 +144,20 @@ def arrow_schema(schema: str | StructType) -> pa.Schema:
         raise _no_schema(schema, error) from None
 
 
-def as_struct(schema: str | StructType) -> StructType:
+def as_struct(schema: str | StructType, field: str = "map_arrow") -> StructType:
     """Return the columns as Spark's type; needs a Spark session. Raise PipelineError if it is not a schema."""
     try:
         struct = schema if isinstance(schema, StructType) else StructType.fromDDL(schema)
         if not isinstance(struct, StructType):
             raise TypeError(f"it is one {struct.simpleString()} without a name")
     except (PySparkException, TypeError) as error:
-        raise _no_schema(schema, error) from None
+        raise _no_schema(schema, error, field) from None
     return struct
 
 
-def _no_schema(schema: object, error: Exception) -> PipelineError:
+def _no_schema(schema: object, error: Exception, field: str = "map_arrow") -> PipelineError:
     problem = " ".join(str(error).split("\n\n")[0].split())
-    return PipelineError(
-        f"{schema!r} is not a schema: {problem}", field="map_arrow", fix="For example 'key binary, n long'"
-    )
+    return PipelineError(f"{schema!r} is not a schema: {problem}", field=field, fix="For example 'key binary, n long'")
 
 
 def _shape(kind: pa.DataType) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from dataclasses import replace
 
 from pyspark.sql import SparkSession
 
@@ -10,7 +11,7 @@ from roster.client import Admin, UnknownTopicError, UnreachableError
 from roster.model import parse_addresses
 from roster.records.native import WRITE, compiled
 from roster.records.produce import KafkaWriter
-from roster.spark.arrow_function import arrow_schema
+from roster.spark.arrow_function import arrow_schema, as_struct
 from roster.spark.dead_letters import DEAD_LETTER_SECONDS
 from roster.spark.errors import PipelineError
 from roster.spark.execution import SparkRunner
@@ -19,9 +20,11 @@ from roster.spark.options import Options
 from roster.spark.reader import ReaderConfig
 from roster.spark.reader_options import parse_reader_options
 from roster.spark.sinks.base import Sink
+from roster.spark.state.followed import followed
 from roster.spark.state.runner import StatefulRunner, check_operator, check_options
 from roster.spark.state.sink import StateSink, check_sink
 from roster.spark.steps import chained
+from roster.spark.table_join import JoiningRunner, Rows, Tables
 
 
 def assembled(spark: SparkSession, options: Options, declared: Declared, sink: Sink) -> tuple[SparkRunner, Sink]:
@@ -31,16 +34,38 @@ def assembled(spark: SparkSession, options: Options, declared: Declared, sink: S
     """
     _check_dead_letters(options, has_function=bool(declared.before))
     config = _reader_config(options)
-    function, columns = chained(declared.before, config.schema)
+    function, columns = chained(declared.before, as_struct(config.schema))
     stateful = declared.stateful
+    if declared.join is not None:
+        return _joining(spark, options, config, declared, sink), sink
     if stateful is None:
         sink.open(spark, options.group)
         return SparkRunner(spark, config, function, columns, declared.transform), sink
     check_options(options, has_transform=declared.transform is not None)
     check_operator(stateful.operator, arrow_schema(columns))
+    stateful = replace(stateful, operator=followed(stateful.operator, arrow_schema(columns), declared.after))
     state_sink = StateSink(check_sink(sink), options, stateful.store)
     state_sink.open(spark, options.group)
     return StatefulRunner(spark, config, function, columns, stateful, state_sink, options.state_dir), state_sink
+
+
+def _joining(
+    spark: SparkSession, options: Options, config: ReaderConfig, declared: Declared, sink: Sink
+) -> JoiningRunner:
+    """Return the runner of a pipeline that joins its rows with a table, and open the sink."""
+    if declared.join is None or declared.stateful is not None:
+        raise PipelineError(
+            "a pipeline with a stateful operator joins no table yet",
+            field="join_table",
+            fix="Send the joined rows to a topic, and let another pipeline read that",
+        )
+    function, columns = chained(declared.before, as_struct(config.schema))
+    lookup, columns = declared.join.resolved(columns)
+    then, columns = chained(declared.joined, columns)
+    tables = Tables.open(options, declared.join)
+    sink.whole_partitions = True  # a store has one writer
+    sink.open(spark, options.group)
+    return JoiningRunner(spark, config, Rows(function, lookup, then, columns, declared.transform), tables)
 
 
 def _reader_config(options: Options) -> ReaderConfig:

@@ -185,9 +185,9 @@ class SparkRunner:
         work: Any = writer.task(self._reading(tasks))
         return self._spark.range(0, len(tasks), 1, len(tasks)).mapInArrow(work, writer.rows)
 
-    def _reading(self, tasks: Sequence[Sequence[Split]]) -> Reading:
-        """Return what makes rows inside the tasks."""
-        return ReadTask(self._config, tasks, self._function, self._counted, self._failed)
+    def _reading(self, tasks: Sequence[Sequence[Split]], *, quiet: bool = True) -> Reading:
+        """Return what makes rows inside the tasks; with `quiet` an error of the function ends a task without one."""
+        return ReadTask(self._config, tasks, self._function, self._counted, self._failed if quiet else None)
 
     def _function_error(self) -> FunctionError:
         text, details = min(self._failed.value.items())[1]
@@ -205,6 +205,9 @@ class SparkRunner:
         job_group = self._job_group
         return None if job_group is None else task_counts(self._context, job_group)[0]
 
+    def close(self) -> None:
+        """Give back what belongs to the run."""
+
     def ask_for_slot(self) -> SlotProbe:
         """Start a probe for a task slot."""
         probe = SlotProbe(self._context, self._config.group)
@@ -217,8 +220,7 @@ class SparkRunner:
             frame, records = small
             self._counted.add({0: Counts(records)})
         else:
-            failed = self._failed if quiet else None
-            read: Any = ReadTask(self._config, tasks, self._function, self._counted, failed)
+            read: Any = self._reading(tasks, quiet=quiet)
             count = len(tasks)
             frame = self._spark.range(0, count, 1, count).mapInArrow(read, self._columns)
         if self._transform is None:

@@ -8,12 +8,15 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Self
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
+from roster._errors import RosterError
 from roster.spark.errors import PipelineError
 from roster.spark.state.declare import Stateful, aggregation, as_columns, deduplication
-from roster.spark.steps import BatchFunction, Step
+from roster.spark.steps import BatchFunction, Filtered, Mapped, Parsed, Step
+from roster.spark.table_join import TableJoin
 from roster.state.windows import SessionWindow, Window
 
 if TYPE_CHECKING:
@@ -22,10 +25,13 @@ if TYPE_CHECKING:
 
 @dataclass
 class Declared:
-    """What a pipeline declares: steps before the stateful operator or the transform, and these."""
+    """What a pipeline declares: steps before a table is joined or the stateful operator, these, and steps behind."""
 
     before: list[Step] = field(default_factory=list)
+    join: TableJoin | None = None
+    joined: list[Step] = field(default_factory=list)
     stateful: Stateful | None = None
+    after: list[Step] = field(default_factory=list)
     transform: Callable[[DataFrame], DataFrame] | None = None
 
 
@@ -48,12 +54,56 @@ class Operations:
         record batch with the columns of `schema` (Spark DDL or a StructType), or an iterator of them. It is pickled to
         the tasks with every batch, so it must not refer to the session, open files or other state of the driver.
 
+        Behind a stateful operator it gets the results, in the task that makes them; an error there always ends the run.
+
         Raises PipelineError if `function` is not callable. An error of the function ends the run with FunctionError,
         which names topic, partition and offset of the record; with `dead_letter_topic` the record goes there, and the
         run goes on.
         """
         check_callable(function, "map_arrow")
-        self._declared.before.append(Step(function, schema))
+        return self._step(Mapped(function, schema))
+
+    def json_columns(
+        self,
+        schema: str | StructType,
+        *,
+        column: str = "value",
+        mode: str = "PERMISSIVE",
+        keep: Sequence[str] = (),
+    ) -> Self:
+        """Parse JSON objects into columns inside the reading task, by Arrow: no Python runs for a row that fits.
+
+        Values mean what they do to Spark's `from_json`: a field that is missing, null or of another type is null, and
+        so are all fields of a value that is no JSON object. Different from Spark: a value with something behind its
+        object, or with single quotes, is malformed; times without a zone are UTC.
+
+        Args:
+            schema: the fields as Spark DDL or a StructType; also structs and arrays, no maps, no binary.
+            column: where the objects are, as text or bytes.
+            mode: "PERMISSIVE" for nulls in place of what does not fit, "FAILFAST" for an error, as of a `map_arrow`
+                function: with `dead_letter_topic` the record goes there, and the run goes on.
+            keep: columns that stay beside those of the schema, such as "key" and "timestamp".
+
+        Raises:
+            PipelineError: `mode` is none of these; at the start, `schema` is none, or columns are missing.
+
+        """
+        return self._step(Parsed(schema, column, mode, tuple(keep)))
+
+    def filter(self, condition: pc.Expression) -> Self:
+        """Leave out rows for which an expression of Arrow, such as `pc.field("delay") > 15`, is false or null.
+
+        It works by columns inside the task, before or behind a stateful operator, in the order of calls.
+
+        Raises PipelineError if it is no expression; at the start, if it does not fit the columns.
+        """
+        return self._step(Filtered(condition))
+
+    def _step(self, step: Step) -> Self:
+        """Append a step: for records as they are read, or for the results of the stateful operator if there is one."""
+        declared = self._declared
+        rows = declared.before if declared.join is None else declared.joined
+        (rows if declared.stateful is None else declared.after).append(step)
         return self
 
     def transform(self, function: Callable[[DataFrame], DataFrame]) -> Self:
@@ -80,8 +130,9 @@ class Operations:
     ) -> Self:
         """Keep aggregates of each key over all records, and send each batch's changed ones to the sink.
 
-        Columns are those of Kafka records or of `map_arrow`. **A key's records must be in one partition of the topic**,
-        as a producer puts them that uses it as the record's key: each partition has a state of its own.
+        Columns are those of Kafka records, of `json_columns` or of `map_arrow`. **A key's records must be in one
+        partition of the topic**, as a producer puts them that uses it as the record's key: each partition has a state
+        of its own.
 
         The sink is a `KafkaSink` in the same cluster. Its records are running updates: for each key of a batch one with
         the key's text (of several columns a JSON array) as record key and key columns and results as a JSON object.
@@ -217,6 +268,36 @@ class Operations:
             store=store,
         )
         self._declare("apply_in_pandas_with_state", stateful)
+        return self
+
+    def join_table(self, topic: str, on: str, schema: str | StructType, *, how: str = "inner") -> Self:
+        """Append the columns that a compacted topic has for a row's key, looked up inside the task.
+
+        Each task keeps the table's partition of its own number in `state_dir`, brought up to the topic's end (committed
+        records only) before each batch. The topic must have as many partitions as the source, both must be partitioned
+        by this key in the same way, and its values are JSON objects, null for a key that is not there. A batch that is
+        done again may see a later table. Any sink and `transform` may follow, no stateful operator yet.
+
+        Args:
+            topic: the table, in the same cluster.
+            on: the column with the table's keys; numbers are compared as text.
+            schema: fields of the values as Spark DDL or a StructType, as for `json_columns`; names must be new.
+            how: "inner" leaves out rows without an entry, "left" gives them nulls.
+
+        Raises:
+            PipelineError: there is a table already, a stateful operator, or `how` is wrong. The run fails with it for
+                columns that do not fit, and topics that are missing or have not equally many partitions.
+
+        """
+        if self._declared.join is not None or self._declared.stateful is not None:
+            raise PipelineError(
+                "it comes once, and without a stateful operator", field="join_table", fix="Use several pipelines"
+            )
+        try:
+            import roster.state.lmdb_store  # noqa: F401, PLC0415 - the error, if its extra is not installed, comes here
+        except RosterError as error:
+            raise PipelineError(str(error), field="join_table") from None
+        self._declared.join = TableJoin(topic, on, schema, how)
         return self
 
     def _declare(self, method: str, stateful: Stateful) -> None:

@@ -379,7 +379,7 @@ class Pipeline(Operations):
             membership, upkeep = sink.member if membership is group_member else membership, runner
             self._view = runner.view
         run = Run(options, runner, sink, membership, reporter, self._on_progress, upkeep)
-        with contextlib.closing(sink):
+        with contextlib.closing(runner), contextlib.closing(sink):
             sink.bind(
                 Source(
                     bootstrap=options.bootstrap,

@@ -25,7 +25,7 @@ def as_records(results: pa.Table, keys: Sequence[str]) -> tuple[Any, Any]:
     if not keys:
         key: Any = pa.chunked_array([pa.nulls(len(results), pa.binary())])
     else:
-        key = _plain(results[keys[0]]) if len(keys) == 1 else _joined("[", [texts[name] for name in keys], "]")
+        key = record_keys(results[keys[0]]) if len(keys) == 1 else _joined("[", [texts[name] for name in keys], "]")
     parts = [_prefixed(f"{json.dumps(name)}:", text) for name, text in texts.items()]
     return key, _joined("{", parts, "}")
 
@@ -63,8 +63,8 @@ def _plain_json(value: Any, kind: pa.DataType) -> Any:
     return value.isoformat() if hasattr(value, "isoformat") else str(value)
 
 
-def _plain(column: Any) -> Any:
-    """Return the values as record keys: text and bytes as they are."""
+def record_keys(column: Any) -> Any:
+    """Return the values of a column as record keys: text and bytes as they are, others as their text."""
     if pa.types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
     if pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type):

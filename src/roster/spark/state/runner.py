@@ -148,7 +148,7 @@ class StatefulRunner(SparkRunner):
         return PipelineError(found[1], field="group", fix=fix)
 
     @override
-    def _reading(self, tasks: Sequence[Sequence[Split]]) -> Reading:
+    def _reading(self, tasks: Sequence[Sequence[Split]], *, quiet: bool = True) -> Reading:
         chores = self._chores
         reading: dict[str, Any] = {"function": self._function, "counted": self._counted, "failed": self._failed}
         return StatefulTask(self._config, tasks, self._work, self._turns, self._reports, chores, **reading)

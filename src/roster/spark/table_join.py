@@ -1,0 +1,214 @@
+"""Rows joined with a compacted topic: each partition's task keeps the table's partition of that number in a store.
+
+The store is a copy of the topic, which is its own changelog. Before a batch it is brought up to the log's stable end,
+so that all rows of the batch see the table as it was when the batch began, committed records only. Nothing of it is in
+the batch's transaction: a batch that is done again may see a later table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
+from typing_extensions import override
+
+from roster.client import Admin, UnknownTopicError
+from roster.model import TopicPartition
+from roster.model.topology import Subtopology, TopologyError, partition_count
+from roster.spark.arrow_function import ArrowFunction, arrow_schema, as_struct
+from roster.spark.batch import Batch, Split
+from roster.spark.driver import Outcome
+from roster.spark.errors import PipelineError
+from roster.spark.execution import Reading, SparkRunner
+from roster.spark.json_values import parse_json, unsupported
+from roster.spark.options import Options
+from roster.spark.reader import ReaderConfig, ReadTask, read_splits
+from roster.spark.sinks.base import Sink
+from roster.spark.state.results import record_keys
+from roster.spark.state.turn import Place, Turn, bring_up
+from roster.spark.steps import applied
+from roster.state.store import Value
+
+INNER, LEFT = "inner", "left"
+_FIELD = "join_table"
+
+
+@dataclass(frozen=True)
+class TableJoin:
+    """What `Pipeline.join_table` declares."""
+
+    topic: str
+    on: str
+    schema: str | StructType
+    how: str
+
+    def __post_init__(self) -> None:
+        if self.how not in (INNER, LEFT):
+            raise PipelineError(f"{self.how!r} is not possible", field="how", fix="Use 'inner' or 'left'")
+
+    def resolved(self, given: StructType) -> tuple[Lookup, StructType]:
+        """Return the join for rows of these columns, and the columns of its results. Raises PipelineError."""
+        struct = as_struct(self.schema, _FIELD)
+        fields = arrow_schema(struct)
+        if self.on not in given.names:
+            raise PipelineError(
+                f"no column {self.on!r}", field="on", fix=f"Name the one with the table's keys, of {given.names}"
+            )
+        if twice := [name for name in struct.names if name in given.names]:
+            raise PipelineError(
+                f"rows have a column {twice[0]!r} already", field=_FIELD, fix="Leave it out of one of the schemas"
+            )
+        if (wrong := unsupported(fields)) is not None:
+            raise PipelineError(f"field {wrong!r} has a type that is not parsed", field=_FIELD, fix="Leave it out")
+        columns = StructType([*given.fields, *struct.fields])
+        return Lookup(self.on, fields, arrow_schema(columns), self.how == LEFT), columns
+
+
+@dataclass(frozen=True)
+class Lookup:
+    """Joins rows with the values that a table has for the keys in a column."""
+
+    on: str
+    fields: pa.Schema
+    columns: pa.Schema
+    keeps_all: bool
+
+    def __call__(self, rows: pa.RecordBatch, table: Callable[[Sequence[bytes]], list[Value]]) -> pa.RecordBatch:
+        """Return the rows with the table's fields; `table` returns the value of each key."""
+        keys = record_keys(rows.column(self.on)).dictionary_encode()
+        keys = keys.combine_chunks() if isinstance(keys, pa.ChunkedArray) else keys
+        values = pa.array(table(keys.dictionary.to_pylist()), pa.binary())
+        found = parse_json(values, self.fields).take(keys.indices)
+        joined = pa.RecordBatch.from_arrays([*rows.columns, *found.columns], schema=self.columns)
+        return joined if self.keeps_all else joined.filter(pc.is_valid(values.take(keys.indices)))
+
+
+class Tables:
+    """The driver's side: which part of the table each batch sees."""
+
+    def __init__(self, admin: Admin, options: Options, topic: str, topic_id: str) -> None:
+        self._admin, self._topic = admin, topic
+        self.place = Place(options.state_dir, f"{options.group}-{topic}-table", topic_id)
+
+    @classmethod
+    def open(cls, options: Options, join: TableJoin) -> Tables:
+        """Check that the table's partitions are those of the source. Raises PipelineError and ClientError."""
+        if not isinstance(options.topics, tuple) or len(options.topics) != 1:
+            raise PipelineError("a table is joined with one topic, by its name", field="topics", fix="Name one topic")
+        settings: dict[str, Any] = {"request_timeout_ms": options.request_timeout_ms, "security": options.security}
+        admin = Admin(options.bootstrap, **settings)
+        counts, topic_id = {}, b""
+        for topic in (options.topics[0], join.topic):
+            try:
+                found = admin.describe_topic(topic)
+            except UnknownTopicError:
+                raise PipelineError(f"there is no topic {topic!r}", field=_FIELD, fix="Create it first") from None
+            counts[topic], topic_id = len(found.partitions), found.topic_id or b"\0"
+        try:
+            partition_count(Subtopology(0, [*counts]), counts)
+        except TopologyError as error:
+            raise PipelineError(str(error), field=_FIELD) from None
+        return cls(admin, options, join.topic, topic_id.hex())
+
+    def prepare(self, batch: Batch) -> dict[int, Turn]:
+        """Return up to where the table goes for each partition of a batch. Raises ClientError."""
+        logs = [TopicPartition(self._topic, partition.partition) for partition in batch.ranges]
+        begins, ends = self._admin.beginning_offsets(logs), self._admin.stable_offsets(logs)
+        return {log.partition: Turn(log, begins[log], max(begins[log], ends[log]), {}, None) for log in logs}
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._admin.close()
+
+
+class Rows(NamedTuple):
+    """The way of a row: a function for records, the join, one for joined rows, its columns then, and a transform."""
+
+    function: ArrowFunction | None
+    lookup: Lookup
+    then: ArrowFunction | None
+    columns: StructType
+    transform: Callable[[DataFrame], DataFrame] | None = None
+
+
+class JoinTask:
+    """In place of `ReadTask`: reads each split, which is a partition's whole range, and joins its rows."""
+
+    def __init__(
+        self,
+        config: ReaderConfig,
+        tasks: Sequence[Sequence[Split]],
+        rows: Rows,
+        place: Place,
+        turns: Mapping[int, Turn],
+        **reading: Any,
+    ) -> None:
+        """`reading` are the further arguments of `ReadTask`."""
+        self._config, self._lookup, self._then, self._place, self._turns = config, rows.lookup, rows.then, place, turns
+        self._splits = [split for task in tasks for split in task]
+        self._numbers, at = [], 0
+        for task in tasks:
+            self._numbers.append(range(at, at + len(task)))
+            at += len(task)
+        self._reading = ReadTask(config, [*((split,) for split in self._splits), ()], **reading)
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Do every task named by the rows of `batches`."""
+        return self.read(task for batch in batches for task in batch.column(0).to_pylist())
+
+    def read(self, tasks: Iterable[int]) -> Iterator[pa.RecordBatch]:
+        """Yield the joined rows of the tasks with these numbers."""
+        for task in tasks:
+            if not self._numbers[task]:
+                import roster.state.lmdb_store  # noqa: F401, PLC0415 - loads what a turn needs
+
+                yield from self._reading.read([len(self._splits)])
+            for number in self._numbers[task]:
+                yield from self._joined(number)
+
+    def _joined(self, number: int) -> Iterator[pa.RecordBatch]:
+        turn = self._turns[self._splits[number].partition]
+        with self._place.open(str(turn.changelog.partition)) as store:
+            bring_up(store, turn, self._fetch)
+            for rows in self._reading.read([number]):
+                joined = self._lookup(rows, store.multi_get)
+                if self._then is None:
+                    yield joined
+                else:
+                    yield from applied(self._then, joined, "rows joined with a table")
+
+    def _fetch(self, partition: TopicPartition, start: int, end: int) -> Iterator[pa.RecordBatch]:
+        """Yield the committed records with a key: a record without one says nothing about the table."""
+        config = replace(self._config, isolation_level="read_committed", include_headers=False)
+        for batch in read_splits(config, [Split(partition.topic, partition.partition, start, end)]):
+            yield batch.filter(pc.is_valid(batch.column("key")))
+
+
+class JoiningRunner(SparkRunner):
+    """Runs batches whose tasks join their rows with a table."""
+
+    def __init__(self, spark: SparkSession, config: ReaderConfig, rows: Rows, tables: Tables) -> None:
+        super().__init__(spark, config, rows.function, rows.columns, rows.transform)
+        self._small = None  # rows are joined where the store is
+        self._tables, self._way = tables, rows
+        self._turns: Mapping[int, Turn] = {}
+
+    @override
+    def run(self, batch: Batch, tasks: Sequence[Sequence[Split]], sink: Sink) -> Outcome:
+        self._turns = self._tables.prepare(batch)
+        return super().run(batch, tasks, sink)
+
+    @override
+    def _reading(self, tasks: Sequence[Sequence[Split]], *, quiet: bool = True) -> Reading:
+        reading: dict[str, Any] = {"function": self._function, "counted": self._counted}
+        reading["failed"] = self._failed if quiet else None
+        return JoinTask(self._config, tasks, self._way, self._tables.place, self._turns, **reading)
+
+    @override
+    def close(self) -> None:
+        self._tables.close()

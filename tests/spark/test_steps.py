@@ -1,0 +1,105 @@
+"""Steps before and behind a stateful operator, and what becomes of results that are taken back."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from pyspark.sql.types import LongType, StringType, StructField, StructType
+
+from roster.spark.arrow_function import arrow_schema
+from roster.spark.errors import FunctionError, PipelineError
+from roster.spark.reader import ReaderConfig
+from roster.spark.state.followed import followed
+from roster.spark.state.task import StatefulTask, Work
+from roster.spark.state.turn import Place
+from roster.spark.steps import Filtered, Mapped, Parsed, chained
+from roster.state.aggregate import Aggregate, Aggregation
+from roster.state.sessions import SessionAggregation
+from roster.state.store import NoState
+from roster.state.windows import Window
+
+COLUMNS = StructType([StructField("k", StringType()), StructField("n", LongType())])
+ROWS = pa.table({"k": ["a", "b", "a"], "n": [1, 2, 3]})
+TEXT = StructType([StructField("value", StringType()), StructField("key", StringType())])
+
+
+def doubled(batch: pa.RecordBatch) -> pa.RecordBatch:
+    return batch.set_column(1, "n", pc.multiply(batch["n"], 2))
+
+
+def test_steps_work_in_their_order() -> None:
+    steps = [Parsed(COLUMNS, "value", "PERMISSIVE", ("key",)), Filtered(pc.field("n") > 1)]
+    function, columns = chained(steps, TEXT)
+    assert columns.names == ["k", "n", "key"]
+    assert function is not None
+    values = ['{"k": "a", "n": 1}', '{"k": "b", "n": 2}', "broken"]
+    found = list(function(pa.record_batch({"value": values, "key": ["x", "y", "z"]})))
+    assert pa.Table.from_batches(found).to_pylist() == [{"k": "b", "n": 2, "key": "y"}]
+    twice, _ = chained([Mapped(doubled, COLUMNS), Filtered(pc.field("n") > 2), Mapped(doubled, COLUMNS)], COLUMNS)
+    assert twice is not None
+    assert pa.Table.from_batches(twice(ROWS.to_batches()[0]))["n"].to_pylist() == [8, 12]
+
+
+def test_results_go_on_through_the_steps_behind_and_the_state_does_not() -> None:
+    operator = Aggregation(("k",), {"n": Aggregate.parse("sum(n)")})
+    plain = operator(ROWS, NoState())
+    after = followed(operator, ROWS.schema, [Filtered(pc.field("n") > 2), Mapped(doubled, COLUMNS)])
+    update = after(ROWS, NoState())
+    assert update.results.to_pylist() == [{"k": "a", "n": 8}]
+    assert update.changes.equals(plain.changes)
+    assert after.result_keys == operator.result_keys
+    assert after.layout(ROWS.schema) == operator.layout(ROWS.schema)
+
+    def fails(batch: pa.RecordBatch) -> pa.RecordBatch:
+        raise ValueError("no such luck")
+
+    with pytest.raises(FunctionError, match="ValueError: no such luck, given results of the stateful operator"):
+        followed(operator, ROWS.schema, [Mapped(fails, COLUMNS)])(ROWS, NoState())
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Parsed(COLUMNS, "value", "DROP", ()), "mode: 'DROP' is no mode"),
+        (lambda: chained([Parsed(COLUMNS, "valu", "FAILFAST", ())], TEXT), "json_columns: no column 'valu'"),
+        (lambda: chained([Parsed(COLUMNS, "n", "FAILFAST", ())], COLUMNS), "json_columns: column 'n' is no text"),
+        (lambda: chained([Parsed(TEXT, "value", "FAILFAST", ("key",))], TEXT), "has a field 'key' too"),
+        (lambda: Filtered("n > 1"), "filter: 'n > 1' is no expression of Arrow"),
+        (lambda: chained([Filtered(pc.field("m") > 1)], COLUMNS), "filter: .* does not fit: No match for .*m"),
+        (
+            lambda: followed(
+                Aggregation(("k",), {"n": Aggregate.parse("sum(n)")}), ROWS.schema, [Mapped(doubled, TEXT)]
+            ),
+            "map_arrow: the column 'k' is missing, a part of the records' key",
+        ),
+    ],
+)
+def test_steps_that_do_not_fit_are_named(make: Any, message: str) -> None:
+    with pytest.raises(PipelineError, match=message):
+        make()
+
+
+def test_results_that_are_taken_back_are_records_without_a_value() -> None:
+    at = pa.array([5_000_000, 3_000_000], pa.timestamp("us", "UTC"))
+    operator = SessionAggregation(
+        ("k",), {"n": Aggregate.parse("count(*)")}, Window.session("at", timedelta(seconds=3)), final=False
+    )
+    first = pa.table({"k": ["a"], "at": at.slice(0, 1)})
+    state = dict(zip(*(operator(first, NoState()).changes[name].to_pylist() for name in ("key", "value")), strict=True))
+
+    class Known(NoState):
+        def multi_get(self, keys: Any) -> list[bytes | None]:
+            return [state.get(key) for key in keys]
+
+    update = operator(pa.table({"k": ["a"], "at": at.slice(1, 1)}), Known())
+    config = ReaderConfig(bootstrap="nowhere:1", group="g")
+    work = Work(operator, Place(None, "c", "i"), "out", b"", arrow_schema(COLUMNS))
+    (taken_back,) = StatefulTask(config, [], work, {})._retracted(update)
+    assert taken_back.to_pylist() == [
+        {"topic": "out", "partition": None, "key": b'["1970-01-01T00:00:05.000000Z","a"]', "value": None}
+    ]
+    assert [row["n"] for row in update.results.to_pylist()] == [2]

@@ -1,0 +1,142 @@
+"""Rows joined with a table topic on a broker, against plain dictionaries; the tasks run in this process."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import random
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+from confluent_kafka import Producer
+from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType
+
+from roster.model import TopicPartition
+from roster.spark.batch import Batch, Owner, Range, Split
+from roster.spark.errors import PipelineError
+from roster.spark.operations import Operations
+from roster.spark.options import Options
+from roster.spark.reader import ReaderConfig
+from roster.spark.steps import Mapped, chained
+from roster.spark.table_join import JoinTask, Rows, TableJoin, Tables
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.spark.spark_topics import Topics
+
+RECORDS = StructType([StructField("key", BinaryType()), StructField("n", LongType())])
+ENTRY = StructType([StructField("name", StringType()), StructField("size", LongType())])
+KAFKA = StructType([StructField("key", BinaryType()), StructField("value", BinaryType())])
+
+
+def numbered(batch: pa.RecordBatch) -> pa.RecordBatch:
+    n = batch["value"].cast(pa.string()).cast(pa.int64())
+    return pa.RecordBatch.from_arrays([batch["key"], n], ["key", "n"])
+
+
+def operations() -> Operations:
+    session: Any = None
+    return Operations(session)
+
+
+class Joined:
+    """A source and a table of two partitions, and what plain dictionaries say of them."""
+
+    def __init__(self, topics: Topics, folder: Path) -> None:
+        self.topics, self.folder = topics, folder
+        self.source, self.table = topics.create(2), topics.create(2)
+        self.producer = Producer({"bootstrap.servers": topics.bootstrap})
+        self.entries: tuple[dict[bytes, Any], dict[bytes, Any]] = ({}, {})
+        self.begins = [0, 0]
+
+    def options(self) -> Options:
+        return Options(self.topics.bootstrap, "g", (self.source,), state_dir=str(self.folder))
+
+    def put(self, partition: int, key: bytes | None, entry: Any) -> None:
+        value = None if entry is None else json.dumps(entry)
+        self.producer.produce(self.table, value, key, partition=partition)
+        if key is not None:
+            self.entries[partition].pop(key, None)
+            if entry is not None:
+                self.entries[partition][key] = entry
+
+    def batch(self, how: str, rows: list[tuple[int, bytes | None, int]]) -> tuple[list[Any], list[Any]]:
+        """Rows as they come out of tasks of a new process, and as they should."""
+        for partition, key, n in rows:
+            self.producer.produce(self.source, str(n), key, partition=partition)
+        assert self.producer.flush(60) == 0
+        ends = [self.begins[number] + sum(p == number for p, _, _ in rows) for number in range(2)]
+        ranges = {
+            TopicPartition(self.source, number): Range(self.begins[number], ends[number])
+            for number in range(2)
+            if ends[number] > self.begins[number]
+        }
+        self.begins = ends
+        join = TableJoin(self.table, "key", ENTRY, how)
+        function, columns = chained([Mapped(numbered, RECORDS)], KAFKA)
+        lookup, columns = join.resolved(columns)
+        tables = Tables.open(self.options(), join)
+        turns = tables.prepare(Batch(0, Owner("g", 1, "m"), ranges))
+        splits = [(Split(p.topic, p.partition, span.start, span.end),) for p, span in ranges.items()]
+        config = ReaderConfig(bootstrap=self.topics.bootstrap, group="g")
+        task = JoinTask(
+            config, [*splits, ()], Rows(function, lookup, None, columns), tables.place, turns, function=function
+        )
+        task = pickle.loads(pickle.dumps(task))
+        found = [row for part in task.read(range(len(splits) + 1)) for row in part.to_pylist()]
+        tables.close()
+        expected = []
+        for partition, key, n in rows:
+            entry = None if key is None else self.entries[partition].get(key)
+            if entry is not None or how == "left":
+                said = entry or {}
+                expected.append({"key": key, "n": n, "name": said.get("name"), "size": said.get("size")})
+        return sorted(found, key=str), sorted(expected, key=str)
+
+
+@pytest.mark.parametrize("how", ["inner", "left"])
+def test_rows_see_the_table_as_it_is_when_their_batch_begins(topics: Topics, tmp_path: Path, how: str) -> None:
+    chance = random.Random(how)
+    joined = Joined(topics, tmp_path)
+    keys = [b"a", b"b", "\u00e9".encode(), b"", b"long" * 200]
+    for number in range(8):
+        for _ in range(chance.randrange(4)):
+            entry = chance.choice([None, {}, {"name": f"n{number}"}, {"name": "x", "size": number, "more": [1]}])
+            joined.put(chance.randrange(2), chance.choice([*keys, None]), entry)
+        rows: list[Any] = [
+            (chance.randrange(2), chance.choice([*keys, None]), n) for n in range(chance.randrange(1, 20))
+        ]
+        found, expected = joined.batch(how, rows)
+        assert found == expected
+
+
+def test_topics_that_are_not_partitioned_alike_are_refused(topics: Topics, tmp_path: Path) -> None:
+    source, table = topics.create(2), topics.create(3)
+    options = Options(topics.bootstrap, "g", (source,), state_dir=str(tmp_path))
+    with pytest.raises(PipelineError, match=rf"join_table: .* equally many partitions.*{source} 2, {table} 3"):
+        Tables.open(options, TableJoin(table, "key", ENTRY, "left"))
+    with pytest.raises(PipelineError, match="join_table: there is no topic 'nowhere-at-all'"):
+        Tables.open(options, TableJoin("nowhere-at-all", "key", ENTRY, "left"))
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: TableJoin("t", "key", ENTRY, "outer"), "how: 'outer' is not possible"),
+        (lambda: TableJoin("t", "shop", ENTRY, "left").resolved(RECORDS), "on: no column 'shop'"),
+        (lambda: TableJoin("t", "key", RECORDS, "left").resolved(RECORDS), "rows have a column 'key' already"),
+        (
+            lambda: operations().aggregate("k", {"n": "count(*)"}).join_table("t", "k", ENTRY),
+            "join_table: it comes once, and without a stateful operator",
+        ),
+        (
+            lambda: operations().join_table("t", "k", ENTRY).join_table("t", "k", ENTRY),
+            "join_table: it comes once, and without a stateful operator",
+        ),
+    ],
+)
+def test_joins_that_cannot_be_are_named(make: Any, message: str) -> None:
+    with pytest.raises(PipelineError, match=message):
+        make()
