@@ -58,7 +58,6 @@ class ApacheKafka(Cluster):
     """A running broker: `bootstrap`, `log_path` for the curious, `stop()` at the end."""
 
     def __init__(self, directory: Path, initial_delay_ms: int = 150, options: tuple[str, ...] = ()) -> None:
-        self._options = options
         self.directory = directory
         self.log_path = directory / "broker.log"
         port, controller_port = free_ports(2)
@@ -73,7 +72,7 @@ class ApacheKafka(Cluster):
             )
         )
         self._format(settings)
-        self._launch(settings)
+        self._launch(settings, options)
         super().__init__("apache", f"127.0.0.1:{port}")
         try:
             self._await_ready()
@@ -95,7 +94,7 @@ class ApacheKafka(Cluster):
         if formatted.returncode != 0:
             raise RuntimeError(f"formatting Kafka's storage failed:\n{formatted.stdout}\n{formatted.stderr}")
 
-    def _launch(self, settings: Path) -> None:
+    def _launch(self, settings: Path, options: tuple[str, ...] = ()) -> None:
         with self.log_path.open("wb") as log:
             self.process = subprocess.Popen(
                 jvm.bound_to_parent(
@@ -103,7 +102,7 @@ class ApacheKafka(Cluster):
                         "kafka.Kafka",
                         str(settings),
                         heap_mb=512,
-                        options=("-Dorg.slf4j.simpleLogger.defaultLogLevel=info", *self._options),
+                        options=("-Dorg.slf4j.simpleLogger.defaultLogLevel=info", *options),
                     )
                 ),
                 stdin=subprocess.DEVNULL,
