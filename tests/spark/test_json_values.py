@@ -101,7 +101,7 @@ def plain(value: Any) -> Any:
 
 
 @pytest.mark.spark
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_values_are_those_of_from_json(spark: SparkSession) -> None:
     fields = [(name, value) for name in KINDS for value in VALUES if (name, value) not in OTHERS]
     lines = [of_fields({name: value}) for name, value in fields]
