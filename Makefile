@@ -34,8 +34,8 @@ cluster: dist  ## a Spark master and two workers on this machine, with the wheel
 unit: setup  ## tests without JVM, Spark and other processes, few examples, parallel: a minute
 	$(UNIT) $(PYTEST_ARGS)
 
-test: setup  ## all tests: those with Spark or Apache Kafka beside the others
-	$(BIN)/python tests/side_by_side.py 'spark or real' 'not (spark or real)' -- $(PYTEST_ARGS)
+test: setup  ## all tests: those with Spark, those with Apache Kafka and the others side by side
+	$(BIN)/python tests/side_by_side.py spark 'real and not spark' 'not (spark or real)' -- $(PYTEST_ARGS)
 
 test-spark: setup  ## tests that need a JVM with Spark
 	$(BIN)/pytest -m spark $(PYTEST_ARGS)

@@ -24,6 +24,7 @@ SECTIONS = {
     "assignors": "sticky assignors against Java, franz-go, kafka-python and aiokafka",
     "tasks": "the task assignor against Kafka Streams",
     "state": "stores of tasks, restoring and aggregates",
+    "processors": "StatefulProcessor classes against Spark itself",
     "standby": "an owner of state that is killed, with a standby copy and without",
     "pipeline": "Spark reading from a group",
     "small_batches": "small batches read by the driver or by a task",

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import random
 import statistics
-import struct
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -22,7 +21,6 @@ from roster.state import Position
 from roster.state.aggregate import Aggregate, Kind, aggregate
 from roster.state.changelog import restore
 from roster.state.lmdb_store import LmdbStore
-from roster.state.per_key import ValueState, update_keys
 from roster.state.sessions import SessionAggregation
 from roster.state.windows import Window
 
@@ -114,7 +112,6 @@ def columns(path: Path, keys: int, rounds: int) -> None:
         print(f"{'count, sum, max of 100,000 rows, 20,000 keys':44}{figures(timed(rounds, turn))}")
     sessions(path.with_name("sessions"), rounds)
     parsed(rounds)
-    per_key(path.with_name("per-key"), rounds)
 
 
 def sessions(path: Path, rounds: int) -> None:
@@ -159,30 +156,3 @@ def parsed(rounds: int) -> None:
 def figures(took: str) -> str:
     """Times with the rows a second of the best."""
     return f"{took}   {BATCH / float(took.split(maxsplit=1)[0]):.0f}k rows/s at best"
-
-
-def per_key(path: Path, rounds: int) -> None:
-    """Count and sum by a function that is called for each key."""
-    numbers = np.random.default_rng(5)
-    row = struct.Struct("<qd")
-    output = pa.schema([("key", pa.binary()), ("n", pa.int64()), ("sum", pa.float64())])
-
-    def add(
-        key: tuple[bytes], rows: list[tuple[bytes, float]], state: ValueState
-    ) -> Iterator[tuple[bytes, int, float]]:
-        count, total = row.unpack(state.get() or bytes(row.size))
-        for _, value in rows:
-            count, total = count + 1, total + value
-        state.update(row.pack(count, total))
-        yield key[0], count, total
-
-    with LmdbStore(path) as store:
-        keys = [b"%016d" % each for each in numbers.choice(20_000, BATCH).tolist()]
-        table = pa.table({"key": keys, "value": numbers.random(BATCH)})
-
-        def turn() -> None:
-            update = update_keys(table, store, ["key"], add, output)
-            store.commit(update.changes["key"].to_pylist(), update.changes["value"].to_pylist(), Position())
-
-        turn()
-        print(f"{'count and sum by a function for each key':44}{figures(timed(rounds, turn))}")

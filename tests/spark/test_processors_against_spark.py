@@ -125,6 +125,11 @@ class UnderSpark:
         self._batches: dict[int, list[str]] = {}
         writer = made.writeStream.foreachBatch(self._keep).outputMode("append")
         self._writer = writer.option("checkpointLocation", str(place / name))
+        self._is_endless = (
+            name == "expiring"
+        )  # with processing time Spark runs batches without input, one after the other
+        if self._is_endless:
+            self._writer = self._writer.trigger(availableNow=True)
         self.query = self._writer.start()
 
     def _keep(self, frame: DataFrame, batch: int) -> None:
@@ -134,7 +139,12 @@ class UnderSpark:
         """Do all files that are there. Spark gives a Python process ten seconds to start, too few on a busy machine."""
         for _ in range(20):
             try:
-                return self.query.processAllAvailable()
+                if not self._is_endless:
+                    return self.query.processAllAvailable()
+                self.query.awaitTermination()
+                self.query = self._writer.start()
+                self.query.awaitTermination()
+                return None
             except StreamingQueryException as error:
                 if "failed to connect back" not in str(error):
                     raise
