@@ -30,12 +30,7 @@ class Producer:
         self.pid, self.epoch = -1, -1
         self.second = second
         self.via = x.connect(name)
-        wait_until(self._coordinated, 60, "no transaction coordinator")
-
-    def _coordinated(self) -> bool:
-        """Also makes Kafka create `__transaction_state`, which InitProducerId does not."""
-        found = self.x.ask("FindCoordinator", 4, key_type=1, coordinator_keys=[self.id])
-        return bool(found["coordinators"][0]["error_code"] == 0)
+        coordinated(x, self.id)
 
     def settled(self, api: str, version: int, **fields: Any) -> Any:
         """The first answer that is not CONCURRENT_TRANSACTIONS: how long markers take is the broker's business."""
@@ -117,6 +112,15 @@ class Producer:
     def _still(self) -> Any:
         told = self.x.ask("DescribeTransactions", 0, transactional_ids=[self.id])
         return None if told["transaction_states"][0]["transaction_state"].startswith("Prepare") else told
+
+
+def coordinated(x: Exchange, *ids: str) -> None:
+    """Wait for the coordinator; Kafka creates `__transaction_state` when it is looked for, not in InitProducerId."""
+    wait_until(
+        lambda: codes(x.ask("FindCoordinator", 4, key_type=1, coordinator_keys=[*ids])) == {0},
+        60,
+        "no transaction coordinator",
+    )
 
 
 def codes(told: Any) -> set[int]:
@@ -228,6 +232,7 @@ def settle(x: Exchange, topic: str, partition: int = 0) -> None:
     }
 )
 def test_finding_the_coordinator(x):
+    coordinated(x, x.stem, x.stem + "2")
     for version in range(1, 4):
         x.call(f"v{version}", "FindCoordinator", version, key=x.stem, key_type=1)
     for version in range(4, 7):

@@ -343,10 +343,17 @@ class Actor:
         return told
 
     def begin(self) -> Pending:
-        """Get a member id, then send the JoinGroup that may wait."""
+        """Get a member id, then send the JoinGroup that may wait; it has arrived: the first to arrive leads."""
         if not self.member_id and self.instance is None and self.version >= 4:
             self.finish_join("asks for an id", self.start_join())
-        return self.start_join()
+        join = self.start_join()
+        if self.member_id:
+            wait_until(self._is_member, 60, f"{self.member_id} is no member")
+        return join
+
+    def _is_member(self) -> bool:
+        told = self.x.ask("DescribeGroups", 5, groups=[self.group])["groups"][0]
+        return any(member["member_id"] == self.member_id for member in told["members"])
 
     def sync_fields(self, assignments: Mapping[str, bytes] | None = None, **changed: Any) -> Fields:
         fields: Fields = {
