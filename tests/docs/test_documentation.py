@@ -92,13 +92,25 @@ def test_every_case_that_tests_and_code_name_is_explained():
     assert used - explained == set()
 
 
-def test_the_migration_table_names_options_that_exist():
+def named_for_spark_users(section):
+    """What the right column of the table of that section names, in the page about moving from Spark."""
     page = (DOCS / "how-to" / "move-from-spark.md").read_text()
-    table = [line.split("|")[2] for line in page.splitlines() if line.startswith("| `")]
-    options = {name for cell in table for name in re.findall(r"`([a-z_]+)(?==|`)", cell)}
+    lines = page.partition(f"\n## {section}\n")[2].partition("\n## ")[0].splitlines()
+    table = [line.split("|")[2] for line in lines if line.startswith(("| `", "| a "))]
+    return {name for cell in table for name in re.findall(r"`([a-z_]+)(?==|`)", cell)}
+
+
+def test_the_migration_table_names_options_that_exist():
+    options = named_for_spark_users("Options")
     parameters = set(CALLS["Pipeline"]) | set(inspect.signature(Pipeline.run).parameters)
     assert options <= parameters | set(inspect.signature(session).parameters)
     assert len(options) > 10
+
+
+def test_the_migration_table_names_operators_that_exist():
+    operators = named_for_spark_users("What is not")
+    assert len(operators) >= 3
+    assert [name for name in operators if not callable(getattr(Pipeline, name, None))] == []
 
 
 def test_every_error_of_the_client_is_in_the_reference():
