@@ -6,10 +6,11 @@ import json
 from collections.abc import Iterator
 
 import pytest
-from confluent_kafka import Consumer, Producer
+from confluent_kafka import Consumer
 
 from roster.cli.root import run
 from roster.client import Admin, GroupTypeError
+from tests.librdkafka import idempotent_producer
 from tests.real.realparts.apache import ApacheKafka
 from tests.real.realparts.cluster import unique, wait_until
 
@@ -32,10 +33,10 @@ def group(apache_kafka: ApacheKafka, ask) -> Iterator[tuple[str, str]]:
     """(group, topic): one member of the new protocol, which has read and committed 10 records of 3 partitions."""
     topic, name = unique("new-topic"), unique("new-group")
     assert ask("topics", "create", topic, "-p", "3")[0] == 0
-    producer = Producer({"bootstrap.servers": apache_kafka.bootstrap})
+    producer = idempotent_producer(apache_kafka.bootstrap)
     for n in range(10):
         producer.produce(topic, str(n), partition=n % 2)
-    assert producer.flush(30) == 0
+    assert producer.flush(60) == 0
     settings = {
         "bootstrap.servers": apache_kafka.bootstrap,
         "group.id": name,

@@ -14,6 +14,7 @@ import pytest
 from confluent_kafka import Producer
 
 from roster.cli.root import run
+from tests.librdkafka import idempotent_producer
 from tests.real.realparts.cluster import unique
 
 SILENT = {"log_level": 0}
@@ -22,10 +23,10 @@ T0 = 1_700_000_000_000
 
 
 def produce(bootstrap: str, topic: str, records: list[dict], **settings) -> None:
-    producer = Producer({"bootstrap.servers": bootstrap, **SILENT, **settings})
+    producer = idempotent_producer(bootstrap, settings)
     for record in records:
         producer.produce(topic, **record)
-    assert producer.flush(30) == 0
+    assert producer.flush(60) == 0
 
 
 @pytest.fixture
@@ -101,7 +102,7 @@ def test_transactions_as_the_console_consumer_shows_them(cluster, read, capsys):
         producer.begin_transaction()
         for n in range(first, first + 3):
             producer.produce(name, f"v{n}", partition=0)
-        assert producer.flush(30) == 0  # or what is not sent yet never is
+        assert producer.flush(60) == 0  # or what is not sent yet never is
         (producer.commit_transaction if end else producer.abort_transaction)(30)
     capsys.readouterr()
     assert read(name) == values(*range(9))
@@ -111,7 +112,7 @@ def test_transactions_as_the_console_consumer_shows_them(cluster, read, capsys):
     assert read(name, *committed, "--last", "5") == values(1, 2, 6, 7, 8)
     producer.begin_transaction()
     producer.produce(name, "v9", partition=0)
-    assert producer.flush(30) == 0
+    assert producer.flush(60) == 0
     assert read(name) == values(*range(10))
     assert read(name, *committed) == values(0, 1, 2, 6, 7, 8), "it does not wait for the end of the open one"
     producer.abort_transaction(30)

@@ -10,12 +10,12 @@ from itertools import count
 from typing import Any
 
 import pytest
-from confluent_kafka import Producer
 
 from roster.assignors import LagOptions, lag_cooperative_sticky
 from roster.client import Admin, GroupMember, OffsetAndMetadata, OptionError
 from roster.client import runner as runner_module
 from roster.model import TopicPartition
+from tests.librdkafka import idempotent_producer
 
 numbers = count()
 
@@ -38,7 +38,7 @@ def topic(address: str) -> str:
 
 def fill(address: str, topic: str, records: dict[int, int]) -> None:
     """So many more records in each partition."""
-    producer = Producer({"bootstrap.servers": address})
+    producer = idempotent_producer(address)
     for partition, most in records.items():
         for number in range(most):
             producer.produce(topic, str(number), partition=partition)

@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from confluent_kafka import Consumer, Producer
+from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as Assigned
 
 from roster.client import Admin, OffsetAndMetadata
 from roster.model import TopicPartition
 from roster.testing import running_broker
+from tests.librdkafka import idempotent_producer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,7 +34,7 @@ def bootstrap() -> Iterator[str]:
         admin.create_topic("orders-with-country", 1)
         for topic in ("totals-by-shop", "largest-orders", "payments", "suspicious"):
             admin.create_topic(topic, 1)
-        producer = Producer({"bootstrap.servers": broker.bootstrap})
+        producer = idempotent_producer(broker.bootstrap)
         for shop, item, price in ORDERS:
             order = json.dumps({"shop": shop, "item": item, "price": price})
             producer.produce("orders", order, shop, partition=2 * (shop == "Oslo"))
@@ -43,7 +44,7 @@ def bootstrap() -> Iterator[str]:
         for card, amount, minute in [*PAYMENTS, ("D", 10, 59)]:
             paid = {"card": card, "amount": amount, "paid": f"2026-03-01T10:{minute:02}:00Z"}
             producer.produce("payments", json.dumps(paid), card)
-        assert producer.flush(30) == 0
+        assert producer.flush(60) == 0
         yield broker.bootstrap
 
 

@@ -9,8 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Consumer, Producer
+from confluent_kafka import Consumer
 
+from tests.librdkafka import idempotent_producer
 from tests.real.realparts import jvm
 from tests.real.realparts.cluster import Cluster, unique, wait_until
 
@@ -84,14 +85,14 @@ def test_every_word_is_counted_once(cluster, word_count, reader, tmp_path):
     source = cluster.create_topic("words-in", partitions=3)
     target, seen = reader
     chance, expected = random.Random(7), Counter()
-    producer = Producer({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
+    producer = idempotent_producer(cluster.bootstrap)
 
     def write(lines: int) -> None:
         for _ in range(lines):
             words = chance.choices(WORDS, k=3)
             expected.update(words)
             producer.produce(source, " ".join(words))
-        assert producer.flush(30) == 0
+        assert producer.flush(60) == 0
 
     application = Application(word_count, tmp_path, cluster.bootstrap, unique("word-count"), source, target)
     try:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import itertools
 from typing import TYPE_CHECKING, Any, Self
 
-from confluent_kafka import Consumer, Producer
+from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as Assigned
 
 from roster.client import Admin
 from roster.model import TopicPartition
+from tests.librdkafka import idempotent_producer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -40,7 +41,7 @@ class Topics:
     def fill(self, topic: str, partitions: int, records: int, **more: Any) -> None:
         """Append records with values b"0", b"1", …; `key` is the number modulo 7."""
         # A producer of its own: an older one may not know a topic's newest partitions.
-        producer = Producer({"bootstrap.servers": self.bootstrap, "linger.ms": 20, "log_level": 2})
+        producer = idempotent_producer(self.bootstrap, {"linger.ms": 20})
         for number in range(records):
             producer.produce(topic, b"%d" % number, b"k%d" % (number % 7), partition=number % partitions, **more)
             if number % 1000 == 0:
@@ -49,7 +50,7 @@ class Topics:
 
     def fill_one(self, topic: str, partition: int, records: int) -> None:
         """Append so many records to one partition."""
-        producer = Producer({"bootstrap.servers": self.bootstrap, "linger.ms": 20, "log_level": 2})
+        producer = idempotent_producer(self.bootstrap, {"linger.ms": 20})
         for number in range(records):
             producer.produce(topic, b"%d" % number, partition=partition)
         assert producer.flush(120) == 0

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
-from confluent_kafka import Consumer, Producer
+from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as Assigned
 
 from roster.model.address import parse_addresses
@@ -17,6 +17,7 @@ from roster.records.produce import KafkaWriter, WriteError
 from roster.spark import PipelineError
 from roster.spark.write.producer_options import parse_producer_options
 from roster.wire.compression import Compression
+from tests.librdkafka import idempotent_producer
 
 if TYPE_CHECKING:
     from tests.spark.spark_topics import Topics
@@ -102,7 +103,7 @@ def test_keys_go_where_librdkafkas_murmur2_puts_them(topics: Topics) -> None:
     output = writer(topics, ours).open()
     output.write(pa.record_batch({"key": keys, "value": [None] * 500}))
     output.close()
-    producer = Producer({"bootstrap.servers": topics.bootstrap, "partitioner": "murmur2_random"})
+    producer = idempotent_producer(topics.bootstrap, {"partitioner": "murmur2_random"})
     for key in keys:
         producer.produce(theirs, None, key)
     assert producer.flush(60) == 0

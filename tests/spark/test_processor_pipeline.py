@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 import pyarrow as pa
 import pytest
-from confluent_kafka import Producer
 from pyspark.sql import Row
 from pyspark.sql.streaming import StatefulProcessor
 
@@ -19,6 +18,7 @@ from roster.spark import FunctionError, KafkaSink, Pipeline, PipelineError
 from roster.spark.state.results import as_records
 from roster.state.lmdb_store import LmdbStore
 from roster.state.store import NoState
+from tests.librdkafka import idempotent_producer
 from tests.spark.spark_topics import Topics, committed_records
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def longest(key, frames, state):
 
 
 def send(topics: Topics, topic: str, numbers: Any) -> None:
-    producer = Producer({"bootstrap.servers": topics.bootstrap})
+    producer = idempotent_producer(topics.bootstrap)
     for number in numbers:
         producer.produce(topic, str(number), f"k{number % 3}", partition=0)
     assert producer.flush(60) == 0

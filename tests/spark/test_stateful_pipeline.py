@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
-from confluent_kafka import Producer
 
 from roster.client import OffsetAndMetadata
 from roster.spark import ConsoleSink, KafkaSink, Pipeline, PipelineError, Window
+from tests.librdkafka import idempotent_producer
 from tests.spark.spark_topics import Topics, committed_records
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def numbers(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 class Feed:
     def __init__(self, topics: Topics, topic: str) -> None:
-        self._producer = Producer({"bootstrap.servers": topics.bootstrap})
+        self._producer = idempotent_producer(topics.bootstrap)
         self._topic = topic
         self.sent: dict[str, list[int]] = defaultdict(list)
 
@@ -113,7 +113,7 @@ def test_totals_go_on_with_a_store_with_a_part_of_it_and_without_one(
 
 def test_windows_are_emitted_once_they_are_closed(spark: SparkSession, topics: Topics, tmp_path: Path) -> None:
     topic, out = topics.create(1), topics.create(1)
-    producer = Producer({"bootstrap.servers": topics.bootstrap})
+    producer = idempotent_producer(topics.bootstrap)
     begin = 1_700_000_400_000  # a multiple of ten minutes
     for minute, value in enumerate([1, 2, 3, 25, 4, 61]):
         producer.produce(topic, str(value), "k", timestamp=begin + 60_000 * (value if value > 9 else minute))

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
-from confluent_kafka import Producer
 from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType
 
 from roster.model import TopicPartition
@@ -20,6 +19,7 @@ from roster.spark.options import Options
 from roster.spark.reader import ReaderConfig
 from roster.spark.steps import Mapped, chained
 from roster.spark.table_join import JoinTask, Rows, TableJoin, Tables
+from tests.librdkafka import idempotent_producer
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -47,7 +47,7 @@ class Joined:
     def __init__(self, topics: Topics, folder: Path) -> None:
         self.topics, self.folder = topics, folder
         self.source, self.table = topics.create(2), topics.create(2)
-        self.producer = Producer({"bootstrap.servers": topics.bootstrap})
+        self.producer = idempotent_producer(topics.bootstrap)
         self.entries: tuple[dict[bytes, Any], dict[bytes, Any]] = ({}, {})
         self.begins = [0, 0]
 

@@ -20,10 +20,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Self
 
 import pytest
-from confluent_kafka import Producer
 
 from roster.client import ClaimedBy, ClientError
 from roster.testing.broker import BrokerProcess
+from tests.librdkafka import idempotent_producer
 from tests.spark.spark_topics import Topics, committed_records, until
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ class Feed:
     """Sends numbers, a few at a time, until it is left."""
 
     def __init__(self, bootstrap: str, topic: str) -> None:
-        self._producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 5, "log_level": 0, "acks": "all"})
+        self._producer = idempotent_producer(bootstrap, {"linger.ms": 5})
         self._topic, self._over = topic, threading.Event()
         self.sent = 0
         self._thread = threading.Thread(target=self._run, daemon=True)

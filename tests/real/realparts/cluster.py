@@ -9,8 +9,10 @@ from collections.abc import Callable, Mapping
 from time import monotonic, sleep
 from typing import Any, TypeVar
 
-from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException, Producer
+from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
+
+from tests.librdkafka import idempotent_producer
 
 Partition = tuple[str, int]
 T = TypeVar("T")
@@ -82,12 +84,12 @@ class Cluster:
             if error is not None:
                 failures.append(error)
 
-        producer = Producer({**self._config, "linger.ms": 5, "acks": "all"})
+        producer = idempotent_producer(self.bootstrap, {**self._config, "linger.ms": 5})
         for (topic, partition), count in counts.items():
             for index in range(count):
                 value = f"{topic}-{partition}-{index}"
                 producer.produce(topic, partition=partition, value=value, on_delivery=delivered)
-        assert producer.flush(30) == 0, "records were not acknowledged in time"
+        assert producer.flush(60) == 0, "records were not acknowledged in time"
         assert not failures, failures[:3]
 
     def group(self, group: str) -> Any:
