@@ -6,7 +6,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from confluent_kafka import Consumer
@@ -53,6 +53,15 @@ def run(directory: Path, name: str, *arguments: str) -> list[str]:
     done = subprocess.run(command, cwd=directory, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout.splitlines()
+
+
+def first_records(bootstrap: str, topic: str, count: int) -> list[tuple[bytes, Any]]:
+    """Keys and JSON values of a topic of one partition."""
+    reader = Consumer({"bootstrap.servers": bootstrap, "group.id": f"check-{topic}", "auto.offset.reset": "earliest"})
+    reader.assign([Assigned(topic, 0, 0)])
+    found = [(record.key(), json.loads(record.value())) for record in reader.consume(count, timeout=60)]
+    reader.close()
+    return found
 
 
 def test_every_example_is_tested_and_in_the_list():
@@ -126,10 +135,7 @@ def test_orders_get_their_shops_country(spark_runs, bootstrap):
 @pytest.mark.timeout(1800)
 def test_totals_by_shop_follow_the_group(spark_runs, bootstrap):
     assert "totals_by_shop" in spark_runs
-    reader = Consumer({"bootstrap.servers": bootstrap, "group.id": "check-totals", "auto.offset.reset": "earliest"})
-    reader.assign([Assigned("totals-by-shop", 0, 0)])
-    found = {record.key(): json.loads(record.value()) for record in reader.consume(2, timeout=60)}
-    reader.close()
+    found = dict(first_records(bootstrap, "totals-by-shop", 2))
     totals = {b"Oslo": 30.0, b"Rome": 40.5}
     assert found == {shop: {"shop": shop.decode(), "orders": 2, "revenue": of} for shop, of in totals.items()}
 
@@ -138,10 +144,7 @@ def test_totals_by_shop_follow_the_group(spark_runs, bootstrap):
 @pytest.mark.timeout(1800)
 def test_the_largest_orders_are_those_larger_than_all_before(spark_runs, bootstrap):
     assert "largest_orders" in spark_runs
-    reader = Consumer({"bootstrap.servers": bootstrap, "group.id": "check-largest", "auto.offset.reset": "earliest"})
-    reader.assign([Assigned("largest-orders", 0, 0)])
-    found = sorted((record.key(), json.loads(record.value())["price"]) for record in reader.consume(3, timeout=60))
-    reader.close()
+    found = sorted((key, order["price"]) for key, order in first_records(bootstrap, "largest-orders", 3))
     assert found == [(b"Oslo", 30.0), (b"Rome", 12.5), (b"Rome", 28.0)]
 
 

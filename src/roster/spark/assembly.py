@@ -37,7 +37,18 @@ def assembled(spark: SparkSession, options: Options, declared: Declared, sink: S
     function, columns = chained(declared.before, as_struct(config.schema))
     stateful = declared.stateful
     if declared.join is not None:
-        return _joining(spark, options, config, declared, sink), sink
+        if stateful is not None:
+            raise PipelineError(
+                "a pipeline with a stateful operator joins no table yet",
+                field="join_table",
+                fix="Send the joined rows to a topic, and let another pipeline read that",
+            )
+        lookup, columns = declared.join.resolved(columns)
+        then, columns = chained(declared.joined, columns)
+        tables = Tables.open(options, declared.join)
+        sink.whole_partitions = True  # a store has one writer
+        sink.open(spark, options.group)
+        return JoiningRunner(spark, config, Rows(function, lookup, then, columns, declared.transform), tables), sink
     if stateful is None:
         sink.open(spark, options.group)
         return SparkRunner(spark, config, function, columns, declared.transform), sink
@@ -47,25 +58,6 @@ def assembled(spark: SparkSession, options: Options, declared: Declared, sink: S
     state_sink = StateSink(check_sink(sink), options, stateful.store)
     state_sink.open(spark, options.group)
     return StatefulRunner(spark, config, function, columns, stateful, state_sink, options.state_dir), state_sink
-
-
-def _joining(
-    spark: SparkSession, options: Options, config: ReaderConfig, declared: Declared, sink: Sink
-) -> JoiningRunner:
-    """Return the runner of a pipeline that joins its rows with a table, and open the sink."""
-    if declared.join is None or declared.stateful is not None:
-        raise PipelineError(
-            "a pipeline with a stateful operator joins no table yet",
-            field="join_table",
-            fix="Send the joined rows to a topic, and let another pipeline read that",
-        )
-    function, columns = chained(declared.before, as_struct(config.schema))
-    lookup, columns = declared.join.resolved(columns)
-    then, columns = chained(declared.joined, columns)
-    tables = Tables.open(options, declared.join)
-    sink.whole_partitions = True  # a store has one writer
-    sink.open(spark, options.group)
-    return JoiningRunner(spark, config, Rows(function, lookup, then, columns, declared.transform), tables)
 
 
 def _reader_config(options: Options) -> ReaderConfig:

@@ -12,9 +12,8 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from roster._errors import RosterError
 from roster.spark.errors import PipelineError
-from roster.spark.state.declare import Stateful, aggregation, as_columns, deduplication
+from roster.spark.state.declare import Stateful, aggregation, as_columns, check_extra, deduplication
 from roster.spark.steps import BatchFunction, Filtered, Mapped, Parsed, Step
 from roster.spark.table_join import TableJoin
 from roster.state.windows import SessionWindow, Window
@@ -293,10 +292,7 @@ class Operations:
             raise PipelineError(
                 "it comes once, and without a stateful operator", field="join_table", fix="Use several pipelines"
             )
-        try:
-            import roster.state.lmdb_store  # noqa: F401, PLC0415 - the error, if its extra is not installed, comes here
-        except RosterError as error:
-            raise PipelineError(str(error), field="join_table") from None
+        check_extra("join_table")
         self._declared.join = TableJoin(topic, on, schema, how)
         return self
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import signal
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 
@@ -128,6 +129,29 @@ class ReadTask:
             queue.close()
         if self._counted is not None:
             self._counted.add({task: Counts(records, 0 if queue is None else queue.sent)})
+
+
+class PartitionTask:
+    """In place of `ReadTask`, for tasks with a store for each partition: a split is a partition's whole range.
+
+    `_numbers` are the places in `_splits` of each task; the task behind the last split of `_reading` reads nothing.
+    """
+
+    def __init__(self, config: ReaderConfig, tasks: Sequence[Sequence[Split]], **reading: Any) -> None:
+        """`reading` are the further arguments of `ReadTask`."""
+        self._config = config
+        self._splits = [split for task in tasks for split in task]
+        ends = [sum(map(len, tasks[:number])) for number in range(len(tasks) + 1)]
+        self._numbers = [range(*span) for span in itertools.pairwise(ends)]
+        self._reading = ReadTask(config, [*((split,) for split in self._splits), ()], **reading)
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Do every task named by the rows of `batches`."""
+        return self.read(task for batch in batches for task in batch.column(0).to_pylist())
+
+    def read(self, tasks: Iterable[int]) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of the tasks with these numbers."""
+        raise NotImplementedError
 
 
 def read_splits(config: ReaderConfig, splits: Sequence[Split]) -> Iterator[pa.RecordBatch]:

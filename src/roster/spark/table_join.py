@@ -27,7 +27,7 @@ from roster.spark.errors import PipelineError
 from roster.spark.execution import Reading, SparkRunner
 from roster.spark.json_values import parse_json, unsupported
 from roster.spark.options import Options
-from roster.spark.reader import ReaderConfig, ReadTask, read_splits
+from roster.spark.reader import PartitionTask, ReaderConfig, read_splits
 from roster.spark.sinks.base import Sink
 from roster.spark.state.results import record_keys
 from roster.spark.state.turn import Place, Turn, bring_up
@@ -136,8 +136,8 @@ class Rows(NamedTuple):
     transform: Callable[[DataFrame], DataFrame] | None = None
 
 
-class JoinTask:
-    """In place of `ReadTask`: reads each split, which is a partition's whole range, and joins its rows."""
+class JoinTask(PartitionTask):
+    """Reads each split and joins its rows."""
 
     def __init__(
         self,
@@ -149,20 +149,11 @@ class JoinTask:
         **reading: Any,
     ) -> None:
         """`reading` are the further arguments of `ReadTask`."""
-        self._config, self._lookup, self._then, self._place, self._turns = config, rows.lookup, rows.then, place, turns
-        self._splits = [split for task in tasks for split in task]
-        self._numbers, at = [], 0
-        for task in tasks:
-            self._numbers.append(range(at, at + len(task)))
-            at += len(task)
-        self._reading = ReadTask(config, [*((split,) for split in self._splits), ()], **reading)
+        super().__init__(config, tasks, **reading)
+        self._lookup, self._then, self._place, self._turns = rows.lookup, rows.then, place, turns
 
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Do every task named by the rows of `batches`."""
-        return self.read(task for batch in batches for task in batch.column(0).to_pylist())
-
+    @override
     def read(self, tasks: Iterable[int]) -> Iterator[pa.RecordBatch]:
-        """Yield the joined rows of the tasks with these numbers."""
         for task in tasks:
             if not self._numbers[task]:
                 import roster.state.lmdb_store  # noqa: F401, PLC0415 - loads what a turn needs

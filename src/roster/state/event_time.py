@@ -8,7 +8,7 @@ same results. A task whose partition has no new records has no new stream time.
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -66,9 +66,39 @@ def time_bytes(time: int) -> bytes:
     return int(time).to_bytes(8, "little", signed=True)
 
 
+def ordered_time(time: int) -> bytes:
+    """Return a time as part of a key: bytes in the order of time. Raises OverflowError beyond 64 bits."""
+    return (time + (1 << 63)).to_bytes(8, "big")
+
+
 def read_time(value: bytes | None) -> int:
     """Return a stored time; NEVER if there is none."""
     return NEVER if value is None else int.from_bytes(value, "little", signed=True)
+
+
+class Clock(NamedTuple):
+    """Stream time `before` a batch, `at` each of its rows and `now`, behind it; `times` of rows that `has` marks."""
+
+    times: Times
+    has: npt.NDArray[np.bool_]
+    before: int
+    at: Times
+    now: int
+
+    @classmethod
+    def over(cls, table: pa.Table, column: str, store: Store | Snapshot) -> Clock:
+        """Return it for a batch's rows. Raises as `times_of` does."""
+        before = stream_time(store)
+        times, has = times_of(table, column)
+        at = running(times, before)
+        return cls(times, has, before, at, int(at[-1]) if len(at) else before)
+
+    def noted(self, changes: pa.Table) -> pa.Table:
+        """Return the changes of the batch with that of the stream time, if it has one."""
+        if self.now == self.before:
+            return changes
+        key, value = stream_time_change(self.now)
+        return with_entries(changes, [key], [value])
 
 
 def with_entries(changes: pa.Table, keys: list[bytes], values: list[bytes | None]) -> pa.Table:

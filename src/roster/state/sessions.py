@@ -20,18 +20,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from roster.state.aggregate import FINGERPRINT, Aggregate, Layout, Update, grouped
-from roster.state.event_time import (
-    Times,
-    microseconds,
-    running,
-    stream_time,
-    stream_time_change,
-    times_of,
-    with_entries,
-)
+from roster.state.event_time import Clock, Times, microseconds, ordered_time, with_entries
 from roster.state.keys import decode_keys, encode_keys
-from roster.state.store import Snapshot, StateError, Store, Value
-from roster.state.windows import END, START, SessionWindow
+from roster.state.store import Snapshot, Store, Value
+from roster.state.windows import END, START, SessionWindow, check_names
 
 ENDS_KEY = b"\x02"
 """First byte of the keys that say when sessions end; behind all encoded keys."""
@@ -71,37 +63,27 @@ class SessionAggregation:
 
     def __call__(self, table: pa.Table, store: Store | Snapshot) -> Update:
         """Return results and changes of a batch's rows. Raises as `aggregate` does."""
-        if taken := sorted({START, END, _SESSION}.intersection([*table.column_names, *self.aggregates])):
-            raise StateError(f"window: results have a column {taken[0]!r} of their own")
+        check_names({START, END, _SESSION}, table, self.aggregates)
         gap, grace = microseconds(self.window.gap), microseconds(self.window.grace)
-        before = stream_time(store)
-        times, has = times_of(table, self.window.column)
-        at = running(times, before)
-        now = int(at[-1]) if len(at) else before
-        rows = np.flatnonzero(has & (times + gap + grace > at))
-        known = _Known.read(self, table, rows, store, now - grace)
-        sessions = self._sessions(table, rows, known, (times, at, before), gap, grace)
-        is_open = sessions.rows["last"] + gap + grace > now
-        changes = known.changes(sessions.places[is_open], sessions.rows[is_open], gap)
-        if now != before:
-            key, value = stream_time_change(now)
-            changes = with_entries(changes, [key], [value])
+        clock = Clock.over(table, self.window.column, store)
+        rows = np.flatnonzero(clock.has & (clock.times + gap + grace > clock.at))
+        known = _Known.read(self, table, rows, store, clock.now - grace)
+        sessions = self._sessions(table, rows, known, clock, gap, grace)
+        is_open = sessions.rows["last"] + gap + grace > clock.now
+        changes = clock.noted(known.changes(sessions.places[is_open], sessions.rows[is_open], gap))
         emitted = ~is_open if self.final else sessions.touched
         results = self._results(known, sessions.places[emitted], sessions.rows[emitted], gap)
         gone = None
         if not self.final and len(sessions.gone):
             gone = known.with_keys(sessions.gone["place"], sessions.gone["start"])
-        return Update(results, changes, len(times) - len(rows), gone)
+        return Update(results, changes, len(clock.times) - len(rows), gone)
 
-    def _sessions(
-        self, table: pa.Table, rows: Times, known: _Known, clock: tuple[Times, Times, int], gap: int, grace: int
-    ) -> _Sessions:
+    def _sessions(self, table: pa.Table, rows: Times, known: _Known, clock: Clock, gap: int, grace: int) -> _Sessions:
         """Return all sessions of the keys that a batch is about, the batch's rows in them."""
-        times, at, before = clock
         old, count = known.rows, len(known.rows)
         place = np.concatenate([known.row_places, known.places, known.places])
-        time = np.concatenate([times[rows], old[START], old["last"]])
-        came = np.concatenate([at[rows], np.full(2 * count, before)])
+        time = np.concatenate([clock.times[rows], old[START], old["last"]])
+        came = np.concatenate([clock.at[rows], np.full(2 * count, clock.before)])
         # At one time a session that is known begins before the rows and ends behind them.
         rank = np.repeat(np.array([1, 0, 2], np.int8), [len(rows), count, count])
         order = np.lexsort((rank, time, place))
@@ -265,7 +247,7 @@ class _Known:
 
 
 def _ends_key(time: int) -> bytes:
-    return ENDS_KEY + (max(time, -(1 << 63)) + (1 << 63)).to_bytes(8, "big")
+    return ENDS_KEY + ordered_time(max(time, -(1 << 63)))
 
 
 def _decoded(values: list[Value], layout: Layout) -> tuple[npt.NDArray[Any], Times]:

@@ -16,15 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from roster.state.aggregate import Aggregate, Layout, Update, aggregate
-from roster.state.event_time import (
-    Times,
-    microseconds,
-    running,
-    stream_time,
-    stream_time_change,
-    times_of,
-    with_entries,
-)
+from roster.state.event_time import Clock, Times, microseconds, with_entries
 from roster.state.keys import decode_keys, encode_keys
 from roster.state.store import Snapshot, StateError, Store
 
@@ -102,6 +94,12 @@ def _check_durations(*durations: tuple[str, timedelta, int]) -> None:
             raise StateError(f"window: {name}={value!r} is no timedelta of {least} or more whole milliseconds")
 
 
+def check_names(own: set[str], table: pa.Table, aggregates: Mapping[str, Aggregate]) -> None:
+    """Raise StateError if a column or an aggregate has the name of a column that results have of their own."""
+    if taken := sorted(own.intersection([*table.column_names, *aggregates])):
+        raise StateError(f"window: results have a column {taken[0]!r} of their own")
+
+
 @dataclass(frozen=True, slots=True)
 class WindowedAggregation:
     """Aggregates by key and window: the operator of `aggregate(window=…)`. With `final` each window has one result."""
@@ -130,19 +128,12 @@ class WindowedAggregation:
 
     def __call__(self, table: pa.Table, store: Store | Snapshot) -> Update:
         """Return results and changes of a batch's rows. Raises as `aggregate` does."""
-        if taken := sorted({START, END}.intersection([*table.column_names, *self.aggregates])):
-            raise StateError(f"window: results have a column {taken[0]!r} of their own")
-        before = stream_time(store)
-        times, has = times_of(table, self.window.column)
-        at = running(times, before)
-        now = int(at[-1]) if len(at) else before
-        placed, late = self._placed(table, times, has, at)
+        check_names({START, END}, table, self.aggregates)
+        clock = Clock.over(table, self.window.column, store)
+        placed, late = self._placed(table, clock.times, clock.has, clock.at)
         update = aggregate(placed, store, self.result_keys, self.aggregates, self._definition)
-        results, changes = self._closed(placed.schema, update, store, now)
-        if now != before:
-            key, value = stream_time_change(now)
-            changes = with_entries(changes, [key], [value])
-        return Update(self._with_ends(results), changes, late)
+        results, changes = self._closed(placed.schema, update, store, clock.now)
+        return Update(self._with_ends(results), clock.noted(changes), late)
 
     def _placed(self, table: pa.Table, times: Times, has: np.ndarray, at: Times) -> tuple[pa.Table, int]:
         """Return a row for each open window of each row, and the number of rows without one."""

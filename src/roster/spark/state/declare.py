@@ -35,9 +35,8 @@ def aggregation(
         raise PipelineError(
             f"{results!r} is not possible", field="results", fix="Use 'updates', or with a window 'final'"
         )
+    check_extra("aggregate")
     try:
-        import roster.state.lmdb_store  # noqa: F401, PLC0415 - the error, if its extra is not installed, comes here
-
         parsed = {name: Aggregate.parse(text) for name, text in aggregates.items()}
         operator: Operator = Aggregation(as_columns(keys), parsed)
         if isinstance(window, SessionWindow):
@@ -51,12 +50,19 @@ def aggregation(
 
 def deduplication(keys: str | Sequence[str], within: timedelta, column: str, store: str) -> Stateful:
     """Return the operator of `Pipeline.deduplicate`. Raises PipelineError for wrong arguments."""
+    check_extra("deduplicate")
     try:
-        import roster.state.lmdb_store  # noqa: F401, PLC0415 - as above
-
         return Stateful(Deduplication(as_columns(keys), column, within), store)
     except RosterError as error:
         raise PipelineError(str(error), field="deduplicate") from None
+
+
+def check_extra(field: str) -> None:
+    """Raise PipelineError unless what a store needs is installed."""
+    try:
+        import roster.state.lmdb_store  # noqa: F401, PLC0415 - only pipelines with a store need its extra
+    except RosterError as error:
+        raise PipelineError(str(error), field=field) from None
 
 
 def as_columns(keys: str | Sequence[str]) -> tuple[str, ...]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from roster.client import TaskMember
 from roster.member.task_options import TaskOptions
 from roster.model.topology import Subtopology
-from roster.spark.member_protocol import StableEndsMember
+from roster.spark.member_protocol import StableEndsMember, member_settings
 from roster.spark.options import Options
+from roster.spark.state.turn import SUBTOPOLOGY
 from roster.spark.state.upkeep import Upkeep
 
 
@@ -25,24 +26,14 @@ def task_member(options: Options, store: str, upkeep: Upkeep) -> TaskMember:
         options.bootstrap,
         options.group,
         TaskOptions(
-            subtopologies=[Subtopology(0, (topic,), (store,))],
+            subtopologies=[Subtopology(SUBTOPOLOGY, (topic,), (store,))],
             standbys=options.standbys,
             acceptable_lag=options.acceptable_lag,
             max_warmups=options.max_warmups,
         ),
         gaps=upkeep.gaps,
         process_id=upkeep.process_id,
-        session_timeout_ms=options.session_timeout_ms,
-        heartbeat_interval_ms=options.heartbeat_interval_ms,
-        rebalance_timeout_ms=options.rebalance_timeout_ms,
-        request_timeout_ms=options.request_timeout_ms,
-        metadata_max_age_ms=options.metadata_max_age_ms,
-        client_id=options.client_id or "roster",
-        group_instance_id=options.group_instance_id,
-        rack_id=options.rack_id,
-        capacity=options.capacity or 1,
-        security=options.security,
-        auto_offset_reset="latest" if options.starting_offsets == "latest" else "earliest",
+        **member_settings(options),
     )
     upkeep.join(member)
     return member

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from roster._clock import wall_ms
 from roster.model import TopicPartition
 from roster.model.tasks import TaskId
-from roster.spark.state.turn import LONGEST_BEHIND, Fetch, Place, Turn, bring_up
+from roster.spark.state.turn import LONGEST_BEHIND, Fetch, Place, Turn, bring_up, task_of
 from roster.state.definition import write_definition
 from roster.state.store import StateError
 
@@ -75,7 +75,7 @@ def work_on_copy(place: Place, chore: Chore, fetch: Fetch, until: float, definit
     turn = Turn(chore.changelog, chore.begin, chore.end, {}, None)
     began = time.monotonic()
     try:
-        with LmdbStore(place.path(str(TaskId(0, chore.partition)))) as store:
+        with LmdbStore(place.path(str(task_of(chore.partition)))) as store:
             write_definition(store.path, definition)
             applied = bring_up(store, turn, fetch, until)
     except Exception as error:

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import itertools
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+from typing_extensions import override
 
 from roster.model import TopicPartition
-from roster.model.tasks import TaskId
 from roster.spark.batch import Split
 from roster.spark.errors import FunctionError
-from roster.spark.reader import ReaderConfig, ReadTask, read_splits
+from roster.spark.reader import PartitionTask, ReaderConfig, read_splits
 from roster.spark.state.results import as_records
 from roster.spark.state.stores import Chore, Copy, process_id, stores_found, work_on_copy
-from roster.spark.state.turn import Operator, Place, Report, Turn, take_turn
+from roster.spark.state.turn import Operator, Place, Report, Turn, take_turn, task_of
 from roster.spark.write.task import conformed
 from roster.state.definition import write_definition
 from roster.state.store import NoState
@@ -32,7 +31,6 @@ if TYPE_CHECKING:
 ROWS = "topic string, partition int, key binary, value binary"
 """Columns of the records that a task makes, as Spark DDL."""
 _SCHEMA = pa.schema([("topic", pa.string()), ("partition", pa.int32()), ("key", pa.binary()), ("value", pa.binary())])
-_SUBTOPOLOGY = 0
 
 
 @dataclass(frozen=True)
@@ -59,8 +57,8 @@ class Chores:
     found: Accumulator[dict[str, dict[int, int]]] | None = None
 
 
-class StatefulTask:
-    """In place of `ReadTask`: reads each split, which is a partition's whole range, and takes its task's turn.
+class StatefulTask(PartitionTask):
+    """Reads each split and takes its task's turn.
 
     `reports` collects `{partition: (report,)}`, one for each attempt that ended; the others are as for `ReadTask`.
     """
@@ -77,20 +75,13 @@ class StatefulTask:
         **reading: Any,
     ) -> None:
         """`reading` are the further arguments of `ReadTask`."""
-        self._config, self._work, self._turns, self._reports = config, work, turns, reports
+        super().__init__(config, tasks, failed=failed, **reading)
+        self._work, self._turns, self._reports = work, turns, reports
         self._chores = chores
         self._failed = failed
-        self._splits = [split for task in tasks for split in task]
-        ends = [sum(map(len, tasks[:number])) for number in range(len(tasks) + 1)]
-        self._numbers = [range(*span) for span in itertools.pairwise(ends)]
-        self._reading = ReadTask(config, [*((split,) for split in self._splits), ()], failed=failed, **reading)
 
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Do every task named by the rows of `batches`."""
-        return self.read(task for batch in batches for task in batch.column(0).to_pylist())
-
+    @override
     def read(self, tasks: Iterable[int]) -> Iterator[pa.RecordBatch]:
-        """Yield the records of the tasks with these numbers."""
         for task in tasks:
             chores = self._chores.lanes[task] if task < len(self._chores.lanes) else ()
             if not self._numbers[task] and not chores:
@@ -130,7 +121,7 @@ class StatefulTask:
         turn = self._turns[split.partition]
         read = (conformed(batch, work.columns) for batch in self._reading.read([number]))
         rows = pa.Table.from_batches(read, schema=work.columns)
-        with work.place.open(str(TaskId(_SUBTOPOLOGY, split.partition))) as store:
+        with work.place.open(str(task_of(split.partition))) as store:
             write_definition(store.path, work.definition)
             update, report = take_turn(store, turn, work.operator, rows, {split.topic: split.end}, self._fetch)
         if self._reports is not None:

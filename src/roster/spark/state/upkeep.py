@@ -19,6 +19,7 @@ from roster.model.tasks import StorePosition, TaskId, task_gap
 from roster.spark.batch import Restoring
 from roster.spark.state.changelogs import Changelog
 from roster.spark.state.stores import Chore, Copy
+from roster.spark.state.turn import task_of
 
 log = logging.getLogger(__name__)
 
@@ -28,7 +29,6 @@ _LEAST, _MOST = 0.05, 1.0
 """Seconds of one piece of work: reading takes some time to begin, and what is longer holds up batches."""
 _INTERVAL = 1.0
 """Seconds between two looks at logs of copies that have all caught up."""
-_SUBTOPOLOGY = 0
 
 
 class Logs(Protocol):
@@ -141,7 +141,7 @@ class Upkeep:
         return task_gap([StorePosition(self._begins[number], self._ends[number], self._reached.get(number))])
 
     def _gaps(self) -> dict[TaskId, int]:
-        return {TaskId(_SUBTOPOLOGY, number): self._gap(number) for number in self._ends}
+        return {task_of(number): self._gap(number) for number in self._ends}
 
     # What is to be done.
 
@@ -225,7 +225,7 @@ class Upkeep:
         for copy in copies:
             self._records += copy.records
             if copy.position is None:
-                log.warning("the copy of task %s cannot be worked on: %s", TaskId(0, copy.partition), copy.problem)
+                log.warning("the copy of task %s cannot be worked on: %s", task_of(copy.partition), copy.problem)
                 self._cold.discard(copy.partition)  # its next batch tries again, and fails with the whole error
                 self._rests_until = self._now() + _INTERVAL
                 continue
@@ -265,7 +265,7 @@ class Upkeep:
 
     def restoring(self) -> dict[str, Restoring]:
         """Return by task how far the restoring of each copy is that has not caught up."""
-        return {str(TaskId(_SUBTOPOLOGY, number)): self._progress(number) for number in sorted(self._courses)}
+        return {str(task_of(number)): self._progress(number) for number in sorted(self._courses)}
 
     def _progress(self, number: int) -> Restoring:
         course, left = self._courses[number], self._gap(number)

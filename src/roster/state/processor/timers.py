@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from roster.state.event_time import ordered_time
 from roster.state.processor.overlay import Overlay
 from roster.state.store import StateError
 
@@ -19,8 +20,7 @@ class Timers:
 
     def of(self, key: bytes) -> list[int]:
         """Return the timers of a key, ascending."""
-        data = self._overlay.get(BY_KEY + key)
-        return [] if data is None else [_number(data[at : at + 8]) for at in range(0, len(data), 8)]
+        return [_number(data) for data in _split(self._overlay.get(BY_KEY + key))]
 
     def register(self, key: bytes, at: int) -> None:
         """Set a timer; one that is set already stays. Raises StateError unless it is a whole number."""
@@ -50,7 +50,7 @@ class Timers:
 
 def _encoded(at: int) -> bytes:
     try:
-        return (int(at) + _SIGN).to_bytes(8, "big")
+        return ordered_time(int(at))
     except (TypeError, ValueError, OverflowError):
         raise StateError(f"{at!r} is no time in milliseconds") from None
 

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterable, Mapping
 from typing import TYPE_CHECKING, Protocol, TypeAlias, TypedDict
 
+from typing_extensions import override
+
 from roster.testing.simulation.client import Client
 from roster.testing.simulation.exactly_once import OUTPUT_PARTITIONS, OUTPUT_TOPIC, Output
+from roster.testing.simulation.scripted import Script, ScriptedClient
 from roster.wire import ApiKey, ErrorCode, Message
 from roster.wire.messages import (
     AddOffsetsToTxnRequest,
@@ -61,7 +64,6 @@ TRY_AGAIN = {
 FENCED = {ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH}
 
 Work: TypeAlias = "Mapping[TopicPartition, tuple[int, int]]"
-Script: TypeAlias = Generator["Message | int", "Message | None", None]
 Asked: TypeAlias = Generator["Message | int", "Message | None", "tuple[ErrorCode | None, Message | None]"]
 Done: TypeAlias = Generator["Message | int", "Message | None", bool]
 
@@ -90,7 +92,7 @@ class Identity(TypedDict):
     producer_epoch: int
 
 
-class Producer:
+class Producer(ScriptedClient):
     """Runs one transaction after another: outputs, offsets under the member's generation, the end.
 
     `fenced` is called when another instance has taken over.
@@ -104,54 +106,42 @@ class Producer:
         versions: Mapping[ApiKey, int],
         fenced: Callable[[], None],
     ) -> None:
-        self.world = world
+        super().__init__(world, Client(world, f"{process.name}-tx", versions), self._live())
         self._fenced = fenced
         self.process = process
         self.transactional_id = transactional_id
-        self.client = Client(world, f"{process.name}-tx", versions)
         self.is_second_version = ApiKey.END_TXN not in versions
         self.busy = False
         """True while a transaction is open, as far as it knows."""
         self.begins = True
         """True until it has its epoch, for the first time or after a failure."""
-        self.alive = True
         self.producer_id = self.epoch = -1
         self._sequences: dict[int, int] = {}
         self._node: int | None = None
         self._held: list[Message | None] = []
         """What the script waits for, in a process that is paused."""
-        self._script = self._live()
 
-    def start(self) -> None:
-        """Begin."""
-        self._go_on(None)
-
+    @override
     def stop(self) -> None:
-        """End with the process."""
-        self.alive = self.busy = self.begins = False
-        self.client.shut()
+        self.busy = self.begins = False
+        super().stop()
 
     def wake(self) -> None:
         """Go on after a pause of the process."""
         while self._held:
             self._go_on(self._held.pop(0))
 
+    @override
     def _go_on(self, response: Message | None, _reason: str = "") -> None:
-        if not self.alive:
-            return
-        if self.world.scheduler.now < self.process.paused_until:
+        if self.alive and self.world.scheduler.now < self.process.paused_until:
             self._held.append(response)
-            return
-        try:
-            wanted = self._script.send(response)
-        except StopIteration:
-            self.stop()
-            return
-        if isinstance(wanted, int):
-            self.world.scheduler.after(wanted, self._go_on, None)
         else:
-            to = None if isinstance(wanted, FindCoordinatorRequest) else self._node
-            self.client.request(to, "transactions", wanted, REQUEST_MS, self._go_on)
+            super()._go_on(response)
+
+    @override
+    def _send(self, request: Message) -> None:
+        to = None if isinstance(request, FindCoordinatorRequest) else self._node
+        self.client.request(to, "transactions", request, REQUEST_MS, self._go_on)
 
     # -- the script ----------------------------------------------------------------------------------------------
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, TypeAlias
 
+from typing_extensions import override
+
 from roster.member.subscription import ReceivedAssignment, assignment_bytes
 from roster.testing.simulation.client import Client
 from roster.testing.simulation.scenario import NEWEST
@@ -30,16 +32,12 @@ Script: TypeAlias = Generator["Message | int", "Message | None", None]
 TIMEOUT_MS = 12_000
 
 
-class Scripted:
+class ScriptedClient:
     """A client that follows a script, over connections like any other."""
 
-    def __init__(self, world: Setting, books: Books, name: str, kind: str) -> None:
-        self.world = world
-        self.books = books
-        self.name = name
+    def __init__(self, world: Setting, client: Client, script: Script) -> None:
+        self.world, self.client, self._script = world, client, script
         self.alive = True
-        self.client = Client(world, name, NEWEST)
-        self._script = SCRIPTS[kind](self)
 
     def start(self) -> None:
         """Begin."""
@@ -51,8 +49,7 @@ class Scripted:
             self.alive = False
             self.client.shut()
 
-    def _go_on(self, response: Message | None, reason: str = "") -> None:
-        del reason
+    def _go_on(self, response: Message | None, _reason: str = "") -> None:
         if not self.alive:
             return
         try:
@@ -63,7 +60,23 @@ class Scripted:
         if isinstance(wanted, int):
             self.world.scheduler.after(wanted, self._go_on, None)
         else:
-            self.client.request(self.world.leader_number, "scripted", wanted, TIMEOUT_MS, self._go_on)
+            self._send(wanted)
+
+    def _send(self, request: Message) -> None:
+        """Send a request, whose response goes to `_go_on`."""
+        raise NotImplementedError
+
+
+class Scripted(ScriptedClient):
+    """A client that misbehaves."""
+
+    def __init__(self, world: Setting, books: Books, name: str, kind: str) -> None:
+        self.books, self.name = books, name
+        super().__init__(world, Client(world, name, NEWEST), SCRIPTS[kind](self))
+
+    @override
+    def _send(self, request: Message) -> None:
+        self.client.request(self.world.leader_number, "scripted", request, TIMEOUT_MS, self._go_on)
 
     # -- requests ------------------------------------------------------------------------------------------------
 

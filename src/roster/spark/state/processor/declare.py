@@ -14,7 +14,7 @@ from pyspark.sql.types import StructType
 from roster._errors import RosterError
 from roster.spark.arrow_function import arrow_schema, as_struct
 from roster.spark.errors import PipelineError
-from roster.spark.state.declare import Stateful
+from roster.spark.state.declare import Stateful, check_extra
 from roster.spark.state.processor.code import Given
 from roster.spark.state.processor.group_state import MODES
 from roster.spark.state.processor.initial import InitialState
@@ -89,9 +89,8 @@ def group_state(
 
 
 def _plan(field: str, keys: Sequence[str], mode: TimeMode, event_time: str | None, delay: timedelta) -> Plan:
+    check_extra(field)
     try:
-        import roster.state.lmdb_store  # noqa: F401, PLC0415 - the error, if its extra is not installed, comes here
-
         return Plan(tuple(keys), mode, event_time, delay)
     except RosterError as error:
         raise PipelineError(str(error), field=field) from None
