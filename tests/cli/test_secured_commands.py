@@ -57,7 +57,7 @@ def test_every_command_connects(
     done("topics", "grow", topic, "3", "--config", config)
     security = secured_kafka.scram()
     with GroupMember(secured_kafka.address("SECURE"), group, [topic], security=security) as member:
-        owned = member.wait(0, 20)
+        owned = member.wait(0, 60)
         member.commit({TopicPartition(topic, 0): OffsetAndMetadata(5)}, owned)
         assert group in done("groups", "list", "--config", config)
         assert "rita" not in done("groups", "describe", group, "--config", config)

@@ -45,7 +45,7 @@ class Group:
         for name in list(self._stops):
             self.stop(name)
 
-    def await_shared(self, names: set[str], partitions: int = PARTITIONS, timeout: float = 40.0) -> View:
+    def await_shared(self, names: set[str], partitions: int = PARTITIONS, timeout: float = 60.0) -> View:
         deadline = time.monotonic() + timeout
         while True:
             view = dict(self.view)

@@ -262,7 +262,7 @@ def test_an_offset_that_is_not_there_yet_is_waited_for(kafka: Topics) -> None:
     topic = kafka.create(1, 10)
     with pytest.raises(FetchError, match=rf"no record for 300 ms \(read_timeout_ms\), waiting for {topic}-0 up to 11"):
         read_all(kafka.bootstrap, [(topic, 0, 0, 11)], timeout=0.3)
-    batches = read_ranges(parse_addresses(kafka.bootstrap), "c", [(topic, 0, 5, 14)], Settings(), timeout=20)
+    batches = read_ranges(parse_addresses(kafka.bootstrap), "c", [(topic, 0, 5, 14)], Settings(), timeout=60)
     kafka.fill_one(topic, 0, 5)
     assert sum(batch.num_rows for batch in batches) == 9
 

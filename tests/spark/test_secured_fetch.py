@@ -35,7 +35,7 @@ def topic(secured_kafka: SecuredKafka) -> str:
     return secured_kafka.create_topic("shop", 2, RECORDS)
 
 
-def fetch(kafka: SecuredKafka, listener: str, given: object, topic: str, timeout: float = 20.0) -> pa.Table:
+def fetch(kafka: SecuredKafka, listener: str, given: object, topic: str, timeout: float = 60.0) -> pa.Table:
     ranges = [(topic, partition, 0, RECORDS) for partition in range(2)]
     found = read_ranges(
         parse_addresses(kafka.address(listener)),
@@ -70,7 +70,7 @@ def test_what_may_pass_ends_with_the_timeout_and_a_hint(
     secured_kafka: SecuredKafka, topic: str, listener: str, how: str, said: str
 ) -> None:
     with pytest.raises(FetchError, match=f"read_timeout_ms.*{said}"):
-        fetch(secured_kafka, listener, settings(secured_kafka, how), topic, timeout=1)
+        fetch(secured_kafka, listener, settings(secured_kafka, how), topic, timeout=4)
 
 
 def test_a_missing_acl_says_what_to_grant(secured_kafka: SecuredKafka, topic: str) -> None:

@@ -55,7 +55,7 @@ class Fault:
         """Take the fault away; requests that already met it stay as they are. Removing twice is no error."""
         self.faults.remove(self)
 
-    def wait_hit(self, times: int = 1, timeout: float = 30.0) -> None:
+    def wait_hit(self, times: int = 1, timeout: float = 60.0) -> None:
         """Wait until so many requests have met the fault; KitTimeoutError after `timeout` seconds."""
         self.faults.wait(lambda: self.hits >= times, timeout, lambda: f"{self} was met {self.hits} times, not {times}")
 
