@@ -40,7 +40,7 @@ def roster(capsys):
 
 def fill(path, operator):
     with LmdbStore(path) as store:
-        write_definition(store.path, definition_of(operator, ROWS.schema))
+        write_definition(store.path, definition_of(operator, ROWS.schema).encode())
         update = operator(ROWS, store)
         changes = (update.changes[name].to_pylist() for name in ("key", "value"))
         store.commit(*changes, Position(9, {"flights": 4}))

@@ -84,7 +84,7 @@ class InProcess:
     def run(self, batch: Batch, tasks: Sequence[Sequence[Split]], sink: Sink) -> Outcome:
         turns, reports, copies = self._turns.prepare(batch), Collected(), Collected()
         writer: Any = sink.task_writer(batch, _ROWS)
-        wanted, seconds = self._upkeep.with_batch()
+        wanted, seconds = self._upkeep.with_batch(turns.keys())
         lanes, began = deal(wanted, len(tasks), self.cores), time.monotonic()
         tasks = [*tasks, *[()] * (len(lanes) - len(tasks))]
         chores: Any = Chores(lanes, seconds, copies)  # type: ignore[arg-type]
@@ -151,7 +151,7 @@ def main() -> None:
     config = ReaderConfig(bootstrap=bootstrap, group=group, compiled=compiled())
     aggregation = Aggregation(("k",), {name: Aggregate.parse(text) for name, text in AGGREGATES.items()})
     place = Place(state_dir, sink.changelog.topic, sink.changelog.topic_id)
-    work = Work(aggregation, place, out, definition_of(aggregation, COLUMNS), COLUMNS)
+    work = Work(aggregation, place, out, definition_of(aggregation, COLUMNS).encode(), COLUMNS)
     sink.upkeep.found({process_id(place): stores_found(place)})
     runner = InProcess(config, work, sink, float(open_seconds))
     member = sink.member(options)

@@ -1,43 +1,60 @@
-"""Reads of a running application's state against a plain dictionary."""
+"""Reads of a group's state against plain dictionaries: here, in other applications, over HTTP."""
 
 from __future__ import annotations
 
+import contextlib
+import http.client
+import json
+import math
+import socket
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
 
-from roster.model import TopicPartition
+from roster.model import Address, TopicPartition
+from roster.model.tasks import TaskId
 from roster.spark.batch import Batch, Owner, Range
 from roster.spark.errors import PipelineError
-from roster.spark.state.queries import StateView, view_of
+from roster.spark.options import Options
+from roster.spark.state import queries
+from roster.spark.state.local_state import LocalState
+from roster.spark.state.queries import StateUnavailableError, StateView, view_of
 from roster.spark.state.runner import definition_of
+from roster.spark.state.state_client import StateClient
+from roster.spark.state.state_server import Served, StateServer
 from roster.spark.state.turn import Place, take_turn
 from roster.spark.state.turns import Turns
 from roster.state.aggregate import Aggregate, Aggregation
-from roster.state.definition import Definition
+from roster.state.definition import Definition, json_text
+from roster.wire.streams.layout import HostInfo
 from tests.spark.test_state_turns import Log
 from tests.spark.test_upkeep import CHANGELOG, Case
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
 COLUMNS = pa.schema([("day", pa.int64()), ("name", pa.string())])
 COUNTS = Aggregation(("day", "name"), {"n": Aggregate.parse("count(*)")})
+DEFINITION = definition_of(COUNTS, COLUMNS)
 
 
-class Task:
-    """A task that takes turns, and the view of its application."""
+class Application:
+    """An application whose tasks take turns, with the view that it has of its group."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, active: Sequence[int] = range(4), standby: Sequence[int] = ()) -> None:
         self.log, self.place, self.at = Log(), Place(str(directory), "c", "id"), 0
         self.turns = Turns(self.log, CHANGELOG, 1.0)
         self.case = Case(dict.fromkeys(range(4), 0))
         self.case.join({})
-        self.case.member.become([0], [1])
-        definition = Definition(COUNTS.key_columns(COLUMNS), COUNTS.layout(COLUMNS))
-        assert definition.encode() == definition_of(COUNTS, COLUMNS)
-        self.view = StateView(self.place, definition, self.case.upkeep, self.turns.token)
+        self.case.member.become(active, standby)
+        self.local = LocalState(self.place, self.case.upkeep, self.turns.token)
+        self.view = self.viewed(None)
+
+    def viewed(self, own: Address | None) -> StateView:
+        client = StateClient("totals", DEFINITION.fingerprint, 60.0)
+        return StateView(self.local, DEFINITION, self.case.upkeep, client, own)
 
     def batch(self, rows: list[tuple[int, str]], *, committed: bool = True, partition: int = 0) -> None:
         source = TopicPartition("t", partition)
@@ -60,7 +77,7 @@ def row(day: int, name: str, n: int) -> dict[str, Any]:
 
 
 def test_a_committed_batch_is_seen_before_it_is_applied_and_an_aborted_one_never(tmp_path: Path) -> None:
-    task = Task(tmp_path)
+    task = Application(tmp_path)
     assert task.view.get(1, "a") is None
     task.batch([(1, "a"), (1, "b"), (2, "a")])
     assert task.view.get(1, "a") == row(1, "a", 1)
@@ -75,18 +92,59 @@ def test_a_committed_batch_is_seen_before_it_is_applied_and_an_aborted_one_never
     assert task.view.prefix(limit=2) == [row(1, "a", 2), row(1, "b", 1)]
 
 
-def test_standby_copies_answer_when_they_are_asked_and_say_how_far_behind_they_are(tmp_path: Path) -> None:
-    task = Task(tmp_path)
-    task.batch([(1, "a")], partition=1)
-    task.turns.forget([TopicPartition("t", 1)])
-    with task.place.open("0_1") as store:
+def settled(application: Application, partition: int) -> None:
+    """Apply what is pending, as standing by does."""
+    with application.place.open(f"0_{partition}") as store:
         pending = store.pending()
         assert pending is not None
         store.settle(pending.token)
+
+
+def test_standby_copies_answer_when_they_are_asked_and_say_how_far_behind_they_are(tmp_path: Path) -> None:
+    task = Application(tmp_path, [0, 2, 3], [1])
+    task.batch([(1, "a")], partition=1)
+    task.turns.forget([TopicPartition("t", 1)])
+    settled(task, 1)
     task.case.logs.ends[1] = 7
     task.case.upkeep.gaps()
-    assert (task.view.tasks, task.view.behind) == ({"0_0"}, {"0_1": 7})
-    assert (task.view.get(1, "a"), task.view.get(1, "a", stale=True)) == (None, row(1, "a", 1))
+    assert (task.view.tasks, task.view.behind) == ({"0_0", "0_2", "0_3"}, {"0_1": 7})
+    assert (task.view.get(1, "a", local=True), task.view.get(1, "a", stale=True)) == (None, row(1, "a", 1))
+    with pytest.raises(StateUnavailableError, match=r"task 0_1 does not run here, and no application .* has an app"):
+        task.view.get(1, "a")
+
+
+def test_a_task_taken_over_is_not_read_before_its_store_has_all_that_was_committed(tmp_path: Path) -> None:
+    task = Application(tmp_path, [0])
+    upkeep, logs = task.case.upkeep, task.case.logs
+    logs.ends[0] = 3
+    upkeep.took([TopicPartition("t", 0)])
+    assert not task.view.tasks, "three records are missing"
+    assert not upkeep.held([TopicPartition("t", 0)]), "which are few enough to read with its first batch"
+    upkeep.worked({0: 3})
+    assert task.view.tasks == {"0_0"}
+    logs.open = {0}
+    upkeep.took([TopicPartition("t", 0)])
+    assert not task.view.tasks, "a transaction may be committed yet"
+    logs.open = set()
+    task.case.at = 5.0
+    assert task.case.chores() == []
+    assert task.view.tasks == {"0_0"}
+    upkeep.doubt([0])
+    assert not task.view.tasks, "the batch aside was dropped, and may have been committed"
+    assert task.case.chores() == [0]
+
+
+def test_a_store_that_another_process_has_is_not_taken_for_the_task_s(tmp_path: Path) -> None:
+    task = Application(tmp_path)
+    task.batch([(1, "a")])
+    task.case.upkeep.worked({0: 5})
+    with pytest.raises(StateUnavailableError, match="task 0_0: its store on this host is behind offset 5"):
+        task.view.get(1, "a", partition=0)
+
+
+@pytest.fixture(autouse=True)
+def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(queries, "PATIENCE", 0.0)
 
 
 @pytest.mark.parametrize(
@@ -99,11 +157,11 @@ def test_standby_copies_answer_when_they_are_asked_and_say_how_far_behind_they_a
 )
 def test_a_key_that_does_not_fit_is_named(tmp_path: Path, key: tuple[Any, ...], message: str) -> None:
     with pytest.raises(PipelineError, match=message):
-        Task(tmp_path).view.get(*key)
+        Application(tmp_path).view.get(*key)
 
 
 def test_a_store_that_cannot_be_read_here_is_named(tmp_path: Path) -> None:
-    view = Task(tmp_path).view
+    view = Application(tmp_path).view
     assert view_of("totals", ("totals", view), "local[2]") is view
     for known, master, message in [
         (None, "local", "no stateful pipeline is running"),
@@ -112,3 +170,156 @@ def test_a_store_that_cannot_be_read_here_is_named(tmp_path: Path) -> None:
     ]:
         with pytest.raises(PipelineError, match=message):
             view_of("totals", known, master)
+
+
+def test_variables_of_a_processor_are_refused_and_not_taken_for_something_else(tmp_path: Path) -> None:
+    one = Application(tmp_path)
+    definition = Definition(COLUMNS, None, has_variables=True)
+    view = StateView(one.local, definition, one.case.upkeep, StateClient("s", ""))
+    with pytest.raises(PipelineError, match="a processor's state has variables of its own"):
+        view.get(1, "a")
+
+
+class Group:
+    """Two applications that serve their stores: one runs tasks 0 and 1, the other 2 and 3, with a copy of 1."""
+
+    def __init__(self, directory: Path, opened: contextlib.ExitStack) -> None:
+        self.one = Application(directory / "one", [0, 1])
+        self.two = Application(directory / "two", [2, 3], [1])
+        self.hosts: dict[HostInfo, frozenset[TaskId]] = {}
+        for each in (self.one, self.two):
+            served = Served("totals", DEFINITION.fingerprint, each.view, each.local)
+            server = StateServer(Address("127.0.0.1", 0), served)
+            opened.callback(server.close)
+            self.hosts[HostInfo("127.0.0.1", server.port)] = each.case.member.held.active
+        for each, host in zip((self.one, self.two), self.hosts, strict=True):
+            each.view._own = Address(*host)
+        self.placed()
+
+    def placed(self) -> None:
+        for each in (self.one, self.two):
+            held = each.case.member.held
+            each.case.member.held = type(held)(held.active, standby=held.standby, by_host=self.hosts)
+
+    def ask(self, target: str, application: int = 0, method: str = "GET") -> tuple[int, dict[str, Any]]:
+        host = list(self.hosts)[application]
+        connection = http.client.HTTPConnection(host.host, host.port, timeout=60)
+        with contextlib.closing(connection):
+            connection.request(method, target)
+            response = connection.getresponse()
+            return response.status, json.loads(response.read())
+
+
+@pytest.fixture
+def group(tmp_path: Path) -> Iterator[Group]:
+    with contextlib.ExitStack() as opened:
+        yield Group(tmp_path, opened)
+
+
+def test_each_application_answers_for_the_whole_group(group: Group) -> None:
+    group.one.batch([(1, "a"), (1, "é")])
+    group.two.batch([(1, "b"), (2, "c")], partition=2)
+    rows = [row(1, "a", 1), row(1, "b", 1), row(1, "é", 1), row(2, "c", 1)]
+    for application, number in ((group.one, 0), (group.two, 1)):
+        view = application.view
+        assert view.prefix() == rows
+        assert view.prefix(1, limit=2) == rows[:2]
+        assert [view.get(1, "a"), view.get(2, "c"), view.get(9, "x")] == [rows[0], rows[3], None]
+        assert view.get(2, "c", partition=2) == rows[3]
+        assert view.get(2, "c", partition=3) is None
+        assert group.ask("/stores/totals/get?key=1&key=%C3%A9", number) == (200, {"row": rows[2], "behind": {}})
+        assert group.ask("/stores/totals/prefix?key=1", number) == (200, {"rows": rows[:3], "behind": {}})
+        assert group.ask("/stores/totals/range?start=1&start=b&stop=2", number)[1]["rows"] == rows[1:3]
+    assert group.ask("/stores/totals/prefix?local=true", 1)[1]["rows"] == [rows[1], rows[3]]
+    status, described = group.ask("/stores")
+    assert status == 200
+    assert described["stores"][0]["tasks"] == ["0_0", "0_1"]
+    assert described["stores"][0]["key"] == {"day": "int64", "name": "string"}
+    assert sorted(described["stores"][0]["hosts"].values()) == [["0_0", "0_1"], ["0_2", "0_3"]]
+
+
+def test_a_task_that_moves_is_said_to_and_a_copy_of_it_answers_with_stale(group: Group) -> None:
+    group.two.batch([(1, "a")], partition=1)
+    group.two.turns.forget([TopicPartition("t", 1)])
+    settled(group.two, 1)
+    group.two.case.logs.ends[1] = 9
+    group.two.case.upkeep.gaps()
+    group.one.case.member.become([0])
+    group.placed()
+    status, document = group.ask("/stores/totals/get?key=1&key=a")
+    assert (status, document["error"]["field"]) == (503, "task")
+    assert document["error"]["problem"].startswith("task 0_1: it is moving")
+    assert document["error"]["fix"] == "ask again, or read a copy with stale=True"
+    for number in (0, 1):
+        assert group.ask("/stores/totals/get?key=1&key=a&stale=true", number) == (
+            200,
+            {"row": row(1, "a", 1), "behind": {"0_1": 9}},
+        )
+
+
+def test_an_application_that_is_gone_is_named(group: Group) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as gone:
+        port = gone.getsockname()[1]
+    first, second = group.hosts
+    group.hosts = {first: group.hosts[first], HostInfo("127.0.0.1", port): group.hosts[second]}
+    group.placed()
+    with pytest.raises(StateUnavailableError, match=rf"task 0_2 \(and 1 other tasks\): 127.0.0.1:{port} does not ans"):
+        group.one.view.prefix()
+
+
+def test_an_application_with_another_definition_refuses(group: Group) -> None:
+    view = StateView(group.one.local, DEFINITION, group.one.case.upkeep, StateClient("totals", "another"))
+    with pytest.raises(StateUnavailableError, match="definition: this application's store has other columns"):
+        view.prefix()
+
+
+@pytest.mark.parametrize(
+    ("target", "status", "field"),
+    [
+        ("/", 404, "path"),
+        ("/stores/others", 404, "store"),
+        ("/stores/totals/put", 404, "path"),
+        ("/stores/totals/get", 400, "key"),
+        ("/stores/totals/get?key=1", 400, "key"),
+        ("/stores/totals/get?key=x&key=a", 400, "key"),
+        ("/stores/totals/get?key=1&key=a&key=3", 400, "key"),
+        ("/stores/totals/get?key=1&key=a&partition=7", 400, "partition"),
+        ("/stores/totals/get?key=1&key=a&partition=-1", 400, "partition"),
+        ("/stores/totals/get?key=1&key=a&stale=yes", 400, "stale"),
+        ("/stores/totals/get?key=1&key=a&limit=3", 400, "limit"),
+        ("/stores/totals/get?key=1&key=none", 404, "key"),
+        ("/stores/totals/prefix?limit=0", 400, "limit"),
+        ("/stores/totals/prefix?limit=1&limit=2", 400, "limit"),
+        ("/stores/totals/prefix?key=%FF", 400, "query"),
+        ("/stores/totals/entries?task=0_0", 409, "definition"),
+        (f"/stores/totals/entries?definition={DEFINITION.fingerprint}&task=x", 400, "task"),
+        (f"/stores/totals/entries?definition={DEFINITION.fingerprint}&start=x", 400, "start"),
+        ("/stores/totals/get?key=" + "9" * 70_000, 414, "request"),
+    ],
+)
+def test_a_wrong_query_is_answered_with_the_field_that_is_wrong(
+    group: Group, target: str, status: int, field: str
+) -> None:
+    code, document = group.ask(target)
+    assert (code, document["error"]["field"]) == (status, field)
+    assert document["error"]["problem"]
+
+
+def test_other_methods_are_refused_as_json(group: Group) -> None:
+    code, document = group.ask("/stores", method="DELETE")
+    assert (code, document["error"]["field"]) == (501, "request")
+
+
+def test_an_address_that_is_taken_or_reaches_no_one_is_refused(group: Group) -> None:
+    served = Served("totals", "", group.one.view, group.one.local)
+    with pytest.raises(PipelineError, match=r"application_server: 127.0.0.1:.* cannot be listened on"):
+        StateServer(Address(*next(iter(group.hosts))), served)
+    for address in ("0.0.0.0:80", "127.0.0.1", ":80", "127.0.0.1:0", 80):
+        with pytest.raises(PipelineError, match=r"^application_server: "):
+            Options("h:1", "g", ("t",), application_server=address)  # type: ignore[arg-type]
+
+
+def test_values_that_json_lacks_are_written_as_text_or_null() -> None:
+    row = {"f": math.nan, "b": b"\xff", "t": pa.scalar(0, pa.timestamp("us", "UTC")).as_py(), "n": None, "l": [1, True]}
+    expected = {"f": None, "b": "\\xff", "t": "1970-01-01T00:00:00+00:00", "n": None, "l": [1, True]}
+    assert json.loads(json_text(row)) == expected

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import urllib.request
 import uuid
 from collections import defaultdict
 from datetime import timedelta
@@ -15,6 +16,7 @@ import pytest
 from roster.client import OffsetAndMetadata
 from roster.spark import ConsoleSink, KafkaSink, Pipeline, PipelineError, Window
 from tests.librdkafka import idempotent_producer
+from tests.real.realparts.apache import free_ports
 from tests.spark.spark_topics import Topics, committed_records
 
 if TYPE_CHECKING:
@@ -61,6 +63,7 @@ def test_totals_go_on_with_a_store_with_a_part_of_it_and_without_one(
     topic, out, group = topics.create(3), topics.create(2), f"g-{uuid.uuid4().hex[:8]}"
     feed = Feed(topics, topic)
     seen: list[Progress] = []
+    address = f"127.0.0.1:{free_ports(1)[0]}"
 
     def run(place: str, store: str = "totals") -> int:
         seen.clear()
@@ -69,6 +72,8 @@ def test_totals_go_on_with_a_store_with_a_part_of_it_and_without_one(
         def note(progress: Progress) -> None:
             seen.append(progress)
             asked.update({row["name"]: row for row in pipeline.store(store).prefix()})
+            with urllib.request.urlopen(f"http://{address}/stores/{store}/prefix", timeout=60) as response:
+                assert {row["name"]: row for row in json.load(response)["rows"]} == asked
 
         pipeline = Pipeline(
             spark,
@@ -78,6 +83,7 @@ def test_totals_go_on_with_a_store_with_a_part_of_it_and_without_one(
             state_dir=str(tmp_path / place),
             max_offsets_per_batch=400,
             on_progress=note,
+            application_server=address,
         )
         pipeline.map_arrow(numbers, "name string, n long").aggregate("name", AGGREGATES, store=store)
         pipeline.write(KafkaSink(topics.bootstrap, out)).run(available_now=True)

@@ -33,9 +33,14 @@ class Logs:
 
     def __init__(self, ends: Mapping[int, int]) -> None:
         self.ends = dict(ends)
+        self.open: set[int] = set()
+        """Partitions with an open transaction of one record."""
 
     def beginning_offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         return dict.fromkeys(partitions, 0)
+
+    def end_offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        return {each: self.ends[each.partition] + (each.partition in self.open) for each in partitions}
 
     def stable_offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         return {each: self.ends[each.partition] for each in partitions}
@@ -150,7 +155,7 @@ def test_a_copy_that_fails_is_left_alone_for_a_while_and_an_own_task_goes_on_to_
     assert not case.upkeep.held(source(0))
     assert case.chores() == []
     case.at = 1.0
-    assert case.chores() == [1]
+    assert sorted(case.chores()) == [0, 1]
 
 
 @given(st.lists(st.tuples(st.floats(0.01, 20.0), st.floats(0.5, 1.2)), max_size=60))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +13,7 @@ from roster.cli.errors import Failure, UserError
 from roster.cli.options import json_option
 from roster.cli.output import print_json, print_table
 from roster.state import StateError
-from roster.state.definition import Entries
+from roster.state.definition import Entries, json_text
 from roster.state.lmdb_store import LmdbStore
 
 if TYPE_CHECKING:
@@ -112,8 +111,4 @@ def _store(path: Path) -> Iterator[LmdbStore]:
 
 def _print(entries: Entries, found: list[tuple[bytes, bytes]]) -> None:
     for row in entries.rows(found):
-        click.echo(json.dumps(row, default=_plain, ensure_ascii=False))
-
-
-def _plain(value: Any) -> str:
-    return value.decode(errors="backslashreplace") if isinstance(value, bytes) else str(value.isoformat())
+        click.echo(json_text(row))

@@ -31,7 +31,8 @@ log = logging.getLogger(__name__)
 _SLICE = 0.2  # seconds between two looks at `stop` while waiting
 _RETRY = 0.2  # seconds before a retry
 _SHORT_PAUSE = 1.0  # seconds
-_PIECE = 0.05  # seconds of the shortest work on copies of state while there is no input
+SHORTEST_PIECE = 0.05
+"""Seconds of the shortest work on copies of state."""
 _GIVE_UP = 10.0  # seconds for which a stopping pipeline retries the commit of its last batch
 
 
@@ -290,7 +291,7 @@ class DriverLoop:
         batch = Batch(self.batches, self._owner(ownership), {})
         self._guard.begin(batch)
         try:
-            worked = self._upkeep.tend(min(seconds, max(self._options.poll_interval_ms / 1000, _PIECE)))
+            worked = self._upkeep.tend(min(seconds, max(self._options.poll_interval_ms / 1000, SHORTEST_PIECE)))
         finally:
             self._guard.end()
         self._reporter.restoring(self._upkeep.restoring())

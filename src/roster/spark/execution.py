@@ -6,7 +6,7 @@ import contextlib
 import logging
 import re
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -21,7 +21,7 @@ from roster.records.produce import WriteError
 from roster.spark.arrow_function import ArrowFunction
 from roster.spark.batch import Batch, Split
 from roster.spark.driver import Outcome
-from roster.spark.errors import FunctionError, PipelineError
+from roster.spark.errors import FunctionError, PipelineError, SinkFencedError
 from roster.spark.executors import SlotProbe, task_counts
 from roster.spark.reader import Counts, ReaderConfig, ReadError, ReadTask
 from roster.spark.sinks.base import Sink
@@ -243,20 +243,24 @@ class SparkRunner:
         return result
 
 
-def _task_error(error: Exception) -> FunctionError | ReadError | StateError | WriteError | None:
+def _task_error(error: Exception) -> PipelineError | ReadError | StateError | WriteError | None:
     """Find the task's own error in Spark's, which wraps it in some hundred lines."""
-    kinds = (
-        r"spark\.errors\.(FunctionError)|spark\.reader\.(ReadError)|state\.store\.(\w+)|records\.produce\.WriteError"
-    )
-    found = re.search(rf"roster\.(?:{kinds}): (.*)", str(error))
+    kinds = r"spark\.errors\.(?:FunctionError|SinkFencedError)|spark\.reader\.ReadError|state\.store\.\w+"
+    found = re.search(rf"roster\.({kinds}|records\.produce\.WriteError): (.*)", str(error))
     if found is None:
         return None
-    text = found[4].strip()
-    if found[1]:
-        return FunctionError.of(text)
-    if found[3]:
+    kind, text = found[1], found[2].strip()
+    if kind.startswith("state."):
         return StateError(text)
-    return ReadError(text) if found[2] else WriteError(text)
+    return _TASK_ERRORS[kind.rpartition(".")[2]](text)
+
+
+_TASK_ERRORS: Mapping[str, Callable[[str], PipelineError | ReadError | WriteError]] = {
+    "FunctionError": FunctionError.of,
+    "SinkFencedError": SinkFencedError,
+    "ReadError": ReadError,
+    "WriteError": WriteError,
+}
 
 
 def _ranges(batch: Batch) -> str:

@@ -16,7 +16,7 @@ from roster.assignors import Assignor
 from roster.client import DEFAULT_ASSIGNORS
 from roster.member.config import ConfigError, MemberConfig
 from roster.member.options import GROUP_OPTIONS
-from roster.model import AddressError, OffsetSpec, TopicPartition, parse_addresses
+from roster.model import AddressError, OffsetSpec, TopicPartition, parse_address, parse_addresses
 from roster.model.options import INT32_MAX, INT64_MAX
 from roster.model.topics import NAME_RULE, is_legal_name
 from roster.security import PLAINTEXT, Security, SettingError, parse_security
@@ -78,6 +78,7 @@ class Options:
     standbys: int = 0
     acceptable_lag: int = 10_000
     max_warmups: int = 2
+    application_server: str | None = None
     security: Security = PLAINTEXT
     reader_options: Mapping[str, str | int | bool] = field(default_factory=dict, repr=False)
 
@@ -106,7 +107,25 @@ class Options:
             raise PipelineError(
                 f"{shown(self.state_dir)} is no absolute path", field="state_dir", fix="For example '/var/lib/roster'"
             )
+        self._check_application_server()
         parse_reader_options(self.reader_options)
+
+    def _check_application_server(self) -> None:
+        address = self.application_server
+        if address is None:
+            return
+        try:
+            host = parse_address(address).host if isinstance(address, str) else ""
+        except AddressError as error:
+            raise PipelineError(
+                error.problem, field="application_server", fix=error.fix[0].upper() + error.fix[1:]
+            ) from None
+        if host in ("", "0.0.0.0", "::", "*"):  # noqa: S104 - refused here
+            raise PipelineError(
+                f"{shown(address)} is no address that other applications could ask",
+                field="application_server",
+                fix="Name one host of this machine, for example '127.0.0.1:8080'",
+            )
 
     def _check_dead_letter_topic(self) -> None:
         topic = self.dead_letter_topic

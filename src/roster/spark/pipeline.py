@@ -78,6 +78,7 @@ class Pipeline(Operations):
         standbys: int = 0,
         acceptable_lag: int = 10_000,
         max_warmups: int = 2,
+        application_server: str | None = None,
         assignors: str | Assignor | Sequence[str | Assignor] = DEFAULT_ASSIGNORS,
         session_timeout_ms: int = 45_000,
         heartbeat_interval_ms: int = 1_000,
@@ -130,6 +131,8 @@ class Pipeline(Operations):
             standbys: copies of each task's state in other applications of a stateful group.
             acceptable_lag: records that a copy may be behind its changelog's end and count as caught up.
             max_warmups: copies that are restored at once, in the group, to take tasks over.
+            application_server: "host:port" at which the driver answers queries of its state, and those of other
+                applications of the group, over HTTP and without authentication; None: it does not.
             assignors: assignors that the group may use, most wanted first, by name or, with options, as an Assignor:
                 lag_cooperative_sticky(LagOptions(max_skew=0.5)) of roster.assignors.
             session_timeout_ms: ms without a heartbeat after which the coordinator removes the member.
@@ -178,6 +181,7 @@ class Pipeline(Operations):
             standbys=standbys,
             acceptable_lag=acceptable_lag,
             max_warmups=max_warmups,
+            application_server=application_server,
             assignors=as_tuple(assignors),
             session_timeout_ms=session_timeout_ms,
             heartbeat_interval_ms=heartbeat_interval_ms,
@@ -309,7 +313,9 @@ class Pipeline(Operations):
         return True
 
     def store(self, name: str) -> StateView:
-        """Return what reads the state of the tasks that this application runs now: by key, by range, by prefix.
+        """Return what reads the state of the group: by key, by range, by prefix.
+
+        What other applications run is asked of their `application_server`.
 
         Raises PipelineError if the pipeline is not running, has no store of this name, or its stores lie elsewhere than
         on the driver's host.

@@ -119,6 +119,11 @@ _OWN = [
     TASK_OPTIONS["standbys"].but(help="copies of each task's state in other applications of a stateful group"),
     TASK_OPTIONS["acceptable_lag"],
     TASK_OPTIONS["max_warmups"],
+    TASK_OPTIONS["host"].but(
+        name="application_server",
+        help="`host:port` at which the driver answers queries of a stateful pipeline's state over HTTP, without "
+        "authentication; None: it does not",
+    ),
 ]
 
 _GROUP = {

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,19 +27,30 @@ FILE = "definition.json"
 
 @dataclass(frozen=True)
 class Definition:
-    """Columns of the keys, and of the values: None for the time at which a key came first."""
+    """Columns of the keys, and of the values: None for the time at which a key came first.
+
+    has_variables: the entries are those of a processor's variables, of which the store has a list of its own.
+    """
 
     keys: pa.Schema
     layout: Layout | None
+    has_variables: bool = False
 
     def encode(self) -> bytes:
         """Return it as JSON."""
+        if self.has_variables:
+            return b"{}"
         document: dict[str, Any] = {"keys": base64.b64encode(self.keys.serialize().to_pybytes()).decode()}
         if self.layout is not None:
             document["aggregates"] = list(self.layout.aggregates)
             document["row"] = self.layout.row.descr
             document["sessions"] = self.layout.sessions
         return json.dumps(document).encode()
+
+    @property
+    def fingerprint(self) -> str:
+        """Text that differs between definitions."""
+        return hashlib.sha256(self.encode()).hexdigest()[:32]
 
 
 def write_definition(directory: Path, data: bytes) -> None:
@@ -81,11 +94,7 @@ class Entries:
             return bytes.fromhex(texts[0])
         if len(texts) != len(self._keys):
             raise StateError(f"a key has {len(self._keys)} columns: {', '.join(self._keys.names)}")
-        try:
-            columns = [pa.array([text]).cast(field.type) for text, field in zip(texts, self._keys, strict=True)]
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-            raise StateError(f"the key does not fit its columns {self._keys.names}: {error}") from error
-        (key,) = encode_keys(pa.table(columns, self._keys.names), self._keys.names).to_pylist()
+        (key,) = encode_keys(pa.table(parsed(texts, self._keys), self._keys.names), self._keys.names).to_pylist()
         return bytes(key)
 
     def rows(self, entries: Sequence[tuple[bytes, bytes]]) -> list[dict[str, Any]]:
@@ -109,6 +118,33 @@ class Entries:
 
     def _aggregates(self, row: Any) -> dict[str, Any]:
         return {name: row[name].item() if row[f"has {name}"] else None for name in self._names}
+
+
+def parsed(texts: Sequence[str], columns: pa.Schema) -> list[Any]:
+    """Return an array of one value for each text, of the first columns' types. Raises StateError if they do not fit."""
+    try:
+        return [pa.array([text], pa.string()).cast(field.type) for text, field in zip(texts, columns, strict=False)]
+    except (pa.ArrowException, UnicodeError) as error:
+        raise StateError(f"the key does not fit its columns {columns.names}: {error}") from None
+
+
+def json_text(document: Any) -> str:
+    """Return rows as JSON: times in ISO 8601, bytes as text, numbers that are not finite as null."""
+    return json.dumps(_plain(document), ensure_ascii=False)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {name: _plain(each) for name, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(each) for each in value]
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, bytes):
+        return value.decode(errors="backslashreplace")
+    if value is None or isinstance(value, (str, int)):
+        return value
+    return value.isoformat() if hasattr(value, "isoformat") else str(value)
 
 
 def _moment(time: int) -> Any:

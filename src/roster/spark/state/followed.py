@@ -47,6 +47,10 @@ class _Followed:
     def result_keys(self) -> tuple[str, ...]:
         return self.operator.result_keys
 
+    @property
+    def has_variables(self) -> bool:
+        return getattr(self.operator, "has_variables", False)
+
     def key_columns(self, columns: pa.Schema, /) -> pa.Schema:
         return self.operator.key_columns(columns)
 

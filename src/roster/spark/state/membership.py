@@ -30,6 +30,7 @@ def task_member(options: Options, store: str, upkeep: Upkeep) -> TaskMember:
             standbys=options.standbys,
             acceptable_lag=options.acceptable_lag,
             max_warmups=options.max_warmups,
+            host=options.application_server,
         ),
         gaps=upkeep.gaps,
         process_id=upkeep.process_id,

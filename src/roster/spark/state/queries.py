@@ -1,103 +1,212 @@
-"""Reads of the state that a running application has on its driver's host: by key, by range, by prefix."""
+"""Reads of a group's state: by key, by range, by prefix, from here and from the applications that have the rest."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+import time
+from collections.abc import Collection, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple, Protocol
 
 import pyarrow as pa
 
+from roster.model import Address
+from roster.model.tasks import TaskId
 from roster.spark.errors import PipelineError
-from roster.spark.state.turn import Place
+from roster.spark.state.local_state import Found, LocalState, Span
 from roster.spark.state.upkeep import Upkeep
-from roster.state.definition import Definition, Entries
+from roster.state.definition import Definition, Entries, parsed
 from roster.state.keys import encode_keys
-from roster.state.store import Snapshot, StateError, StoreMissingError
+from roster.state.store import StateError
 
 Row = dict[str, Any]
 
+PATIENCE = 10.0
+"""Seconds for which a read waits for a task that moves."""
+_PAUSE = 0.1
+_MOST_AT_ONCE = 8
+
+
+class StateUnavailableError(StateError):
+    """Tasks cannot be read now, as they move or their application does not answer; the text names each with the reason.
+
+    Ask again, or with `stale=True`.
+    """
+
+
+class Answer(NamedTuple):
+    """Rows, and how many changelog offsets each copy lacked that was read in place of the task, when looked at last."""
+
+    rows: list[Row]
+    behind: dict[str, int]
+
+
+class Peers(Protocol):
+    """What asks another application for entries."""
+
+    def __call__(self, host: Address, span: Span, tasks: Collection[TaskId], *, stale: bool) -> Found:
+        """Return the entries of those tasks that it can read. Raises StateError."""
+
 
 class StateView:
-    """The state of the tasks that this application runs, as of their last committed batch; from any thread.
+    """The state of a group's tasks as of their last committed batch; from any thread.
 
-    Rows have the columns of the keys and the results, as `roster state scan` prints them. With `stale=True` standby
-    copies are read too, and tasks that are being restored; `behind` says how far they are from the truth. Several reads
-    are of several moments. What other applications run is not seen.
+    Tasks that this application runs are read from their stores, others from the applications that have them, at their
+    `application_server`. Rows have the columns of the keys and the results, as `roster state scan` prints them. With
+    `stale=True` standby copies answer too, and tasks that are being restored; `behind` says how far those here are from
+    the truth. With `local=True` no other application is asked: what they run is missing. Several reads are of several
+    moments.
 
-    Each method raises PipelineError for values that do not fit the key's columns, and StateError for a store that
-    cannot be read.
+    Each method raises PipelineError for values that do not fit the key's columns, StateUnavailableError for tasks that
+    cannot be read within ten seconds, and StateError for a store that cannot be read.
     """
 
     def __init__(
-        self, place: Place, definition: Definition, upkeep: Upkeep, token: Callable[[int], str | None]
+        self, local: LocalState, definition: Definition, upkeep: Upkeep, ask: Peers, own: Address | None = None
     ) -> None:
-        """`token` returns that of a partition's last committed batch, None if it is not known."""
-        self._place, self._keys, self._upkeep, self._token = place, definition.keys, upkeep, token
+        """`own`: where this application answers queries, None if it does not."""
+        self._local, self._keys, self._upkeep, self._ask, self._own = local, definition.keys, upkeep, ask, own
+        self._has_variables = definition.has_variables
         self._entries = Entries.of_definition(definition)
 
     @property
     def tasks(self) -> frozenset[str]:
-        """The tasks that are read without `stale`, as in "0_3"."""
+        """The tasks that this application runs and can read without `stale`, as in "0_3"."""
         return frozenset(map(str, self._upkeep.whole()))
 
     @property
     def behind(self) -> dict[str, int]:
-        """Changelog offsets that each of the other tasks here was behind when it was looked at last."""
+        """Changelog offsets that each copy here was behind when it was looked at last."""
         return {str(task): gap for task, gap in self._upkeep.behind().items()}
 
-    def get(self, *key: Any, stale: bool = False) -> Row | None:
-        """Return the row of a key, given as a value for each key column; None if no task here has it."""
-        wanted = self._encoded(key, whole=True)
-        for snapshot, changed in self._snapshots(stale=stale):
-            value = changed[wanted] if wanted in changed else snapshot.multi_get([wanted])[0]
-            if value is not None:
-                rows = self._entries.rows([(wanted, value)])
-                if len(rows) > 1:
-                    raise PipelineError(f"the key has {len(rows)} rows", field="get", fix="Use prefix")
-                return rows[0]
-        return None
+    @property
+    def hosts(self) -> dict[str, list[str]]:
+        """The tasks that each application runs, by its `application_server`, as of the last rebalance."""
+        return {str(host): sorted(map(str, tasks)) for host, tasks in self._upkeep.hosts().items()}
 
-    def prefix(self, *values: Any, stale: bool = False, limit: int | None = None) -> list[Row]:
+    @property
+    def columns(self) -> pa.Schema:
+        """The columns of the keys."""
+        return self._keys
+
+    def get(self, *key: Any, stale: bool = False, local: bool = False, partition: int | None = None) -> Row | None:
+        """Return the row of a key, given as a value for each key column; None if there is none.
+
+        partition: that of the key's records in the source, which is then the only one asked.
+        """
+        return self.got(key, stale=stale, local=local, partition=partition)[0]
+
+    def parsed(self, texts: Sequence[str]) -> list[Any]:
+        """Return values for the first key columns from their texts. Raises PipelineError for what does not fit."""
+        if len(texts) > len(self._keys):
+            return list(texts)  # too many, which is refused where they are used
+        try:
+            return [column[0].as_py() for column in parsed(texts, self._keys)]
+        except StateError as error:
+            raise PipelineError(str(error), field="key") from None
+
+    def got(
+        self, key: Sequence[Any], *, stale: bool, local: bool, partition: int | None = None
+    ) -> tuple[Row | None, dict[str, int]]:
+        """Return what `get` does, and how far behind the copy is that it was read from."""
+        span = Span(self._encoded(key, whole=True), is_key=True)
+        found = self.find(span, self._tasks_of(partition), stale=stale, local=local)
+        rows = self._entries.rows(list(found.entries.items()))
+        if len(rows) > 1:
+            raise PipelineError(f"the key has {len(rows)} rows", field="get", fix="Use prefix")
+        return (rows[0] if rows else None), _texts(found)
+
+    def prefix(self, *values: Any, stale: bool = False, limit: int | None = None, local: bool = False) -> list[Row]:
         """Return the rows whose first key columns have these values, by key, from at most `limit` keys."""
-        start = self._encoded(values)
-        return self._scan(start, _behind_prefix(start), stale=stale, limit=limit)
+        return self.scanned(self.prefix_span(values, limit), stale=stale, local=local).rows
 
     def range(
-        self, start: Sequence[Any] = (), stop: Sequence[Any] = (), *, stale: bool = False, limit: int | None = None
+        self,
+        start: Sequence[Any] = (),
+        stop: Sequence[Any] = (),
+        *,
+        stale: bool = False,
+        limit: int | None = None,
+        local: bool = False,
     ) -> list[Row]:
         """Return the rows from the key `start` up to before `stop`, in the order of keys, from at most `limit` keys.
 
         Each is a sequence of values for the first key columns; an empty one is no bound.
         """
-        return self._scan(self._encoded(start), self._encoded(stop) or None, stale=stale, limit=limit)
+        return self.scanned(self.range_span(start, stop, limit), stale=stale, local=local).rows
 
-    def _scan(self, start: bytes, stop: bytes | None, *, stale: bool, limit: int | None) -> list[Row]:
-        found: dict[bytes, bytes] = {}
-        for snapshot, changed in self._snapshots(stale=stale):
-            more = None if limit is None else limit + len(changed)
-            found |= snapshot.scan(start, stop, more)
-            for key, value in changed.items():
-                if key >= start and (stop is None or key < stop):
-                    found.pop(key, None)
-                    found |= {} if value is None else {key: value}
-        return self._entries.rows(sorted(found.items())[:limit])
+    def prefix_span(self, values: Sequence[Any], limit: int | None = None) -> Span:
+        """Return what `prefix` reads."""
+        start = self._encoded(values)
+        return Span(start, _behind_prefix(start), limit)
 
-    def _snapshots(self, *, stale: bool) -> Iterator[tuple[Snapshot, dict[bytes, bytes | None]]]:
-        """Yield each task's store, with the changes of its last committed batch that are not applied yet."""
-        from roster.state.lmdb_store import LmdbStore  # noqa: PLC0415 - needs an extra that others do not
+    def range_span(self, start: Sequence[Any], stop: Sequence[Any], limit: int | None = None) -> Span:
+        """Return what `range` reads."""
+        return Span(self._encoded(start), self._encoded(stop) or None, limit)
 
-        whole = self._upkeep.whole()
-        for task in sorted(whole | self._upkeep.behind().keys() if stale else whole):
+    def scanned(self, span: Span, *, stale: bool, local: bool) -> Answer:
+        """Return the rows of a span in the order of keys, and how far behind copies are that were read."""
+        found = self.find(span, self._upkeep.all_tasks, stale=stale, local=local)
+        return Answer(self._entries.rows(sorted(found.entries.items())[: span.limit]), _texts(found))
+
+    def find(self, span: Span, tasks: Collection[TaskId], *, stale: bool, local: bool) -> Found:
+        """Return the entries of these tasks, wherever they are; of a key that is found those of one task.
+
+        Raises StateUnavailableError if one cannot be read within `PATIENCE`.
+        """
+        found, until = Found(), time.monotonic() + PATIENCE
+        while True:
+            found.problems = {}
+            self._look(found, span, frozenset(tasks) - found.tasks, stale=stale, local=local)
+            left = frozenset(tasks) - found.tasks
+            if local or not left or (span.is_key and found.entries):
+                return found
+            problems = {task: found.problems.get(task, "it is moving, or restored") for task in sorted(left)}
+            can_ask = bool(self._upkeep.hosts()) or left <= self._upkeep.active()
+            if time.monotonic() >= until or not can_ask:
+                raise StateUnavailableError(_told(problems, can_ask=can_ask))
+            time.sleep(_PAUSE)
+
+    def _look(self, found: Found, span: Span, tasks: frozenset[TaskId], *, stale: bool, local: bool) -> None:
+        """Look once for the entries of these tasks: here, then where they run, then with `stale` anywhere."""
+        found.add(self._local.read(span, tasks, stale=stale))
+        if local or (span.is_key and found.entries):
+            return
+        hosts = {Address(*host): of for host, of in self._upkeep.hosts().items() if Address(*host) != self._own}
+        self._ask_all(found, span, {host: (tasks & of) - found.tasks for host, of in hosts.items()}, stale=stale)
+        if stale and (left := tasks - found.tasks):
+            self._ask_all(found, span, dict.fromkeys(hosts, left), stale=True)
+
+    def _ask_all(self, found: Found, span: Span, wanted: dict[Address, frozenset[TaskId]], *, stale: bool) -> None:
+        asked = {host: of for host, of in wanted.items() if of}
+        if not asked:
+            return
+
+        def ask(host: Address) -> Found:
             try:
-                store = LmdbStore(self._place.path(str(task)), read_only=True)
-            except StoreMissingError:
-                continue  # it has had no batch yet
-            with store, store.snapshot() as snapshot:
-                pending = snapshot.pending()
-                is_committed = pending is not None and pending.token == self._token(task.partition)
-                yield snapshot, dict(zip(pending.keys, pending.values, strict=True)) if pending and is_committed else {}
+                return self._ask(host, span, asked[host], stale=stale)
+            except StateError as error:
+                return Found(problems=dict.fromkeys(asked[host], str(error)))
+
+        with ThreadPoolExecutor(min(len(asked), _MOST_AT_ONCE), "roster-state") as pool:
+            for answer in pool.map(ask, sorted(asked)):
+                found.add(answer)
+
+    def _tasks_of(self, partition: int | None) -> Collection[TaskId]:
+        every = self._upkeep.all_tasks
+        tasks = [task for task in every if partition is None or task.partition == partition]
+        if not tasks:
+            raise PipelineError(
+                f"there is no partition {partition!r}", field="partition", fix=f"The source has 0 to {len(every) - 1}"
+            )
+        return tasks
 
     def _encoded(self, values: Sequence[Any], *, whole: bool = False) -> bytes:
+        if self._has_variables:
+            raise PipelineError(
+                "a processor's state has variables of its own, which cannot be asked for yet",
+                field="store",
+                fix="Send what is to be asked for as results",
+            )
         names = self._keys.names
         if len(values) > len(names) or (whole and len(values) < len(names)):
             raise PipelineError(f"{len(values)} values given", field="key", fix=f"The columns are {', '.join(names)}")
@@ -113,6 +222,21 @@ class StateView:
         return bytes(key)
 
 
+def _texts(found: Found) -> dict[str, int]:
+    return {str(task): gap for task, gap in sorted(found.behind.items())}
+
+
+def _told(problems: dict[TaskId, str], *, can_ask: bool) -> str:
+    (task, reason), *others = problems.items()
+    more = f" (and {len(others)} other tasks)" if others else ""
+    if not can_ask:
+        return (
+            f"task {task}{more} does not run here, and no application of the group has an application_server:"
+            " set it in all of them, or read what is here with local=True"
+        )
+    return f"task {task}{more}: {reason}; ask again, or read a copy with stale=True"
+
+
 def _behind_prefix(prefix: bytes) -> bytes | None:
     """Return the first key behind all that begin with the prefix; None if there is none."""
     plain = prefix.rstrip(b"\xff")
@@ -125,10 +249,15 @@ def view_of(name: str, known: tuple[str, StateView] | None, master: str) -> Stat
         raise PipelineError("no stateful pipeline is running", field="store", fix="Call start() first")
     if known[0] != name:
         raise PipelineError(f"there is no store {name!r}", field="store", fix=f"The pipeline has {known[0]!r}")
-    if not master.startswith("local"):
+    if not is_local(master):
         raise PipelineError(
             f"the stores lie on the executors' hosts, of which the driver reads none ({master})",
             field="store",
             fix="Use `roster state` there, or a local master",
         )
     return known[1]
+
+
+def is_local(master: str | None) -> bool:
+    """Return True if executors, and with them the stores, are on the driver's host."""
+    return (master or "").startswith("local")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import re
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
@@ -29,8 +28,11 @@ from roster.spark.options import Options
 from roster.spark.reader import ReaderConfig
 from roster.spark.sinks.base import Sink
 from roster.spark.state.declare import Stateful
-from roster.spark.state.queries import StateView
+from roster.spark.state.local_state import LocalState
+from roster.spark.state.queries import StateView, is_local
 from roster.spark.state.sink import StateSink
+from roster.spark.state.state_client import StateClient
+from roster.spark.state.state_server import Served, StateServer
 from roster.spark.state.stores import Copy
 from roster.spark.state.task import ROWS, Chores, StatefulTask, Work
 from roster.spark.state.turn import Operator, Place, Report, Turn
@@ -74,10 +76,16 @@ class StatefulRunner(SparkRunner):
         rows = arrow_schema(columns)
         changelog = sink.changelog
         place = Place(directory, changelog.topic, changelog.topic_id)
-        self._work = Work(stateful.operator, place, sink.output, definition_of(stateful.operator, rows), rows)
-        definition = Definition(stateful.operator.key_columns(rows), stateful.operator.layout(rows))
-        self.view = stateful.store, StateView(place, definition, sink.upkeep, sink.turns.token)
+        definition = definition_of(stateful.operator, rows)
+        self._work = Work(stateful.operator, place, sink.output, definition.encode(), rows)
+        self._local = LocalState(place, sink.upkeep, sink.turns.token)
+        client = StateClient(stateful.store, definition.fingerprint)
+        view = StateView(self._local, definition, sink.upkeep, client, sink.application_server)
+        self.view = stateful.store, view
         """The store's name, and what reads it."""
+        self._served = Served(stateful.store, definition.fingerprint, view, self._local)
+        self._address = sink.application_server
+        self._server: StateServer | None = None
         self._turns_of = sink.turns
         self._turns: Mapping[int, Turn] = {}
         self._fenced = 0
@@ -91,13 +99,13 @@ class StatefulRunner(SparkRunner):
     def run(self, batch: Batch, tasks: Sequence[Sequence[Split]], sink: Sink) -> Outcome:
         self._turns = self._turns_of.prepare(batch)
         self._reports.value, self._copies.value = {}, {}
-        chores, seconds = self._upkeep.with_batch()
+        chores, seconds = self._upkeep.with_batch(self._turns.keys())
         lanes = deal(chores, len(tasks), self.cores)
         self._chores = Chores(lanes, seconds, self._copies)
         began = time.monotonic()
         try:
             outcome = super().run(batch, [*tasks, *[()] * (len(lanes) - len(tasks))], sink)
-        except (PySparkException, Py4JError) as error:
+        except SinkFencedError as error:
             raise self._moved(error) from None
         except FunctionError as error:
             raise _with_batch(error, batch) from None
@@ -108,9 +116,30 @@ class StatefulRunner(SparkRunner):
 
     @override
     def warm_up(self, sink: Sink) -> None:
+        self._serve()
         self._found.value, self._chores = {}, Chores(found=self._found)
         super().warm_up(sink)
         self._upkeep.found(self._found.value)
+
+    def _serve(self) -> None:
+        """Answer queries over HTTP, if there is an address for it. Raises PipelineError if that is not possible."""
+        if self._address is None or self._server is not None:
+            return
+        if not is_local(self._context.master):
+            raise PipelineError(
+                f"the stores lie on the executors' hosts, of which the driver reads none ({self._context.master})",
+                field="application_server",
+                fix="Leave it out, or use a local master",
+            )
+        self._server = StateServer(self._address, self._served)
+        log.info("queries of state are answered at http://%s/stores", self._address)
+
+    @override
+    def close(self) -> None:
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+        super().close()
 
     def held(self, partitions: Collection[TopicPartition]) -> frozenset[TopicPartition]:
         """Return those whose state is restored before they are read."""
@@ -136,16 +165,13 @@ class StatefulRunner(SparkRunner):
         """Return by task how far copies are that have not caught up."""
         return self._upkeep.restoring()
 
-    def _moved(self, error: Exception) -> Exception:
-        """Return the exception for a failed batch: one that does not begin where its state ends is looked up again."""
-        found = re.search(r"SinkFencedError: (.*)", str(error))
-        if found is None:
-            return error
+    def _moved(self, error: SinkFencedError) -> PipelineError:
+        """Return the exception for a batch that does not begin where its state ends: it is looked up again."""
         self._fenced += 1
         if self._fenced < _MOST_FENCED:
-            return SinkFencedError(found[1])
+            return error
         fix = "Use another group, or delete this one and its changelog, to begin without state"
-        return PipelineError(found[1], field="group", fix=fix)
+        return PipelineError(error.problem, field="group", fix=fix)
 
     @override
     def _reading(self, tasks: Sequence[Sequence[Split]], *, quiet: bool = True) -> Reading:
@@ -187,12 +213,10 @@ def tokens_of(reports: Reports) -> dict[int, str]:
     return {task: attempts[0].token for task, attempts in reports.items() if len(attempts) == 1}
 
 
-def definition_of(operator: Operator, columns: pa.Schema) -> bytes:
-    """Return what tools need to read the operator's state, for rows of these columns."""
-    own = getattr(operator, "definition", None)
-    if own is not None:
-        return bytes(own())
-    return Definition(operator.key_columns(columns), operator.layout(columns)).encode()
+def definition_of(operator: Operator, columns: pa.Schema) -> Definition:
+    """Return what tools and queries need to read the operator's state, for rows of these columns."""
+    has_variables = getattr(operator, "has_variables", False)
+    return Definition(operator.key_columns(columns), operator.layout(columns), has_variables)
 
 
 def check_operator(operator: Operator, columns: pa.Schema) -> None:

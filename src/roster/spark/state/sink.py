@@ -10,7 +10,7 @@ from pyspark.sql.types import StructType
 from typing_extensions import override
 
 from roster.client import Admin, TaskMember
-from roster.model import TopicPartition
+from roster.model import Address, TopicPartition, parse_address
 from roster.spark.batch import Batch, Owner
 from roster.spark.errors import PipelineError
 from roster.spark.options import Options
@@ -56,6 +56,12 @@ class StateSink(Sink):
         self.upkeep = Upkeep(self._admin, self.changelog, self._options.acceptable_lag)
         self._inner.carry([self.changelog[number] for number in range(self.changelog.partitions)])
 
+    @property
+    def application_server(self) -> Address | None:
+        """Where the application answers queries, None if it does not."""
+        address = self._options.application_server
+        return None if address is None else parse_address(address)
+
     def member(self, options: Options) -> TaskMember:
         """Make the group member of the pipeline; call it after `open`."""
         return task_member(options, self._store, self.upkeep)
@@ -100,6 +106,7 @@ class StateSink(Sink):
     @override
     def abort(self, staged: Any, batch: Batch) -> None:
         self.turns.forget(batch.ranges)
+        self.upkeep.doubt([each.partition for each in batch.ranges])
         self._inner.abort(None, batch)
 
     @override

@@ -120,6 +120,11 @@ class Place:
         """Return the directory of a task's store on this host."""
         return self.root / task
 
+    def copies(self, task: str) -> list[Path]:
+        """Return the directories that a task's store may be in on this host, the usual one first."""
+        path = self.path(task)
+        return [path, *(path.with_name(f"{path.name}.{number}") for number in range(1, _MOST_COPIES))]
+
     def open(self, task: str) -> LmdbStore:
         """Open the task's store for writing, or another copy while a process that hangs has it.
 
@@ -127,8 +132,7 @@ class Place:
         """
         from roster.state.lmdb_store import LmdbStore  # noqa: PLC0415 - needs an extra that others do not
 
-        path, until = self.path(task), time.monotonic() + _PATIENCE
-        copies = [path, *(path.with_name(f"{path.name}.{number}") for number in range(1, _MOST_COPIES))]
+        until, copies = time.monotonic() + _PATIENCE, self.copies(task)
         while True:
             try:
                 return LmdbStore(copies[0])

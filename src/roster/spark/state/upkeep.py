@@ -17,15 +17,17 @@ from roster.member.task_assignor import HeldTasks
 from roster.model import TopicPartition
 from roster.model.tasks import StorePosition, TaskId, task_gap
 from roster.spark.batch import Restoring
+from roster.spark.driver import SHORTEST_PIECE
 from roster.spark.state.changelogs import Changelog
 from roster.spark.state.stores import Chore, Copy
 from roster.spark.state.turn import task_of
+from roster.wire.streams.layout import HostInfo
 
 log = logging.getLogger(__name__)
 
 SHARE = 0.2
 """Part of the batches' own time that work on copies may add to it."""
-_LEAST, _MOST = 0.05, 1.0
+_LEAST, _MOST = SHORTEST_PIECE, 1.0
 """Seconds of one piece of work: reading takes some time to begin, and what is longer holds up batches."""
 _INTERVAL = 1.0
 """Seconds between two looks at logs of copies that have all caught up."""
@@ -36,6 +38,9 @@ class Logs(Protocol):
 
     def beginning_offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         """Return the log start offsets."""
+
+    def end_offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        """Return the log end offsets."""
 
     def stable_offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         """Return the last stable offsets."""
@@ -96,6 +101,8 @@ class Upkeep:
         self._begins: dict[int, int] = {}
         self._ends: dict[int, int] = {}
         self._cold: set[int] = set()
+        self._unproven: set[int] = set()
+        """Own tasks whose store may lack what was committed last: no query is answered from it without `stale`."""
         self._courses: dict[int, _Course] = {}
         self._looked = self._rests_until = float("-inf")
         self._turn = self._records = 0
@@ -119,6 +126,7 @@ class Upkeep:
     def join(self, member: TasksHeld) -> None:
         """Take part with this member, of which the tasks are, and which gets reports."""
         self._member, self._cold, self._looked = member, set(), float("-inf")
+        self._unproven = set()
         self._courses.clear()
 
     def gaps(self) -> dict[TaskId, int]:
@@ -153,22 +161,44 @@ class Upkeep:
         numbers = [each.partition for each in partitions if each.partition < self._changelog.partitions]
         self._look(numbers)
         self._cold.update(number for number in numbers if self._gap(number) > self._acceptable)
+        self._unproven.update(numbers)
+        self._prove()
+
+    def doubt(self, numbers: Collection[int]) -> None:
+        """Take note that a batch of these tasks was not committed, so that what their stores hold is not known."""
+        self._unproven.update(numbers)
+        for number in numbers:
+            self._reached.pop(number, None)
+
+    def _prove(self) -> None:
+        """Answer queries from the stores that have all of a log of which no transaction is open."""
+        doubted = self._unproven - self._cold
+        if not doubted:
+            return
+        ends = self._logs.end_offsets([self._changelog[number] for number in doubted])
+        self._look(doubted)
+        self._unproven -= {
+            at.partition for at, end in ends.items() if self._ends[at.partition] >= end and self._gap(at.partition) == 0
+        }
 
     def worked(self, ends: Mapping[int, int]) -> None:
         """Take note that these tasks have had a turn, their stores being at these changelog offsets."""
         self._reached |= ends
+        self._unproven -= ends.keys()
 
     def held(self, partitions: Iterable[TopicPartition]) -> frozenset[TopicPartition]:
         """Return those of these source partitions whose tasks are restored before they are read."""
         return frozenset(each for each in partitions if each.partition in self._cold)
 
-    def with_batch(self) -> tuple[list[Chore], float]:
-        """Return what is to be done beside a batch, and the seconds for it."""
+    def with_batch(self, batch: Collection[int] = ()) -> tuple[list[Chore], float]:
+        """Return what is to be done beside a batch of these tasks, and the seconds for it."""
         self._forget_given_up()
         if self._cold:
-            return self._chores(), _MOST
+            return self._chores(batch), _MOST
         seconds = self.allowance.seconds
-        return (self._chores(), seconds) if seconds else ([], 0.0)
+        if not seconds and self._unproven.difference(batch):
+            seconds = _LEAST
+        return (self._chores(batch), seconds) if seconds else ([], 0.0)
 
     def between(self, seconds: float) -> tuple[list[Chore], float]:
         """Return what is to be done in a pause of so many seconds, and the seconds for it."""
@@ -177,21 +207,24 @@ class Upkeep:
         return (self._chores(), seconds) if seconds >= _LEAST else ([], 0.0)
 
     def _forget_given_up(self) -> None:
-        if self._cold and self._member is not None:
-            self._cold &= {task.partition for task in self._member.tasks().active}
+        if (self._cold or self._unproven) and self._member is not None:
+            active = {task.partition for task in self._member.tasks().active}
+            self._cold &= active
+            self._unproven &= active
 
-    def _chores(self) -> list[Chore]:
+    def _chores(self, batch: Collection[int] = ()) -> list[Chore]:
         """Return the copies that are behind, another one first each time; tasks that are waited for before all."""
         now = self._now()
-        pause = 0.0 if self.is_restoring else _INTERVAL
+        pause = 0.0 if self.is_restoring or self._unproven else _INTERVAL
         if self._member is None or now < max(self._looked + pause, self._rests_until):
             return []
         held = self._member.tasks()
-        running = {task.partition for task in held.active | held.revoking} - self._cold
+        running = {task.partition for task in held.active | held.revoking} - self._cold - self._unproven
         self._look([number for number in range(self._changelog.partitions) if number not in running])
         self._looked = now
         standby = {task.partition for task in held.standby}
-        wanted = sorted(self._cold or standby)
+        self._prove()
+        wanted = sorted((self._cold or self._unproven | standby).difference(batch))
         behind = [number for number in wanted if self._gap(number) > 0 or number not in self._reached]
         self._note_courses(self._cold | standby)
         self._member.report_gaps(self._gaps())
@@ -242,16 +275,32 @@ class Upkeep:
     # What is seen of it, from any thread.
 
     def whole(self) -> frozenset[TaskId]:
-        """Return the tasks that run here and are not to be restored first."""
-        active = self._member.tasks().active if self._member is not None else frozenset()
-        return frozenset(task for task in active if task.partition not in self._cold)
+        """Return the tasks that run here and whose stores have all that was committed."""
+        return frozenset(task for task in self.active() if task.partition not in self._cold | self._unproven)
+
+    @property
+    def all_tasks(self) -> frozenset[TaskId]:
+        """All tasks of the group."""
+        return frozenset(TaskId(_SUBTOPOLOGY, number) for number in range(self._changelog.partitions))
+
+    def hosts(self) -> Mapping[HostInfo, frozenset[TaskId]]:
+        """Return the active tasks of every application that answers queries, as of the last rebalance."""
+        return self._member.tasks().by_host if self._member is not None else {}
 
     def behind(self) -> dict[TaskId, int]:
-        """Return the gaps, as seen last, of standby tasks and of own ones that are restored first."""
+        """Return the gaps, as seen last, of standby tasks and of own ones that `whole` leaves out."""
         if self._member is None:
             return {}
         held = self._member.tasks()
         return {task: self._gap(task.partition) for task in sorted((held.active | held.standby) - self.whole())}
+
+    def reached(self, task: TaskId) -> int:
+        """Return the changelog offset that a task's store stands at, at least."""
+        return self._reached.get(task.partition, 0)
+
+    def active(self) -> frozenset[TaskId]:
+        """Return the tasks that run here."""
+        return self._member.tasks().active if self._member is not None else frozenset()
 
     def take_records(self) -> int:
         """Return the records applied to copies since the last call."""

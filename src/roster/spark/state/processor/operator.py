@@ -40,10 +40,10 @@ class _Operator:
         """Return the columns of the state's keys."""
         return pa.schema([columns.field(name) for name in self.plan.keys])
 
-    @staticmethod
-    def definition() -> bytes:
-        """Return what tools are told of the entries: nothing, as they have a list of variables of their own."""
-        return b"{}"
+    @property
+    def has_variables(self) -> bool:
+        """True: entries are those of variables, of which the store has a list."""
+        return True
 
     def layout(self, columns: pa.Schema) -> Layout | None:
         """Return None: values are of as many kinds as there are variables."""
