@@ -79,6 +79,8 @@ class Options:
     acceptable_lag: int = 10_000
     max_warmups: int = 2
     application_server: str | None = None
+    state_cleanup_delay_ms: int = 600_000
+    max_state_bytes: int | None = None
     security: Security = PLAINTEXT
     reader_options: Mapping[str, str | int | bool] = field(default_factory=dict, repr=False)
 

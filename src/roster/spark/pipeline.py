@@ -79,6 +79,8 @@ class Pipeline(Operations):
         acceptable_lag: int = 10_000,
         max_warmups: int = 2,
         application_server: str | None = None,
+        state_cleanup_delay_ms: int = 600_000,
+        max_state_bytes: int | None = None,
         assignors: str | Assignor | Sequence[str | Assignor] = DEFAULT_ASSIGNORS,
         session_timeout_ms: int = 45_000,
         heartbeat_interval_ms: int = 1_000,
@@ -133,6 +135,9 @@ class Pipeline(Operations):
             max_warmups: copies that are restored at once, in the group, to take tasks over.
             application_server: "host:port" at which the driver answers queries of its state, and those of other
                 applications of the group, over HTTP and without authentication; None: it does not.
+            state_cleanup_delay_ms: ms after which a store on disk is removed that no application on the host keeps.
+            max_state_bytes: bytes that stores may take on each executor's host: beyond, standby copies are given up,
+                then the run ends with an error; None: no limit.
             assignors: assignors that the group may use, most wanted first, by name or, with options, as an Assignor:
                 lag_cooperative_sticky(LagOptions(max_skew=0.5)) of roster.assignors.
             session_timeout_ms: ms without a heartbeat after which the coordinator removes the member.
@@ -182,6 +187,8 @@ class Pipeline(Operations):
             acceptable_lag=acceptable_lag,
             max_warmups=max_warmups,
             application_server=application_server,
+            state_cleanup_delay_ms=state_cleanup_delay_ms,
+            max_state_bytes=max_state_bytes,
             assignors=as_tuple(assignors),
             session_timeout_ms=session_timeout_ms,
             heartbeat_interval_ms=heartbeat_interval_ms,

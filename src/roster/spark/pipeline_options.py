@@ -124,6 +124,25 @@ _OWN = [
         help="`host:port` at which the driver answers queries of a stateful pipeline's state over HTTP, without "
         "authentication; None: it does not",
     ),
+    Option(
+        "state_cleanup_delay_ms",
+        "int",
+        "time after which a store on disk is removed that no application on the host has a task for",
+        600_000,
+        unit="ms",
+        least=1_000,
+        kafka="state.cleanup.delay.ms",
+    ),
+    Option(
+        "max_state_bytes",
+        "int",
+        "bytes that the stores of a stateful pipeline may take on each executor's host: beyond, standby copies are "
+        "given up, then the run ends with an error; None: no limit",
+        None,
+        unit="bytes",
+        least=1,
+        most=INT64_MAX,
+    ),
 ]
 
 _GROUP = {

@@ -38,6 +38,17 @@ def boot_id() -> str:
     return told.stdout.strip()
 
 
+def remove_store(path: Path) -> None:
+    """Remove a store. Raises StoreInUseError if a process writes it, and OSError."""
+    files = StoreFiles(path)
+    files.lock_for_writing()
+    try:
+        with files.access(write=True):
+            shutil.rmtree(path)
+    finally:
+        files.close()
+
+
 class StoreFiles:
     """Paths and locks of one store's directory."""
 
@@ -50,16 +61,30 @@ class StoreFiles:
 
     def lock_for_writing(self) -> None:
         """Become the store's only writer. Raises StoreInUseError."""
-        self.path.mkdir(parents=True, exist_ok=True)
-        writer = os.open(self.path / "writer.lock", os.O_RDWR | os.O_CREAT, 0o644)
+        while self._writer is None:
+            self.path.mkdir(parents=True, exist_ok=True)
+            try:
+                writer = os.open(self.path / "writer.lock", os.O_RDWR | os.O_CREAT, 0o644)
+            except FileNotFoundError:
+                continue  # removed just now
+            try:
+                fcntl.flock(writer, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                os.close(writer)
+                raise StoreInUseError(
+                    f"store {self.path}: another process writes it; a store has one writer at a time"
+                ) from error
+            if self._is_lock(writer):
+                self._writer = writer
+            else:
+                os.close(writer)
+
+    def _is_lock(self, writer: int) -> bool:
+        """Return False for the lock of a store that was removed meanwhile."""
         try:
-            fcntl.flock(writer, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            os.close(writer)
-            raise StoreInUseError(
-                f"store {self.path}: another process writes it; a store has one writer at a time"
-            ) from error
-        self._writer = writer
+            return (self.path / "writer.lock").stat().st_ino == os.fstat(writer).st_ino
+        except FileNotFoundError:
+            return False
 
     @contextlib.contextmanager
     def access(self, *, write: bool = False) -> Iterator[None]:

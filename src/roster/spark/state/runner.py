@@ -27,6 +27,7 @@ from roster.spark.execution import ByTask, Reading, SparkRunner
 from roster.spark.options import Options
 from roster.spark.reader import ReaderConfig
 from roster.spark.sinks.base import Sink
+from roster.spark.state.care import Care, Tidied, Wanted, tidy
 from roster.spark.state.declare import Stateful
 from roster.spark.state.local_state import LocalState
 from roster.spark.state.queries import StateView, is_local
@@ -84,6 +85,13 @@ class StatefulRunner(SparkRunner):
         self.view = stateful.store, view
         """The store's name, and what reads it."""
         self._served = Served(stateful.store, definition.fingerprint, view, self._local)
+        options = sink.options
+        self._care = Care(
+            sink.upkeep,
+            options.state_cleanup_delay_ms / 1000,
+            options.max_state_bytes,
+            is_local=is_local(self._context.master),
+        )
         self._address = sink.application_server
         self._server: StateServer | None = None
         self._turns_of = sink.turns
@@ -110,6 +118,7 @@ class StatefulRunner(SparkRunner):
         except FunctionError as error:
             raise _with_batch(error, batch) from None
         self._fenced = 0
+        self._care.take(self._on_hosts)
         self._upkeep.worked({number: turn.end for number, turn in self._turns.items()})
         self._upkeep.done(self._copies.value.values(), beside=(lanes, time.monotonic() - began))
         return summed(outcome, self._reports.value, self._upkeep)
@@ -147,6 +156,7 @@ class StatefulRunner(SparkRunner):
 
     def tend(self, seconds: float) -> bool:
         """Work on copies for some seconds; return False if there was nothing to do."""
+        self._care.take(self._on_hosts)
         chores, seconds = self._upkeep.between(seconds)
         if not chores:
             return False
@@ -160,6 +170,19 @@ class StatefulRunner(SparkRunner):
                 return False
         self._upkeep.done(done)
         return True
+
+    def _on_hosts(self, wanted: Wanted) -> Sequence[Tidied]:
+        """Look after the stores on each executor's host."""
+        place = self._work.place
+        if is_local(self._context.master):
+            return [tidy(place, wanted)]
+        with self._jobs("care", "looks after stores"):
+            try:
+                numbers = self._context.parallelize(range(self.cores), self.cores)
+                return numbers.map(lambda _: tidy(place, wanted)).collect()
+            except (PySparkException, Py4JError) as error:
+                log.warning("stores cannot be looked after: %s", str(error).partition("\n")[0])
+                return []
 
     def restoring(self) -> Mapping[str, Restoring]:
         """Return by task how far copies are that have not caught up."""

@@ -34,7 +34,7 @@ class StateSink(Sink):
     whole_partitions = True
 
     def __init__(self, inner: KafkaSink, options: Options, store: str) -> None:
-        self._inner, self._options, self._store = inner, options, store
+        self._inner, self.options, self._store = inner, options, store
         self._admin = self._new_admin()  # connects with the first batch
         self.default_trigger_interval_ms = inner.default_trigger_interval_ms
         self.output = inner.topic or ""
@@ -43,23 +43,23 @@ class StateSink(Sink):
         self.upkeep: Upkeep
 
     def _new_admin(self) -> Admin:
-        options = self._options
+        options = self.options
         return Admin(options.bootstrap, request_timeout_ms=options.request_timeout_ms, security=options.security)
 
     @override
     def open(self, spark: SparkSession, group: str) -> None:
         self._inner.open(spark, group)
-        (source,) = self._options.topics  # type: ignore[misc]
+        (source,) = self.options.topics  # type: ignore[misc]
         with self._new_admin() as admin:
             self.changelog = open_changelog(admin, group, self._store, source)
         self.turns = Turns(self._admin, self.changelog, _OF_OTHERS)
-        self.upkeep = Upkeep(self._admin, self.changelog, self._options.acceptable_lag)
+        self.upkeep = Upkeep(self._admin, self.changelog, self.options.acceptable_lag)
         self._inner.carry([self.changelog[number] for number in range(self.changelog.partitions)])
 
     @property
     def application_server(self) -> Address | None:
         """Where the application answers queries, None if it does not."""
-        address = self._options.application_server
+        address = self.options.application_server
         return None if address is None else parse_address(address)
 
     def member(self, options: Options) -> TaskMember:

@@ -103,6 +103,7 @@ class Upkeep:
         self._cold: set[int] = set()
         self._unproven: set[int] = set()
         """Own tasks whose store may lack what was committed last: no query is answered from it without `stale`."""
+        self._given_up: set[int] = set()
         self._courses: dict[int, _Course] = {}
         self._looked = self._rests_until = float("-inf")
         self._turn = self._records = 0
@@ -162,13 +163,13 @@ class Upkeep:
         self._look(numbers)
         self._cold.update(number for number in numbers if self._gap(number) > self._acceptable)
         self._unproven.update(numbers)
+        self._given_up.difference_update(numbers)
         self._prove()
 
     def doubt(self, numbers: Collection[int]) -> None:
         """Take note that a batch of these tasks was not committed, so that what their stores hold is not known."""
         self._unproven.update(numbers)
-        for number in numbers:
-            self._reached.pop(number, None)
+        self.lost(numbers)
 
     def _prove(self) -> None:
         """Answer queries from the stores that have all of a log of which no transaction is open."""
@@ -222,7 +223,7 @@ class Upkeep:
         running = {task.partition for task in held.active | held.revoking} - self._cold - self._unproven
         self._look([number for number in range(self._changelog.partitions) if number not in running])
         self._looked = now
-        standby = {task.partition for task in held.standby}
+        standby = {task.partition for task in held.standby} - self._given_up
         self._prove()
         wanted = sorted((self._cold or self._unproven | standby).difference(batch))
         behind = [number for number in wanted if self._gap(number) > 0 or number not in self._reached]
@@ -293,6 +294,21 @@ class Upkeep:
             return {}
         held = self._member.tasks()
         return {task: self._gap(task.partition) for task in sorted((held.active | held.standby) - self.whole())}
+
+    def kept(self) -> tuple[frozenset[TaskId], frozenset[TaskId]]:
+        """Return the tasks whose stores are kept here: those that run or are handed over, and copies."""
+        held = self._member.tasks() if self._member is not None else HeldTasks()
+        return held.active | held.revoking, held.standby
+
+    def lost(self, numbers: Collection[int]) -> None:
+        """Take note that stores of these tasks are gone."""
+        for number in numbers:
+            self._reached.pop(number, None)
+
+    def gave_up(self, numbers: Collection[int]) -> None:
+        """Take note that copies of these tasks are gone and not wanted, until one of them runs here."""
+        self.lost(numbers)
+        self._given_up.update(numbers)
 
     def reached(self, task: TaskId) -> int:
         """Return the changelog offset that a task's store stands at, at least."""

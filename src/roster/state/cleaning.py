@@ -1,0 +1,97 @@
+"""Stores of one changelog topic on this host: their sizes, which of them are kept, and removal of the others."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+from collections.abc import Collection, Mapping
+from pathlib import Path
+
+from roster.state.store import StoreInUseError
+from roster.state.store_files import remove_store
+
+log = logging.getLogger(__name__)
+
+_MARKER = "store.json"
+_DATA = Path("data", "data.mdb")
+_KEPT = "kept"
+"""File whose time of change says when an application last said that it keeps the store."""
+
+
+def stores_below(root: Path) -> list[Path]:
+    """Return the directories of the stores below a directory, in the order of their paths."""
+    return sorted(marker.parent for marker in root.rglob(_MARKER)) if root.is_dir() else []
+
+
+def store_bytes(path: Path) -> int:
+    """Return the bytes that a store's data take on the disk."""
+    try:
+        return (path / _DATA).stat().st_blocks * 512
+    except FileNotFoundError:
+        return 0
+
+
+def task_of(path: Path) -> str:
+    """Return the task that a store's directory is of: a further copy has a number behind its name."""
+    return path.name.partition(".")[0]
+
+
+def keep(root: Path, tasks: Collection[str], now: float) -> None:
+    """Note that an application keeps the stores of these tasks. `now`: wall-clock seconds."""
+    for path in stores_below(root):
+        if task_of(path) in tasks:
+            with contextlib.suppress(FileNotFoundError):
+                (path / _KEPT).touch()
+                os.utime(path / _KEPT, (now, now))
+
+
+def unkept_for(path: Path, now: float) -> float:
+    """Return for how many seconds a store was neither written nor kept."""
+    times = []
+    for name in (_KEPT, _DATA, _MARKER):
+        with contextlib.suppress(FileNotFoundError):
+            times.append((path / name).stat().st_mtime)
+    return now - max(times, default=now)
+
+
+def clean(root: Path, kept: Collection[str], delay: float, now: float) -> list[Path]:
+    """Keep the stores of these tasks, and remove those that no application has kept or written for `delay` seconds.
+
+    Stores that a process writes are left alone. Returns what was removed.
+    """
+    keep(root, kept, now)
+    removed = []
+    for path in stores_below(root):
+        if task_of(path) not in kept and (unkept := unkept_for(path, now)) >= delay and _removed(path):
+            log.info("store %s: removed, no application has kept it for %.0f s", path, unkept)
+            removed.append(path)
+    return removed
+
+
+def _removed(path: Path) -> bool:
+    try:
+        remove_store(path)
+    except (StoreInUseError, OSError) as error:
+        log.debug("store %s stays: %s", path, error)
+        return False
+    return True
+
+
+def sizes(root: Path) -> Mapping[str, int]:
+    """Return the bytes of each task's stores."""
+    found: dict[str, int] = {}
+    for path in stores_below(root):
+        found[task_of(path)] = found.get(task_of(path), 0) + store_bytes(path)
+    return found
+
+
+def give_up(root: Path, tasks: Collection[str], excess: int) -> dict[str, int]:
+    """Remove stores of these tasks, the largest first, until so many bytes are free; return the bytes of each."""
+    gone: dict[str, int] = {}
+    by_size = sorted(((store_bytes(path), path) for path in stores_below(root)), reverse=True)
+    for size, path in by_size:
+        if excess > 0 and task_of(path) in tasks and _removed(path):
+            excess -= size
+            gone[task_of(path)] = gone.get(task_of(path), 0) + size
+    return gone
