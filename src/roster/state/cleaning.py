@@ -32,7 +32,7 @@ def store_bytes(path: Path) -> int:
         return 0
 
 
-def task_of(path: Path) -> str:
+def task_name(path: Path) -> str:
     """Return the task that a store's directory is of: a further copy has a number behind its name."""
     return path.name.partition(".")[0]
 
@@ -40,7 +40,7 @@ def task_of(path: Path) -> str:
 def keep(root: Path, tasks: Collection[str], now: float) -> None:
     """Note that an application keeps the stores of these tasks. `now`: wall-clock seconds."""
     for path in stores_below(root):
-        if task_of(path) in tasks:
+        if task_name(path) in tasks:
             with contextlib.suppress(FileNotFoundError):
                 (path / _KEPT).touch()
                 os.utime(path / _KEPT, (now, now))
@@ -63,7 +63,7 @@ def clean(root: Path, kept: Collection[str], delay: float, now: float) -> list[P
     keep(root, kept, now)
     removed = []
     for path in stores_below(root):
-        if task_of(path) not in kept and (unkept := unkept_for(path, now)) >= delay and _removed(path):
+        if task_name(path) not in kept and (unkept := unkept_for(path, now)) >= delay and _removed(path):
             log.info("store %s: removed, no application has kept it for %.0f s", path, unkept)
             removed.append(path)
     return removed
@@ -82,7 +82,7 @@ def sizes(root: Path) -> Mapping[str, int]:
     """Return the bytes of each task's stores."""
     found: dict[str, int] = {}
     for path in stores_below(root):
-        found[task_of(path)] = found.get(task_of(path), 0) + store_bytes(path)
+        found[task_name(path)] = found.get(task_name(path), 0) + store_bytes(path)
     return found
 
 
@@ -91,7 +91,7 @@ def give_up(root: Path, tasks: Collection[str], excess: int) -> dict[str, int]:
     gone: dict[str, int] = {}
     by_size = sorted(((store_bytes(path), path) for path in stores_below(root)), reverse=True)
     for size, path in by_size:
-        if excess > 0 and task_of(path) in tasks and _removed(path):
+        if excess > 0 and task_name(path) in tasks and _removed(path):
             excess -= size
-            gone[task_of(path)] = gone.get(task_of(path), 0) + size
+            gone[task_name(path)] = gone.get(task_name(path), 0) + size
     return gone

@@ -282,7 +282,7 @@ class Upkeep:
     @property
     def all_tasks(self) -> frozenset[TaskId]:
         """All tasks of the group."""
-        return frozenset(TaskId(_SUBTOPOLOGY, number) for number in range(self._changelog.partitions))
+        return frozenset(task_of(number) for number in range(self._changelog.partitions))
 
     def hosts(self) -> Mapping[HostInfo, frozenset[TaskId]]:
         """Return the active tasks of every application that answers queries, as of the last rebalance."""
