@@ -34,7 +34,7 @@ COMMANDS = {
         "transactions",
         "List, describe and abort transactions, hanging ones too.",
     ),
-    "state": ("roster.cli.state", "state", "Look into the stores of stateful pipelines."),
+    "state": ("roster.cli.state", "state", "Look into the stores of stateful pipelines; reset a group."),
     "users": ("roster.cli.users", "users", "List, add and remove users who log in."),
     "acls": ("roster.cli.acls", "acls", "List, add and remove ACLs: who may do what."),
     "plan": (

@@ -12,6 +12,7 @@ import click
 from roster.cli.errors import Failure, UserError
 from roster.cli.options import json_option
 from roster.cli.output import print_json, print_table
+from roster.cli.state_reset import reset
 from roster.state import StateError
 from roster.state.definition import Entries, json_text
 from roster.state.lmdb_store import LmdbStore
@@ -24,10 +25,13 @@ DIRECTORY = click.Path(exists=True, file_okay=False, path_type=Path)
 
 @click.group()
 def state() -> None:
-    """Look into the stores of stateful pipelines that lie on this machine.
+    """Look into the stores of stateful pipelines that lie on this machine, and reset a stateful group.
 
     A store is a copy of its changelog up to an offset: what a pipeline committed last may not be in it yet.
     """
+
+
+state.add_command(reset)
 
 
 @state.command(short_help="List stores with their positions and sizes.")

@@ -12,10 +12,13 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import hashlib
 import json
 import os
+import re
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -26,6 +29,7 @@ from roster.state.store import StoreInUseError
 FORMAT = 1
 """Layout of a store; one of another number is thrown away."""
 
+_PLAIN = re.compile(r"[A-Za-z0-9._-]{1,200}")
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -36,6 +40,25 @@ def boot_id() -> str:
         return _BOOT_ID.read_text().strip()
     told = subprocess.run(["sysctl", "-n", "kern.bootsessionuuid"], capture_output=True, text=True, check=True)  # noqa: S607
     return told.stdout.strip()
+
+
+def default_directory() -> Path:
+    """Return the directory of this host's stores unless a pipeline says another."""
+    return Path(tempfile.gettempdir()) / "roster-state"
+
+
+def directory_name(changelog: str) -> str:
+    """Return the name of the directory, in that of all stores, which has those of a changelog topic."""
+    return changelog if _PLAIN.fullmatch(changelog) else hashlib.sha256(changelog.encode()).hexdigest()
+
+
+def check_unused(path: Path) -> None:
+    """Raise StoreInUseError if a process writes the store."""
+    files = StoreFiles(path)
+    try:
+        files.lock_for_writing()
+    finally:
+        files.close()
 
 
 def remove_store(path: Path) -> None:

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
-import re
-import tempfile
 import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping
@@ -24,6 +21,7 @@ from roster.state.changelog import restore
 from roster.state.event_time import with_entries
 from roster.state.pending import Pending
 from roster.state.store import Position, Snapshot, Store, StoreInUseError
+from roster.state.store_files import default_directory, directory_name
 
 if TYPE_CHECKING:
     from roster.state.aggregate import Layout, Update
@@ -64,7 +62,6 @@ _OFFSETS_PER_TRANSACTION = 1_000_000
 """Changelog offsets that a store is brought up by at once."""
 LONGEST_BEHIND = 43_200.0
 """Seconds after which a store that is behind is not brought up: compaction drops tombstones after a day by default."""
-_PLAIN = re.compile(r"[A-Za-z0-9._-]{1,200}")
 
 
 class Turn(NamedTuple):
@@ -110,11 +107,8 @@ class Place:
     @property
     def root(self) -> Path:
         """The directory on this host that all stores of the topic are in."""
-        root = Path(tempfile.gettempdir()) / "roster-state" if self.directory is None else Path(self.directory)
-        name = self.changelog
-        if not _PLAIN.fullmatch(name):
-            name = hashlib.sha256(name.encode()).hexdigest()
-        return root / name / self.topic_id
+        root = default_directory() if self.directory is None else Path(self.directory)
+        return root / directory_name(self.changelog) / self.topic_id
 
     def path(self, task: str) -> Path:
         """Return the directory of a task's store on this host."""

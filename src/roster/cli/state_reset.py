@@ -1,0 +1,159 @@
+"""`roster state reset`: a stateful group begins anew, as `kafka-streams-application-reset` does for Kafka Streams."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from roster.cli.admin import admin
+from roster.cli.errors import Failure, UserError
+from roster.cli.options import NAME, Target, cluster_options, json_option
+from roster.cli.output import print_json, print_table
+from roster.client import UnknownGroupError
+from roster.model.topology import TopologyError, changelog_topic
+from roster.state.cleaning import store_bytes, stores_below
+from roster.state.store import StateError
+from roster.state.store_files import check_unused, default_directory, directory_name, remove_store
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+    from roster.client import Admin
+    from roster.model import TopicPartition
+
+_ENDS_WITH = "-changelog"
+
+
+@dataclass(slots=True)
+class Found:
+    """What there is of a group: changelog topics, committed offsets, stores here; topics that may be others'."""
+
+    changelogs: list[str]
+    offsets: dict[TopicPartition, int]
+    stores: list[Path] = field(default_factory=list)
+    doubtful: dict[str, str] = field(default_factory=dict)
+    """{topic: the other group that it may belong to}."""
+
+
+@click.command(short_help="Delete a group's state, so that it begins anew.")
+@click.argument("group", type=NAME)
+@click.option("--store", "names", type=NAME, multiple=True, help="Only the changelogs of this store; repeatable.")
+@click.option(
+    "--state-dir",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="The pipeline's state_dir on this machine.  [default: roster-state in that of temporary files]",
+)
+@click.option("--execute", is_flag=True, help="Do it; without this option it is shown only.")
+@json_option
+@cluster_options
+def reset(
+    group: str, names: tuple[str, ...], state_dir: Path | None, execute: bool, as_json: bool, target: Target
+) -> None:
+    """Show what the state of GROUP is, and with --execute delete it: a pipeline then begins without state.
+
+    Changelog topics are deleted, and the group with its committed offsets, so that the pipeline begins at its
+    starting_offsets; of the stores only those on this machine. Output and dead-letter topics stay as they are. The
+    group must have no members.
+    """
+    root = state_dir if state_dir is not None else default_directory()
+    with admin(target) as cluster:
+        found = _found(cluster, group, names, root)
+        _require_no_members(cluster, group)
+        if execute:
+            _delete(cluster, group, found)
+    _show(group, found, executed=execute, as_json=as_json)
+
+
+def _found(cluster: Admin, group: str, names: Sequence[str], root: Path) -> Found:
+    topics = cluster.list_topics(internal=True)
+    if names:
+        changelogs = [_changelog(group, name) for name in names]
+        if missing := [topic for topic in changelogs if topic not in topics]:
+            raise UserError(f"--store: there is no topic {missing[0]!r}")
+        doubtful: dict[str, str] = {}
+    else:
+        others = [each.group_id for each in cluster.list_groups() if each.group_id != group]
+        changelogs, doubtful = changelogs_of(group, topics, others)
+    offsets = {partition: at.offset for partition, at in cluster.group_offsets(group).items()}
+    stores = [path for topic in changelogs for path in stores_below(root / directory_name(topic))]
+    return Found(changelogs, offsets, stores, doubtful)
+
+
+def _changelog(group: str, store: str) -> str:
+    try:
+        return changelog_topic(group, store)
+    except TopologyError as error:
+        raise UserError(f"--store: {error}") from None
+
+
+def changelogs_of(group: str, topics: Collection[str], others: Collection[str]) -> tuple[list[str], dict[str, str]]:
+    """Return the changelogs of a group, and those that may be another group's, as a name is cut in two ways."""
+    mine = [topic for topic in sorted(topics) if _is_changelog(group, topic)]
+    doubtful = {topic: other for topic in mine for other in sorted(others) if _is_changelog(other, topic)}
+    return [topic for topic in mine if topic not in doubtful], doubtful
+
+
+def _is_changelog(group: str, topic: str) -> bool:
+    begin = f"{group}-"
+    return topic.startswith(begin) and topic.endswith(_ENDS_WITH) and len(topic) > len(begin) + len(_ENDS_WITH)
+
+
+def _require_no_members(cluster: Admin, group: str) -> None:
+    try:
+        members = cluster.describe_group(group).members
+    except UnknownGroupError:
+        return
+    if members:
+        raise UserError(f"GROUP: {group} has {len(members)} members; stop the applications first")
+
+
+def _delete(cluster: Admin, group: str, found: Found) -> None:
+    """Delete the group first: that fails if it has members by now, and then nothing is deleted."""
+    try:
+        for path in found.stores:
+            check_unused(path)
+    except StateError as error:
+        raise Failure(str(error)) from None
+    with contextlib.suppress(UnknownGroupError):
+        cluster.delete_group(group)
+    for topic in found.changelogs:
+        cluster.delete_topic(topic)
+    for path in found.stores:
+        try:
+            remove_store(path)
+        except (StateError, OSError) as error:
+            raise Failure(f"{path}: {error}; the topics and the group are deleted, run it again") from None
+
+
+def _show(group: str, found: Found, *, executed: bool, as_json: bool) -> None:
+    if as_json:
+        print_json(
+            {
+                "group": group,
+                "executed": executed,
+                "changelogs": found.changelogs,
+                "offsets": [
+                    {"topic": topic, "partition": number, "offset": offset}
+                    for (topic, number), offset in sorted(found.offsets.items())
+                ],
+                "stores": [str(path) for path in found.stores],
+                "left": found.doubtful,
+            }
+        )
+        return
+    done = "deleted" if executed else "would be deleted"
+    rows: list[tuple[str, str, str, str]] = []
+    rows += [("changelog topic", topic, "", done) for topic in found.changelogs]
+    rows += [("committed offset", str(at), str(offset), done) for at, offset in sorted(found.offsets.items())]
+    rows += [("store on this machine", str(path), f"{store_bytes(path)} bytes", done) for path in found.stores]
+    rows += [
+        ("changelog topic", topic, "", f"stays, may be of group {other}: name it with --store")
+        for topic, other in sorted(found.doubtful.items())
+    ]
+    print_table(("what", "name", "value", "reset"), rows, f"group {group} has no state", shorten=("name",))
+    if rows and not executed:
+        click.echo("nothing was changed; --execute does it")
