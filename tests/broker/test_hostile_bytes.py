@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
+import inspect
 import logging
 import random
 import struct
 import time
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,7 +25,14 @@ from roster.broker.errors import CloseConnection
 from roster.broker.served import SERVED
 from roster.testing.broker import BrokerProcess, running_broker
 from roster.wire import ApiKey
-from roster.wire.messages import ApiVersionsRequest, HeartbeatRequest, MetadataRequest
+from roster.wire.frames import encode_request
+from roster.wire.messages import (
+    ApiVersionsRequest,
+    HeartbeatRequest,
+    ListOffsetsRequest,
+    MetadataRequest,
+    ProduceRequest,
+)
 from tests.broker.batches import batch
 from tests.broker.rawclient import RawClient
 from tests.broker.test_protocol import fetch_request, metadata, produce
@@ -107,6 +117,33 @@ def test_any_bytes_at_all_leave_the_broker_alive(broker: Broker, sent: bytes) ->
         while not client.is_closed():
             pass
     assert is_alive(broker)
+
+
+def test_a_produce_in_front_of_bad_bytes_is_written_and_its_answer_given_up(tmp_path: Path) -> None:
+    """The connection ends before the wait for the answer has begun: nothing is left that was never awaited."""
+    partition = ProduceRequest.Topic.Partition(index=0, records=batch([b"x"]))
+    topic = ProduceRequest.Topic(name="t", partition_data=[partition])
+    request = encode_request(ProduceRequest(acks=-1, timeout_ms=60_000, topic_data=[topic]), 9, 1, "raw")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        with running_broker(tmp_path) as broker, RawClient(broker.address) as reader:
+            create(reader, "t")
+            for _ in range(3):
+                with RawClient(broker.address) as client:
+                    client.socket.sendall(request + struct.pack(">i", 0))
+                    assert client.is_closed()
+            until(lambda: end_of_topic(reader) == 3)
+        waiting = [each for each in gc.get_objects() if inspect.iscoroutine(each) and each.__name__ == "_answer"]
+    assert not waiting
+    assert not [str(each.message) for each in caught if "never awaited" in str(each.message)]
+
+
+def end_of_topic(client: RawClient) -> int:
+    """The end of the first partition of topic "t"."""
+    partition = ListOffsetsRequest.Topic.Partition(partition_index=0, timestamp=-1)
+    asked = ListOffsetsRequest(topics=[ListOffsetsRequest.Topic(name="t", partitions=[partition])])
+    end: int = client.ask(asked, 2).topics[0].partitions[0].offset
+    return end
 
 
 def test_many_bad_connections_are_a_few_lines_and_a_number(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Generic, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Generic, Protocol, TypeAlias, TypeVar, cast
 
 from roster.wire import Message
 from roster.wire.frames import RequestHeader
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+
     from roster.broker.security.access import Access
     from roster.broker.security.session import Session
 
 M = TypeVar("M", bound=Message)
+Answer: TypeAlias = "Callable[[], Coroutine[None, None, Message | None]]"
+"""Waits for the response of a request that was begun; one whose connection is torn is never called."""
 
 
 class ResponseMemory(Protocol):

@@ -27,8 +27,9 @@ from roster.wire import ApiKey, UnsupportedVersion, WireError
 from roster.wire.frames import encode_response, encode_response_parts, unsupported_api_versions
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Coroutine
+    from collections.abc import AsyncIterator
 
+    from roster.broker.call import Answer
     from roster.broker.listener import Admission, Slot
     from roster.broker.services import Services
     from roster.wire import Message
@@ -360,9 +361,9 @@ class Connection:
         self._unanswered.append(task)
         task.add_done_callback(self._produced)
 
-    async def _encoded(self, header: RequestHeader, answer: Coroutine[None, None, Message | None]) -> bytes:
+    async def _encoded(self, header: RequestHeader, answer: Answer) -> bytes:
         """Wait for the response of a Produce and encode it; b"" if there is none."""
-        response = await answer
+        response = await answer()
         if response is None:
             return b""
         if request_limits.count_items(response, request_limits.INLINE_ITEMS) > request_limits.INLINE_ITEMS:

@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 
 
 async def _produce(services: Services, call: Call[Any]) -> Message | None:
-    return await (await produce.produce(services, call))
+    answer = await produce.produce(services, call)
+    return await answer()
 
 
 async def _group(services: Services, call: Call[Any]) -> Message:

@@ -11,7 +11,7 @@ from roster.wire import ApiKey
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
-    from roster.broker.call import Call
+    from roster.broker.call import Answer, Call
     from roster.broker.services import Services
     from roster.wire import Message
 
@@ -76,8 +76,8 @@ async def guarded(
 async def guarded_produce(
     services: Services,
     call: Call[Any],
-    begin: Callable[[Services, Call[Any]], Coroutine[None, None, Coroutine[None, None, Message | None]]],
-) -> Coroutine[None, None, Message | None]:
+    begin: Callable[[Services, Call[Any]], Coroutine[None, None, Answer]],
+) -> Answer:
     """Begin a Produce, which is answered later, likewise."""
     if not call.access.is_checked:
         return await begin(services, call)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from roster.broker.errors import CloseConnection
@@ -11,11 +12,8 @@ from roster.model.acl import AclOperation
 from roster.wire import ErrorCode
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
-
+    from roster.broker.call import Answer
     from roster.broker.gate.asked import Asked
-    from roster.wire import Message
-    from roster.wire.messages import ProduceResponse
 
 _REFUSED = ErrorCode.TOPIC_AUTHORIZATION_FAILED
 _TOPIC_RESOURCE = 2
@@ -24,12 +22,12 @@ _DELETE_BY_ID_SINCE = 6
 _AUTO_CREATE_FLAG_SINCE = 4
 
 
-async def produce(asked: Asked) -> Coroutine[None, None, Message | None]:
+async def produce(asked: Asked) -> Answer:
     """WRITE on the transactional id, if there is one; WRITE on each topic."""
     request, access = asked.request, asked.access
     transactional_id = request.transactional_id
     if transactional_id is not None and not access.may_on_transaction(AclOperation.WRITE, transactional_id):
-        return _without_produce(asked, asked.refuse(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED))
+        return partial(_without_produce, asked, asked.refuse(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED))
 
     def is_allowed(topic: Any) -> bool:
         if asked.call.version < _PRODUCE_BY_ID_SINCE:
@@ -39,7 +37,7 @@ async def produce(asked: Asked) -> Coroutine[None, None, Message | None]:
 
     items = await asked.take("topic_data", is_allowed)
     refused = asked.refused("topic_data", items, _REFUSED) if items else None
-    return _with_refused(asked, await asked.answer(), refused)
+    return partial(_with_refused, asked, await asked.answer(), refused)
 
 
 async def _without_produce(asked: Asked, refused: Any) -> Any:
@@ -47,8 +45,8 @@ async def _without_produce(asked: Asked, refused: Any) -> Any:
     return _at_no_offset(refused)
 
 
-async def _with_refused(asked: Asked, answer: Coroutine[None, None, ProduceResponse | None], refused: Any) -> Any:
-    response = await answer
+async def _with_refused(asked: Asked, answer: Answer, refused: Any) -> Any:
+    response: Any = await answer()
     if refused is not None:
         _check_acks(asked)
         if response is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from functools import partial
 from typing import TYPE_CHECKING
 
 from roster._clock import wall_ms
@@ -17,13 +18,10 @@ from roster.wire.messages import ProduceRequest, ProduceResponse
 from roster.wire.records import split_batches, verify_crc
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
-
-    from roster.broker.call import Call
+    from roster.broker.call import Answer, Call
     from roster.broker.log.partition_log import PartitionLog
     from roster.broker.services import Services
     from roster.broker.topics import Topic
-    from roster.wire import Message
     from roster.wire.records import BatchHeader
 
 ACKS = (-1, 0, 1)
@@ -35,8 +33,8 @@ class _RefusedBatchError(RefusedError):
     """A refusal that Kafka's log makes, and not the request's handler: its answer has the log's start offset."""
 
 
-async def produce(services: Services, call: Call[ProduceRequest]) -> Coroutine[None, None, Message | None]:
-    """Append, then return a coroutine that waits until it is durable and gives the response.
+async def produce(services: Services, call: Call[ProduceRequest]) -> Answer:
+    """Append, then return what waits until it is durable and gives the response.
 
     The caller awaits this for one request of a connection after the other, so that records keep their order.
     With acks=0 there is no response, and a failure closes the connection, as in Kafka.
@@ -69,7 +67,7 @@ async def produce(services: Services, call: Call[ProduceRequest]) -> Coroutine[N
                 answer.base_offset = appended.base_offset
                 answer.log_start_offset = log.log_start_offset
                 written.append((answer, services.flusher.durable(log)))
-    return _answer(request.acks, response, written)
+    return partial(_answer, request.acks, response, written)
 
 
 async def _answer(
