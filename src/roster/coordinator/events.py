@@ -17,6 +17,8 @@ from roster.wire import ErrorCode, Message
 class TimerKind(Enum):
     """Purpose of a timer."""
 
+    __hash__ = object.__hash__  # in C: names of timers are hashed with every request
+
     SESSION = "session"
     """Session of a member, or the reservation of a pending member id."""
     JOIN = "join"

@@ -8,6 +8,8 @@ from enum import Enum
 class GroupState(Enum):
     """State of a group, as in Kafka's ClassicGroupState; the values are the names on the wire."""
 
+    __hash__ = object.__hash__  # in C: looked up in every step
+
     EMPTY = "Empty"
     PREPARING = "PreparingRebalance"
     """Join phase: parked JoinGroup requests wait for the other members."""

@@ -50,7 +50,9 @@ class CommitQueue:
 
     def fail_fenced(self, ownership: PartitionOwnership) -> None:
         """Fail queued commits whose partitions were lost; leave the in-flight one to its response."""
-        in_flight = self._queue[0] if self._queue and self._out.in_flight(ApiKey.OFFSET_COMMIT) else None
+        if not self._queue:
+            return
+        in_flight = self._queue[0] if self._out.in_flight(ApiKey.OFFSET_COMMIT) else None
         for commit in list(self._queue):
             fenced = ownership.fenced(commit.offsets, commit.epoch)
             if fenced and commit is not in_flight:

@@ -36,6 +36,7 @@ class MemberContext:
         self.failure: Failure | None = None
         """Reason of a fatal failure, if there was one."""
         self._published = Publish(epoch=0)
+        self._published_state: tuple[object, ...] | None = None
 
         # Place in the group.
         self.state = MemberState.UNJOINED
@@ -175,7 +176,7 @@ class MemberContext:
     def publish(self) -> None:
         """Emit a Publish if ownership changed; the epoch counts the changes published."""
         ownership = self.ownership
-        current = Publish(
+        state = (
             ownership.epoch,
             self.generation,
             self.member_id,
@@ -185,7 +186,11 @@ class MemberContext:
             ownership.revoke_deadline,
             self.failure,
         )
+        if state == self._published_state:
+            return
+        current = Publish(*state)
         if current != self._published:
             ownership.epoch += 1
-            self._published = replace(current, epoch=ownership.epoch)
-            self.out.emit(self._published)
+            current = self._published = replace(current, epoch=ownership.epoch)
+            self.out.emit(current)
+        self._published_state = (ownership.epoch, *state[1:])

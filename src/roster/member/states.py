@@ -8,6 +8,8 @@ from enum import Enum
 class MemberState(Enum):
     """State of a member; the first four are those of Kafka's AbstractCoordinator.MemberState."""
 
+    __hash__ = object.__hash__  # in C: looked up in every step
+
     UNJOINED = "Unjoined"
     PREPARING_REBALANCE = "PreparingRebalance"
     """JoinGroup is in flight; the coordinator may park it until every member has joined."""

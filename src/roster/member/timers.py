@@ -9,6 +9,8 @@ from typing import NamedTuple
 class TimerKind(Enum):
     """Purpose of a timer; JOIN, DISCOVER, METADATA, DESCRIBE and COMMIT end a back-off as well."""
 
+    __hash__ = object.__hash__  # in C: names of timers are hashed with every request
+
     HEARTBEAT = "heartbeat"
     REVOKE = "revoke"
     """Deadline of a revocation."""

@@ -24,6 +24,8 @@ class TopicPartition(NamedTuple):
 class TimerKind(Enum):
     """Purpose of a timer."""
 
+    __hash__ = object.__hash__  # in C: names of timers are hashed with every request
+
     TRANSACTION_TIMEOUT = "transaction timeout"
     COMPLETION = "completion"
     """Next attempt to store that a transaction is complete."""

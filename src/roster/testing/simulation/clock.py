@@ -24,17 +24,18 @@ class Scheduler:
 
     def at(self, time: int, action: Callable[..., object], *arguments: Any) -> None:
         """Run an action at `time`, or at once if that has passed."""
-        heapq.heappush(self._queue, (max(time, self.now), next(self._order), action, arguments))
+        time = max(time, self.now)
+        heapq.heappush(self._queue, (time, next(self._order), action, arguments))
 
     def after(self, ms: int, action: Callable[..., object], *arguments: Any) -> None:
         """Run an action in `ms`."""
-        self.at(self.now + ms, action, *arguments)
+        heapq.heappush(self._queue, (self.now + ms, next(self._order), action, arguments))
 
     def run(self, until: int) -> None:
         """Run everything due up to `until`, and stop there."""
-        queue = self._queue
+        queue, pop = self._queue, heapq.heappop
         while queue and queue[0][0] <= until:
-            self.now, _, action, arguments = heapq.heappop(queue)
+            self.now, _, action, arguments = pop(queue)
             self.events += 1
             action(*arguments)
         self.now = until

@@ -118,12 +118,14 @@ class Network:
             self._arrive_later(connection, direction, frame)
 
     def _arrive_later(self, connection: Connection, direction: Direction, frame: bytes) -> None:
-        delay = self.delay()
-        if self.faults.slow and self._chance.random() < self.faults.slow:
+        faults, arrivals = self.faults, connection.arrivals
+        delay = int(self._chance.random() * (faults.delay + 1))
+        if faults.slow and self._chance.random() < faults.slow:
             self._counts["frame delayed"] += 1
             delay = self._chance.randint(delay, SLOW_MS)
-        time = max(connection.arrivals[direction], self._departure(connection, direction) + delay)
-        connection.arrivals[direction] = time
+        time = self._departure(connection, direction) + delay
+        time = max(time, arrivals[direction])
+        arrivals[direction] = time
         self.last_arrival = max(self.last_arrival, time)
         client = connection.client.name
         if time < self._latest.get(client, 0):
@@ -133,6 +135,8 @@ class Network:
         self._scheduler.at(time, self._arrive, connection, direction, frame)
 
     def _departure(self, connection: Connection, direction: Direction) -> int:
+        if not self._partitions:
+            return self._scheduler.now
         held = self._partitions.get((connection.client.name, connection.node.name, direction), 0)
         return max(self._scheduler.now, held)
 
