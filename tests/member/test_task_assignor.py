@@ -55,6 +55,15 @@ def answers(leader, members, partitions=PARTITIONS):
     return {name: (each.partitions, decode_assignment_info(each.user_data)) for name, each in given.items()}
 
 
+def test_a_task_lost_before_its_store_was_restored_is_joined_with_its_gap():
+    member = assignor()
+    info = AssignmentInfo(version=5, commonly_supported=5, active=[TaskId(0, 0), TaskId(0, 1)])
+    member.on_assignment(sources(TaskId(0, 0), TaskId(0, 1)), encode_assignment_info(info), 1)
+    member.report({TaskId(0, 0): 500})
+    lags = decode_subscription_info(decode_subscription(joining(member)).user_data).tasks.as_dict()
+    assert lags == {TaskId(0, 0): 500, TaskId(0, 1): 0}, "one that runs need not be named"
+
+
 def test_the_bytes_of_a_subscription_are_the_documents():
     member = assignor(gaps={TaskId(0, 1): 1234, TaskId(0, 0): 7, TaskId(9, 9): 5}, host="h:9092")
     data = decode_subscription(joining(member, sources(TaskId(0, 0), TaskId(1, 1)))).user_data

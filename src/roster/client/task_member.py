@@ -110,8 +110,8 @@ class TaskMember(GroupMember):
         """Report how many records each store on this host is behind its log's end: of every task, run here or not.
 
         The member joins again as soon as a copy it restores has caught up, so report after every batch. A task that is
-        left out has no store here. Tasks that run need not be named. Raises ValueError for a gap below 0, ClosedError
-        when the member is not running.
+        left out has no store here. Tasks that run need not be named, unless their stores are still restored. Raises
+        ValueError for a gap below 0, ClosedError when the member is not running.
         """
         self._running().post(self._report_gaps, self._assignor.with_state(gaps))
 

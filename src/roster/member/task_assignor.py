@@ -77,10 +77,11 @@ class TaskAssignor(Assignor):
     def report(self, gaps: Mapping[TaskId, int]) -> str | None:
         """Take the present gap of every task with a store here, in records; a task left out has no store.
 
-        Tasks that run have no gap, whatever is said of them. Returns the reason to join again, if a copy has caught up.
+        A task that runs and is left out has no gap; while its store is still restored, name it, for the case that the
+        member loses the task before it has caught up. Returns the reason to join again, if a copy has caught up.
         Raises ValueError for a gap below 0.
         """
-        self._gaps = self.with_state(gaps) | dict.fromkeys(self._active_with_state(), 0)
+        self._gaps = dict.fromkeys(self._active_with_state(), 0) | self.with_state(gaps)
         done = self._catch_up.caught_up(self._gaps)
         return f"caught up on {', '.join(map(str, done))}" if done else None
 
@@ -126,7 +127,6 @@ class TaskAssignor(Assignor):
         self._active, self._standby = active, frozenset(info.standby) - active
         self._by_host = self._tasks_by_host(info)
         self.assignments += 1
-        self._gaps |= dict.fromkeys(self._active_with_state(), 0)
         self._catch_up.assigned(self._standby, self._joined_with)
         version = version_to_rejoin(info, self._version)
         if version is None:
