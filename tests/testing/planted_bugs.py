@@ -339,13 +339,13 @@ BUGS = [
     PlantedBug("skip the generation check", (WRONG_GENERATION,), 2, overlooked(ErrorCode.ILLEGAL_GENERATION)),
     PlantedBug(
         "accept a commit while the group syncs",
-        (SYNCING, WRONG_GENERATION),
-        101,
+        (SYNCING,),
+        142,
         overlooked(ErrorCode.REBALANCE_IN_PROGRESS),
     ),
     PlantedBug(
         "accept a commit of a member that is gone",
-        (EXPIRED, WRONG_GENERATION),
+        (EXPIRED,),
         2,
         overlooked(ErrorCode.UNKNOWN_MEMBER_ID),
     ),

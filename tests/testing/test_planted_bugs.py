@@ -8,11 +8,12 @@ import pytest
 
 from roster.testing.simulation import draw_scenario, run_many, run_scenario
 from tests.testing.planted_bugs import BUGS, PlantedBug
+from tests.testing.planted_task_bugs import TASK_BUGS
 from tests.testing.planted_transaction_bugs import TRANSACTION_BUGS
 
 SEARCHED = int(os.environ.get("ROSTER_PLANTED_SEEDS", "0"))
 """Environment variable: look for each bug from seed 0 on, in so many seeds; 0: run the seeds that found them."""
-ALL = [*BUGS, *TRANSACTION_BUGS]
+ALL = [*BUGS, *TRANSACTION_BUGS, *TASK_BUGS]
 EACH = [pytest.param(bug, id=bug.name) for bug in ALL]
 
 

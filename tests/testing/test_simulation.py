@@ -77,6 +77,15 @@ def test_transactions_are_committed_and_aborted_in_both_versions_of_the_protocol
         assert all(outcome.coverage.transactions["Ongoing", "EndTxn"] for outcome in outcomes)
 
 
+def test_tasks_with_state_are_restored_and_move_once_their_copies_have_caught_up() -> None:
+    drawn = [scenario for seed in range(200) if (scenario := draw_scenario(seed)).tasks is not None]
+    assert {scenario.tasks.standbys for scenario in drawn if scenario.tasks is not None} == {0, 1, 2}
+    outcomes = [run_scenario(scenario) for scenario in drawn[:3]]
+    assert all(outcome.broken is None for outcome in outcomes)
+    assert sum(outcome.counts["copy caught up"] for outcome in outcomes) > 0
+    assert all(draw_scenario(scenario.seed, tasks=False).tasks is None for scenario in drawn)
+
+
 # -- failures ----------------------------------------------------------------------------------------------------------
 
 

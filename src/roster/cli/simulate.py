@@ -135,8 +135,9 @@ def _kept(whole: Scenario, part: Scenario) -> str:
 def _print_scenario(scenario: Scenario) -> None:
     policies = ", ".join("/".join(policy) for policy in scenario.policies)
     transactions = "" if scenario.transactions is None else f"; transactions of version {scenario.transactions}"
+    tasks = "" if scenario.tasks is None else f"; {scenario.tasks}"
     click.echo(
-        f"  {scenario.members} members of {policies}{transactions}; topics {scenario.topics}; {scenario.network}"
+        f"  {scenario.members} members of {policies}{transactions}{tasks}; topics {scenario.topics}; {scenario.network}"
     )
     for action in scenario.actions:
         click.echo(f"  {action}")

@@ -11,10 +11,13 @@ from roster.coordinator.states import GroupState
 from roster.member import MemberState
 from roster.member.events import Publish
 from roster.member.subscription import LeaderFailure, decode_assignment
+from roster.member.task_options import TaskOptions
 from roster.member.types import FailureKind
 from roster.model import TopicPartition
 from roster.testing.simulation import invariants
+from roster.testing.simulation.scenario import TASKS
 from roster.testing.simulation.setting import Application, Broker, Setting
+from roster.testing.simulation.tasks import ACCEPTABLE, SUBTOPOLOGIES, TaskBooks, TaskWork
 from roster.wire import ErrorCode, Message, WireError
 from roster.wire.consumer.messages import decode_subscription, flat
 from roster.wire.messages import (
@@ -31,7 +34,7 @@ from roster.wire.messages import (
     SyncGroupResponse,
 )
 
-COOPERATIVE = frozenset({"cooperative-sticky", "lag-cooperative-sticky"})
+COOPERATIVE = frozenset({"cooperative-sticky", "lag-cooperative-sticky", TASKS})
 LOOK_EVERY_MS = 500
 """How often sessions and phases are looked at for their end."""
 
@@ -45,6 +48,13 @@ class Before(NamedTuple):
     members: dict[str, tuple[bool, str | None, bool, int]]
     """By member id: whether its JoinGroup is parked, its instance id, whether it is new, and its session timeout."""
     unsynced: frozenset[str]
+    label: str
+    """Name of the event."""
+
+
+QUIET = (False, None, False, 0)
+"""What is noted of each member before a request that takes none out of the group."""
+QUIET_REQUESTS = (HeartbeatRequest, OffsetFetchRequest, OffsetCommitRequest)
 
 
 class Sessions:
@@ -87,6 +97,16 @@ class Books:
         self.acknowledged_commits = 0
         self.refused_commits = 0
         self._sessions: dict[int, Sessions] = defaultdict(Sessions)
+        self.tasks: TaskBooks | None = None
+        if (tasks := world.scenario.tasks) is not None:
+            self.tasks = TaskBooks(
+                TaskOptions(
+                    subtopologies=SUBTOPOLOGIES,
+                    standbys=tasks.standbys,
+                    acceptable_lag=ACCEPTABLE,
+                    max_warmups=tasks.max_warmups,
+                )
+            )
 
     # -- members and applications ----------------------------------------------------------------------------------
 
@@ -134,6 +154,11 @@ class Books:
         for book in (self.acked, self.accepted):
             for partition in [each for each in book if each.topic in names]:
                 del book[partition]
+
+    def joining(self, name: str, work: TaskWork, request: JoinGroupRequest) -> None:
+        """A member that runs tasks joins."""
+        if self.tasks is not None:
+            self.tasks.joining(name, work, request)
 
     # -- requests and responses ------------------------------------------------------------------------------------
 
@@ -199,6 +224,8 @@ class Books:
             invariants.all_have_one_leader_and_protocol(generation, head, self.heads[generation])
         self.heads[generation] = head
         self.claims[generation] = newest_claims(generation, response)
+        if self.tasks is not None:
+            self.tasks.announced(generation, response)
 
     def _synced(self, node: Broker, request: SyncGroupRequest, response: SyncGroupResponse) -> None:
         generation, member = request.generation_id, request.member_id
@@ -235,6 +262,8 @@ class Books:
             except (LeaderFailure, WireError):
                 return
         invariants.a_moved_partition_is_unowned_for_one_round(generation, self.claims[generation], given, self.instance)
+        if self.tasks is not None:
+            self.tasks.assigning(request)
 
     def _committed(self, request: OffsetCommitRequest, response: OffsetCommitResponse) -> None:
         written = {
@@ -305,13 +334,15 @@ class Books:
             if isinstance(event.message, SyncGroupRequest):
                 self.assigning(event.message)
         if group is None:
-            return Before(None, state, 0, {}, frozenset())
+            return Before(None, state, 0, {}, frozenset(), label)
+        if isinstance(event, RequestReceived) and isinstance(event.message, QUIET_REQUESTS):
+            return Before(group, state, group.generation, dict.fromkeys(group.members, QUIET), frozenset(), label)
         members = {
             name: (member.parked_join is not None, member.instance_id, member.is_new, member.session_timeout_ms)
             for name, member in group.members.items()
         }
         unsynced = frozenset(group.pending_sync_members) if isinstance(event, TimerExpired) else frozenset()
-        return Before(group, state, group.generation, members, unsynced)
+        return Before(group, state, group.generation, members, unsynced, label)
 
     def after_step(self, node: Broker, event: Event, before: Before, effects: Effects) -> None:
         """Judge what a step did."""
@@ -326,7 +357,7 @@ class Books:
             sessions.phase_state = None
             return
         if before.group is group:
-            invariants.only_legal_transitions(before.state, group.state, event_name(event))
+            invariants.only_legal_transitions(before.state, group.state, before.label)
             if len(group.members) < len(before.members) or before.members.keys() - group.members.keys():
                 self._expelled(node, event, before, group)
         invariants.a_state_has_what_it_needs(group)
@@ -353,10 +384,10 @@ class Books:
         if before.group is None or before.state is GroupState.EMPTY:
             return
         member = request.member_id
+        invariants.no_commit_is_accepted_from_an_expired_member(member, before.members)
         invariants.no_commit_is_accepted_from_a_wrong_generation(
             request.generation_id_or_member_epoch, before.generation
         )
-        invariants.no_commit_is_accepted_from_an_expired_member(member, before.members)
         if node.epoch == self.world.disk.epoch:
             holder = self.holder.get(request.group_instance_id or "")
             invariants.no_commit_is_accepted_from_a_fenced_instance(member, request.group_instance_id, holder)

@@ -241,7 +241,11 @@ def only_legal_transitions(before: GroupState, after: GroupState, event: str) ->
 def a_state_has_what_it_needs(group: Group) -> None:
     """No request waits for an event that the state of the group cannot bring."""
     members = group.members.values()
-    syncing = any(member.parked_sync is not None for member in members)
+    syncing = False
+    for member in members:
+        if member.parked_sync is not None:
+            syncing = True
+            break
     match group.state:
         case GroupState.EMPTY if group.members:
             broken("a state has what it needs", f"an empty group has {len(group.members)} members")

@@ -36,7 +36,7 @@ from roster.model import CancelTimer, OffsetAndMetadata, SetTimer, TopicPartitio
 from roster.testing.simulation.client import OFFSETS, Client
 from roster.testing.simulation.clock import Timers
 from roster.wire import ApiKey, ErrorCode, Message
-from roster.wire.messages import OffsetFetchRequest, OffsetFetchResponse
+from roster.wire.messages import JoinGroupRequest, OffsetFetchRequest, OffsetFetchResponse
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from roster.testing.simulation.books import Books
     from roster.testing.simulation.producer import Producer
     from roster.testing.simulation.setting import Setting
+    from roster.testing.simulation.tasks import TaskWork
 
 RETRY_MS = 300
 
@@ -80,6 +81,8 @@ class MemberProcess:
         self._stepped = stepped
         self.producer: Producer | None = None
         """Commits positions in transactions, with what was made of the records."""
+        self.tasks: TaskWork | None = None
+        """The stores of a process that runs tasks."""
 
     @property
     def held(self) -> frozenset[TopicPartition]:
@@ -102,6 +105,8 @@ class MemberProcess:
     def start(self) -> None:
         """Join the group and begin to work."""
         self.feed(Started())
+        if self.tasks is not None:
+            self.tasks.start(self)
         if self.producer is None:
             self._tick()
         else:
@@ -186,6 +191,8 @@ class MemberProcess:
 
     def _send(self, send: Send) -> None:
         to = None if send.to is None else send.to.node_id
+        if self.tasks is not None and isinstance(send.message, JoinGroupRequest):
+            self.books.joining(self.name, self.tasks, send.message)
 
         def answered(response: Message | None, reason: str) -> None:
             self.feed(RequestFailed(send.id, reason) if response is None else Responded(send.id, response))

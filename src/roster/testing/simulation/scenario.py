@@ -47,6 +47,8 @@ VERSIONS = {
     "before KIP-814": BEFORE_SKIPPED_ASSIGNMENTS,
 }
 
+TASKS = "tasks"
+"""Name of the assignor of tasks."""
 POLICIES: tuple[tuple[tuple[str, ...], ...], ...] = (
     (("cooperative-sticky",),),
     (("cooperative-sticky", "range"),),
@@ -81,6 +83,14 @@ class Action:
         return f"{self.time:>7} ms  {self.kind}{details}"
 
 
+@dataclass(frozen=True, slots=True)
+class Tasks:
+    """Promises of a group that runs tasks with state."""
+
+    standbys: int
+    max_warmups: int
+
+
 @dataclass(slots=True)
 class Scenario:
     """One run; an action left out or a fault switched off leaves the rest as it is."""
@@ -106,6 +116,8 @@ class Scenario:
     ends_at: int = 0
     transactions: int | None = None
     """Version of the protocol of transactions (1, or 2: KIP-890) by which positions are committed; None for none."""
+    tasks: Tasks | None = None
+    """Promises of a group that runs tasks with state; None for a group of consumers."""
 
 
 WEIGHTS = {
@@ -160,12 +172,19 @@ MISBEHAVIOURS = (
     "impersonates a static member",
 )
 FATES = ("LOST", "STORED", "ANSWERED")
+WITH_TASKS = 0.15
+"""Share of the runs with tasks."""
+NOT_WITH_TASKS = {"subscription changes", "topic is created", "topic is deleted"}
+"""Actions that a group of tasks refuses by design: all members read the topics of one topology, and these exist."""
+BESIDE_TASKS = ("commits stale", "asks for many member ids", "administers")
+"""Misbehaviours that leave the group to members that run tasks."""
 
 
-def draw_scenario(seed: int, *, transactional: bool = True) -> Scenario:
+def draw_scenario(seed: int, *, transactional: bool = True, tasks: bool = True) -> Scenario:
     """Draw the run of a seed: only some kinds of faults each time, so that each meets every other one and none.
 
-    Without `transactional` no run has transactions; those of seeds that have none anyway stay the same.
+    Without `transactional` no run has transactions, without `tasks` none has tasks; those of seeds that have none
+    anyway stay the same.
     """
     chance = Random(f"scenario {seed}")  # noqa: S311 - a simulation
     upgrade = chance.choice(UPGRADES) if chance.random() < 0.12 else ()
@@ -194,7 +213,23 @@ def draw_scenario(seed: int, *, transactional: bool = True) -> Scenario:
     scenario.ends_at = time + chance.choice((0, 500, 3_000))
     if transactional:
         draw_transactions(seed, scenario)
+    if tasks:
+        draw_tasks(seed, scenario)
     return scenario
+
+
+def draw_tasks(seed: int, scenario: Scenario) -> None:
+    """Have a share of the runs be groups that run tasks with state, without actions that such a group refuses."""
+    chance = Random(f"tasks {seed}")  # noqa: S311 - a simulation
+    if chance.random() >= WITH_TASKS or scenario.upgrade or scenario.transactions is not None:
+        return
+    scenario.tasks = Tasks(standbys=chance.choice((0, 1, 1, 2)), max_warmups=chance.choice((1, 2, 4)))
+    scenario.policies = ((TASKS,),)
+    scenario.actions = [
+        action
+        for action in scenario.actions
+        if action.kind not in NOT_WITH_TASKS and (not action.text or action.text in (*FATES, *BESIDE_TASKS))
+    ]
 
 
 def draw_transactions(seed: int, scenario: Scenario) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import count
 
 from roster.coordinator.states import GroupState
 from roster.member import MemberConfig, MemberState
 from roster.model import TopicPartition
+from roster.model.tasks import TaskId
 from roster.testing.simulation.books import COOPERATIVE, Books, may_fail
 from roster.testing.simulation.errors import broken
 from roster.testing.simulation.member_process import MemberProcess
@@ -15,6 +17,8 @@ from roster.testing.simulation.producer import TRANSACTION_MS, VERSIONS_OF_TRANS
 from roster.testing.simulation.scenario import NEWEST, VERSIONS, Scenario
 from roster.testing.simulation.scripted import Scripted
 from roster.testing.simulation.setting import Fate, Setting
+from roster.testing.simulation.tasks import SUBTOPOLOGIES, TASK_TOPICS, Logs, TaskWork
+from roster.testing.simulation.tasks import unrest as tasks_unrest
 
 SUBSCRIBED = frozenset({"t", "u", "v"})
 """Topics that members subscribe to; some of them may not exist."""
@@ -36,6 +40,7 @@ class World(Setting):
     def __init__(self, scenario: Scenario, *, traced: bool = False) -> None:
         super().__init__(scenario, traced=traced)
         self.policies = scenario.policies
+        self.logs_of_stores = Logs()
         self.books = Books(self)
         self.nodes = [Node(self, self.books, number, self.crash_node) for number in range(2)]
         self.brokers.extend(self.nodes)
@@ -119,6 +124,7 @@ class World(Setting):
         dynamic: bool = False,
         selection: frozenset[str] = SUBSCRIBED,
         transactional_id: str | None = None,
+        stores: Mapping[TaskId, int] | None = None,
     ) -> MemberProcess:
         """Start a process with a member."""
         chance, scenario = self.chance, self.scenario
@@ -130,10 +136,15 @@ class World(Setting):
             which = chance.choice(list(VERSIONS))
             self.counts[f"member that speaks versions {which}"] += which != "newest"
             versions = VERSIONS[which]
+        names = chance.choice(self.policies) if policy is None else policy
+        work = None
+        if self.books.tasks is not None:
+            selection = TASK_TOPICS
+            work = TaskWork(self, self.logs_of_stores, name, self.books.tasks.options, stores or {})
         config = MemberConfig(
             group=self.group_id,
             selection=selection,
-            assignors=chance.choice(self.policies) if policy is None else policy,
+            assignors=names if work is None else (work.assignor,),
             session_timeout_ms=scenario.session_ms,
             heartbeat_interval_ms=scenario.heartbeat_ms,
             rebalance_timeout_ms=scenario.rebalance_ms,
@@ -142,13 +153,14 @@ class World(Setting):
             group_instance_id=instance,
         )
         process = MemberProcess(self, self.books, name, config, versions, self.member_stepped)
+        process.tasks = work
         if scenario.transactions is not None:
             name = transactional_id or instance or name
             versions = VERSIONS_OF_TRANSACTIONS[scenario.transactions]
             process.producer = Producer(self, process, name, versions, lambda: self.producer_fenced(process))
         self.processes.append(process)
         self.applications.append(process)
-        self.note(f"{process.name} starts, {'/'.join(config.assignors)}{f', instance {instance}' if instance else ''}")  # type: ignore[arg-type]
+        self.note(f"{process.name} starts, {'/'.join(names)}{f', instance {instance}' if instance else ''}")
         process.start()
         return process
 
@@ -159,10 +171,11 @@ class World(Setting):
             policy = self.policies[0]
         self.start_member(
             instance=config.group_instance_id,
-            policy=config.assignors if policy is None else policy,  # type: ignore[arg-type]
+            policy=names_of(config) if policy is None else policy,
             dynamic=config.group_instance_id is None,
             selection=config.selection,  # type: ignore[arg-type]
             transactional_id=None if old.producer is None else old.producer.transactional_id,
+            stores=None if old.tasks is None else old.tasks.stores,
         )
 
     def producer_fenced(self, process: MemberProcess) -> None:
@@ -235,7 +248,18 @@ class World(Setting):
         ids = {process.member.member_id for process in running}
         if ids != set(group.members):
             return f"the group has {sorted(group.members)}, the processes are {sorted(ids)}"
-        return self._unowned(running)
+        return self._unowned(running) or self._tasks_unrest(running)
+
+    def _tasks_unrest(self, running: list[MemberProcess]) -> str | None:
+        if self.scenario.tasks is None:
+            return None
+        working = {process.name: process.tasks for process in running if process.tasks is not None}
+        tasks = [
+            TaskId(each.number, number)
+            for each in SUBTOPOLOGIES
+            for number in range(min(self.topics[topic] for topic in each.sources))
+        ]
+        return tasks_unrest(working, tasks, self.scenario.tasks.standbys)
 
     def _unowned(self, running: list[MemberProcess]) -> str | None:
         subscribed = {topic for process in running for topic in process.member.topics or ()}
@@ -277,9 +301,11 @@ class World(Setting):
             return
         protocol = running[0].member.protocol_name
         rounds = self.books.rounds
-        self.start_member(policy=running[0].config.assignors, dynamic=True)  # type: ignore[arg-type]
+        self.start_member(policy=names_of(running[0].config), dynamic=True)
         self.scheduler.run(self.scheduler.now + LOOK_MS)
         self.settle("a group that one member joins is at rest soon")
+        if self.scenario.tasks is not None:
+            return  # further rounds come as copies catch up: a few at a time, and `settle` has seen their end
         most = 2 if protocol in COOPERATIVE or len(self.policies) > 1 else 1
         if self.books.rounds - rounds > most:
             broken("at most two rounds to rest", f"{self.books.rounds - rounds} rounds with {protocol}")
@@ -308,3 +334,8 @@ class World(Setting):
             if old:
                 names = sorted({type(call.message).__name__ for call in old})
                 broken("every request is answered once", f"{node.name} never answered {', '.join(names)}")
+
+
+def names_of(config: MemberConfig) -> tuple[str, ...]:
+    """Return the names of a member's assignors."""
+    return tuple(each if isinstance(each, str) else each.name for each in config.assignors)
