@@ -18,7 +18,7 @@ from roster.spark.operations import Operations
 from roster.spark.options import Options
 from roster.spark.reader import ReaderConfig
 from roster.spark.steps import Mapped, chained
-from roster.spark.table_join import JoinTask, Rows, TableJoin, Tables
+from roster.spark.table_join import JoinTask, Rows, TableJoin, Tables, TableSide
 from tests.librdkafka import idempotent_producer
 
 if TYPE_CHECKING:
@@ -81,9 +81,8 @@ class Joined:
         turns = tables.prepare(Batch(0, Owner("g", 1, "m"), ranges))
         splits = [(Split(p.topic, p.partition, span.start, span.end),) for p, span in ranges.items()]
         config = ReaderConfig(bootstrap=self.topics.bootstrap, group="g")
-        task = JoinTask(
-            config, [*splits, ()], Rows(function, lookup, None, columns), tables.place, turns, function=function
-        )
+        table = TableSide(Rows(function, lookup, None, columns), tables.place, turns)
+        task = JoinTask(config, [*splits, ()], table, function=function)
         task = pickle.loads(pickle.dumps(task))
         found = [row for part in task.read(range(len(splits) + 1)) for row in part.to_pylist()]
         tables.close()
@@ -129,11 +128,11 @@ def test_topics_that_are_not_partitioned_alike_are_refused(topics: Topics, tmp_p
         (lambda: TableJoin("t", "key", RECORDS, "left").resolved(RECORDS), "rows have a column 'key' already"),
         (
             lambda: operations().aggregate("k", {"n": "count(*)"}).join_table("t", "k", ENTRY),
-            "join_table: it comes once, and without a stateful operator",
+            "join_table: it comes once, and before a stateful operator",
         ),
         (
             lambda: operations().join_table("t", "k", ENTRY).join_table("t", "k", ENTRY),
-            "join_table: it comes once, and without a stateful operator",
+            "join_table: it comes once, and before a stateful operator",
         ),
     ],
 )

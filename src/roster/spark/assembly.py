@@ -6,12 +6,13 @@ import contextlib
 from dataclasses import replace
 
 from pyspark.sql import SparkSession
+from pyspark.sql.types import StructType
 
 from roster.client import Admin, UnknownTopicError, UnreachableError
 from roster.model import parse_addresses
 from roster.records.native import WRITE, compiled
 from roster.records.produce import KafkaWriter
-from roster.spark.arrow_function import arrow_schema, as_struct
+from roster.spark.arrow_function import ArrowFunction, arrow_schema, as_struct
 from roster.spark.dead_letters import DEAD_LETTER_SECONDS
 from roster.spark.errors import PipelineError
 from roster.spark.execution import SparkRunner
@@ -24,7 +25,7 @@ from roster.spark.state.followed import followed
 from roster.spark.state.runner import StatefulRunner, check_operator, check_options
 from roster.spark.state.sink import StateSink, check_sink
 from roster.spark.steps import chained
-from roster.spark.table_join import JoiningRunner, Rows, Tables
+from roster.spark.table_join import JoiningRunner, Rows, TableJoin, Tables
 
 
 def assembled(spark: SparkSession, options: Options, declared: Declared, sink: Sink) -> tuple[SparkRunner, Sink]:
@@ -35,29 +36,46 @@ def assembled(spark: SparkSession, options: Options, declared: Declared, sink: S
     _check_dead_letters(options, has_function=bool(declared.before))
     config = _reader_config(options)
     function, columns = chained(declared.before, as_struct(config.schema))
-    stateful = declared.stateful
+    table = None
     if declared.join is not None:
-        if stateful is not None:
-            raise PipelineError(
-                "a pipeline with a stateful operator joins no table yet",
-                field="join_table",
-                fix="Send the joined rows to a topic, and let another pipeline read that",
-            )
-        lookup, columns = declared.join.resolved(columns)
-        then, columns = chained(declared.joined, columns)
-        tables = Tables.open(options, declared.join)
-        sink.whole_partitions = True  # a store has one writer
-        sink.open(spark, options.group)
-        return JoiningRunner(spark, config, Rows(function, lookup, then, columns, declared.transform), tables), sink
+        table = _joined(declared.join, function, columns, declared)
+        columns = table.columns
+    stateful = declared.stateful
     if stateful is None:
-        sink.open(spark, options.group)
-        return SparkRunner(spark, config, function, columns, declared.transform), sink
+        return _stateless(spark, options, config, (function, columns, table), declared, sink), sink
     check_options(options, has_transform=declared.transform is not None)
     check_operator(stateful.operator, arrow_schema(columns))
     stateful = replace(stateful, operator=followed(stateful.operator, arrow_schema(columns), declared.after))
+    tables = None if table is None or declared.join is None else (table, Tables.open(options, declared.join))
     state_sink = StateSink(check_sink(sink), options, stateful.store)
     state_sink.open(spark, options.group)
-    return StatefulRunner(spark, config, function, columns, stateful, state_sink, options.state_dir), state_sink
+    return StatefulRunner(spark, config, function, columns, stateful, state_sink, options.state_dir, tables), state_sink
+
+
+def _joined(join: TableJoin, function: ArrowFunction | None, columns: StructType, declared: Declared) -> Rows:
+    """Return the way of rows of these columns through the join with a table. Raises PipelineError."""
+    lookup, columns = join.resolved(columns)
+    then, columns = chained(declared.joined, columns)
+    return Rows(function, lookup, then, columns, declared.transform)
+
+
+def _stateless(
+    spark: SparkSession,
+    options: Options,
+    config: ReaderConfig,
+    way: tuple[ArrowFunction | None, StructType, Rows | None],
+    declared: Declared,
+    sink: Sink,
+) -> SparkRunner:
+    """Return the runner of a pipeline without a stateful operator, and open the sink."""
+    function, columns, table = way
+    if table is None or declared.join is None:
+        sink.open(spark, options.group)
+        return SparkRunner(spark, config, function, columns, declared.transform)
+    tables = Tables.open(options, declared.join)
+    sink.whole_partitions = True  # a store has one writer
+    sink.open(spark, options.group)
+    return JoiningRunner(spark, config, table, tables)
 
 
 def _reader_config(options: Options) -> ReaderConfig:

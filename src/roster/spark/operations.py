@@ -275,7 +275,7 @@ class Operations:
         Each task keeps the table's partition of its own number in `state_dir`, brought up to the topic's end (committed
         records only) before each batch. The topic must have as many partitions as the source, both must be partitioned
         by this key in the same way, and its values are JSON objects, null for a key that is not there. A batch that is
-        done again may see a later table. Any sink and `transform` may follow, no stateful operator yet.
+        done again may see a later table. Any sink and `transform` may follow, or a stateful operator with its own sink.
 
         Args:
             topic: the table, in the same cluster.
@@ -284,13 +284,15 @@ class Operations:
             how: "inner" leaves out rows without an entry, "left" gives them nulls.
 
         Raises:
-            PipelineError: there is a table already, a stateful operator, or `how` is wrong. The run fails with it for
-                columns that do not fit, and topics that are missing or have not equally many partitions.
+            PipelineError: there is a table already, a stateful operator before it, or `how` is wrong. The run fails
+                with it for columns that do not fit, and topics that are missing or have not equally many partitions.
 
         """
         if self._declared.join is not None or self._declared.stateful is not None:
             raise PipelineError(
-                "it comes once, and without a stateful operator", field="join_table", fix="Use several pipelines"
+                "it comes once, and before a stateful operator",
+                field="join_table",
+                fix="Move it in front, or let another pipeline join the results",
             )
         check_extra("join_table")
         self._declared.join = TableJoin(topic, on, schema, how)

@@ -143,7 +143,9 @@ class PartitionTask:
         self._splits = [split for task in tasks for split in task]
         ends = [sum(map(len, tasks[:number])) for number in range(len(tasks) + 1)]
         self._numbers = [range(*span) for span in itertools.pairwise(ends)]
-        self._reading = ReadTask(config, [*((split,) for split in self._splits), ()], **reading)
+        self._reading: ReadTask | PartitionTask = ReadTask(
+            config, [*((split,) for split in self._splits), ()], **reading
+        )
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Do every task named by the rows of `batches`."""

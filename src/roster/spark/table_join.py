@@ -136,6 +136,14 @@ class Rows(NamedTuple):
     transform: Callable[[DataFrame], DataFrame] | None = None
 
 
+class TableSide(NamedTuple):
+    """What the tasks of one batch know of the table: the way of a row, where the stores lie, and how far to read."""
+
+    rows: Rows
+    place: Place
+    turns: Mapping[int, Turn]
+
+
 class JoinTask(PartitionTask):
     """Reads each split and joins its rows."""
 
@@ -143,14 +151,13 @@ class JoinTask(PartitionTask):
         self,
         config: ReaderConfig,
         tasks: Sequence[Sequence[Split]],
-        rows: Rows,
-        place: Place,
-        turns: Mapping[int, Turn],
+        table: TableSide,
         **reading: Any,
     ) -> None:
         """`reading` are the further arguments of `ReadTask`."""
         super().__init__(config, tasks, **reading)
-        self._lookup, self._then, self._place, self._turns = rows.lookup, rows.then, place, turns
+        self._lookup, self._then = table.rows.lookup, table.rows.then
+        self._place, self._turns = table.place, table.turns
 
     @override
     def read(self, tasks: Iterable[int]) -> Iterator[pa.RecordBatch]:
@@ -198,7 +205,7 @@ class JoiningRunner(SparkRunner):
     def _reading(self, tasks: Sequence[Sequence[Split]], *, quiet: bool = True) -> Reading:
         reading: dict[str, Any] = {"function": self._function, "counted": self._counted}
         reading["failed"] = self._failed if quiet else None
-        return JoinTask(self._config, tasks, self._way, self._tables.place, self._turns, **reading)
+        return JoinTask(self._config, tasks, TableSide(self._way, self._tables.place, self._turns), **reading)
 
     @override
     def close(self) -> None:

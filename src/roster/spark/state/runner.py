@@ -38,6 +38,7 @@ from roster.spark.state.stores import Copy
 from roster.spark.state.task import ROWS, Chores, StatefulTask, Work
 from roster.spark.state.turn import Operator, Place, Report, Turn
 from roster.spark.state.upkeep import Upkeep, deal
+from roster.spark.table_join import Rows, Tables, TableSide
 from roster.state.definition import Definition
 from roster.state.store import NoState, StateError
 
@@ -71,9 +72,11 @@ class StatefulRunner(SparkRunner):
         stateful: Stateful,
         sink: StateSink,
         directory: str | None,
+        table: tuple[Rows, Tables] | None = None,
     ) -> None:
-        """Call it after `sink.open`."""
+        """Call it after `sink.open`. `columns` are those of the operator's rows, `table` is joined before it."""
         super().__init__(spark, config, function, as_struct(ROWS), None)
+        self._table, self._table_turns = table, dict[int, Turn]()
         rows = arrow_schema(columns)
         changelog = sink.changelog
         place = Place(directory, changelog.topic, changelog.topic_id)
@@ -106,6 +109,8 @@ class StatefulRunner(SparkRunner):
     @override
     def run(self, batch: Batch, tasks: Sequence[Sequence[Split]], sink: Sink) -> Outcome:
         self._turns = self._turns_of.prepare(batch)
+        if self._table is not None:
+            self._table_turns = self._table[1].prepare(batch)
         self._reports.value, self._copies.value = {}, {}
         chores, seconds = self._upkeep.with_batch(self._turns.keys())
         lanes = deal(chores, len(tasks), self.cores)
@@ -200,12 +205,20 @@ class StatefulRunner(SparkRunner):
     def _reading(self, tasks: Sequence[Sequence[Split]], *, quiet: bool = True) -> Reading:
         chores = self._chores
         reading: dict[str, Any] = {"function": self._function, "counted": self._counted, "failed": self._failed}
+        if self._table is not None:
+            rows, tables = self._table
+            reading["table"] = TableSide(rows, tables.place, self._table_turns)
         return StatefulTask(self._config, tasks, self._work, self._turns, self._reports, chores, **reading)
 
     @override
     def cancel(self) -> None:
         self._turns_of.cancel()
         super().cancel()
+
+    @override
+    def close(self) -> None:
+        if self._table is not None:
+            self._table[1].close()
 
 
 def summed(outcome: Outcome, reports: Reports, upkeep: Upkeep) -> Outcome:

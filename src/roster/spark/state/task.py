@@ -17,6 +17,7 @@ from roster.spark.reader import PartitionTask, ReaderConfig, read_splits
 from roster.spark.state.results import as_records
 from roster.spark.state.stores import Chore, Copy, process_id, stores_found, work_on_copy
 from roster.spark.state.turn import Operator, Place, Report, Turn, take_turn, task_of
+from roster.spark.table_join import JoinTask, TableSide
 from roster.spark.write.task import conformed
 from roster.state.definition import write_definition
 from roster.state.store import NoState
@@ -72,10 +73,14 @@ class StatefulTask(PartitionTask):
         reports: Accumulator[dict[int, tuple[Report, ...]]] | None = None,
         chores: Chores = Chores(),
         failed: Accumulator[dict[int, tuple[str, str]]] | None = None,
+        table: TableSide | None = None,
         **reading: Any,
     ) -> None:
-        """`reading` are the further arguments of `ReadTask`."""
+        """`table` is what rows are joined with first; `reading` are the further arguments of `ReadTask`."""
         super().__init__(config, tasks, failed=failed, **reading)
+        if table is not None:
+            alone = [*((split,) for split in self._splits), ()]
+            self._reading = JoinTask(config, alone, table, failed=failed, **reading)
         self._work, self._turns, self._reports = work, turns, reports
         self._chores = chores
         self._failed = failed
