@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import uuid
 from collections import Counter
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import pyarrow.compute as pc
 import pytest
 
-from roster.spark import KafkaSink, Pipeline
+from roster.spark import KafkaSink, Pipeline, PipelineError
 from tests.librdkafka import idempotent_producer
 from tests.spark.spark_topics import Topics, committed_records
 
@@ -65,3 +66,70 @@ def test_rows_joined_with_a_table_are_counted_by_what_it_says(
     send(30)
     assert run() == expected
     assert set(expected) == {("FR", "a"), ("IT", "b"), ("FR", "c"), ("DE", "c")}
+
+
+def test_two_streams_are_joined_exactly_through_restarts_and_a_lost_store(
+    spark: SparkSession, topics: Topics, tmp_path: Path
+) -> None:
+    orders, payments, out = topics.create(2), topics.create(2), topics.create(1)
+    group = f"g-{uuid.uuid4().hex[:8]}"
+    producer = idempotent_producer(topics.bootstrap)
+    begin = datetime(2024, 5, 1, tzinfo=UTC)
+    sent: dict[str, list[tuple[str, int]]] = {orders: [], payments: []}
+
+    def send(topic: str, keys: range, second: int) -> None:
+        for number in keys:
+            at = (begin + timedelta(seconds=second)).isoformat()
+            value = {"order": f"o{number}", "ordered" if topic == orders else "paid": at}
+            producer.produce(topic, json.dumps(value), f"o{number}", partition=number % 2)
+            sent[topic].append((f"o{number}", second))
+        assert producer.flush(60) == 0
+
+    def run(directory: str) -> Counter[tuple[str, bool]]:
+        (
+            Pipeline(spark, topics.bootstrap, group, orders, state_dir=str(tmp_path / directory))
+            .json_columns("order string, ordered timestamp")
+            .join(
+                payments,
+                "order",
+                "order string, paid timestamp",
+                within=timedelta(seconds=10),
+                how="left",
+                column="ordered",
+                other_column="paid",
+            )
+            .filter(pc.field("order") != "o0")
+            .write(KafkaSink(topics.bootstrap, out))
+            .run(available_now=True)
+        )
+        rows = [json.loads(value or b"") for _, _, value in committed_records(topics, out)]
+        return Counter((row["order"], row["paid"] is not None) for row in rows)
+
+    def expected() -> Counter[tuple[str, bool]]:
+        """Pairs in time, and orders whose time is over: no row here is late."""
+        now = {part: max((t for k, t in sent[payments] if int(k[1:]) % 2 == part), default=0) for part in (0, 1)}
+        found: Counter[tuple[str, bool]] = Counter()
+        for order, ordered in sent[orders]:
+            partners = [t for key, t in sent[payments] if key == order and abs(t - ordered) <= 10]
+            found[(order, True)] += len(partners)
+            found[(order, False)] += not partners and ordered + 20 < now[int(order[1:]) % 2]
+        return +Counter({place: count for place, count in found.items() if place[0] != "o0"})
+
+    send(orders, range(20), 1)
+    send(payments, range(5, 10), 3)
+    assert run("one") == expected()
+    send(payments, range(8, 15), 11)
+    assert run("one") == expected(), "rows of an earlier run are found"
+    send(orders, range(20, 30), 60)
+    send(payments, range(24, 30), 65)
+    assert run("two") == expected(), "a new store is filled from the changelog"
+    assert expected()[("o1", False)] == 1
+    assert topics.committed(group).keys() == topics.ends(orders).keys() | topics.ends(payments).keys()
+    with pytest.raises(PipelineError, match=rf"join: the topics .* equally many partitions.*{orders} 2, {out} 1"):
+        (
+            Pipeline(spark, topics.bootstrap, f"{group}-2", orders)
+            .json_columns("k string", keep=["timestamp"])
+            .join(out, "k", "k string", within=timedelta(seconds=1))
+            .write(KafkaSink(topics.bootstrap, out))
+            .run(available_now=True)
+        )

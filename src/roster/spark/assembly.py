@@ -22,10 +22,12 @@ from roster.spark.reader import ReaderConfig
 from roster.spark.reader_options import parse_reader_options
 from roster.spark.sinks.base import Sink
 from roster.spark.state.followed import followed
+from roster.spark.state.other_stream import columns_of
 from roster.spark.state.runner import StatefulRunner, check_operator, check_options
 from roster.spark.state.sink import StateSink, check_sink
 from roster.spark.steps import chained
-from roster.spark.table_join import JoiningRunner, Rows, TableJoin, Tables
+from roster.spark.table_join import JoiningRunner, Rows, TableJoin, TableJoining, Tables
+from roster.state.stream_join import StreamJoin
 
 
 def assembled(spark: SparkSession, options: Options, declared: Declared, sink: Sink) -> tuple[SparkRunner, Sink]:
@@ -33,6 +35,7 @@ def assembled(spark: SparkSession, options: Options, declared: Declared, sink: S
 
     Raises PipelineError for options and operators that do not go together, ClientError, and what the sink raises.
     """
+    own, options = options, with_sources(options, declared)
     _check_dead_letters(options, has_function=bool(declared.before))
     config = _reader_config(options)
     function, columns = chained(declared.before, as_struct(config.schema))
@@ -43,13 +46,31 @@ def assembled(spark: SparkSession, options: Options, declared: Declared, sink: S
     stateful = declared.stateful
     if stateful is None:
         return _stateless(spark, options, config, (function, columns, table), declared, sink), sink
-    check_options(options, has_transform=declared.transform is not None)
-    check_operator(stateful.operator, arrow_schema(columns))
-    stateful = replace(stateful, operator=followed(stateful.operator, arrow_schema(columns), declared.after))
-    tables = None if table is None or declared.join is None else (table, Tables.open(options, declared.join))
+    check_options(options, has_transform=declared.transform is not None, sources=1 + (stateful.other is not None))
+    rows, other = arrow_schema(columns), None
+    if stateful.other is not None and isinstance(stateful.operator, StreamJoin):
+        join, other = stateful.other.resolved(stateful.operator, columns, as_struct(config.schema))
+        stateful, rows = replace(stateful, operator=join), columns_of(other)
+    check_operator(stateful.operator, rows)
+    stateful = replace(stateful, operator=followed(stateful.operator, rows, declared.after))
+    joining = None
+    if table is not None and declared.join is not None:
+        joining = TableJoining(table, Tables.open(own, declared.join))
     state_sink = StateSink(check_sink(sink), options, stateful.store)
     state_sink.open(spark, options.group)
-    return StatefulRunner(spark, config, function, columns, stateful, state_sink, options.state_dir, tables), state_sink
+    return StatefulRunner(
+        spark, config, function, rows, stateful, state_sink, options.state_dir, joining, other
+    ), state_sink
+
+
+def with_sources(options: Options, declared: Declared) -> Options:
+    """Return the options with the topics that operators read beside the pipeline's own. Raises PipelineError."""
+    other = declared.stateful.other if declared.stateful is not None else None
+    if other is None or not isinstance(options.topics, tuple):
+        return options
+    if other.topic in options.topics:
+        raise PipelineError(f"{other.topic!r} is read already", field="join", fix="Name another topic")
+    return replace(options, topics=(*options.topics, other.topic))
 
 
 def _joined(join: TableJoin, function: ArrowFunction | None, columns: StructType, declared: Declared) -> Rows:

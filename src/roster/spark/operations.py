@@ -13,7 +13,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from roster.spark.errors import PipelineError
-from roster.spark.state.declare import Stateful, aggregation, as_columns, check_extra, deduplication
+from roster.spark.state.declare import Stateful, aggregation, as_columns, check_extra, deduplication, stream_join
+from roster.spark.state.other_stream import OtherStream
 from roster.spark.steps import BatchFunction, Filtered, Mapped, Parsed, Step
 from roster.spark.table_join import TableJoin
 from roster.state.windows import SessionWindow, Window
@@ -296,6 +297,49 @@ class Operations:
             )
         check_extra("join_table")
         self._declared.join = TableJoin(topic, on, schema, how)
+        return self
+
+    def join(
+        self,
+        topic: str,
+        keys: str | Sequence[str],
+        schema: str | StructType,
+        *,
+        within: timedelta,
+        how: str = "inner",
+        column: str = "timestamp",
+        other_column: str = "timestamp",
+        grace: timedelta | None = None,
+        store: str = "join",
+    ) -> Self:
+        """Join the rows with those of another topic that have the same keys at nearly the same time.
+
+        A result has the columns of the row and the fields of the other one; rows pair whichever comes first. Both
+        topics have equally many partitions, and **a key's records are in the partition of the same number of both**.
+        The group reads both. Sink, results, state and errors are as for `aggregate`.
+
+        Rows are kept until the other topic's time has passed theirs by `within` and `grace`: a partition that gets no
+        more records holds the rows of the other topic. A key that is null pairs with nothing.
+
+        Args:
+            topic: the other one, in the same cluster; its values are JSON objects.
+            keys: one column or several, of the same names and types on both sides.
+            schema: fields of the other topic's values as Spark DDL or a StructType, as for `json_columns`.
+            within: how far the times of two rows that pair may be apart, either way.
+            how: "inner", or "left" to also send rows without a partner, once none can come any more, with nulls.
+            column: timestamps of the rows.
+            other_column: timestamps of the other topic: a field, or "timestamp" of the record.
+            grace: how far a row may be behind the largest time of its topic's partition; rows beyond that are left out,
+                and `Progress.late` counts them. None: as far as `within`.
+            store: the store's name, part of that of its changelog.
+
+        Raises:
+            PipelineError: the pipeline is stateful already, or an argument is wrong. The run fails with it for columns
+                that do not fit, and topics that are missing or have not equally many partitions.
+
+        """
+        other = OtherStream(topic, schema)
+        self._declare("join", stream_join(other, keys, (column, other_column), within, grace, how, store))
         return self
 
     def _declare(self, method: str, stateful: Stateful) -> None:

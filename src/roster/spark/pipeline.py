@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from roster.assignors import Assignor, as_tuple
 from roster.client import DEFAULT_ASSIGNORS
 from roster.security import Security
-from roster.spark.assembly import assembled
+from roster.spark.assembly import assembled, with_sources
 from roster.spark.batch import Batch, Progress
 from roster.spark.errors import PipelineError
 from roster.spark.execution import check_session
@@ -387,6 +387,7 @@ class Pipeline(Operations):
         client_id = self._options.client_id or client_id_of(self._spark.sparkContext.appName or "")
         options = replace(self._options, client_id=client_id)
         runner, sink = assembled(self._spark, options, self._declared, sink)
+        options = with_sources(options, self._declared)
         membership, upkeep = self._membership, None
         if isinstance(runner, StatefulRunner) and isinstance(sink, StateSink):
             membership, upkeep = sink.member if membership is group_member else membership, runner

@@ -143,6 +143,10 @@ class TableSide(NamedTuple):
     place: Place
     turns: Mapping[int, Turn]
 
+    def task(self, config: ReaderConfig, tasks: Sequence[Sequence[Split]], **reading: Any) -> JoinTask:
+        """Return what reads the splits and joins their rows."""
+        return JoinTask(config, tasks, self, **reading)
+
 
 class JoinTask(PartitionTask):
     """Reads each split and joins its rows."""
@@ -187,26 +191,45 @@ class JoinTask(PartitionTask):
             yield batch.filter(pc.is_valid(batch.column("key")))
 
 
+class TableJoining:
+    """The driver's side of a join: the way of the rows, and what the tasks of the present batch see."""
+
+    def __init__(self, rows: Rows, tables: Tables) -> None:
+        self._rows, self._tables = rows, tables
+        self._turns: Mapping[int, Turn] = {}
+
+    def begin(self, batch: Batch) -> None:
+        """Find out up to where the table goes. Raises ClientError."""
+        self._turns = self._tables.prepare(batch)
+
+    def first(self) -> TableSide:
+        """Return the tasks' side of it."""
+        return TableSide(self._rows, self._tables.place, self._turns)
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._tables.close()
+
+
 class JoiningRunner(SparkRunner):
     """Runs batches whose tasks join their rows with a table."""
 
     def __init__(self, spark: SparkSession, config: ReaderConfig, rows: Rows, tables: Tables) -> None:
         super().__init__(spark, config, rows.function, rows.columns, rows.transform)
         self._small = None  # rows are joined where the store is
-        self._tables, self._way = tables, rows
-        self._turns: Mapping[int, Turn] = {}
+        self._joining = TableJoining(rows, tables)
 
     @override
     def run(self, batch: Batch, tasks: Sequence[Sequence[Split]], sink: Sink) -> Outcome:
-        self._turns = self._tables.prepare(batch)
+        self._joining.begin(batch)
         return super().run(batch, tasks, sink)
 
     @override
     def _reading(self, tasks: Sequence[Sequence[Split]], *, quiet: bool = True) -> Reading:
         reading: dict[str, Any] = {"function": self._function, "counted": self._counted}
         reading["failed"] = self._failed if quiet else None
-        return JoinTask(self._config, tasks, TableSide(self._way, self._tables.place, self._turns), **reading)
+        return self._joining.first().task(self._config, tasks, **reading)
 
     @override
     def close(self) -> None:
-        self._tables.close()
+        self._joining.close()

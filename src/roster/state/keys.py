@@ -45,7 +45,7 @@ def _value_at(key: bytes, at: int, kind: pa.DataType) -> tuple[Any, int]:
     if key[at : at + 1] == _NULL:
         return None, at + 1
     at += 1
-    if not _is_text(kind):
+    if not is_text(kind):
         number = int.from_bytes(key[at : at + 8], "big")
         return number if pa.types.is_uint64(kind) else number - (1 << 63), at + 8
     end = at
@@ -55,7 +55,7 @@ def _value_at(key: bytes, at: int, kind: pa.DataType) -> tuple[Any, int]:
 
 
 def _column(values: list[Any], kind: pa.DataType) -> pa.Array:
-    if _is_text(kind):
+    if is_text(kind):
         return pa.array(values, pa.binary()).cast(kind)
     if pa.types.is_uint64(kind):
         return pa.array(values, kind)
@@ -71,7 +71,7 @@ def _encoded(table: pa.Table, name: str) -> Any:
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
     kind = column.type
-    if _is_text(kind):
+    if is_text(kind):
         plain = column.cast(pa.binary())
         value = pc.binary_join_element_wise(pc.replace_substring(plain, b"\x00", b"\x00\xff"), b"\x00\x00", b"")
     elif pa.types.is_integer(kind) or pa.types.is_temporal(kind) or pa.types.is_boolean(kind):
@@ -83,7 +83,8 @@ def _encoded(table: pa.Table, name: str) -> Any:
     )
 
 
-def _is_text(kind: Any) -> bool:
+def is_text(kind: Any) -> bool:
+    """Return True for text and bytes."""
     return any(
         is_kind(kind)
         for is_kind in (

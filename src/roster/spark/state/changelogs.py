@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from roster.client import Admin, ClaimedBy, ClientError, TopicExistsError, UnknownTopicError
 from roster.model import TopicPartition
-from roster.model.topology import CHANGELOG_SETTINGS, TopologyError, changelog_topic
+from roster.model.topology import CHANGELOG_SETTINGS, Subtopology, TopologyError, changelog_topic, partition_count
 from roster.spark.errors import PipelineError
+from roster.spark.state.turn import SUBTOPOLOGY
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,47 +24,58 @@ class Changelog:
         return TopicPartition(self.topic, partition)
 
 
-def open_changelog(admin: Admin, group: str, store: str, source: str) -> Changelog:
-    """Return the changelog of a store whose tasks read `source`; make it if the group has never worked.
+def open_changelog(admin: Admin, group: str, store: str, sources: Sequence[str]) -> Changelog:
+    """Return the changelog of a store whose tasks read `sources`; make it if the group has never worked.
 
-    Raises PipelineError if it is missing though the group has offsets, or has other partitions or settings than it
-    must have, and ClientError.
+    Raises PipelineError if these are not co-partitioned, if it is missing though the group has offsets, or has other
+    partitions or settings than it must have, and ClientError.
     """
     try:
         name = changelog_topic(group, store)
     except TopologyError as error:
         raise PipelineError(str(error), field="store") from None
-    try:
-        count = len(admin.describe_topic(source).partitions)
-    except UnknownTopicError:
-        raise PipelineError(
-            f"there is no topic {source!r}",
-            field="topics",
-            fix="A stateful pipeline needs it at its start: its changelog has as many partitions",
-        ) from None
+    count = _co_partitioned(admin, sources)
     if name not in admin.list_topics(internal=True):
-        _create(admin, group, name, source, count)
+        _create(admin, group, name, sources, count)
     found = admin.describe_topic(name)
     if len(found.partitions) != count:
         raise PipelineError(
-            f"topic {source!r} has {count} partitions and the changelog {name!r} has {len(found.partitions)}: keys"
+            f"topic {sources[0]!r} has {count} partitions and the changelog {name!r} has {len(found.partitions)}: keys"
             " may have moved to partitions that do not have their state",
             field="aggregate",
             fix="Use another group, which starts without state, or bring the topics back to equally many partitions",
         )
     _check_settings(admin, name)
-    _check_offsets(admin, group, name, source, count)
+    _check_offsets(admin, group, name, sources, count)
     return Changelog(name, (found.topic_id or b"\0").hex(), count)
 
 
-def _create(admin: Admin, group: str, name: str, source: str, count: int) -> None:
-    partitions = [TopicPartition(source, number) for number in range(count)]
+def _co_partitioned(admin: Admin, sources: Sequence[str]) -> int:
+    """Return how many partitions each of the topics has."""
+    counts = {}
+    for source in sources:
+        try:
+            counts[source] = len(admin.describe_topic(source).partitions)
+        except UnknownTopicError:
+            raise PipelineError(
+                f"there is no topic {source!r}",
+                field="topics",
+                fix="A stateful pipeline needs it at its start: its changelog has as many partitions",
+            ) from None
+    try:
+        return partition_count(Subtopology(SUBTOPOLOGY, sources), counts)
+    except TopologyError as error:
+        raise PipelineError(str(error), field="join") from None
+
+
+def _create(admin: Admin, group: str, name: str, sources: Sequence[str], count: int) -> None:
+    partitions = [TopicPartition(source, number) for source in sources for number in range(count)]
     worked = {p: at.offset for p, at in admin.group_offsets(group, partitions, stable=False).items()}
     # Starting offsets are committed after the changelog is made, so they say that there was one.
     if worked:
         raise PipelineError(
-            f"the group {group!r} has offsets of {source!r}, but its changelog {name!r} is not there: it was deleted, "
-            "or the group worked without state",
+            f"the group {group!r} has offsets of {min(worked).topic!r}, but its changelog {name!r} is not there:"
+            " it was deleted, or the group worked without state",
             field="aggregate",
             fix="Use another group, or delete this one (`roster groups delete`) to begin without state",
         )
@@ -78,10 +91,10 @@ def _create(admin: Admin, group: str, name: str, source: str, count: int) -> Non
         ) from None
 
 
-def _check_offsets(admin: Admin, group: str, name: str, source: str, count: int) -> None:
+def _check_offsets(admin: Admin, group: str, name: str, sources: Sequence[str], count: int) -> None:
     """Raise PipelineError if the group's offsets are not those that belong to the state."""
     ends = admin.end_offsets([TopicPartition(name, number) for number in range(count)])
-    used = [TopicPartition(source, log.partition) for log, end in ends.items() if end > 0]
+    used = [TopicPartition(source, log.partition) for log, end in ends.items() if end > 0 for source in sources]
     committed = admin.group_offsets(group, used, stable=False) if used else {}
     fix = f"Delete the topic {name!r} and the group to begin without state, or use another group"
     for partition in sorted(used):

@@ -8,10 +8,12 @@ from datetime import timedelta
 
 from roster._errors import RosterError
 from roster.spark.errors import PipelineError
+from roster.spark.state.other_stream import OtherStream
 from roster.spark.state.turn import Operator
 from roster.state.aggregate import Aggregate, Aggregation
 from roster.state.deduplicate import Deduplication
 from roster.state.sessions import SessionAggregation
+from roster.state.stream_join import StreamJoin
 from roster.state.windows import SessionWindow, Window, WindowedAggregation
 
 
@@ -21,6 +23,8 @@ class Stateful:
 
     operator: Operator
     store: str
+    other: OtherStream | None = None
+    """What the rows are joined with, if the operator is that."""
 
 
 def aggregation(
@@ -55,6 +59,26 @@ def deduplication(keys: str | Sequence[str], within: timedelta, column: str, sto
         return Stateful(Deduplication(as_columns(keys), column, within), store)
     except RosterError as error:
         raise PipelineError(str(error), field="deduplicate") from None
+
+
+def stream_join(
+    other: OtherStream,
+    keys: str | Sequence[str],
+    times: tuple[str, str],
+    within: timedelta,
+    grace: timedelta | None,
+    how: str,
+    store: str,
+) -> Stateful:
+    """Return the operator of `Pipeline.join`, without the other side's columns. Raises PipelineError."""
+    check_extra("join")
+    if how not in ("inner", "left"):
+        raise PipelineError(f"{how!r} is not possible", field="how", fix="Use 'inner' or 'left'")
+    try:
+        slack = within if grace is None else grace
+        return Stateful(StreamJoin(as_columns(keys), times, (), within, slack, how == "left"), store, other)
+    except RosterError as error:
+        raise PipelineError(str(error), field="join") from None
 
 
 def check_extra(field: str) -> None:

@@ -20,13 +20,13 @@ def task_member(options: Options, store: str, upkeep: Upkeep) -> TaskMember:
 
     Raises OptionError for a value that cannot work.
     """
-    (topic,) = options.topics  # type: ignore[misc]
+    topics: tuple[str, ...] = options.topics  # type: ignore[assignment]
     kind = StableEndsTaskMember if options.isolation_level == "read_committed" else TaskMember
     member = kind(
         options.bootstrap,
         options.group,
         TaskOptions(
-            subtopologies=[Subtopology(SUBTOPOLOGY, (topic,), (store,))],
+            subtopologies=[Subtopology(SUBTOPOLOGY, topics, (store,))],
             standbys=options.standbys,
             acceptable_lag=options.acceptable_lag,
             max_warmups=options.max_warmups,

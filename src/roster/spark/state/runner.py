@@ -6,20 +6,19 @@ import logging
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Protocol
 
 import pyarrow as pa
 from py4j.protocol import Py4JError
 from pyspark import Accumulator, AccumulatorParam
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
-from pyspark.sql.types import StructType
 from typing_extensions import override
 
 from roster.assignors import as_tuple
 from roster.client import DEFAULT_ASSIGNORS
 from roster.model import TopicPartition
-from roster.spark.arrow_function import ArrowFunction, arrow_schema, as_struct
+from roster.spark.arrow_function import ArrowFunction, as_struct
 from roster.spark.batch import Batch, Restoring, Split
 from roster.spark.driver import Outcome
 from roster.spark.errors import FunctionError, PipelineError, SinkFencedError
@@ -30,15 +29,15 @@ from roster.spark.sinks.base import Sink
 from roster.spark.state.care import Care, Tidied, Wanted, tidy
 from roster.spark.state.declare import Stateful
 from roster.spark.state.local_state import LocalState
+from roster.spark.state.other_stream import OtherSide, together
 from roster.spark.state.queries import StateView, is_local
 from roster.spark.state.sink import StateSink
 from roster.spark.state.state_client import StateClient
 from roster.spark.state.state_server import Served, StateServer
 from roster.spark.state.stores import Copy
-from roster.spark.state.task import ROWS, Chores, StatefulTask, Work
+from roster.spark.state.task import ROWS, Chores, First, StatefulTask, Work
 from roster.spark.state.turn import Operator, Place, Report, Turn
 from roster.spark.state.upkeep import Upkeep, deal
-from roster.spark.table_join import Rows, Tables, TableSide
 from roster.state.definition import Definition
 from roster.state.store import NoState, StateError
 
@@ -60,6 +59,19 @@ class _ByAttempt(AccumulatorParam[Reports]):
         return {task: value1.get(task, ()) + value2.get(task, ()) for task in value1.keys() | value2.keys()}
 
 
+class Joining(Protocol):
+    """The driver's side of what rows are joined with before the operator."""
+
+    def begin(self, batch: Batch) -> None:
+        """Find out what the tasks of a batch see. Raises ClientError."""
+
+    def first(self) -> First:
+        """Return the tasks' side of it."""
+
+    def close(self) -> None:
+        """Close the connections."""
+
+
 class StatefulRunner(SparkRunner):
     """Runs batches whose tasks take turns with their stores; an outcome's `staged` is {task: token}."""
 
@@ -68,20 +80,20 @@ class StatefulRunner(SparkRunner):
         spark: SparkSession,
         config: ReaderConfig,
         function: ArrowFunction | None,
-        columns: StructType,
+        rows: pa.Schema,
         stateful: Stateful,
         sink: StateSink,
         directory: str | None,
-        table: tuple[Rows, Tables] | None = None,
+        joining: Joining | None = None,
+        other: OtherSide | None = None,
     ) -> None:
-        """Call it after `sink.open`. `columns` are those of the operator's rows, `table` is joined before it."""
+        """Call it after `sink.open`. `rows` are the columns that the operator gets."""
         super().__init__(spark, config, function, as_struct(ROWS), None)
-        self._table, self._table_turns = table, dict[int, Turn]()
-        rows = arrow_schema(columns)
+        self._joining = joining
         changelog = sink.changelog
         place = Place(directory, changelog.topic, changelog.topic_id)
         definition = definition_of(stateful.operator, rows)
-        self._work = Work(stateful.operator, place, sink.output, definition.encode(), rows)
+        self._work = Work(stateful.operator, place, sink.output, definition.encode(), rows, other)
         self._local = LocalState(place, sink.upkeep, sink.turns.token)
         client = StateClient(stateful.store, definition.fingerprint)
         view = StateView(self._local, definition, sink.upkeep, client, sink.application_server)
@@ -109,8 +121,9 @@ class StatefulRunner(SparkRunner):
     @override
     def run(self, batch: Batch, tasks: Sequence[Sequence[Split]], sink: Sink) -> Outcome:
         self._turns = self._turns_of.prepare(batch)
-        if self._table is not None:
-            self._table_turns = self._table[1].prepare(batch)
+        if self._joining is not None:
+            self._joining.begin(batch)
+        tasks = together(tasks)
         self._reports.value, self._copies.value = {}, {}
         chores, seconds = self._upkeep.with_batch(self._turns.keys())
         lanes = deal(chores, len(tasks), self.cores)
@@ -153,6 +166,8 @@ class StatefulRunner(SparkRunner):
         if self._server is not None:
             self._server.close()
             self._server = None
+        if self._joining is not None:
+            self._joining.close()
         super().close()
 
     def held(self, partitions: Collection[TopicPartition]) -> frozenset[TopicPartition]:
@@ -205,20 +220,14 @@ class StatefulRunner(SparkRunner):
     def _reading(self, tasks: Sequence[Sequence[Split]], *, quiet: bool = True) -> Reading:
         chores = self._chores
         reading: dict[str, Any] = {"function": self._function, "counted": self._counted, "failed": self._failed}
-        if self._table is not None:
-            rows, tables = self._table
-            reading["table"] = TableSide(rows, tables.place, self._table_turns)
+        if self._joining is not None:
+            reading["first"] = self._joining.first()
         return StatefulTask(self._config, tasks, self._work, self._turns, self._reports, chores, **reading)
 
     @override
     def cancel(self) -> None:
         self._turns_of.cancel()
         super().cancel()
-
-    @override
-    def close(self) -> None:
-        if self._table is not None:
-            self._table[1].close()
 
 
 def summed(outcome: Outcome, reports: Reports, upkeep: Upkeep) -> Outcome:
@@ -264,9 +273,9 @@ def check_operator(operator: Operator, columns: pa.Schema) -> None:
         raise PipelineError(problem or part, field=part if problem else "aggregate") from None
 
 
-def check_options(options: Options, *, has_transform: bool) -> None:
-    """Raise PipelineError for what a stateful pipeline cannot have."""
-    if not isinstance(options.topics, tuple) or len(options.topics) != 1:
+def check_options(options: Options, *, has_transform: bool, sources: int = 1) -> None:
+    """Raise PipelineError for what a stateful pipeline of so many topics cannot have."""
+    if not isinstance(options.topics, tuple) or len(options.topics) != sources:
         raise PipelineError(
             "a stateful pipeline reads one topic, by its name: with several, an assignor may give partitions of one"
             " number to different members",

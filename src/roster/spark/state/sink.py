@@ -49,9 +49,8 @@ class StateSink(Sink):
     @override
     def open(self, spark: SparkSession, group: str) -> None:
         self._inner.open(spark, group)
-        (source,) = self.options.topics  # type: ignore[misc]
         with self._new_admin() as admin:
-            self.changelog = open_changelog(admin, group, self._store, source)
+            self.changelog = open_changelog(admin, group, self._store, list(self.options.topics))  # type: ignore[arg-type]
         self.turns = Turns(self._admin, self.changelog, _OF_OTHERS)
         self.upkeep = Upkeep(self._admin, self.changelog, self.options.acceptable_lag)
         self._inner.carry([self.changelog[number] for number in range(self.changelog.partitions)])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
 from typing_extensions import override
@@ -13,14 +13,15 @@ from typing_extensions import override
 from roster.model import TopicPartition
 from roster.spark.batch import Split
 from roster.spark.errors import FunctionError
-from roster.spark.reader import PartitionTask, ReaderConfig, read_splits
+from roster.spark.reader import PartitionTask, ReaderConfig, ReadTask, read_splits
+from roster.spark.state.other_stream import OtherSide
 from roster.spark.state.results import as_records
 from roster.spark.state.stores import Chore, Copy, process_id, stores_found, work_on_copy
 from roster.spark.state.turn import Operator, Place, Report, Turn, take_turn, task_of
-from roster.spark.table_join import JoinTask, TableSide
 from roster.spark.write.task import conformed
 from roster.state.definition import write_definition
 from roster.state.store import NoState
+from roster.state.stream_join import in_columns
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -43,6 +44,14 @@ class Work:
     output: str
     definition: bytes
     columns: pa.Schema
+    other: OtherSide | None = None
+
+
+class First(Protocol):
+    """What rows go through before the operator, with a store of its own; fit for pickle."""
+
+    def task(self, config: ReaderConfig, tasks: Sequence[Sequence[Split]], **reading: Any) -> PartitionTask:
+        """Return what reads the splits."""
 
 
 @dataclass(frozen=True)
@@ -73,14 +82,16 @@ class StatefulTask(PartitionTask):
         reports: Accumulator[dict[int, tuple[Report, ...]]] | None = None,
         chores: Chores = Chores(),
         failed: Accumulator[dict[int, tuple[str, str]]] | None = None,
-        table: TableSide | None = None,
+        first: First | None = None,
         **reading: Any,
     ) -> None:
-        """`table` is what rows are joined with first; `reading` are the further arguments of `ReadTask`."""
+        """`first` reads in place of `ReadTask`; `reading` are the further arguments of that."""
         super().__init__(config, tasks, failed=failed, **reading)
-        if table is not None:
-            alone = [*((split,) for split in self._splits), ()]
-            self._reading = JoinTask(config, alone, table, failed=failed, **reading)
+        alone = [*((split,) for split in self._splits), ()]
+        if first is not None:
+            self._reading = first.task(config, alone, failed=failed, **reading)
+        if work.other is not None:
+            self._other = ReadTask(config, alone, failed=failed, **{**reading, "function": work.other.function})
         self._work, self._turns, self._reports = work, turns, reports
         self._chores = chores
         self._failed = failed
@@ -91,13 +102,13 @@ class StatefulTask(PartitionTask):
             chores = self._chores.lanes[task] if task < len(self._chores.lanes) else ()
             if not self._numbers[task] and not chores:
                 self._warm_up()
-            for number in self._numbers[task]:
+            for numbers in self._turns_in(task):
                 try:
-                    yield from self._turn(number)
+                    yield from self._turn(numbers)
                 except FunctionError as error:
                     if self._failed is None or error.passing:
                         raise
-                    self._failed.add({number: (str(error), error.details)})
+                    self._failed.add({numbers[0]: (str(error), error.details)})
                     return
             for copy in self.tend(chores):
                 if self._chores.done is not None:
@@ -121,22 +132,42 @@ class StatefulTask(PartitionTask):
         if self._chores.found is not None:
             self._chores.found.add({process_id(work.place): stores_found(work.place)})
 
-    def _turn(self, number: int) -> Iterator[pa.RecordBatch]:
-        split, work = self._splits[number], self._work
-        turn = self._turns[split.partition]
-        read = (conformed(batch, work.columns) for batch in self._reading.read([number]))
+    def _turns_in(self, task: int) -> list[list[int]]:
+        """Return the places of the splits of each partition number, which are one turn."""
+        turns: dict[int, list[int]] = {}
+        for number in self._numbers[task]:
+            turns.setdefault(self._splits[number].partition, []).append(number)
+        return list(turns.values())
+
+    def _turn(self, numbers: Sequence[int]) -> Iterator[pa.RecordBatch]:
+        splits, work = [self._splits[number] for number in numbers], self._work
+        partition = splits[0].partition
+        turn = self._turns[partition]
+        read = (batch for number in numbers for batch in self._rows(number))
         rows = pa.Table.from_batches(read, schema=work.columns)
-        with work.place.open(str(task_of(split.partition))) as store:
+        ends = {split.topic: split.end for split in splits}
+        with work.place.open(str(task_of(partition))) as store:
             write_definition(store.path, work.definition)
-            update, report = take_turn(store, turn, work.operator, rows, {split.topic: split.end}, self._fetch)
+            update, report = take_turn(store, turn, work.operator, rows, ends, self._fetch)
         if self._reports is not None:
-            self._reports.add({split.partition: (report,)})
+            self._reports.add({partition: (report,)})
         for part in (
             _addressed(update.changes["key"], update.changes["value"], *turn.changelog),
             *self._retracted(update),
             _addressed(*as_records(update.results, work.operator.result_keys), work.output, None),
         ):
             yield from part.to_batches()
+
+    def _rows(self, number: int) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a split with the columns that the operator gets."""
+        other, columns = self._work.other, self._work.columns
+        if other is None:
+            yield from (conformed(batch, columns) for batch in self._reading.read([number]))
+            return
+        is_other = self._splits[number].topic == other.topic
+        reading, own = (self._other, other.other) if is_other else (self._reading, other.own)
+        for batch in reading.read([number]):
+            yield in_columns(conformed(batch, own), columns, is_other=is_other)
 
     def _retracted(self, update: Update) -> Iterator[pa.Table]:
         """Yield records without a value for the results that count no more, to be sent before those that do."""

@@ -73,7 +73,7 @@ class Turn(NamedTuple):
     end: int
     """Where the state of this turn ends in it."""
     inputs: Mapping[str, int]
-    """Next offset of each input topic where that state ends."""
+    """Next offset of each input topic that the batch reads, where that state ends."""
     token: str | None
     """Of the attempt that was committed last, by this application without another owner since; None: not known."""
 
@@ -144,17 +144,19 @@ def take_turn(
 ) -> tuple[Update, Report]:
     """Return the results and changes of a batch's rows; the store has the changes aside, under the report's token.
 
-    inputs: next offset of each input topic after the batch. Raises SinkFencedError if the batch does not begin where
-    the state ends, StateError, and what `operator` and `fetch` raise.
+    inputs: next offset of each input topic of the batch, behind it. Raises SinkFencedError if the batch does not begin
+    where the state ends, StateError, and what `operator` and `fetch` raise.
     """
     applied = bring_up(store, turn, fetch)
     with store.snapshot() as snapshot:
         (known,) = snapshot.multi_get([INPUTS_KEY])
-        if known is not None and json.loads(known) != dict(turn.inputs):
+        before = json.loads(known) if known is not None else {}
+        if any(before.get(topic, start) != start for topic, start in turn.inputs.items()):
             raise SinkFencedError(
-                f"{turn.changelog}: the state up to offset {turn.end} is that of {json.loads(known)}, "
+                f"{turn.changelog}: the state up to offset {turn.end} is that of {before}, "
                 f"and the batch begins at {dict(turn.inputs)}"
             )
+        inputs = before | inputs
         update = operator(rows, snapshot)
     changes = with_entries(update.changes, [INPUTS_KEY], [json.dumps(inputs).encode()])
     update = replace(update, changes=changes)

@@ -58,16 +58,17 @@ class Turns:
                 field="aggregate",
                 fix="Use another group, which starts without state",
             )
-        logs = [self._changelog[p.partition] for p in batch.ranges]
+        logs = list(dict.fromkeys(self._changelog[p.partition] for p in batch.ranges))
         unknown = [p for p in logs if p not in self._begins]
         self._begins.update(self._logs.beginning_offsets(unknown) if unknown else {})
         ends = self._stable_ends(logs)
-        turns = {}
+        inputs: dict[int, dict[str, int]] = {}
         for partition, span in batch.ranges.items():
-            number, at = partition.partition, self._changelog[partition.partition]
-            inputs = {partition.topic: span.start}
-            turns[number] = Turn(at, self._begins[at], ends[at], inputs, self._tokens.get(number))
-        return turns
+            inputs.setdefault(partition.partition, {})[partition.topic] = span.start
+        return {
+            at.partition: Turn(at, self._begins[at], ends[at], inputs[at.partition], self._tokens.get(at.partition))
+            for at in logs
+        }
 
     def _stable_ends(self, logs: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         """Return the log ends once every transaction before them is decided and its marker written."""

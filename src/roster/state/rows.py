@@ -1,0 +1,211 @@
+"""Whole rows as values of a store, several in one value, written and read by columns.
+
+    4 bytes   fingerprint of the columns
+    4 bytes   number of rows
+    headers   of fixed width: time of the row; for each column whether there is a value, and the value or its length
+    payloads  texts and bytes, row after row
+
+Headers stand together, so that rows are found and appended without a walk over those before them.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from roster.state.keys import is_text
+from roster.state.store import StateError, Value
+
+Numbers = npt.NDArray[np.int64]
+_PREFIX = np.dtype([("fingerprint", "<u4"), ("count", "<u4")])
+_TIME = "time"
+
+
+@dataclass(frozen=True, slots=True)
+class StoredRows:
+    """Rows read from values: their columns, their times in microseconds, and the number of the value of each."""
+
+    table: pa.Table
+    times: Numbers
+    places: Numbers
+
+
+@dataclass(frozen=True, slots=True)
+class RowLayout:
+    """Columns of stored rows: numbers, times, booleans, decimals, text and bytes."""
+
+    columns: pa.Schema
+    header: np.dtype[Any]
+
+    @classmethod
+    def of(cls, columns: pa.Schema) -> RowLayout:
+        """Return the layout. Raises StateError for a nested column."""
+        fields: list[Any] = [(_TIME, "<i8")]
+        for number, field in enumerate(columns):
+            if not is_text(field.type) and not pa.types.is_primitive(field.type) and not _is_decimal(field.type):
+                raise StateError(f"join: column {field.name!r} is {field.type}; make text of it, or leave it out")
+            fields += [(f"has {number}", "?"), (f"value {number}", f"V{_width(field.type)}")]
+        return cls(columns, np.dtype(fields))
+
+    @property
+    def fingerprint(self) -> int:
+        """What stands in front of values, so that those of other columns are refused."""
+        return zlib.crc32("\n".join(f"{field.name} {field.type}" for field in self.columns).encode())
+
+    def appended(self, old: Sequence[Value], table: pa.Table, times: Numbers, places: Numbers) -> pa.Array:
+        """Return each old value with the rows of a table behind its own; `places` are the numbers of their values.
+
+        Raises StateError as `decode` does.
+        """
+        known = _Values.of(old, self)
+        order = np.argsort(places, kind="stable")
+        counts = np.bincount(places, minlength=len(old))
+        headers, payloads = self._encoded(table.take(pa.array(order)), times[order])
+        ends = np.concatenate([[0], np.cumsum(counts)])
+        prefix = np.zeros(len(old), _PREFIX)
+        prefix["fingerprint"], prefix["count"] = self.fingerprint, known.counts + counts
+        parts = [
+            _cut(prefix, np.arange(len(old) + 1) * _PREFIX.itemsize),
+            known.headers(),
+            _cut(headers, ends * self.header.itemsize),
+            known.payloads(),
+            _cut(payloads.buffers()[2] or b"", _offsets(payloads)[ends]),
+        ]
+        return pc.binary_join_element_wise(*parts, pa.scalar(b"", pa.large_binary()))
+
+    def decode(self, values: Sequence[Value]) -> StoredRows:
+        """Return the rows of all values. Raises StateError if those are of other columns."""
+        known = _Values.of(values, self)
+        size, places = self.header.itemsize, np.repeat(np.arange(len(values)), known.counts)
+        starts = known.starts + _PREFIX.itemsize
+        at = spread(starts, known.counts * size)
+        headers = known.data[at].view(self.header) if len(at) else np.zeros(0, self.header)
+        texts = [number for number, field in enumerate(self.columns) if is_text(field.type)]
+        lengths = np.zeros((len(headers), len(texts) + 1), np.int64)
+        for column, number in enumerate(texts):
+            lengths[:, column + 1] = headers[f"value {number}"].copy().view("<u4")
+        of_rows = lengths.sum(axis=1)
+        before = np.concatenate([[0], np.cumsum(of_rows)])
+        firsts = np.concatenate([[0], np.cumsum(known.counts)])[:-1]
+        payloads = (starts + known.counts * size)[places] + before[:-1] - before[firsts][places]
+        begins = payloads[:, None] + np.cumsum(lengths, axis=1)
+        columns: list[Any] = []
+        for number, field in enumerate(self.columns):
+            has = pa.array(headers[f"has {number}"].copy())
+            if is_text(field.type):
+                column = texts.index(number)
+                plain = _gathered(known.data, begins[:, column], lengths[:, column + 1]).cast(field.type)
+            else:
+                plain = _fixed(headers[f"value {number}"], field.type)
+            columns.append(pc.if_else(has, plain, pa.scalar(None, field.type)))
+        return StoredRows(pa.table(columns, schema=self.columns), headers[_TIME].astype(np.int64), places)
+
+    def _encoded(self, table: pa.Table, times: Numbers) -> tuple[npt.NDArray[Any], Any]:
+        """Return headers and payloads of rows."""
+        headers = np.zeros(len(table), self.header)
+        headers[_TIME] = times
+        payloads = pa.array([b""], pa.large_binary()).take(pa.array(np.zeros(len(table), np.int64)))
+        for number, field in enumerate(self.columns):
+            column = table[field.name].combine_chunks()
+            headers[f"has {number}"] = column.is_valid().to_numpy(zero_copy_only=False)
+            if is_text(field.type):
+                plain = pc.fill_null(column.cast(pa.binary()).cast(pa.large_binary()), b"")
+                headers[f"value {number}"] = np.diff(_offsets(plain)).astype("<u4").view("V4")
+                payloads = pc.binary_join_element_wise(payloads, plain, pa.scalar(b"", pa.large_binary()))
+            else:
+                headers[f"value {number}"] = _raw(column)
+        return headers, payloads
+
+
+@dataclass(frozen=True, slots=True)
+class _Values:
+    """The bytes of all values, where each begins, and how many rows it has."""
+
+    data: npt.NDArray[np.uint8]
+    starts: Numbers
+    lengths: Numbers
+    counts: Numbers
+    size: int
+
+    @classmethod
+    def of(cls, values: Sequence[Value], layout: RowLayout) -> _Values:
+        data = np.frombuffer(b"".join(value or b"" for value in values), np.uint8)
+        lengths = np.fromiter((len(value or b"") for value in values), np.int64, len(values))
+        starts = np.cumsum(lengths) - lengths
+        counts = np.zeros(len(values), np.int64)
+        there = lengths >= _PREFIX.itemsize
+        at = spread(starts[there], np.full(int(there.sum()), _PREFIX.itemsize))
+        prefixes = data[at].view(_PREFIX) if len(at) else np.zeros(0, _PREFIX)
+        counts[there] = prefixes["count"]
+        size = layout.header.itemsize
+        if (prefixes["fingerprint"] != layout.fingerprint).any() or (lengths[~there] > 0).any():
+            raise StateError(
+                f"the store's rows have not the columns {', '.join(layout.columns.names)} as they are now: others wrote"
+                " them; use another group, which starts without state"
+            )
+        return cls(data, starts, lengths, counts, size)
+
+    def headers(self) -> Any:
+        return _gathered(self.data, self.starts + _PREFIX.itemsize, self.counts * self.size)
+
+    def payloads(self) -> Any:
+        skipped = np.minimum(self.lengths, _PREFIX.itemsize + self.counts * self.size)
+        return _gathered(self.data, self.starts + skipped, self.lengths - skipped)
+
+
+def _is_decimal(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_decimal(kind))
+
+
+def _width(kind: Any) -> int:
+    if is_text(kind):
+        return 4
+    return 1 if pa.types.is_boolean(kind) else kind.bit_width // 8
+
+
+def _raw(column: Any) -> Any:
+    """Return the bytes of fixed-width values, zero for null."""
+    has = column.is_valid().to_numpy(zero_copy_only=False)
+    if pa.types.is_boolean(column.type):
+        column = column.cast(pa.uint8())
+    width = _width(column.type)
+    if not len(column):
+        return np.zeros(0, f"V{width}")
+    plain = np.frombuffer(column.buffers()[1], f"V{width}", column.offset + len(column))[column.offset :].copy()
+    plain[~has] = np.zeros((), f"V{width}")
+    return plain
+
+
+def _fixed(raw: Any, kind: Any) -> Any:
+    width = pa.uint8() if pa.types.is_boolean(kind) else kind
+    return pa.Array.from_buffers(width, len(raw), [None, pa.py_buffer(raw.tobytes())]).cast(kind)
+
+
+def spread(starts: Numbers, lengths: Numbers) -> Numbers:
+    """Return all numbers of ranges, one range after the other."""
+    ends = np.cumsum(lengths)
+    return np.repeat(starts - ends + lengths, lengths) + np.arange(ends[-1] if len(ends) else 0)
+
+
+def _gathered(data: npt.NDArray[np.uint8], starts: Numbers, lengths: Numbers) -> Any:
+    """Return pieces of data as binary values."""
+    return _cut(data[spread(starts, lengths)], np.concatenate([[0], np.cumsum(lengths)]))
+
+
+def _cut(data: Any, offsets: Numbers) -> Any:
+    """Return data as binary values that begin at these offsets; the last one is the end."""
+    content = pa.py_buffer(data.tobytes() if isinstance(data, np.ndarray) else data)
+    where = pa.py_buffer(np.ascontiguousarray(offsets, np.int64))
+    return pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(offsets) - 1, [None, where, content])
+
+
+def _offsets(column: Any) -> Numbers:
+    whole = np.frombuffer(column.buffers()[1], np.int64) if len(column) else np.zeros(1, np.int64)
+    return whole[column.offset : column.offset + len(column) + 1]

@@ -1,0 +1,343 @@
+"""Rows of two streams joined within a time: pairs of the same key whose times are not further apart.
+
+A row is late if it is older than the largest time of its own side by more than the grace period. All pairs of rows that
+are not late are found, whichever side comes first: which these are depends on the order of each side's records only.
+A row is kept until the other side's time has passed its own by the time of the join and the grace period: then no row
+can come that it pairs with, and with a left outer join a row of the left side that had no partner goes out.
+
+    0x03, bucket, key   rows of the left side; buckets are as long as the time of the join
+    0x04, bucket, key   rows of the right side
+    0x05, time, key     rows of the left side at that time have no partner yet; they have the same partners
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from roster.state.aggregate import Layout, Update
+from roster.state.event_time import (
+    Times,
+    microseconds,
+    ordered_time,
+    read_time,
+    running,
+    time_bytes,
+    times_of,
+    with_entries,
+)
+from roster.state.keys import encode_keys
+from roster.state.rows import RowLayout, spread
+from roster.state.store import Snapshot, StateError, Store
+
+OTHER = "other side: "
+"""In front of the names of the right side's columns, where rows of both sides are one table."""
+IS_OTHER = "other side"
+"""Column that is true for rows of the right side."""
+LEFT, RIGHT = 0, 1
+_ROWS_KEY = (b"\x03", b"\x04")
+_WAITING_KEY = b"\x05"
+_TIME_KEY = (b"\xffleft time", b"\xffright time")
+_NEIGHBOURS = np.array([-1, 0, 1])
+Chosen = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class StreamJoin:
+    """The operator of `join`. Rows of both sides come in one table, see `joined_columns`.
+
+    times: columns with the times of both sides. right: columns of the right side in the results. Raises StateError for
+    a time that is not positive or a grace period below 0, and for columns that do not fit.
+    """
+
+    keys: tuple[str, ...]
+    times: tuple[str, str]
+    right: tuple[str, ...]
+    within: timedelta
+    grace: timedelta
+    keeps_all: bool
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.within, timedelta) or self.within <= timedelta():
+            raise StateError(f"join: within={self.within!r} is no positive timedelta")
+        if not isinstance(self.grace, timedelta) or self.grace < timedelta():
+            raise StateError(f"join: grace={self.grace!r} is no timedelta of 0 or more")
+
+    @property
+    def result_keys(self) -> tuple[str, ...]:
+        """Columns that become the key of the records."""
+        return self.keys
+
+    def key_columns(self, columns: pa.Schema) -> pa.Schema:
+        """Return the columns of the state's keys."""
+        return pa.schema([columns.field(name) for name in self.keys])
+
+    def layout(self, columns: pa.Schema) -> Layout | None:
+        """Return None: values are rows."""
+        return None
+
+    @property
+    def has_variables(self) -> bool:
+        """Return True: entries are not of keys and values that tools can read."""
+        return True
+
+    def __call__(self, table: pa.Table, store: Store | Snapshot) -> Update:
+        """Return the pairs that a batch's rows make, and the rows to keep."""
+        sides = [_Side.of(self, number, table, store) for number in (LEFT, RIGHT)]
+        codes = _numbered(sides)
+        within = microseconds(self.within)
+        for side in sides:
+            side.kept_from = sides[1 - side.number].now - microseconds(self.grace) - within
+        needed = _Needed.of(sides, within)
+        held = needed.read(store, codes, [side.layout for side in sides])
+        (old_left, old_right), (left, right) = held, [side.rows() for side in sides]
+        lefts, rights = _Rows.joined(old_left, left), _Rows.joined(old_right, right)
+        known = len(old_left.times)
+        of_new = _pairs(left, rights, within)
+        of_old = _pairs(old_left, right, within)
+        at_left = np.concatenate([of_old[0], of_new[0] + known])
+        at_right = np.concatenate([of_old[1] + len(old_right.times), of_new[1]])
+        results = [self._results(lefts.table, at_left, rights.table, at_right)]
+        changes = _kept(sides, codes, store, within)
+        if self.keeps_all:
+            alone, waiting = self._alone(sides, lefts, at_left, known, codes, store)
+            results += [self._results(each, np.arange(len(each)), rights.table, None) for each in alone]
+            changes = with_entries(changes, list(waiting), list(waiting.values()))
+        times = [(_TIME_KEY[side.number], time_bytes(side.now)) for side in sides if side.now != side.before]
+        changes = with_entries(changes, [key for key, _ in times], [value for _, value in times])
+        return Update(pa.concat_tables(results).combine_chunks(), changes, sum(int((~s.fresh).sum()) for s in sides))
+
+    def _results(self, left: pa.Table, at_left: Times, right: pa.Table, at_right: Times | None) -> pa.Table:
+        """Return rows of the left side with those of the right side at their places, or without."""
+        result = left.take(pa.array(at_left, pa.int64()))
+        places = pa.nulls(len(at_left), pa.int64()) if at_right is None else pa.array(at_right, pa.int64())
+        for name in self.right:
+            result = result.append_column(name, right[name].take(places))
+        return result
+
+    def _alone(
+        self, sides: list[_Side], lefts: _Rows, paired: Times, known: int, codes: Any, store: Store | Snapshot
+    ) -> tuple[list[pa.Table], dict[bytes, bytes | None]]:
+        """Return the rows of the left side that have no partner for good, and the changes to those that wait."""
+        left = sides[LEFT]
+        bound = left.kept_from
+        has_partner = np.zeros(len(lefts.times), np.bool_)
+        has_partner[paired] = True
+        changes: dict[bytes, bytes | None] = {}
+        # Rows that waited and have a partner now: what the store says of them is looked up, as it may say nothing.
+        found = _waiting_keys(codes, lefts.codes, lefts.times, has_partner & (np.arange(len(has_partner)) < known))
+        changes |= {key: None for key, value in zip(found, store.multi_get(found), strict=True) if value is not None}
+        is_new = ~has_partner & (np.arange(len(has_partner)) >= known)
+        over = is_new & (lefts.times < bound)
+        changes |= dict.fromkeys(_waiting_keys(codes, lefts.codes, lefts.times, is_new & ~over), b"")
+        gone = [key for key, _ in store.scan(_WAITING_KEY, _WAITING_KEY + _encoded_number(bound)) if key not in changes]
+        changes |= dict.fromkeys(gone)
+        without_key = left.table.filter(pa.array(left.fresh & ~left.has_key))
+        alone = [lefts.table.filter(pa.array(over)), without_key, self._expired(gone, left.layout, store)]
+        return alone, changes
+
+    def _expired(self, gone: list[bytes], layout: RowLayout, store: Store | Snapshot) -> pa.Table:
+        """Return the rows of the left side for which these entries stood."""
+        within = microseconds(self.within)
+        buckets: dict[bytes, set[int]] = {}
+        for key in gone:
+            time = int.from_bytes(key[2:10], "big") - (1 << 63)
+            buckets.setdefault(_ROWS_KEY[LEFT] + _encoded_number(time // within) + key[10:], set()).add(time)
+        found = layout.decode(store.multi_get(list(buckets)))
+        wanted = [(place, time) for place, times in enumerate(buckets.values()) for time in times]
+        places = np.array([place for place, _ in wanted], np.int64)
+        times = np.array([time for _, time in wanted], np.int64)
+        low = _before(places, times, found.places, found.times, inclusive=False)
+        high = _before(places, times, found.places, found.times, inclusive=True)
+        return found.table.filter(pa.array(high > low))
+
+
+def joined_columns(left: pa.Schema, right: pa.Schema) -> pa.Schema:
+    """Return the columns of a table with rows of both sides: each has nulls in the columns of the other."""
+    others = [pa.field(OTHER + field.name, field.type) for field in right]
+    return pa.schema([*(pa.field(f.name, f.type) for f in left), *others, pa.field(IS_OTHER, pa.bool_())])
+
+
+def in_columns(batch: pa.RecordBatch, columns: pa.Schema, *, is_other: bool) -> pa.RecordBatch:
+    """Return the rows of one side with the columns of both."""
+    given = {OTHER + name if is_other else name: batch.column(name) for name in batch.schema.names}
+    given[IS_OTHER] = pa.array(np.full(batch.num_rows, is_other))
+    arrays = [given[f.name] if f.name in given else pa.nulls(batch.num_rows, f.type) for f in columns]
+    return pa.RecordBatch.from_arrays(arrays, schema=columns)
+
+
+@dataclass(slots=True)
+class _Rows:
+    """Rows of one side with the numbers of their keys and their times."""
+
+    table: pa.Table
+    codes: Times
+    times: Times
+
+    @classmethod
+    def joined(cls, first: _Rows, second: _Rows) -> _Rows:
+        return cls(
+            pa.concat_tables([first.table, second.table]),
+            np.concatenate([first.codes, second.codes]),
+            np.concatenate([first.times, second.times]),
+        )
+
+
+@dataclass(slots=True)
+class _Side:
+    """The rows of one side of a batch, those that are not late, and the stream time before and behind them."""
+
+    number: int
+    table: pa.Table
+    times: Times
+    fresh: Chosen
+    has_key: Chosen
+    before: int
+    now: int
+    keys: Any
+    layout: RowLayout
+    kept_from: int = 0
+    """Rows before this time are not kept any more."""
+    codes: Times | None = None
+
+    @classmethod
+    def of(cls, join: StreamJoin, number: int, table: pa.Table, store: Store | Snapshot) -> _Side:
+        is_mine = pc.fill_null(table[IS_OTHER], False)
+        mine = table.filter(is_mine if number == RIGHT else pc.invert(is_mine)).combine_chunks()
+        names = [name for name in table.column_names if name.startswith(OTHER) == (number == RIGHT)]
+        mine = mine.select([name for name in names if name != IS_OTHER])
+        mine = mine.rename_columns([name.removeprefix(OTHER) for name in mine.column_names])
+        (value,) = store.multi_get([_TIME_KEY[number]])
+        before = read_time(value)
+        times, has = times_of(mine, join.times[number])
+        at = running(times, before)
+        fresh = has & (times + microseconds(join.grace) >= at)
+        has_key = np.ones(len(mine), np.bool_)
+        for name in join.keys:
+            has_key &= mine[name].is_valid().to_numpy()
+        keys = encode_keys(mine, join.keys)
+        now = int(at[-1]) if len(at) else before
+        return cls(number, mine, times, fresh, has_key, before, now, keys, RowLayout.of(mine.schema))
+
+    @property
+    def taken(self) -> Chosen:
+        return self.fresh & self.has_key
+
+    def rows(self) -> _Rows:
+        assert self.codes is not None  # noqa: S101 - numbered before
+        return _Rows(self.table.filter(pa.array(self.taken)), self.codes, self.times[self.taken])
+
+
+def _numbered(sides: list[_Side]) -> Any:
+    """Number the keys of the rows to be joined; return the keys by number."""
+    chunks = [side.keys.filter(pa.array(side.taken)).combine_chunks() for side in sides]
+    plain = [chunk if isinstance(chunk, pa.Array) else pa.concat_arrays(chunk.chunks) for chunk in chunks]
+    encoded = pa.concat_arrays(plain).dictionary_encode()
+    codes = encoded.indices.to_numpy().astype(np.int64)
+    sides[LEFT].codes, sides[RIGHT].codes = codes[: len(plain[0])], codes[len(plain[0]) :]
+    return encoded.dictionary
+
+
+_Named = np.dtype([("side", "<i8"), ("code", "<i8"), ("bucket", "<i8")])
+
+
+@dataclass(slots=True)
+class _Needed:
+    """The values that a batch reads or writes: those of its rows' own buckets, and of three of the other side."""
+
+    names: npt.NDArray[Any]
+
+    @classmethod
+    def of(cls, sides: list[_Side], within: int) -> _Needed:
+        parts = [np.zeros(0, _Named)]
+        for side in sides:
+            rows = side.rows()
+            own = _unique(side.number, rows.codes, np.floor_divide(rows.times, within))
+            near = np.repeat(own, len(_NEIGHBOURS))
+            near["side"] = 1 - side.number
+            near["bucket"] += np.tile(_NEIGHBOURS, len(own))
+            parts += [own, near]
+        return cls(np.unique(np.concatenate(parts)))
+
+    def read(self, store: Store | Snapshot, codes: Any, layouts: list[RowLayout]) -> tuple[_Rows, _Rows]:
+        """Return the rows of both sides that the store has there."""
+        found = []
+        for number, layout in enumerate(layouts):
+            names = self.names[self.names["side"] == number]
+            stored = layout.decode(store.multi_get(_row_keys(number, codes, names)))
+            found.append(_Rows(stored.table, names["code"][stored.places], stored.times))
+        return found[LEFT], found[RIGHT]
+
+
+def _unique(side: int, codes: Times, buckets: Times) -> npt.NDArray[Any]:
+    names = np.zeros(len(codes), _Named)
+    names["side"], names["code"], names["bucket"] = side, codes, buckets
+    return np.unique(names)
+
+
+def _kept(sides: list[_Side], codes: Any, store: Store | Snapshot, within: int) -> pa.Table:
+    """Return the changes that keep a batch's rows, and remove what is passed."""
+    empty = pa.table({"key": pa.array([], pa.binary()), "value": pa.array([], pa.binary())})
+    changes = [empty]
+    for side in sides:
+        bound = side.kept_from
+        rows = side.rows()
+        is_kept = rows.times >= bound
+        buckets = np.floor_divide(rows.times, within)[is_kept]
+        kept_codes = rows.codes[is_kept]
+        names = np.zeros(len(buckets), _Named)
+        names["side"], names["code"], names["bucket"] = side.number, kept_codes, buckets
+        own, places = np.unique(names, return_inverse=True)
+        keys = _row_keys(side.number, codes, own)
+        old = store.multi_get(keys)
+        values = side.layout.appended(old, rows.table.filter(pa.array(is_kept)), rows.times[is_kept], places)
+        changes.append(pa.table({"key": pa.array(keys, pa.binary()), "value": values.cast(pa.binary())}))
+        first, last = _ROWS_KEY[side.number], _ROWS_KEY[side.number] + _encoded_number(bound // within)
+        passed = [key for key, _ in store.scan(first, last)]
+        changes.append(pa.table({"key": pa.array(passed, pa.binary()), "value": pa.nulls(len(passed), pa.binary())}))
+    return pa.concat_tables(changes)
+
+
+def _pairs(left: _Rows, right: _Rows, within: int) -> tuple[Times, Times]:
+    """Return the places in both of rows that pair."""
+    order = np.lexsort((right.times, right.codes))
+    low = _before(right.codes, right.times, left.codes, left.times - within, inclusive=False)
+    high = _before(right.codes, right.times, left.codes, left.times + within, inclusive=True)
+    return np.repeat(np.arange(len(low)), high - low), order[spread(low, high - low)]
+
+
+def _before(codes: Times, times: Times, at_codes: Times, at_times: Times, *, inclusive: bool) -> Times:
+    """Return how many rows, in the order of codes and times, are before each place, or with `inclusive` at it too."""
+    is_row = np.repeat([1, 0], [len(codes), len(at_codes)])
+    tie = 1 - is_row if inclusive else is_row
+    order = np.lexsort((tie, np.concatenate([times, at_times]), np.concatenate([codes, at_codes])))
+    before = np.empty(len(order), np.int64)
+    before[order] = np.cumsum(is_row[order])
+    return before[len(codes) :]
+
+
+def _row_keys(side: int, codes: Any, names: npt.NDArray[Any]) -> list[bytes]:
+    return _keys(_ROWS_KEY[side], names["bucket"], codes, names["code"])
+
+
+def _waiting_keys(codes: Any, row_codes: Times, times: Times, chosen: Chosen) -> list[bytes]:
+    """Return the keys under which the chosen rows wait for a partner, each once."""
+    names = _unique(LEFT, row_codes[chosen], times[chosen])
+    return _keys(_WAITING_KEY, names["bucket"], codes, names["code"])
+
+
+def _keys(first: bytes, numbers: Times, codes: Any, row_codes: Times) -> list[bytes]:
+    numbered = encode_keys(pa.table({"n": pa.array(numbers, pa.int64())}), ["n"]).combine_chunks()
+    keys = codes.take(pa.array(row_codes, pa.int64()))
+    return list(pc.binary_join_element_wise(first, numbered, keys, b"").to_pylist())
+
+
+def _encoded_number(number: int) -> bytes:
+    """Return a number as `encode_keys` does."""
+    return b"\x01" + ordered_time(number)

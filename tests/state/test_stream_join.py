@@ -1,0 +1,146 @@
+"""Joins of two streams against brute force over all rows, wherever batches are cut and however sides alternate."""
+
+from __future__ import annotations
+
+from collections import Counter
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from roster.state import Position, StateError
+from roster.state.lmdb_store import LmdbStore
+from roster.state.rows import RowLayout
+from roster.state.store import NoState
+from roster.state.stream_join import StreamJoin, in_columns, joined_columns
+from tests.examples_tried import examples
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+SECOND = timedelta(seconds=1)
+LEFT = pa.schema([("k", pa.string()), ("t", pa.timestamp("us", "UTC")), ("n", pa.int64())])
+RIGHT = pa.schema([("k", pa.string()), ("at", pa.timestamp("us", "UTC")), ("said", pa.string())])
+COLUMNS = joined_columns(LEFT, RIGHT)
+ROW = st.tuples(
+    st.booleans(), st.sampled_from(["a", "b", "", None]), st.none() | st.integers(-5, 40), st.none() | st.integers(0, 9)
+)
+
+
+def operator(within: int, grace: int, how: str) -> StreamJoin:
+    return StreamJoin(("k",), ("t", "at"), ("at", "said"), within * SECOND, grace * SECOND, how == "left")
+
+
+def moment(t: int | None) -> Any:
+    return None if t is None else EPOCH + t * SECOND
+
+
+def left_row(k: Any, t: Any, n: Any) -> dict[str, Any]:
+    return {"k": k, "t": moment(t), "n": n}
+
+
+def right_row(k: Any, t: Any, n: Any) -> dict[str, Any]:
+    return {"k": k, "at": moment(t), "said": None if n is None else "\u00e9" * n}
+
+
+def table_of(rows: list[Any]) -> pa.Table:
+    parts = []
+    for is_other, schema, make in ((False, LEFT, left_row), (True, RIGHT, right_row)):
+        batch = pa.RecordBatch.from_pylist([make(*row) for other, *row in rows if other == is_other], schema=schema)
+        parts.append(in_columns(batch, COLUMNS, is_other=is_other))
+    return pa.Table.from_batches(parts)
+
+
+def on_time(rows: list[Any], grace: int) -> tuple[list[Any], int]:
+    """The rows of one side that are not late, and the largest time."""
+    now, taken = -(10**9), []
+    for k, t, n in rows:
+        now = max(now, t) if t is not None else now
+        if t is not None and t + grace >= now:
+            taken.append((k, t, n))
+    return taken, now
+
+
+def brute_force(rows: list[Any], within: int, grace: int, how: str) -> tuple[Counter[Any], int]:
+    lefts, rights = ([row for other, *row in rows if other == side] for side in (False, True))
+    left, _ = on_time(lefts, grace)
+    right, now = on_time(rights, grace)
+    found: Counter[Any] = Counter()
+    for k, t, n in left:
+        partners = [(at, m) for key, at, m in right if k is not None and key == k and abs(at - t) <= within]
+        for at, m in partners:
+            found[(k, t, n, at, None if m is None else "\u00e9" * m)] += 1
+        if not partners and how == "left" and (k is None or t + within + grace < now):
+            found[(k, t, n, None, None)] += 1
+    return found, len(rows) - len(left) - len(right)
+
+
+def seconds(value: Any) -> Any:
+    return None if value is None else (value - EPOCH) // SECOND
+
+
+@given(
+    st.lists(ROW, max_size=40),
+    st.lists(st.integers(0, 99), max_size=6),
+    st.sampled_from([(4, 0), (3, 5), (10, 10), (1, 50)]),
+    st.sampled_from(["inner", "left"]),
+)
+@settings(max_examples=examples(60), deadline=None)
+def test_joins_equal_brute_force(
+    tmp_path_factory: Any, rows: list[Any], cuts: list[int], shape: tuple[int, int], how: str
+) -> None:
+    join = operator(*shape, how)
+    ends = sorted({0, len(rows), *(cut % (len(rows) + 1) for cut in cuts)})
+    found: Counter[Any] = Counter()
+    late = 0
+    with LmdbStore(tmp_path_factory.mktemp("join") / "store") as store:
+        for number in range(1, len(ends)):
+            update = join(table_of(rows[ends[number - 1] : ends[number]]), store)
+            keys = update.changes["key"].to_pylist()
+            assert len(set(keys)) == len(keys), "one change for each key"
+            store.commit(keys, update.changes["value"].to_pylist(), Position(number))
+            late += update.late
+            for row in update.results.to_pylist():
+                found[(row["k"], seconds(row["t"]), row["n"], seconds(row["at"]), row["said"])] += 1
+        assert (found, late) == brute_force(rows, *shape, how)
+        # Rows leave the state as time passes on both sides.
+        end = [(False, "z", 1000, 0), (True, "z", 1000, 0)]
+        update = join(table_of(end), store)
+        store.commit(update.changes["key"].to_pylist(), update.changes["value"].to_pylist(), Position(99))
+        assert len(store.scan(stop=b"\xff")) == 2
+
+
+def test_stored_rows_are_read_as_they_were() -> None:
+    table = pa.table(
+        {
+            "text": pa.array(["a", None, "", "\u00e9\u00e9"]),
+            "bytes": pa.array([b"", b"\x00\xff", None, b"x" * 300]),
+            "flag": pa.array([True, None, False, True]),
+            "small": pa.array([-1, 2, None, 4], pa.int8()),
+            "float": pa.array([0.5, None, float("inf"), -0.0]),
+            "money": pa.array([Decimal("1.50"), None, Decimal("-2.25"), Decimal("0.00")], pa.decimal128(9, 2)),
+            "day": pa.array([1, None, 3, 4], pa.date32()),
+        }
+    )
+    layout = RowLayout.of(table.schema)
+    times, places = pa.array([5, 6, 7, 8]).to_numpy(), pa.array([1, 0, 1, 1]).to_numpy()
+    values = layout.appended([None, None], table, times, places).to_pylist()
+    again = layout.appended(values, table.slice(1, 1), times[1:2], places[2:3]).to_pylist()
+    stored = layout.decode([None, *again])
+    assert stored.places.tolist() == [1, 2, 2, 2, 2]
+    assert stored.times.tolist() == [6, 5, 7, 8, 6]
+    assert stored.table.to_pylist() == table.take([1, 0, 2, 3, 1]).to_pylist()
+    with pytest.raises(StateError, match="have not the columns text as they are now"):
+        RowLayout.of(table.select(["text"]).schema).decode(values)
+
+
+def test_columns_that_cannot_be_kept_are_named() -> None:
+    nested = joined_columns(pa.schema([*LEFT, ("list", pa.list_(pa.int64()))]), RIGHT)
+    with pytest.raises(StateError, match=r"join: column 'list' is list<.*; make text of it, or leave it out"):
+        operator(1, 0, "left")(nested.empty_table(), NoState())
+    with pytest.raises(StateError, match=r"within=.* is no positive timedelta"):
+        operator(0, 0, "left")
+    with pytest.raises(StateError, match=r"grace=.* is no timedelta of 0 or more"):
+        operator(1, -1, "left")
