@@ -118,7 +118,7 @@ def test_totals_go_on_with_a_store_with_a_part_of_it_and_without_one(
 
 
 def test_windows_are_emitted_once_they_are_closed(spark: SparkSession, topics: Topics, tmp_path: Path) -> None:
-    topic, out = topics.create(1), topics.create(1)
+    topic, out, late = topics.create(1), topics.create(1), topics.create(1)
     producer = idempotent_producer(topics.bootstrap)
     begin = 1_700_000_400_000  # a multiple of ten minutes
     for minute, value in enumerate([1, 2, 3, 25, 4, 61]):
@@ -141,7 +141,11 @@ def test_windows_are_emitted_once_they_are_closed(spark: SparkSession, topics: T
         )
         .map_arrow(timed, "name string, n long, at timestamp")
         .aggregate(
-            "name", {"n": "count(*)", "total": "sum(n)"}, window=Window("at", timedelta(minutes=10)), results="final"
+            "name",
+            {"n": "count(*)", "total": "sum(n)"},
+            window=Window("at", timedelta(minutes=10)),
+            results="final",
+            late_topic=late,
         )
         .write(KafkaSink(topics.bootstrap, out))
         .run(available_now=True)
@@ -158,6 +162,8 @@ def test_windows_are_emitted_once_they_are_closed(spark: SparkSession, topics: T
         ]
     ]
     assert [progress.late for progress in seen] == [1]
+    ((_, key, value),) = committed_records(topics, late)
+    assert (key, json.loads(value or b"")) == (b"k", {"name": "k", "n": 4, "at": "2023-11-14T22:24:00.000000Z"})
 
 
 @pytest.mark.parametrize(
@@ -170,6 +176,7 @@ def test_windows_are_emitted_once_they_are_closed(spark: SparkSession, topics: T
         ({"at_least_once": True}, "write: a stateful pipeline writes results and state in one Kafka transaction"),
         ({"topics": "pattern:t.*"}, "topics: a stateful pipeline reads one topic"),
         ({"topics": ["nowhere-to-be-found"]}, "topics: there is no topic 'nowhere-to-be-found'"),
+        ({"late_topic": "nowhere-to-be-found"}, "late_topic: there is no topic 'nowhere-to-be-found'"),
         ({"store": "a/b"}, "store: '.*-a/b-changelog' is no topic name"),
         ({"transform": True}, "transform: a transform's rows leave the task"),
         ({"policy": "delete"}, "has cleanup.policy=delete, which would lose state. Set cleanup.policy=compact"),
@@ -185,9 +192,15 @@ def test_what_cannot_work_is_named_before_the_group_is_joined(
 
     def run() -> None:
         pipeline = Pipeline(spark, topics.bootstrap, group, change.get("topics", topic))
-        pipeline.map_arrow(numbers, "name string, n long")
+        pipeline.map_arrow(
+            numbers, "name string, n long, at timestamp" if "late_topic" in change else "name string, n long"
+        )
         pipeline.aggregate(
-            change.get("keys", "name"), change.get("aggregates", AGGREGATES), store=change.get("store", "s")
+            change.get("keys", "name"),
+            change.get("aggregates", AGGREGATES),
+            window=Window("at", timedelta(minutes=10)) if "late_topic" in change else None,
+            late_topic=change.get("late_topic"),
+            store=change.get("store", "s"),
         )
         if "transform" in change:
             pipeline.transform(lambda df: df)

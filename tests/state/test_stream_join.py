@@ -101,7 +101,8 @@ def test_joins_equal_brute_force(
             keys = update.changes["key"].to_pylist()
             assert len(set(keys)) == len(keys), "one change for each key"
             store.commit(keys, update.changes["value"].to_pylist(), Position(number))
-            late += update.late
+            late += sum(map(len, update.late_rows))
+            assert update.late == sum(map(len, update.late_rows))
             for row in update.results.to_pylist():
                 found[(row["k"], seconds(row["t"]), row["n"], seconds(row["at"]), row["said"])] += 1
         assert (found, late) == brute_force(rows, *shape, how)

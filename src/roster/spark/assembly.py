@@ -56,7 +56,8 @@ def assembled(spark: SparkSession, options: Options, declared: Declared, sink: S
     joining = None
     if table is not None and declared.join is not None:
         joining = TableJoining(table, Tables.open(own, declared.join))
-    state_sink = StateSink(check_sink(sink), options, stateful.store)
+    late_topic = None if stateful.late is None else stateful.late.topic
+    state_sink = StateSink(check_sink(sink), options, stateful.store, late_topic)
     state_sink.open(spark, options.group)
     return StatefulRunner(
         spark, config, function, rows, stateful, state_sink, options.state_dir, joining, other

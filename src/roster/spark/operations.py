@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Self
 
@@ -13,7 +13,15 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from roster.spark.errors import PipelineError
-from roster.spark.state.declare import Stateful, aggregation, as_columns, check_extra, deduplication, stream_join
+from roster.spark.state.declare import (
+    LateRows,
+    Stateful,
+    aggregation,
+    as_columns,
+    check_extra,
+    deduplication,
+    stream_join,
+)
 from roster.spark.state.other_stream import OtherStream
 from roster.spark.steps import BatchFunction, Filtered, Mapped, Parsed, Step
 from roster.spark.table_join import TableJoin
@@ -126,6 +134,7 @@ class Operations:
         *,
         window: Window | SessionWindow | None = None,
         results: str = "updates",
+        late_topic: str | None = None,
         store: str = "aggregates",
     ) -> Self:
         """Keep aggregates of each key over all records, and send each batch's changed ones to the sink.
@@ -149,6 +158,8 @@ class Operations:
                 `Progress.late` counts them. With `Window.session`, an update that makes a session begin earlier sends
                 a record with a null value for the key of the earlier result.
             results: "updates" with each batch, or with a window "final": one result of each window, once it is closed.
+            late_topic: a topic of the same cluster for rows that are late, as JSON objects with their columns and keyed
+                by the key columns, in the batch's transaction; None: they are counted only.
             store: the store's name, part of that of its changelog.
 
         Raises:
@@ -156,11 +167,19 @@ class Operations:
                 that are not there, more than one topic, another sink, and a changelog that is missing or does not fit.
 
         """
-        self._declare("aggregate", aggregation(keys, aggregates, window, results, store))
+        if late_topic is not None and window is None:
+            raise PipelineError("no row is late without a window", field="late_topic", fix="Leave it out")
+        self._declare("aggregate", aggregation(keys, aggregates, window, results, store), LateRows.to(late_topic, keys))
         return self
 
     def deduplicate(
-        self, keys: str | Sequence[str], *, within: timedelta, column: str = "timestamp", store: str = "keys"
+        self,
+        keys: str | Sequence[str],
+        *,
+        within: timedelta,
+        column: str = "timestamp",
+        late_topic: str | None = None,
+        store: str = "keys",
     ) -> Self:
         """Send the first row of each key to the sink, and leave out those that repeat it within a time.
 
@@ -172,10 +191,11 @@ class Operations:
             within: how long a key is remembered, by the time of its partition: the largest of `column` seen in it. Rows
                 older than that are left out too, and `Progress.late` counts them.
             column: timestamps.
+            late_topic: a topic for rows that are late, as for `aggregate`.
             store: the store's name, part of that of its changelog.
 
         """
-        self._declare("deduplicate", deduplication(keys, within, column, store))
+        self._declare("deduplicate", deduplication(keys, within, column, store), LateRows.to(late_topic, keys))
         return self
 
     def transform_with_state(
@@ -310,6 +330,7 @@ class Operations:
         column: str = "timestamp",
         other_column: str = "timestamp",
         grace: timedelta | None = None,
+        late_topic: str | None = None,
         store: str = "join",
     ) -> Self:
         """Join the rows with those of another topic that have the same keys at nearly the same time.
@@ -331,6 +352,7 @@ class Operations:
             other_column: timestamps of the other topic: a field, or "timestamp" of the record.
             grace: how far a row may be behind the largest time of its topic's partition; rows beyond that are left out,
                 and `Progress.late` counts them. None: as far as `within`.
+            late_topic: a topic for rows of both sides that are late, as for `aggregate`.
             store: the store's name, part of that of its changelog.
 
         Raises:
@@ -339,13 +361,14 @@ class Operations:
 
         """
         other = OtherStream(topic, schema)
-        self._declare("join", stream_join(other, keys, (column, other_column), within, grace, how, store))
+        stateful = stream_join(other, keys, (column, other_column), within, grace, how, store)
+        self._declare("join", stateful, LateRows.to(late_topic, keys))
         return self
 
-    def _declare(self, method: str, stateful: Stateful) -> None:
+    def _declare(self, method: str, stateful: Stateful, late: LateRows | None = None) -> None:
         if self._declared.stateful is not None:
             raise PipelineError("given twice", field=method, fix="Use one stateful operator per pipeline")
-        self._declared.stateful = stateful
+        self._declared.stateful = replace(stateful, late=late)
 
 
 def check_callable(function: object, field: str) -> None:

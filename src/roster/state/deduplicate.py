@@ -16,6 +16,7 @@ import pyarrow as pa
 from roster.state.aggregate import Layout, Update
 from roster.state.event_time import (
     STREAM_TIME_KEY,
+    left_out,
     microseconds,
     read_time,
     running,
@@ -73,9 +74,9 @@ class Deduplication:
         passed = self._pass(encoded.indices.to_numpy(), times, at, fresh, first, within)
         places = encoded.indices.to_numpy()[passed]
         changes = dict(zip([keys[place] for place in places], [time_bytes(t) for t in times[passed]], strict=True))
-        return Update(
-            table.take(pa.array(passed)), self._changes(changes, store, before, at, within), int((~fresh).sum())
-        )
+        entries = self._changes(changes, store, before, at, within)
+        late = left_out(table, fresh)
+        return Update(table.take(pa.array(passed)), entries, sum(map(len, late)), late_rows=late)
 
     @staticmethod
     def _pass(places: Any, times: Any, at: Any, fresh: Any, first: Any, within: int) -> Any:

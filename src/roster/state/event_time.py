@@ -101,6 +101,13 @@ class Clock(NamedTuple):
         return with_entries(changes, [key], [value])
 
 
+def left_out(table: pa.Table, taken: Times | npt.NDArray[np.bool_]) -> tuple[pa.Table, ...]:
+    """Return the rows that are not taken, by their places or a mask; no table if there are none."""
+    is_late = np.ones(len(table), np.bool_)
+    is_late[taken] = False
+    return (table.filter(pa.array(is_late)),) if is_late.any() else ()
+
+
 def with_entries(changes: pa.Table, keys: list[bytes], values: list[bytes | None]) -> pa.Table:
     """Append entries to a table of changes."""
     more = pa.table([pa.array(keys, pa.binary()), pa.array(values, pa.binary())], ["key", "value"])

@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from roster.state.aggregate import FINGERPRINT, Aggregate, Layout, Update, grouped
-from roster.state.event_time import Clock, Times, microseconds, ordered_time, with_entries
+from roster.state.event_time import Clock, Times, left_out, microseconds, ordered_time, with_entries
 from roster.state.keys import decode_keys, encode_keys
 from roster.state.store import Snapshot, Store, Value
 from roster.state.windows import END, START, SessionWindow, check_names
@@ -76,7 +76,7 @@ class SessionAggregation:
         gone = None
         if not self.final and len(sessions.gone):
             gone = known.with_keys(sessions.gone["place"], sessions.gone["start"])
-        return Update(results, changes, len(clock.times) - len(rows), gone)
+        return Update(results, changes, len(clock.times) - len(rows), gone, left_out(table, rows))
 
     def _sessions(self, table: pa.Table, rows: Times, known: _Known, clock: Clock, gap: int, grace: int) -> _Sessions:
         """Return all sessions of the keys that a batch is about, the batch's rows in them."""

@@ -24,6 +24,7 @@ import pyarrow.compute as pc
 from roster.state.aggregate import Layout, Update
 from roster.state.event_time import (
     Times,
+    left_out,
     microseconds,
     ordered_time,
     read_time,
@@ -111,7 +112,8 @@ class StreamJoin:
             changes = with_entries(changes, list(waiting), list(waiting.values()))
         times = [(_TIME_KEY[side.number], time_bytes(side.now)) for side in sides if side.now != side.before]
         changes = with_entries(changes, [key for key, _ in times], [value for _, value in times])
-        return Update(pa.concat_tables(results).combine_chunks(), changes, sum(int((~s.fresh).sum()) for s in sides))
+        late = tuple(rows for side in sides for rows in left_out(side.table, side.fresh))
+        return Update(pa.concat_tables(results).combine_chunks(), changes, sum(map(len, late)), late_rows=late)
 
     def _results(self, left: pa.Table, at_left: Times, right: pa.Table, at_right: Times | None) -> pa.Table:
         """Return rows of the left side with those of the right side at their places, or without."""

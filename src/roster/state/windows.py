@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from roster.state.aggregate import Aggregate, Layout, Update, aggregate
-from roster.state.event_time import Clock, Times, microseconds, with_entries
+from roster.state.event_time import Clock, Times, left_out, microseconds, with_entries
 from roster.state.keys import decode_keys, encode_keys
 from roster.state.store import Snapshot, StateError, Store
 
@@ -130,13 +130,14 @@ class WindowedAggregation:
         """Return results and changes of a batch's rows. Raises as `aggregate` does."""
         check_names({START, END}, table, self.aggregates)
         clock = Clock.over(table, self.window.column, store)
-        placed, late = self._placed(table, clock.times, clock.has, clock.at)
+        placed, taken = self._placed(table, clock.times, clock.has, clock.at)
         update = aggregate(placed, store, self.result_keys, self.aggregates, self._definition)
         results, changes = self._closed(placed.schema, update, store, clock.now)
-        return Update(self._with_ends(results), clock.noted(changes), late)
+        late = left_out(table, taken)
+        return Update(self._with_ends(results), clock.noted(changes), len(table) - len(taken), late_rows=late)
 
-    def _placed(self, table: pa.Table, times: Times, has: np.ndarray, at: Times) -> tuple[pa.Table, int]:
-        """Return a row for each open window of each row, and the number of rows without one."""
+    def _placed(self, table: pa.Table, times: Times, has: np.ndarray, at: Times) -> tuple[pa.Table, Times]:
+        """Return a row for each open window of each row, and the places of the rows that have one."""
         hop, size = microseconds(self.window.hop), microseconds(self.window.size)
         newest = np.floor_divide(times, hop) * hop
         parts = []
@@ -148,7 +149,7 @@ class WindowedAggregation:
         # In the order of rows, so that sums of floats do not depend on the number of windows.
         order = np.argsort(np.concatenate([rows for rows, _ in parts]), kind="stable")
         placed = pa.concat_tables([part for _, part in parts]).take(pa.array(order))
-        return placed, len(times) - len(parts[0][0])
+        return placed, parts[0][0]
 
     def _closed(
         self, columns: pa.Schema, update: Update, store: Store | Snapshot, now: int

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from roster._errors import RosterError
+from roster.model.topics import NAME_RULE, is_legal_name
 from roster.spark.errors import PipelineError
 from roster.spark.state.other_stream import OtherStream
 from roster.spark.state.turn import Operator
@@ -18,6 +19,23 @@ from roster.state.windows import SessionWindow, Window, WindowedAggregation
 
 
 @dataclass(frozen=True)
+class LateRows:
+    """Where rows go that are late, and the columns that become the key of their records."""
+
+    topic: str
+    keys: tuple[str, ...]
+
+    @classmethod
+    def to(cls, topic: str | None, keys: str | Sequence[str]) -> LateRows | None:
+        """Return it for a topic, None without one. Raises PipelineError for a name that is none."""
+        if topic is None:
+            return None
+        if not is_legal_name(topic):
+            raise PipelineError(f"{topic!r} is not a topic name", field="late_topic", fix=f"Use {NAME_RULE}")
+        return cls(topic, as_columns(keys))
+
+
+@dataclass(frozen=True)
 class Stateful:
     """The stateful part of a pipeline: its operator, and its store's name."""
 
@@ -25,6 +43,7 @@ class Stateful:
     store: str
     other: OtherStream | None = None
     """What the rows are joined with, if the operator is that."""
+    late: LateRows | None = None
 
 
 def aggregation(

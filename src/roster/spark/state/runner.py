@@ -93,7 +93,7 @@ class StatefulRunner(SparkRunner):
         changelog = sink.changelog
         place = Place(directory, changelog.topic, changelog.topic_id)
         definition = definition_of(stateful.operator, rows)
-        self._work = Work(stateful.operator, place, sink.output, definition.encode(), rows, other)
+        self._work = Work(stateful.operator, place, sink.output, definition.encode(), rows, other, stateful.late)
         self._local = LocalState(place, sink.upkeep, sink.turns.token)
         client = StateClient(stateful.store, definition.fingerprint)
         view = StateView(self._local, definition, sink.upkeep, client, sink.application_server)

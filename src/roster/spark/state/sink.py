@@ -9,7 +9,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 from typing_extensions import override
 
-from roster.client import Admin, TaskMember
+from roster.client import Admin, TaskMember, UnknownTopicError
 from roster.model import Address, TopicPartition, parse_address
 from roster.spark.batch import Batch, Owner
 from roster.spark.errors import PipelineError
@@ -33,8 +33,8 @@ class StateSink(Sink):
     commits_offsets = True
     whole_partitions = True
 
-    def __init__(self, inner: KafkaSink, options: Options, store: str) -> None:
-        self._inner, self.options, self._store = inner, options, store
+    def __init__(self, inner: KafkaSink, options: Options, store: str, late_topic: str | None = None) -> None:
+        self._inner, self.options, self._store, self._late_topic = inner, options, store, late_topic
         self._admin = self._new_admin()  # connects with the first batch
         self.default_trigger_interval_ms = inner.default_trigger_interval_ms
         self.output = inner.topic or ""
@@ -51,9 +51,22 @@ class StateSink(Sink):
         self._inner.open(spark, group)
         with self._new_admin() as admin:
             self.changelog = open_changelog(admin, group, self._store, list(self.options.topics))  # type: ignore[arg-type]
+            late = self._late_partitions(admin)
         self.turns = Turns(self._admin, self.changelog, _OF_OTHERS)
         self.upkeep = Upkeep(self._admin, self.changelog, self.options.acceptable_lag)
-        self._inner.carry([self.changelog[number] for number in range(self.changelog.partitions)])
+        carried = [self.changelog[number] for number in range(self.changelog.partitions)]
+        self._inner.carry([*carried, *late])
+
+    def _late_partitions(self, admin: Admin) -> list[TopicPartition]:
+        """Return the partitions of the topic for late rows. Raises PipelineError if it is not there."""
+        topic = self._late_topic
+        if topic is None:
+            return []
+        try:
+            return [TopicPartition(topic, each.partition) for each in admin.describe_topic(topic).partitions]
+        except UnknownTopicError:
+            fix = f"Create it, for example with `roster topics create {topic}`"
+            raise PipelineError(f"there is no topic {topic!r}", field="late_topic", fix=fix) from None
 
     @property
     def application_server(self) -> Address | None:

@@ -14,6 +14,7 @@ from roster.model import TopicPartition
 from roster.spark.batch import Split
 from roster.spark.errors import FunctionError
 from roster.spark.reader import PartitionTask, ReaderConfig, ReadTask, read_splits
+from roster.spark.state.declare import LateRows
 from roster.spark.state.other_stream import OtherSide
 from roster.spark.state.results import as_records
 from roster.spark.state.stores import Chore, Copy, process_id, stores_found, work_on_copy
@@ -45,6 +46,7 @@ class Work:
     definition: bytes
     columns: pa.Schema
     other: OtherSide | None = None
+    late: LateRows | None = None
 
 
 class First(Protocol):
@@ -153,6 +155,7 @@ class StatefulTask(PartitionTask):
             self._reports.add({partition: (report,)})
         for part in (
             _addressed(update.changes["key"], update.changes["value"], *turn.changelog),
+            *self._late(update),
             *self._retracted(update),
             _addressed(*as_records(update.results, work.operator.result_keys), work.output, None),
         ):
@@ -168,6 +171,12 @@ class StatefulTask(PartitionTask):
         reading, own = (self._other, other.other) if is_other else (self._reading, other.own)
         for batch in reading.read([number]):
             yield in_columns(conformed(batch, own), columns, is_other=is_other)
+
+    def _late(self, update: Update) -> Iterator[pa.Table]:
+        """Yield the records of rows that are late, if they have a topic."""
+        if (late := self._work.late) is not None:
+            for rows in update.late_rows:
+                yield _addressed(*as_records(rows, late.keys), late.topic, None)
 
     def _retracted(self, update: Update) -> Iterator[pa.Table]:
         """Yield records without a value for the results that count no more, to be sent before those that do."""

@@ -1,0 +1,81 @@
+"""Late rows of operators against a look at each row, wherever batches are cut."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from roster.spark.errors import PipelineError
+from roster.spark.operations import Operations
+from roster.state import Position
+from roster.state.aggregate import Aggregate
+from roster.state.deduplicate import Deduplication
+from roster.state.lmdb_store import LmdbStore
+from roster.state.sessions import SessionAggregation
+from roster.state.windows import Window, WindowedAggregation
+from tests.examples_tried import examples
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+SECOND = timedelta(seconds=1)
+COLUMNS = pa.schema([("k", pa.string()), ("n", pa.int64()), ("t", pa.timestamp("us", "UTC"))])
+COUNT = {"count": Aggregate.parse("count(*)")}
+
+
+def hopping(t: int, now: int) -> bool:
+    """The last window of the row is closed: it is 6 s long, begins at a multiple of 3 s, and has 2 s of grace."""
+    return t // 3 * 3 + 6 + 2 <= now
+
+
+def session(t: int, now: int) -> bool:
+    return t + 4 + 1 <= now
+
+
+def repeated(t: int, now: int) -> bool:
+    return t + 5 < now
+
+
+OPERATORS: list[tuple[Any, Any]] = [
+    (WindowedAggregation(("k",), COUNT, Window("t", 6 * SECOND, 3 * SECOND, 2 * SECOND), final=True), hopping),
+    (SessionAggregation(("k",), COUNT, Window.session("t", 4 * SECOND, grace=SECOND), final=False), session),
+    (Deduplication(("k",), "t", 5 * SECOND), repeated),
+]
+
+
+@pytest.mark.parametrize(("operator", "is_late"), OPERATORS)
+@given(times=st.lists(st.none() | st.integers(-5, 40), max_size=30), cuts=st.lists(st.integers(0, 99), max_size=3))
+@settings(max_examples=examples(20), deadline=None)
+def test_late_rows_are_those_whose_time_is_over(
+    tmp_path_factory: Any, operator: Any, is_late: Any, times: list[int | None], cuts: list[int]
+) -> None:
+    now, expected = -(10**9), []
+    for number, t in enumerate(times):
+        now = max(now, t) if t is not None else now
+        if t is None or is_late(t, now):
+            expected.append(number)
+    found: list[int] = []
+    ends = sorted({0, len(times), *(cut % (len(times) + 1) for cut in cuts)})
+    with LmdbStore(tmp_path_factory.mktemp("late") / "store") as store:
+        for number, (start, end) in enumerate(pairwise(ends)):
+            rows = [
+                {"k": "ab"[n % 2], "n": n, "t": None if times[n] is None else EPOCH + (times[n] or 0) * SECOND}
+                for n in range(start, end)
+            ]
+            update = operator(pa.Table.from_pylist(rows, schema=COLUMNS), store)
+            store.commit(update.changes["key"].to_pylist(), update.changes["value"].to_pylist(), Position(number))
+            assert update.late == sum(len(late) for late in update.late_rows)
+            found += [n for late in update.late_rows for n in late["n"].to_pylist()]
+    assert found == expected
+
+
+def test_topics_for_late_rows_that_cannot_be_are_named() -> None:
+    session: Any = None
+    with pytest.raises(PipelineError, match="late_topic: no row is late without a window"):
+        Operations(session).aggregate("k", {"n": "count(*)"}, late_topic="late")
+    with pytest.raises(PipelineError, match="late_topic: 'a/b' is not a topic name"):
+        Operations(session).deduplicate("k", within=SECOND, late_topic="a/b")
