@@ -13,8 +13,10 @@ from roster.spark.state.runner import definition_of
 from roster.state import Position
 from roster.state.aggregate import Aggregate, Aggregation
 from roster.state.deduplicate import Deduplication
-from roster.state.definition import write_definition
+from roster.state.definition import Entries, write_definition
 from roster.state.lmdb_store import LmdbStore
+from roster.state.sessions import SessionAggregation
+from roster.state.store import NoState
 from roster.state.windows import Window, WindowedAggregation
 
 ROWS = pa.table(
@@ -26,6 +28,29 @@ ROWS = pa.table(
     }
 )
 AGGREGATES = {"n": Aggregate.parse("count(*)"), "worst": Aggregate.parse("max(delay)")}
+
+
+WINDOWS = (Window("at", timedelta(hours=1)), Window.session("at", timedelta(minutes=1)))
+
+
+@pytest.mark.parametrize(
+    "operator",
+    [
+        Aggregation(("tail", "day"), AGGREGATES),
+        WindowedAggregation(("tail",), AGGREGATES, WINDOWS[0], final=False),
+        SessionAggregation(("tail",), AGGREGATES, WINDOWS[1], final=False),
+        Deduplication(("tail",), "at", timedelta(hours=9)),
+    ],
+)
+def test_a_store_as_a_table_has_the_rows_that_are_printed(operator):
+    entries = Entries.of_definition(definition_of(operator, ROWS.schema))
+    changes = operator(ROWS, NoState()).changes
+    stored = list(zip(*(changes[name].to_pylist() for name in ("key", "value")), strict=True))
+    rows = entries.rows(stored)
+    table = entries.table(stored)
+    assert rows == table.to_pylist() != []
+    assert entries.table([]).schema == table.schema
+    assert not any(pa.types.is_null(kind) for kind in table.schema.types)
 
 
 @pytest.fixture

@@ -74,6 +74,9 @@ def test_totals_go_on_with_a_store_with_a_part_of_it_and_without_one(
             asked.update({row["name"]: row for row in pipeline.store(store).prefix()})
             with urllib.request.urlopen(f"http://{address}/stores/{store}/prefix", timeout=60) as response:
                 assert {row["name"]: row for row in json.load(response)["rows"]} == asked
+            if len(seen) == 1:
+                frame = pipeline.store(store).dataframe(spark)
+                assert {row["name"]: row.asDict() for row in frame.collect()} == asked
 
         pipeline = Pipeline(
             spark,

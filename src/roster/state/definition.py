@@ -105,6 +105,22 @@ class Entries:
         keys = pa.table(decode_keys([key for key, _ in plain], self._keys.types), self._keys.names).to_pylist()
         return [row | value for row, (_, data) in zip(keys, plain, strict=True) for value in self._values(data)]
 
+    def schema(self) -> pa.Schema:
+        """Return the columns of rows, with their types."""
+        if self._keys is None:
+            return pa.schema([("key", pa.string()), ("value", pa.string())])
+        moment = pa.timestamp("us", "UTC")
+        if self._row is None:
+            own = [pa.field("first", moment)]
+        else:
+            own = [pa.field(name, moment) for name in ("first", "last") if self._has_sessions]
+            own += [pa.field(name, pa.from_numpy_dtype(self._row[name])) for name in self._names]
+        return pa.schema([*self._keys.remove_metadata(), *own])
+
+    def table(self, entries: Sequence[tuple[bytes, bytes]]) -> pa.Table:
+        """Return the same rows as an Arrow table."""
+        return pa.Table.from_pylist(self.rows(entries), self.schema())
+
     def _values(self, value: bytes) -> list[dict[str, Any]]:
         if self._row is None:
             return [{"first": _moment(read_time(value))}]

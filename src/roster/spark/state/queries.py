@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple, Protocol
 
 import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
 
 from roster.model import Address
 from roster.model.tasks import TaskId
@@ -133,6 +134,12 @@ class StateView:
         Each is a sequence of values for the first key columns; an empty one is no bound.
         """
         return self.scanned(self.range_span(start, stop, limit), stale=stale, local=local).rows
+
+    def dataframe(self, spark: SparkSession, *, stale: bool = False, local: bool = False) -> DataFrame:
+        """Return the whole store as a DataFrame, as it is now. All rows pass through the driver's memory."""
+        self._encoded(())
+        found = self.find(Span(), self._upkeep.all_tasks, stale=stale, local=local)
+        return spark.createDataFrame(self._entries.table(sorted(found.entries.items())))
 
     def prefix_span(self, values: Sequence[Any], limit: int | None = None) -> Span:
         """Return what `prefix` reads."""
