@@ -7,24 +7,29 @@ import http.client
 import json
 import math
 import socket
+import time
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
 
+from roster.client import Admin
 from roster.model import Address, TopicPartition
 from roster.model.tasks import TaskId
 from roster.spark.batch import Batch, Owner, Range
 from roster.spark.errors import PipelineError
 from roster.spark.options import Options
 from roster.spark.state import queries
+from roster.spark.state.changelogs import open_changelog
 from roster.spark.state.local_state import LocalState
+from roster.spark.state.membership import task_member
 from roster.spark.state.queries import StateUnavailableError, StateView, view_of
 from roster.spark.state.runner import definition_of
 from roster.spark.state.state_client import StateClient
 from roster.spark.state.state_server import Served, StateServer
 from roster.spark.state.turn import Place, take_turn
 from roster.spark.state.turns import Turns
+from roster.spark.state.upkeep import Upkeep
 from roster.state.aggregate import Aggregate, Aggregation
 from roster.state.definition import Definition, json_text
 from roster.wire.streams.layout import HostInfo
@@ -49,6 +54,7 @@ class Application:
         self.case = Case(dict.fromkeys(range(4), 0))
         self.case.join({})
         self.case.member.become(active, standby)
+        self.case.upkeep.took([TopicPartition("t", number) for number in active])
         self.local = LocalState(self.place, self.case.upkeep, self.turns.token)
         self.view = self.viewed(None)
 
@@ -132,6 +138,8 @@ def test_a_task_taken_over_is_not_read_before_its_store_has_all_that_was_committ
     upkeep.doubt([0])
     assert not task.view.tasks, "the batch aside was dropped, and may have been committed"
     assert task.case.chores() == [0]
+    task.case.member.become([0, 1])
+    assert not task.view.tasks, "the member has a task of which the pipeline does not know yet"
 
 
 def test_a_store_that_another_process_has_is_not_taken_for_the_task_s(tmp_path: Path) -> None:
@@ -323,3 +331,31 @@ def test_values_that_json_lacks_are_written_as_text_or_null() -> None:
     row = {"f": math.nan, "b": b"\xff", "t": pa.scalar(0, pa.timestamp("us", "UTC")).as_py(), "n": None, "l": [1, True]}
     expected = {"f": None, "b": "\\xff", "t": "1970-01-01T00:00:00+00:00", "n": None, "l": [1, True]}
     assert json.loads(json_text(row)) == expected
+
+
+def test_members_learn_where_each_application_answers(roster_broker: Any) -> None:
+    topic, name = roster_broker.create_topic(partitions=4), f"g-{roster_broker.create_topic()}"
+    hosts = ("127.0.0.1:7001", "[::1]:7002")
+    with contextlib.ExitStack() as opened:
+        admin = opened.enter_context(Admin(roster_broker.bootstrap))
+        changelog = open_changelog(admin, name, "totals", topic)
+        known = []
+        for host in hosts:
+            options = Options(
+                roster_broker.bootstrap, name, (topic,), application_server=host, heartbeat_interval_ms=100
+            )
+            upkeep = Upkeep(admin, changelog, 10)
+            member = opened.enter_context(contextlib.closing(task_member(options, "totals", upkeep)))
+            member.start(60)
+            known.append((upkeep, member))
+        until = time.monotonic() + 60
+        while time.monotonic() < until and not all(_shared(upkeep, hosts) for upkeep, _ in known):
+            for _, member in known:
+                member.release(member.ownership().revoking)
+            time.sleep(0.05)
+        assert [_shared(upkeep, hosts) for upkeep, _ in known] == [True, True]
+
+
+def _shared(upkeep: Upkeep, hosts: Sequence[str]) -> bool:
+    """Return whether each of these runs two of the four tasks, as far as an application knows."""
+    return {str(host): len(tasks) for host, tasks in upkeep.hosts().items()} == dict.fromkeys(hosts, 2)

@@ -49,8 +49,12 @@ class Definition:
 
     @property
     def fingerprint(self) -> str:
-        """Text that differs between definitions."""
-        return hashlib.sha256(self.encode()).hexdigest()[:32]
+        """Text that differs between definitions, the same in all releases of Arrow."""
+        layout = self.layout
+        parts = [str(self.keys.remove_metadata()), str(self.has_variables)]
+        if layout is not None:
+            parts += [str(list(layout.aggregates)), str(layout.row.descr), str(layout.sessions)]
+        return hashlib.sha256("|".join(parts).encode()).hexdigest()[:32]
 
 
 def write_definition(directory: Path, data: bytes) -> None:

@@ -120,6 +120,7 @@ class StatefulRunner(SparkRunner):
 
     @override
     def run(self, batch: Batch, tasks: Sequence[Sequence[Split]], sink: Sink) -> Outcome:
+        self._care.take(self._on_hosts)
         self._turns = self._turns_of.prepare(batch)
         if self._joining is not None:
             self._joining.begin(batch)
@@ -136,7 +137,6 @@ class StatefulRunner(SparkRunner):
         except FunctionError as error:
             raise _with_batch(error, batch) from None
         self._fenced = 0
-        self._care.take(self._on_hosts)
         self._upkeep.worked({number: turn.end for number, turn in self._turns.items()})
         self._upkeep.done(self._copies.value.values(), beside=(lanes, time.monotonic() - began))
         return summed(outcome, self._reports.value, self._upkeep)

@@ -101,8 +101,8 @@ class Upkeep:
         self._begins: dict[int, int] = {}
         self._ends: dict[int, int] = {}
         self._cold: set[int] = set()
-        self._unproven: set[int] = set()
-        """Own tasks whose store may lack what was committed last: no query is answered from it without `stale`."""
+        self._proven: set[int] = set()
+        """Own tasks whose store has what was committed last: of others no query is answered without `stale`."""
         self._given_up: set[int] = set()
         self._courses: dict[int, _Course] = {}
         self._looked = self._rests_until = float("-inf")
@@ -127,7 +127,7 @@ class Upkeep:
     def join(self, member: TasksHeld) -> None:
         """Take part with this member, of which the tasks are, and which gets reports."""
         self._member, self._cold, self._looked = member, set(), float("-inf")
-        self._unproven = set()
+        self._proven = set()
         self._courses.clear()
 
     def gaps(self) -> dict[TaskId, int]:
@@ -162,30 +162,34 @@ class Upkeep:
         numbers = [each.partition for each in partitions if each.partition < self._changelog.partitions]
         self._look(numbers)
         self._cold.update(number for number in numbers if self._gap(number) > self._acceptable)
-        self._unproven.update(numbers)
+        self._proven.difference_update(numbers)
         self._given_up.difference_update(numbers)
-        self._prove()
+        self._prove(numbers)
 
     def doubt(self, numbers: Collection[int]) -> None:
         """Take note that a batch of these tasks was not committed, so that what their stores hold is not known."""
-        self._unproven.update(numbers)
+        self._proven.difference_update(numbers)
         self.lost(numbers)
 
-    def _prove(self) -> None:
-        """Answer queries from the stores that have all of a log of which no transaction is open."""
-        doubted = self._unproven - self._cold
+    def _prove(self, numbers: Collection[int]) -> None:
+        """Answer queries from those stores that have all of a log of which no transaction is open."""
+        doubted = set(numbers) - self._cold
         if not doubted:
             return
         ends = self._logs.end_offsets([self._changelog[number] for number in doubted])
         self._look(doubted)
-        self._unproven -= {
+        self._proven |= {
             at.partition for at, end in ends.items() if self._ends[at.partition] >= end and self._gap(at.partition) == 0
         }
+
+    def _unproven(self) -> set[int]:
+        """Return the tasks that run here and are not proven."""
+        return {task.partition for task in self.active() if task.partition < self._changelog.partitions} - self._proven
 
     def worked(self, ends: Mapping[int, int]) -> None:
         """Take note that these tasks have had a turn, their stores being at these changelog offsets."""
         self._reached |= ends
-        self._unproven -= ends.keys()
+        self._proven |= ends.keys()
 
     def held(self, partitions: Iterable[TopicPartition]) -> frozenset[TopicPartition]:
         """Return those of these source partitions whose tasks are restored before they are read."""
@@ -197,7 +201,7 @@ class Upkeep:
         if self._cold:
             return self._chores(batch), _MOST
         seconds = self.allowance.seconds
-        if not seconds and self._unproven.difference(batch):
+        if not seconds and self._unproven().difference(batch):
             seconds = _LEAST
         return (self._chores(batch), seconds) if seconds else ([], 0.0)
 
@@ -208,24 +212,24 @@ class Upkeep:
         return (self._chores(), seconds) if seconds >= _LEAST else ([], 0.0)
 
     def _forget_given_up(self) -> None:
-        if (self._cold or self._unproven) and self._member is not None:
-            active = {task.partition for task in self._member.tasks().active}
-            self._cold &= active
-            self._unproven &= active
+        active = {task.partition for task in self.active()}
+        self._cold &= active
+        self._proven &= active
 
     def _chores(self, batch: Collection[int] = ()) -> list[Chore]:
         """Return the copies that are behind, another one first each time; tasks that are waited for before all."""
         now = self._now()
-        pause = 0.0 if self.is_restoring or self._unproven else _INTERVAL
+        unproven = self._unproven()
+        pause = 0.0 if self.is_restoring or unproven else _INTERVAL
         if self._member is None or now < max(self._looked + pause, self._rests_until):
             return []
         held = self._member.tasks()
-        running = {task.partition for task in held.active | held.revoking} - self._cold - self._unproven
+        running = {task.partition for task in held.active | held.revoking} - self._cold - unproven
         self._look([number for number in range(self._changelog.partitions) if number not in running])
         self._looked = now
         standby = {task.partition for task in held.standby} - self._given_up
-        self._prove()
-        wanted = sorted((self._cold or self._unproven | standby).difference(batch))
+        self._prove(unproven.difference(batch))
+        wanted = sorted((self._cold or unproven - self._proven | standby).difference(batch))
         behind = [number for number in wanted if self._gap(number) > 0 or number not in self._reached]
         self._note_courses(self._cold | standby)
         self._member.report_gaps(self._gaps())
@@ -277,7 +281,7 @@ class Upkeep:
 
     def whole(self) -> frozenset[TaskId]:
         """Return the tasks that run here and whose stores have all that was committed."""
-        return frozenset(task for task in self.active() if task.partition not in self._cold | self._unproven)
+        return frozenset(task for task in self.active() if task.partition in self._proven)
 
     @property
     def all_tasks(self) -> frozenset[TaskId]:
