@@ -180,11 +180,11 @@ def test_a_store_that_cannot_be_read_here_is_named(tmp_path: Path) -> None:
             view_of("totals", known, master)
 
 
-def test_variables_of_a_processor_are_refused_and_not_taken_for_something_else(tmp_path: Path) -> None:
+def test_entries_of_a_processor_are_refused_and_not_taken_for_something_else(tmp_path: Path) -> None:
     one = Application(tmp_path)
     definition = Definition(COLUMNS, None, has_variables=True)
     view = StateView(one.local, definition, one.case.upkeep, StateClient("s", ""))
-    with pytest.raises(PipelineError, match="a processor's state has variables of its own"):
+    with pytest.raises(PipelineError, match="entries of processors and joins cannot be asked for yet"):
         view.get(1, "a")
 
 
@@ -266,13 +266,14 @@ def test_a_task_that_moves_is_said_to_and_a_copy_of_it_answers_with_stale(group:
 
 
 def test_an_application_that_is_gone_is_named(group: Group) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as gone:
-        port = gone.getsockname()[1]
-    first, second = group.hosts
-    group.hosts = {first: group.hosts[first], HostInfo("127.0.0.1", port): group.hosts[second]}
-    group.placed()
-    with pytest.raises(StateUnavailableError, match=rf"task 0_2 \(and 1 other tasks\): 127.0.0.1:{port} does not ans"):
-        group.one.view.prefix()
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))  # and not listened on
+        port = silent.getsockname()[1]
+        first, second = group.hosts
+        group.hosts = {first: group.hosts[first], HostInfo("127.0.0.1", port): group.hosts[second]}
+        group.placed()
+        with pytest.raises(StateUnavailableError, match=rf"0_2 \(and 1 other tasks\): 127.0.0.1:{port} does not ans"):
+            group.one.view.prefix()
 
 
 def test_an_application_with_another_definition_refuses(group: Group) -> None:
@@ -302,7 +303,6 @@ def test_an_application_with_another_definition_refuses(group: Group) -> None:
         ("/stores/totals/entries?task=0_0", 409, "definition"),
         (f"/stores/totals/entries?definition={DEFINITION.fingerprint}&task=x", 400, "task"),
         (f"/stores/totals/entries?definition={DEFINITION.fingerprint}&start=x", 400, "start"),
-        ("/stores/totals/get?key=" + "9" * 70_000, 414, "request"),
     ],
 )
 def test_a_wrong_query_is_answered_with_the_field_that_is_wrong(
@@ -338,7 +338,7 @@ def test_members_learn_where_each_application_answers(roster_broker: Any) -> Non
     hosts = ("127.0.0.1:7001", "[::1]:7002")
     with contextlib.ExitStack() as opened:
         admin = opened.enter_context(Admin(roster_broker.bootstrap))
-        changelog = open_changelog(admin, name, "totals", topic)
+        changelog = open_changelog(admin, name, "totals", (topic,))
         known = []
         for host in hosts:
             options = Options(

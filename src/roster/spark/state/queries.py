@@ -210,7 +210,7 @@ class StateView:
     def _encoded(self, values: Sequence[Any], *, whole: bool = False) -> bytes:
         if self._has_variables:
             raise PipelineError(
-                "a processor's state has variables of its own, which cannot be asked for yet",
+                "the entries of processors and joins cannot be asked for yet",
                 field="store",
                 fix="Send what is to be asked for as results",
             )
