@@ -26,7 +26,7 @@ from roster.spark.state.membership import task_member
 from roster.spark.state.queries import StateUnavailableError, StateView, view_of
 from roster.spark.state.runner import definition_of
 from roster.spark.state.state_client import StateClient
-from roster.spark.state.state_server import Served, StateServer
+from roster.spark.state.state_server import Served, StateServer, answer
 from roster.spark.state.turn import Place, take_turn
 from roster.spark.state.turns import Turns
 from roster.spark.state.upkeep import Upkeep
@@ -306,9 +306,10 @@ def test_an_application_with_another_definition_refuses(group: Group) -> None:
     ],
 )
 def test_a_wrong_query_is_answered_with_the_field_that_is_wrong(
-    group: Group, target: str, status: int, field: str
+    tmp_path: Path, target: str, status: int, field: str
 ) -> None:
-    code, document = group.ask(target)
+    one = Application(tmp_path)
+    code, document = answer(target, Served("totals", DEFINITION.fingerprint, one.view, one.local))
     assert (code, document["error"]["field"]) == (status, field)
     assert document["error"]["problem"]
 
