@@ -18,7 +18,8 @@ ERROR_AT = {JOIN: 8, HEARTBEAT: 8, SYNC: 8}
 """Where the error code is in a response, behind correlation id and throttle time."""
 MEMBER_ID_REQUIRED, REBALANCE_IN_PROGRESS = 79, 27
 SESSION_MS, REBALANCE_MS = 300_000, 300_000
-SUBSCRIPTION = bytes(200)
+SUBSCRIPTION = bytes(192)
+"""The most of a subscription; before it comes the number of the command under way."""
 ASSIGNMENT = bytes(100)
 LOOK_SECONDS = 1.0
 """Between two heartbeats of a member that waits for the others."""
@@ -80,7 +81,7 @@ class Member:
     def join(self) -> None:
         self.load.unstable += self.stable
         self.stable = False
-        protocol = text("range") + blob(SUBSCRIPTION)
+        protocol = text("range") + blob(self.load.command.to_bytes(8, "big") + SUBSCRIPTION)
         times = struct.pack(">ii", SESSION_MS, REBALANCE_MS)
         rest = text(self.id) + text(None) + text("consumer") + struct.pack(">i", 1) + protocol
         self.ask(JOIN, text(self.load.group) + times + rest)
