@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 from dataclasses import replace
 
+import pyarrow as pa
 from pyspark.sql import SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from roster.client import Admin, UnknownTopicError, UnreachableError
@@ -21,12 +23,17 @@ from roster.spark.options import Options
 from roster.spark.reader import ReaderConfig
 from roster.spark.reader_options import parse_reader_options
 from roster.spark.sinks.base import Sink
+from roster.spark.sinks.parquet import ParquetSink
+from roster.spark.sinks.table import TableSink
+from roster.spark.state.declare import Stateful
 from roster.spark.state.followed import followed
 from roster.spark.state.other_stream import columns_of
 from roster.spark.state.runner import StatefulRunner, check_operator, check_options
 from roster.spark.state.sink import StateSink, check_sink
+from roster.spark.state.table_sink import TableStateSink
 from roster.spark.steps import chained
 from roster.spark.table_join import JoiningRunner, Rows, TableJoin, TableJoining, Tables
+from roster.state.store import NoState
 from roster.state.stream_join import StreamJoin
 
 
@@ -56,12 +63,23 @@ def assembled(spark: SparkSession, options: Options, declared: Declared, sink: S
     joining = None
     if table is not None and declared.join is not None:
         joining = TableJoining(table, Tables.open(own, declared.join))
-    late_topic = None if stateful.late is None else stateful.late.topic
-    state_sink = StateSink(check_sink(sink), options, stateful.store, late_topic)
+    state_sink = _state_sink(options, stateful, rows, sink)
     state_sink.open(spark, options.group)
     return StatefulRunner(
         spark, config, function, rows, stateful, state_sink, options.state_dir, joining, other
     ), state_sink
+
+
+def _state_sink(options: Options, stateful: Stateful, rows: pa.Schema, sink: Sink) -> StateSink:
+    """Return the sink of a stateful pipeline whose operator gets these columns. Raises PipelineError."""
+    late_topic = None if stateful.late is None else stateful.late.topic
+    if not isinstance(sink, (ParquetSink, TableSink)):
+        return StateSink(check_sink(sink), options, stateful.store, late_topic)
+    empty = stateful.operator(rows.empty_table(), NoState())
+    if empty.retracts or late_topic is not None:
+        what = "late rows go to a topic" if late_topic is not None else "sessions take earlier results back"
+        raise PipelineError(f"{what}", field="write", fix="Use KafkaSink, or results='final' without late_topic")
+    return TableStateSink(sink, from_arrow_schema(empty.results.schema), options, stateful.store)
 
 
 def with_sources(options: Options, declared: Declared) -> Options:

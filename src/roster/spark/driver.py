@@ -276,6 +276,8 @@ class DriverLoop:
             for partition, end in ends.items():
                 self._targets.setdefault(partition, end)
             ends = {partition: min(end, self._targets[partition]) for partition, end in ends.items()}
+        bounds = self._sink.bounds(self._positions)
+        ends = {partition: min(end, bounds.get(partition, end)) for partition, end in ends.items()}
         held = self._upkeep.held(self._positions) if self._upkeep is not None else ()
         return {p: Range(at, ends[p]) for p, at in self._positions.items() if ends[p] > at and p not in held}
 

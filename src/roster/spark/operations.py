@@ -143,9 +143,10 @@ class Operations:
         partition of the topic**, as a producer puts them that uses it as the record's key: each partition has a state
         of its own.
 
-        The sink is a `KafkaSink` in the same cluster. Its records are running updates: for each key of a batch one with
-        the key's text (of several columns a JSON array) as record key and key columns and results as a JSON object.
-        State, results and offsets are one transaction, exactly once for readers with isolation.level=read_committed.
+        The sink is a `KafkaSink` in the same cluster, or a `ParquetSink`, `DeltaSink` or `IcebergSink`, which get rows.
+        Its records are running updates: for each key of a batch one with the key's text (of several columns a JSON
+        array) as record key and key columns and results as a JSON object. State, results and offsets are one
+        transaction, exactly once for readers with isolation.level=read_committed.
         The state's truth is the compacted topic `<group>-<store>-changelog`, made at the first start with as many
         partitions as the source; `state_dir` on the executors holds copies.
 

@@ -62,6 +62,8 @@ class Update:
     """Rows left out because their time was over."""
     retracted: pa.Table | None = None
     """Result keys of earlier results that count no more."""
+    retracts: bool = False
+    """True if an update of this operator may retract results."""
     late_rows: tuple[pa.Table, ...] = ()
     """The rows that are late, those of equal columns in one table."""
 

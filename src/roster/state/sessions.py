@@ -76,7 +76,7 @@ class SessionAggregation:
         gone = None
         if not self.final and len(sessions.gone):
             gone = known.with_keys(sessions.gone["place"], sessions.gone["start"])
-        return Update(results, changes, len(clock.times) - len(rows), gone, left_out(table, rows))
+        return Update(results, changes, len(clock.times) - len(rows), gone, not self.final, left_out(table, rows))
 
     def _sessions(self, table: pa.Table, rows: Times, known: _Known, clock: Clock, gap: int, grace: int) -> _Sessions:
         """Return all sessions of the keys that a batch is about, the batch's rows in them."""

@@ -91,6 +91,10 @@ class Sink:
         """
         return {}
 
+    def bounds(self, positions: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, int]:
+        """Return offsets that ranges of the next batch must not go beyond; called before each with its positions."""
+        return {}
+
     def write(self, df: DataFrame, batch: Batch) -> Any:
         """Stage the results in Spark jobs of the calling thread; return a handle for `commit` or `abort`."""
         raise NotImplementedError

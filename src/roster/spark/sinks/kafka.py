@@ -16,6 +16,7 @@ from roster.model import TopicPartition, parse_addresses
 from roster.model.topics import NAME_RULE, is_legal_name
 from roster.records.native import WRITE, compiled
 from roster.records.produce import KafkaWriter
+from roster.records.staging import StagingWriter
 from roster.security import Security
 from roster.spark.batch import Batch, Owner
 from roster.spark.client_settings import refuse_security_names
@@ -145,6 +146,10 @@ class KafkaSink(Sink):
         self._exactly_once = True
         self._partitions = [*self._partitions, *partitions]
         self._writer = replace(self._writer, topic=None)
+
+    def staging(self) -> TaskWriter:
+        """Return what encodes records of any number for the driver to write."""
+        return StagingWriter(self._writer)
 
     @override
     def bind(self, source: Source) -> None:

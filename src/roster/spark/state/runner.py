@@ -89,7 +89,7 @@ class StatefulRunner(SparkRunner):
     ) -> None:
         """Call it after `sink.open`. `rows` are the columns that the operator gets."""
         super().__init__(spark, config, function, as_struct(ROWS), None)
-        self._joining = joining
+        self._joining, self._sink = joining, sink
         changelog = sink.changelog
         place = Place(directory, changelog.topic, changelog.topic_id)
         definition = definition_of(stateful.operator, rows)
@@ -121,7 +121,11 @@ class StatefulRunner(SparkRunner):
     @override
     def run(self, batch: Batch, tasks: Sequence[Sequence[Split]], sink: Sink) -> Outcome:
         self._care.take(self._on_hosts)
-        self._turns = self._turns_of.prepare(batch)
+        replayed = self._sink.replayed(batch)
+        self._turns = {
+            number: turn._replace(is_replay=number in replayed)
+            for number, turn in self._turns_of.prepare(batch).items()
+        }
         if self._joining is not None:
             self._joining.begin(batch)
         tasks = together(tasks)

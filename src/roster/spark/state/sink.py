@@ -37,7 +37,8 @@ class StateSink(Sink):
         self._inner, self.options, self._store, self._late_topic = inner, options, store, late_topic
         self._admin = self._new_admin()  # connects with the first batch
         self.default_trigger_interval_ms = inner.default_trigger_interval_ms
-        self.output = inner.topic or ""
+        self.output: str | None = inner.topic or ""
+        """Topic of the results, None if they are rows for another sink."""
         self.changelog: Changelog
         self.turns: Turns
         self.upkeep: Upkeep
@@ -102,6 +103,10 @@ class StateSink(Sink):
     def task_writer(self, batch: Batch | None, schema: StructType) -> TaskWriter | FrameWriter | None:
         return self._inner.task_writer(batch, schema)
 
+    def replayed(self, batch: Batch) -> frozenset[int]:
+        """Return the tasks of a batch whose results are not to be sent: they are in the sink already."""
+        return frozenset()
+
     @override
     def gather(self, writer: FrameWriter, rows: DataFrame, batch: Batch) -> Any:
         return self._inner.gather(writer, rows, batch)
@@ -133,6 +138,6 @@ def check_sink(sink: Sink | None) -> KafkaSink:
         raise PipelineError(
             "a stateful pipeline writes results and state in one Kafka transaction",
             field="write",
-            fix="Use KafkaSink(bootstrap, topic), without exactly_once=False",
+            fix="Use KafkaSink(bootstrap, topic) without exactly_once=False, ParquetSink, DeltaSink or IcebergSink",
         )
     return sink

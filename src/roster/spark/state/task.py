@@ -33,7 +33,15 @@ if TYPE_CHECKING:
 
 ROWS = "topic string, partition int, key binary, value binary"
 """Columns of the records that a task makes, as Spark DDL."""
-_SCHEMA = pa.schema([("topic", pa.string()), ("partition", pa.int32()), ("key", pa.binary()), ("value", pa.binary())])
+_SCHEMA = pa.schema(
+    [("topic", pa.string()), ("partition", pa.int32()), ("key", pa.binary()), ("value", pa.binary())],
+    {"rows": "records"},
+)
+
+
+def is_record(rows: pa.RecordBatch) -> bool:
+    """Return True for records of a task, False for results that are rows of their own columns."""
+    return bool(rows.schema.metadata == _SCHEMA.metadata)
 
 
 @dataclass(frozen=True)
@@ -42,7 +50,7 @@ class Work:
 
     operator: Operator
     place: Place
-    output: str
+    output: str | None
     definition: bytes
     columns: pa.Schema
     other: OtherSide | None = None
@@ -157,7 +165,7 @@ class StatefulTask(PartitionTask):
             _addressed(update.changes["key"], update.changes["value"], *turn.changelog),
             *self._late(update),
             *self._retracted(update),
-            _addressed(*as_records(update.results, work.operator.result_keys), work.output, None),
+            *self._results(update, turn),
         ):
             yield from part.to_batches()
 
@@ -172,6 +180,15 @@ class StatefulTask(PartitionTask):
         for batch in reading.read([number]):
             yield in_columns(conformed(batch, own), columns, is_other=is_other)
 
+    def _results(self, update: Update, turn: Turn) -> Iterator[pa.Table]:
+        work = self._work
+        if turn.is_replay:
+            return
+        if work.output is None:
+            yield update.results.replace_schema_metadata(None)
+        else:
+            yield _addressed(*as_records(update.results, work.operator.result_keys), work.output, None)
+
     def _late(self, update: Update) -> Iterator[pa.Table]:
         """Yield the records of rows that are late, if they have a topic."""
         if (late := self._work.late) is not None:
@@ -180,7 +197,7 @@ class StatefulTask(PartitionTask):
 
     def _retracted(self, update: Update) -> Iterator[pa.Table]:
         """Yield records without a value for the results that count no more, to be sent before those that do."""
-        if update.retracted is not None:
+        if update.retracted is not None and self._work.output is not None:
             keys, _ = as_records(update.retracted, self._work.operator.result_keys)
             yield _addressed(keys, pa.chunked_array([pa.nulls(len(keys), pa.binary())]), self._work.output, None)
 

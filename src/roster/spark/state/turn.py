@@ -76,6 +76,8 @@ class Turn(NamedTuple):
     """Next offset of each input topic that the batch reads, where that state ends."""
     token: str | None
     """Of the attempt that was committed last, by this application without another owner since; None: not known."""
+    is_replay: bool = False
+    """True if the results are in the sink already, and only the state is not."""
 
 
 class Report(NamedTuple):

@@ -1,0 +1,156 @@
+"""The sink of a stateful pipeline whose results go to files or a table, and its state to Kafka.
+
+Results are committed first, with the positions that belong to them, then changelog and input offsets as one Kafka
+transaction. Where that does not come about, the sink's position is ahead of the state: whoever runs the task next reads
+the records in between into the state, and drops the results, which are in the sink. That is exactly once as long as
+the state depends on the records only.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+from pyspark.sql.types import StructType
+from typing_extensions import override
+
+from roster.model import TopicPartition
+from roster.spark.batch import Batch, Owner
+from roster.spark.errors import PipelineError, SinkFencedError
+from roster.spark.options import Options
+from roster.spark.sinks.base import Sink, Source
+from roster.spark.sinks.kafka import KafkaSink
+from roster.spark.state.sink import StateSink
+from roster.spark.state.task import is_record
+from roster.spark.write.task import TaskOutput, TaskWriter
+
+log = logging.getLogger(__name__)
+
+
+class TableStateSink(StateSink):
+    """Hands results to a sink with positions, and changelogs to a `KafkaSink`."""
+
+    def __init__(self, results: Sink, columns: StructType, options: Options, store: str) -> None:
+        """`columns` are those of the results."""
+        super().__init__(KafkaSink(options.bootstrap, security=options.security), options, store)
+        self.output = None
+        self.default_trigger_interval_ms = results.default_trigger_interval_ms
+        self._results, self._columns = results, columns
+        self._staged: Any = None
+        self._gaps: dict[TopicPartition, int] = {}
+        """Where the results end of partitions whose state may be behind them."""
+        self._replayed: frozenset[int] = frozenset()
+
+    @override
+    def open(self, spark: SparkSession, group: str) -> None:
+        self._results.open(spark, group)
+        super().open(spark, group)
+
+    @override
+    def bind(self, source: Source) -> None:
+        self._results.bind(source)
+        super().bind(source)
+
+    @override
+    def claim(
+        self, partitions: Collection[TopicPartition], owner: Owner, committed: Mapping[TopicPartition, int]
+    ) -> Mapping[TopicPartition, int]:
+        found = self._results.claim(partitions, owner, committed)
+        for partition in partitions:
+            self._gaps.pop(partition, None)
+            at = found.get(partition)
+            if at is not None and at > committed.get(partition, -1):
+                log.info("%s: the results end at %d, the state is read up to there without any", partition, at)
+                self._gaps[partition] = at
+        return {}
+
+    @override
+    def bounds(self, positions: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, int]:
+        """Return where the results end of the tasks whose state is behind them, of all topics of these tasks."""
+        self._replayed = frozenset(p.partition for p, at in positions.items() if at < self._gaps.get(p, 0))
+        return {p: max(self._gaps.get(p, at), at) for p, at in positions.items() if p.partition in self._replayed}
+
+    @override
+    def replayed(self, batch: Batch) -> frozenset[int]:
+        return self._replayed
+
+    def _new(self, batch: Batch) -> Batch:
+        """Return the part of a batch whose results are not in the sink yet."""
+        return replace(batch, ranges={p: s for p, s in batch.ranges.items() if p.partition not in self._replayed})
+
+    @override
+    def task_writer(self, batch: Batch | None, schema: StructType) -> TaskWriter:
+        new = None if batch is None else self._new(batch)
+        writer = self._results.task_writer(new if new is not None and new.ranges else None, self._columns)
+        if not isinstance(writer, TaskWriter):
+            raise PipelineError(
+                f"{type(self._results).__name__} does not write inside the tasks there",
+                field="write",
+                fix="Use a path on a file system that all hosts share, or KafkaSink",
+            )
+        return _Both(writer, self._inner.staging())
+
+    @override
+    def collect(self, writer: TaskWriter, results: Sequence[Any], batch: Batch) -> None:
+        assert isinstance(writer, _Both)  # noqa: S101 - made by task_writer
+        new = self._new(batch)
+        self._staged = None
+        if new.ranges:
+            self._staged = self._results.collect(writer.results, [result for result, _ in results], new)
+        self._inner.collect(writer.records, [records for _, records in results], batch)
+
+    @override
+    def commit(self, staged: Mapping[int, str], batch: Batch) -> None:
+        if self._staged is not None:
+            try:
+                self._results.commit(self._staged, self._new(batch))
+            except SinkFencedError:
+                self._staged = None  # dropped by the sink
+                raise
+            self._staged = None
+        super().commit(staged, batch)
+
+    @override
+    def abort(self, staged: Any, batch: Batch) -> None:
+        if self._staged is not None:
+            self._results.abort(self._staged, self._new(batch))
+            self._staged = None
+        super().abort(staged, batch)
+
+    @override
+    def close(self) -> None:
+        self._results.close()
+        super().close()
+
+
+@dataclass(frozen=True)
+class _Both:
+    """Writes results and records of one batch."""
+
+    results: TaskWriter
+    records: TaskWriter
+
+    def open(self) -> _BothOutputs:
+        """Start the outputs of one attempt of a task."""
+        return _BothOutputs(self.results.open(), self.records.open())
+
+
+class _BothOutputs:
+    def __init__(self, results: TaskOutput, records: TaskOutput) -> None:
+        self._results, self._records = results, records
+
+    def write(self, rows: pa.RecordBatch) -> None:
+        (self._records if is_record(rows) else self._results).write(rows)
+
+    def close(self) -> tuple[Any, Any]:
+        return self._results.close(), self._records.close()
+
+    def abort(self) -> None:
+        try:
+            self._results.abort()
+        finally:
+            self._records.abort()

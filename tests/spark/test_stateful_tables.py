@@ -1,0 +1,124 @@
+"""Results of stateful pipelines in files and tables: exactly once, also if the state's commit behind theirs fails."""
+
+from __future__ import annotations
+
+import json
+import os
+import uuid
+from collections import defaultdict
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from roster.model import TopicPartition
+from roster.spark import DeltaSink, ParquetSink, Pipeline, PipelineError, Window
+from roster.spark.errors import SinkFencedError
+from roster.spark.sinks.kafka import KafkaSink
+from tests.librdkafka import idempotent_producer
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+    from tests.spark.spark_topics import Topics
+
+KINDS = os.environ.get("STATEFUL_TABLES", "parquet").split(",")
+"""Sinks that are tried: "parquet,delta" for both."""
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+
+
+class Stopped(BaseException):
+    """What stands for a driver that is killed."""
+
+
+def fails(monkeypatch: pytest.MonkeyPatch, at: int, error: BaseException) -> None:
+    """Let the commit of state and offsets fail the given time, when the results have been committed already."""
+    commit, calls = KafkaSink.commit, iter(range(1, 1000))
+
+    def failing(sink: KafkaSink, staged: None, batch: Any) -> None:
+        if next(calls) == at:
+            raise error
+        commit(sink, staged, batch)
+
+    monkeypatch.setattr(KafkaSink, "commit", failing)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_results_are_in_the_sink_once_though_state_is_behind(
+    spark: SparkSession, topics: Topics, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    topic, group = topics.create(2), f"g-{uuid.uuid4().hex[:8]}"
+    producer = idempotent_producer(topics.bootstrap)
+    sent: dict[str, list[int]] = defaultdict(list)
+    sink = ParquetSink(tmp_path / "out") if kind == "parquet" else DeltaSink(tmp_path / "out")
+
+    def send(first: int, count: int) -> None:
+        for number in range(first, first + count):
+            producer.produce(topic, json.dumps({"name": f"k{number % 3}", "n": number}), partition=number % 3 % 2)
+            sent[f"k{number % 3}"].append(number)
+        assert producer.flush(60) == 0
+
+    def run(directory: str) -> None:
+        (
+            Pipeline(
+                spark, topics.bootstrap, group, topic, state_dir=str(tmp_path / directory), max_offsets_per_batch=20
+            )
+            .json_columns("name string, n long")
+            .aggregate("name", {"count": "count(*)", "total": "sum(n)"})
+            .write(sink)
+            .run(available_now=True)
+        )
+
+    def check() -> None:
+        """Each result is one of the running totals, none is there twice, and the last ones are those of all rows."""
+        found: dict[str, list[tuple[int, int]]] = defaultdict(list)
+        for row in spark.read.parquet(str(tmp_path / "out")).collect() if kind == "parquet" else delta_rows():
+            found[row["name"]].append((row["count"], row["total"]))
+        assert found.keys() == sent.keys()
+        for name, numbers in sent.items():
+            totals = sorted(found[name])
+            assert len(set(totals)) == len(totals)
+            assert all(total == sum(numbers[:count]) for count, total in totals)
+            assert totals[-1] == (len(numbers), sum(numbers))
+
+    def delta_rows() -> list[dict[str, Any]]:
+        from deltalake import DeltaTable
+
+        return list(DeltaTable(str(tmp_path / "out")).to_pyarrow_table().to_pylist())
+
+    send(0, 30)
+    with monkeypatch.context() as patch:
+        fails(patch, 2, Stopped())
+        with pytest.raises(Stopped):
+            run("one")
+    send(30, 30)
+    with monkeypatch.context() as patch:
+        # Another owner's state, and a transaction that is lost while it goes on.
+        fails(patch, 3, SinkFencedError("lost"))
+        run("two")
+    check()
+    ends = {TopicPartition(topic, number): end for (_, number), end in topics.ends(topic).items()}
+    assert topics.committed(group) == ends
+
+
+def test_what_a_table_cannot_have_is_named(spark: SparkSession, topics: Topics, tmp_path: Path) -> None:
+    topic = topics.create(1)
+    visits = Window.session("timestamp", timedelta(minutes=1))
+
+    def pipeline() -> Pipeline:
+        return Pipeline(spark, topics.bootstrap, f"g-{uuid.uuid4().hex[:8]}", topic, state_dir=str(tmp_path))
+
+    for late_topic, window, message in (
+        (topic, Window("timestamp", timedelta(minutes=1)), "write: late rows go to a topic"),
+        (None, visits, "write: sessions take earlier results back"),
+    ):
+        with pytest.raises(PipelineError, match=message):
+            (
+                pipeline()
+                .aggregate("key", {"n": "count(*)"}, window=window, late_topic=late_topic)
+                .write(ParquetSink(tmp_path / "refused"))
+                .run(available_now=True)
+            )
