@@ -34,6 +34,7 @@ from roster.spark.execution import SparkRunner
 from roster.spark.planner import tasks
 from roster.spark.reader import ReaderConfig
 from roster.spark.sinks.foreach import ForeachBatch
+from roster.spark.small_batches import SmallBatches
 from roster.testing.broker import BrokerProcess
 
 SINKS = {
@@ -74,7 +75,8 @@ def main(words: Sequence[str] | None = None) -> None:
         spark = session("bench", "local[1]", spark_sql_shuffle_partitions=1, spark_driver_memory="512m")
         spark.sparkContext.setLogLevel("OFF")
         config = ReaderConfig(bootstrap=broker.bootstrap, group="bench", compiled=compiled())
-        runner = SparkRunner(spark, config, None, as_struct(config.schema), None)
+        small = SmallBatches(config)
+        runner = SparkRunner(spark, config, None, as_struct(config.schema), None, small)
         planned = Batch(
             0, Owner("bench", 1, "m"), {TopicPartition(TOPIC, p): Range(0, size) for p in range(PARTITIONS)}
         )

@@ -1,22 +1,30 @@
-"""Batches of a few records are read by the driver: the rows that tasks read; what does not fit is left to them."""
+"""Batches of a few records are done by the driver: the rows that tasks read; what does not fit is left to them."""
 
 from __future__ import annotations
 
+import os
 import uuid
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
-from roster.spark import Pipeline, small_batches
-from roster.spark.arrow_function import as_struct
+from roster.records.produce import KafkaWriter
+from roster.records.staging import StagingWriter
+from roster.spark import FunctionError, KafkaSink, ParquetSink, Pipeline, PipelineError, execution, small_batches
+from roster.spark.arrow_function import ArrowFunction, as_struct
 from roster.spark.batch import Split
 from roster.spark.execution import SparkRunner
 from roster.spark.reader import ReaderConfig, ReadError
-from roster.spark.small_batches import MOST_BYTES, MOST_OFFSETS, SmallBatches
+from roster.spark.small_batches import MOST_BYTES, MOST_OFFSETS, CancelledError, SmallBatches, copied
+from roster.spark.steps import Filtered, Mapped
+from tests.spark.spark_topics import committed_records
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
 
     from pyspark.sql import DataFrame, SparkSession
 
@@ -27,32 +35,16 @@ CONFIG = ReaderConfig(bootstrap="127.0.0.1:9092", group="g")
 FEW = [(Split("t", 0, 0, 5), Split("t", 1, 3, 8))]
 
 
-class FakeSession:
-    """Takes a table for a DataFrame."""
-
-    def createDataFrame(self, rows: pa.Table, schema: object) -> Any:
-        return FakeFrame(rows)
-
-
-class FakeFrame:
-    def __init__(self, rows: pa.Table) -> None:
-        self.rows = rows
-
-    def coalesce(self, partitions: int) -> FakeFrame:
-        assert partitions == 1
-        return self
-
-
 class Reads:
     """In place of `read_splits`: yields record batches or raises, and counts."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *found: pa.RecordBatch | Exception) -> None:
         self.found, self.calls = found, 0
+        self.config = CONFIG
         monkeypatch.setattr(small_batches, "read_splits", self)
-        monkeypatch.setattr(small_batches, "arrow_schema", lambda _: pa.schema([("value", pa.binary())]))
 
     def __call__(self, config: ReaderConfig, splits: Sequence[Split]) -> Iterator[pa.RecordBatch]:
-        self.calls += 1
+        self.calls, self.config = self.calls + 1, config
         assert config.read_timeout_ms <= 2_000
         for each in self.found:
             if isinstance(each, Exception):
@@ -64,18 +56,13 @@ def values(*each: bytes) -> pa.RecordBatch:
     return pa.RecordBatch.from_pydict({"value": pa.array(each, pa.binary())})
 
 
-def small() -> SmallBatches:
-    session: Any = FakeSession()
-    columns: Any = None
-    return SmallBatches(session, CONFIG, columns)
+def read(batches: SmallBatches) -> list[pa.RecordBatch] | None:
+    return batches.read(FEW) if batches.takes(FEW) else None
 
 
-def test_the_rows_of_a_small_batch_become_one_frame(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_records_of_a_small_batch_are_read_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
     Reads(monkeypatch, values(b"a", b"b"), values(b"c"))
-    made: Any = small().frame(FEW)
-    assert made is not None
-    assert made[0].rows.column("value").to_pylist() == [b"a", b"b", b"c"]
-    assert made[1] == 3
+    assert read(SmallBatches(CONFIG)) == [values(b"a", b"b"), values(b"c")]
 
 
 @pytest.mark.parametrize(
@@ -88,10 +75,8 @@ def test_the_rows_of_a_small_batch_become_one_frame(monkeypatch: pytest.MonkeyPa
     ],
     ids=["none", "empty", "two tasks", "too many"],
 )
-def test_other_batches_are_left_to_tasks_unread(tasks: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    reads = Reads(monkeypatch, values(b"a"))
-    assert small().frame(tasks) is None
-    assert reads.calls == 0
+def test_other_batches_are_left_to_tasks(tasks: list[Any]) -> None:
+    assert not SmallBatches(CONFIG).takes(tasks)
 
 
 @pytest.mark.parametrize(
@@ -102,18 +87,78 @@ def test_other_batches_are_left_to_tasks_unread(tasks: list[Any], monkeypatch: p
 def test_what_cannot_be_read_at_once_is_left_to_tasks_for_a_while(
     found: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    reads, batches = Reads(monkeypatch, *found), small()
-    assert [batches.frame(FEW) for _ in range(101)] == [None] * 101
+    reads, batches = Reads(monkeypatch, *found), SmallBatches(CONFIG)
+    assert [read(batches) for _ in range(101)] == [None] * 101
     assert reads.calls == 1
     reads.found = (values(b"a"),)
-    assert batches.frame(FEW) is not None
+    assert read(batches) is not None
 
 
-def test_a_range_of_gaps_is_left_to_tasks_and_the_next_batch_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    reads, batches = Reads(monkeypatch), small()
-    assert batches.frame(FEW) is None
-    reads.found = (values(b"a"),)
-    assert batches.frame(FEW) is not None
+def test_a_batch_that_is_cancelled_is_not_left_to_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
+    Reads(monkeypatch, values(b"a"))
+    batches = SmallBatches(CONFIG)
+    batches.cancel()
+    with pytest.raises(CancelledError):
+        read(batches)
+    with pytest.raises(CancelledError):
+        batches.leave("a writer's error")
+    batches.begin()
+    assert read(batches) is not None
+
+
+@pytest.mark.parametrize("stages", [False, True])
+def test_a_writer_that_waits_for_a_broker_notices_that_the_batch_is_cancelled(
+    monkeypatch: pytest.MonkeyPatch, stages: bool
+) -> None:
+    plain = KafkaWriter((), "t")
+    opened: list[Any] = []
+    monkeypatch.setattr(KafkaWriter, "open", lambda _, on_wait=None: opened.append(on_wait))
+    monkeypatch.setattr(StagingWriter, "open", lambda _, on_wait=None: opened.append(on_wait))
+    batches = SmallBatches(CONFIG)
+    batches.opening(StagingWriter(plain) if stages else plain).open()
+    batches.cancel()
+    with pytest.raises(CancelledError):
+        opened[0]()
+
+
+def test_dead_letters_keep_the_headers_of_records_that_the_driver_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    reads = Reads(monkeypatch, values(b"a"))
+    read(SmallBatches(replace(CONFIG, dead_letters=KafkaWriter((), "failed"))))
+    assert reads.config.include_headers
+    read(SmallBatches(CONFIG))
+    assert not reads.config.include_headers
+
+
+@pytest.mark.parametrize(
+    ("mode", "steps", "does"),
+    [
+        ("auto", [], True),
+        ("auto", [Filtered(pc.field("n") > 0)], True),
+        ("auto", [Filtered(pc.field("n") > 0), Mapped(lambda rows: rows, "n long")], False),
+        ("driver", [Mapped(lambda rows: rows, "n long")], True),
+        ("tasks", [], False),
+    ],
+)
+def test_functions_of_the_user_run_in_the_driver_only_if_that_is_asked_for(
+    mode: str, steps: list[Any], does: bool
+) -> None:
+    assert (SmallBatches.of(mode, CONFIG, steps) is not None) is does
+
+
+def test_a_function_is_given_as_tasks_get_it() -> None:
+    seen: list[int] = []
+
+    def count(rows: pa.RecordBatch) -> pa.RecordBatch:
+        seen.append(rows.num_rows)
+        assert len(seen) == 1, "kept from an earlier batch"
+        return rows
+
+    function = ArrowFunction(count, values().schema)
+    for _ in range(2):
+        mine = copied(function)
+        assert mine is not None
+        assert [*mine(values(b"a"))] == [values(b"a")]
+    assert seen == []
 
 
 @pytest.mark.parametrize("include_headers", [False, True])
@@ -124,12 +169,12 @@ def test_driver_and_tasks_read_the_same_rows(spark: SparkSession, topics: Topics
     config = ReaderConfig(bootstrap=topics.bootstrap, group="g", include_headers=include_headers)
     columns = as_struct(config.schema)
     tasks = [tuple(Split(topic, number, number, 20) for number in range(3))]
-    made = SmallBatches(spark, config, columns).frame(tasks)
-    assert made is not None
-    runner: Any = SparkRunner(spark, config, None, columns, None)
+    runner: Any = SparkRunner(spark, config, None, columns, None, SmallBatches(config))
+    frame = runner._frame(tasks)
+    assert is_local(frame)
+    assert sum(counts.records for counts in runner._counted.value.values()) == 57
     runner._small = None
-    frame, by_tasks = made[0], runner._frame(tasks)
-    assert made[1] == 57
+    by_tasks = runner._frame(tasks)
     assert frame.schema == by_tasks.schema
     assert frame.rdd.getNumPartitions() == by_tasks.rdd.getNumPartitions() == 1
     assert [*map(tuple, frame.collect())] == [*map(tuple, by_tasks.collect())]
@@ -157,3 +202,77 @@ def test_a_pipeline_reads_small_batches_itself_and_large_ones_in_tasks(spark: Sp
     pipeline(lambda df: df).run(available_now=True)
     assert seen == {10: (True, 8), 2 * MOST_OFFSETS: (False, 2 * MOST_OFFSETS)}
     assert [report.rows for report in reports] == [10, 2 * MOST_OFFSETS]
+
+
+def where(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """The process that does the rows. Raises at offset 3."""
+    if 3 in rows.column("offset").to_pylist():
+        raise ValueError("three")
+    pids = pa.array([os.getpid()] * rows.num_rows, pa.int64())
+    return pa.RecordBatch.from_arrays([rows.column("offset"), pids], ["offset", "pid"])
+
+
+@pytest.mark.parametrize("mode", ["auto", "driver", "tasks"])
+def test_sinks_that_write_in_tasks_write_small_batches_in_the_driver(
+    spark: SparkSession, topics: Topics, tmp_path: Path, mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic, jobs = topics.create(2, 10), list[int]()
+    results = SparkRunner._results
+    monkeypatch.setattr(SparkRunner, "_results", lambda *given: jobs.append(1) or results(*given))
+    sink = ParquetSink(tmp_path / "out")
+    options: dict[str, Any] = {"small_batches": mode, "log": False, "dead_letter_topic": topics.create(1)}
+    reports: list[Progress] = []
+    Pipeline(spark, topics.bootstrap, f"g-{topic}", topic, on_progress=reports.append, **options).filter(
+        pc.field("offset") < 4
+    ).map_arrow(where, "offset long, pid long").write(sink).run(available_now=True)
+    rows = sink.read(spark).collect()
+    assert sorted(row.offset for row in rows) == [0, 0, 1, 1, 2, 2]
+    assert ({row.pid for row in rows} == {os.getpid()}) is (mode == "driver")
+    assert len(jobs) == (1 if mode == "driver" else 2), "the first is that of the warm-up"
+    assert [(report.rows, report.dead_letters) for report in reports] == [(10, 2)]
+
+
+def test_an_error_of_the_function_in_the_driver_is_that_of_a_task(
+    spark: SparkSession, topics: Topics, tmp_path: Path
+) -> None:
+    topic, errors = topics.create(2, 10), []
+    for mode in ("driver", "tasks"):
+        sink = ParquetSink(tmp_path / mode)
+        pipeline = Pipeline(spark, topics.bootstrap, f"{mode}-{topic}", topic, log=False, small_batches=mode)
+        with pytest.raises(FunctionError) as caught:
+            pipeline.map_arrow(where, "offset long, pid long").write(sink).run(available_now=True)
+        errors.append(str(caught.value))
+        assert sink.positions() == {}
+        assert not [*(tmp_path / mode).rglob("*.parquet")]
+    assert errors[0] == errors[1]
+
+
+def test_what_the_driver_cannot_write_a_task_writes_once(
+    spark: SparkSession, topics: Topics, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic, copy = topics.create(2, 10), topics.create(2)
+    real, failed = execution.written, list[int]()  # record batches that were made in the driver
+
+    def full(writer: Any, rows: Iterator[pa.RecordBatch]) -> Any:
+        failed.append(len(real(writer, rows)))
+        raise OSError("no space left on device")
+
+    reports: list[Progress] = []
+    pipeline = Pipeline(spark, topics.bootstrap, f"g-{topic}", topic, log=False, on_progress=reports.append)
+    pipeline.write(KafkaSink(topics.bootstrap, copy, exactly_once=True))
+    warm_up = SparkRunner.warm_up
+
+    def warm(*given: Any) -> None:
+        warm_up(*given)
+        monkeypatch.setattr(execution, "written", full)
+
+    monkeypatch.setattr(SparkRunner, "warm_up", warm)
+    pipeline.run(available_now=True)
+    assert failed
+    assert [report.rows for report in reports] == [10]
+    assert committed_records(topics, copy) == committed_records(topics, topic)
+
+
+def test_another_mode_is_refused(spark: SparkSession) -> None:
+    with pytest.raises(PipelineError, match=r"small_batches.*'auto', 'driver' or 'tasks'"):
+        Pipeline(spark, "127.0.0.1:9092", "g", "t", small_batches="executors")

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from roster.records.produce import KafkaOutput, KafkaWriter
 from roster.wire.columns.writer import Body
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 class StagedBatch(NamedTuple):
@@ -27,16 +30,18 @@ class StagingWriter:
     writer: KafkaWriter
     most_bytes: int | None = None
 
-    def open(self) -> StagingOutput:
-        """Start the output of one attempt of a task."""
-        return StagingOutput(self.writer, self.most_bytes)
+    def open(self, on_wait: Callable[[], None] | None = None) -> StagingOutput:
+        """Start the output of one attempt of a task; `on_wait` is called ten times a second while it waits."""
+        return StagingOutput(self.writer, self.most_bytes, on_wait)
 
 
 class StagingOutput(KafkaOutput):
     """Record batches of one attempt of a task: nothing is sent, so that an attempt too many has no effect."""
 
-    def __init__(self, writer: KafkaWriter, most_bytes: int | None = None) -> None:
-        super().__init__(writer)
+    def __init__(
+        self, writer: KafkaWriter, most_bytes: int | None = None, on_wait: Callable[[], None] | None = None
+    ) -> None:
+        super().__init__(writer, on_wait)
         self._staged: list[StagedBatch] = []
         self._bytes, self._most_bytes = 0, most_bytes
 

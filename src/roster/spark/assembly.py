@@ -25,6 +25,7 @@ from roster.spark.reader_options import parse_reader_options
 from roster.spark.sinks.base import Sink
 from roster.spark.sinks.parquet import ParquetSink
 from roster.spark.sinks.table import TableSink
+from roster.spark.small_batches import SmallBatches
 from roster.spark.state.declare import Stateful
 from roster.spark.state.followed import followed
 from roster.spark.state.other_stream import columns_of
@@ -111,7 +112,8 @@ def _stateless(
     function, columns, table = way
     if table is None or declared.join is None:
         sink.open(spark, options.group)
-        return SparkRunner(spark, config, function, columns, declared.transform)
+        small = SmallBatches.of(options.small_batches, config, declared.before)
+        return SparkRunner(spark, config, function, columns, declared.transform, small)
     tables = Tables.open(options, declared.join)
     sink.whole_partitions = True  # a store has one writer
     sink.open(spark, options.group)

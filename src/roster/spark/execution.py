@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import re
 import uuid
@@ -18,16 +19,16 @@ from pyspark.sql.types import StructType
 from typing_extensions import override
 
 from roster.records.produce import WriteError
-from roster.spark.arrow_function import ArrowFunction
+from roster.spark.arrow_function import ArrowFunction, arrow_schema
 from roster.spark.batch import Batch, Split
 from roster.spark.driver import Outcome
 from roster.spark.errors import FunctionError, PipelineError, SinkFencedError
 from roster.spark.executors import SlotProbe, task_counts
 from roster.spark.reader import Counts, ReaderConfig, ReadError, ReadTask
 from roster.spark.sinks.base import Sink
-from roster.spark.small_batches import SmallBatches
+from roster.spark.small_batches import MOST_BYTES, SmallBatches, copied
 from roster.spark.streaming_only import WAY_OUT, checked
-from roster.spark.write.task import FrameWriter, ReadWriteTask, TaskWriter
+from roster.spark.write.task import FrameWriter, ReadWriteTask, TaskWriter, conformed, written
 from roster.state.store import StateError
 
 log = logging.getLogger(__name__)
@@ -67,11 +68,15 @@ class SparkRunner:
         function: ArrowFunction | None,
         columns: StructType,
         transform: Callable[[DataFrame], DataFrame] | None,
+        small: SmallBatches | None = None,
     ) -> None:
-        """`columns` are those of the rows that `function` returns, or that are read without one."""
+        """`columns` are those of the rows that `function` returns, or that are read without one.
+
+        `small` reads what the driver is to do itself; None: tasks do all batches.
+        """
         self._spark, self._config, self._transform = spark, config, transform
         self._function, self._columns = function, columns
-        self._small = None if function is not None else SmallBatches(spark, config, columns)
+        self._small = small
         self._context = spark.sparkContext
         self._counted: Accumulator[dict[int, Counts]] = self._context.accumulator({}, ByTask())
         self._failed: Accumulator[dict[int, tuple[str, str]]] = self._context.accumulator({}, ByTask())
@@ -90,8 +95,13 @@ class SparkRunner:
         Raises FunctionError for the `map_arrow` function, ReadError for a range that could not be read, PipelineError
         for a frame or rows that do not fit, and what Spark, the transform or the sink raised.
         """
-        with self._jobs(str(batch.number), f"batch {batch.number}"):
-            return self._write(batch, tasks, sink)
+        self._counted.value, self._failed.value = {}, {}
+        if self._small is not None:
+            self._small.begin()
+        return self._write(batch, tasks, sink)
+
+    def _batch_jobs(self, batch: Batch) -> contextlib.AbstractContextManager[None]:
+        return self._jobs(str(batch.number), f"batch {batch.number}")
 
     def warm_up(self, sink: Sink) -> None:
         """Run the plan with tasks that read nothing. Raises as `run` does."""
@@ -104,12 +114,21 @@ class SparkRunner:
                     self._results(writer, tasks)
                 else:
                     sink.warm_up(self._frame(tasks))
-                    if writer is None and self._small is not None:
-                        self._small.warm_up()
+                self._warm_up_driver(sink, writer)
             except Exception as error:
                 if isinstance(error, (PySparkException, Py4JError)) and (short := _task_error(error)) is not None:
                     raise short from None
                 raise
+
+    def _warm_up_driver(self, sink: Sink, writer: TaskWriter | FrameWriter | None) -> None:
+        """Load what the driver needs for a small batch of its own."""
+        if self._small is None:
+            return
+        self._small.warm_up()
+        if writer is None:
+            self._local(arrow_schema(self._columns).empty_table()).collect()
+        elif sink.writes_in_driver and isinstance(writer, TaskWriter):
+            written(writer, iter(()))
 
     @contextlib.contextmanager
     def _jobs(self, suffix: str, description: str) -> Iterator[None]:
@@ -128,13 +147,8 @@ class SparkRunner:
                     context.setLocalProperty(name, value)  # type: ignore[arg-type]
 
     def _write(self, batch: Batch, tasks: Sequence[Sequence[Split]], sink: Sink) -> Outcome:
-        self._counted.value, self._failed.value = {}, {}
-        writer = self._task_writer(sink, batch)
         try:
-            if writer is not None:
-                staged = self._write_in_tasks(writer, batch, tasks, sink)
-            else:
-                staged = sink.write(self._frame(tasks, quiet=sink.accepts_part), batch)
+            staged = self._stage(batch, tasks, sink)
         except Exception as error:
             if self._failed.value:
                 raise self._function_error() from None
@@ -152,21 +166,50 @@ class SparkRunner:
         counts = self._counted.value.values()
         return Outcome(staged, sum(c.records for c in counts), sum(c.dead_letters for c in counts))
 
+    def _stage(self, batch: Batch, tasks: Sequence[Sequence[Split]], sink: Sink) -> Any:
+        """Read, map, transform and write; return the sink's handle."""
+        if self._small is not None and self._transform is None and sink.writes_in_driver and self._small.takes(tasks):
+            writer = self._task_writer(sink, batch)
+            if isinstance(writer, TaskWriter):
+                here = functools.partial(self._results_here, self._small, writer, batch, tasks)
+                return self._collected(sink, writer, batch, here)
+        with self._batch_jobs(batch):
+            writer = self._task_writer(sink, batch)
+            if writer is None:
+                return sink.write(self._frame(tasks, quiet=sink.accepts_part), batch)
+            return self._write_in_tasks(writer, batch, tasks, sink)
+
     def _write_in_tasks(
         self, writer: TaskWriter | FrameWriter, batch: Batch, tasks: Sequence[Sequence[Split]], sink: Sink
     ) -> Any:
         """Read, map and write in the tasks; return the sink's handle."""
-        if not isinstance(writer, TaskWriter):
-            try:
-                return sink.gather(writer, self._rows(writer, tasks), batch)
-            except BaseException:
-                sink.abort(None, batch)
-                raise
+        if isinstance(writer, TaskWriter):
+            return self._collected(sink, writer, batch, functools.partial(self._results, writer, tasks))
         try:
-            return sink.collect(writer, self._results(writer, tasks), batch)
+            return sink.gather(writer, self._rows(writer, tasks), batch)
+        except BaseException:
+            sink.abort(None, batch)
+            raise
+
+    def _collected(self, sink: Sink, writer: TaskWriter, batch: Batch, results: Callable[[], list[Any]]) -> Any:
+        try:
+            return sink.collect(writer, results(), batch)
         except BaseException:
             sink.abort(sink.collect(writer, [], batch), batch)
             raise
+
+    def _results_here(
+        self, small: SmallBatches, writer: TaskWriter, batch: Batch, tasks: Sequence[Sequence[Split]]
+    ) -> list[Any]:
+        """Read, map and write in this process, or where that fails in the tasks; return what the outputs returned."""
+        records = small.read(tasks)
+        if records is not None:
+            try:
+                return [written(small.opening(writer), self._reading_here(records).read([0]))]
+            except Exception as error:
+                small.leave(error)
+        with self._batch_jobs(batch):
+            return self._results(writer, tasks)
 
     def _task_writer(self, sink: Sink, batch: Batch | None) -> TaskWriter | FrameWriter | None:
         return None if self._transform is not None else sink.task_writer(batch, self._columns)
@@ -189,6 +232,11 @@ class SparkRunner:
         """Return what makes rows inside the tasks; with `quiet` an error of the function ends a task without one."""
         return ReadTask(self._config, tasks, self._function, self._counted, self._failed if quiet else None)
 
+    def _reading_here(self, records: Sequence[pa.RecordBatch], *, quiet: bool = True) -> ReadTask:
+        """Return what makes rows of records that were read in this process."""
+        failed = self._failed if quiet else None
+        return ReadTask(self._config, [()], copied(self._function), self._counted, failed, records)
+
     def _function_error(self) -> FunctionError:
         text, details = min(self._failed.value.items())[1]
         log.debug("%s\n%s", text, details)
@@ -196,6 +244,8 @@ class SparkRunner:
 
     def cancel(self) -> None:
         """Cancel the jobs of the running batch, and with them its Python workers."""
+        if self._small is not None:
+            self._small.cancel()
         job_group = self._job_group
         if job_group is not None:
             self._context.cancelJobGroup(job_group)
@@ -215,10 +265,9 @@ class SparkRunner:
         return probe
 
     def _frame(self, tasks: Sequence[Sequence[Split]], *, quiet: bool = False) -> DataFrame:
-        small = None if self._small is None else self._small.frame(tasks)
-        if small is not None:
-            frame, records = small
-            self._counted.add({0: Counts(records)})
+        rows = self._small_rows(tasks, quiet=quiet)
+        if rows is not None:
+            frame = self._local(rows)
         else:
             read: Any = self._reading(tasks, quiet=quiet)
             count = len(tasks)
@@ -231,6 +280,30 @@ class SparkRunner:
                 f"the function returned {result!r}, not a DataFrame", field="transform", fix="End it with `return df`"
             )
         return result
+
+    def _small_rows(self, tasks: Sequence[Sequence[Split]], *, quiet: bool) -> pa.Table | None:
+        """Return the rows of a batch that this process reads and maps; None if tasks do."""
+        small = self._small
+        records = small.read(tasks) if small is not None and small.takes(tasks) else None
+        if small is None or records is None:
+            return None
+        schema = arrow_schema(self._columns)
+        try:
+            rows = [conformed(batch, schema) for batch in self._reading_here(records, quiet=quiet).read([0])]
+        except Exception as error:
+            small.leave(error)
+            return None
+        table = pa.Table.from_batches(rows, schema)
+        if table.num_rows and table.nbytes <= MOST_BYTES:
+            return table
+        if table.num_rows:
+            small.leave(f"{table.nbytes} bytes of rows")
+        self._counted.value, self._failed.value = {}, {}
+        return None
+
+    def _local(self, rows: pa.Table) -> DataFrame:
+        """Return rows of this process as a DataFrame of one partition, which an aggregate needs no shuffle for."""
+        return self._spark.createDataFrame(rows, self._columns).coalesce(1)
 
     def _transformed(self, transform: Callable[[DataFrame], DataFrame], frame: DataFrame) -> DataFrame:
         """Apply the transform; on the first batch check the plan for operators that need a stream."""

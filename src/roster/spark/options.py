@@ -21,7 +21,7 @@ from roster.model.options import INT32_MAX, INT64_MAX
 from roster.model.topics import NAME_RULE, is_legal_name
 from roster.security import PLAINTEXT, Security, SettingError, parse_security
 from roster.spark.errors import PipelineError
-from roster.spark.pipeline_options import PIPELINE_OPTIONS
+from roster.spark.pipeline_options import PIPELINE_OPTIONS, SMALL_BATCHES
 from roster.spark.reader_options import parse_reader_options
 
 StartingOffsets: TypeAlias = str | datetime | Mapping[Any, Any]
@@ -55,6 +55,7 @@ class Options:
     include_headers: bool = False
     isolation_level: str = "read_uncommitted"
     fail_on_data_loss: bool = True
+    small_batches: str = "auto"
     poll_interval_ms: int = 200
     trigger_interval_ms: int | None = None
     """None: the sink's `default_trigger_interval_ms`, which a full batch does not wait for."""
@@ -97,6 +98,12 @@ class Options:
                 f"{self.isolation_level!r} is not known",
                 field="isolation_level",
                 fix="Use 'read_uncommitted' or 'read_committed'",
+            )
+        if self.small_batches not in SMALL_BATCHES:
+            raise PipelineError(
+                f"{self.small_batches!r} is not known",
+                field="small_batches",
+                fix=f"Use {', '.join(map(repr, SMALL_BATCHES[:-1]))} or {SMALL_BATCHES[-1]!r}",
             )
         member = {name: getattr(self, name) for name in _OF_THE_MEMBER}
         selection = self.topics if isinstance(self.topics, re.Pattern) else frozenset(self.topics)

@@ -70,6 +70,7 @@ class Pipeline(Operations):
         fail_on_data_loss: bool = True,
         poll_interval_ms: int = 200,
         trigger_interval_ms: int | None = None,
+        small_batches: str = "auto",
         read_timeout_ms: int = 60_000,
         start_timeout_ms: int = 60_000,
         max_batch_ms: int = 300_000,
@@ -122,6 +123,8 @@ class Pipeline(Operations):
             poll_interval_ms: ms between looks for new records while there are none.
             trigger_interval_ms: ms between the starts of two batches, at least; None: the sink's default, for which
                 neither a full batch nor `available_now` waits.
+            small_batches: where a batch of few records is read, and written by sinks that write inside the tasks:
+                "auto", in the driver unless there is a function of map_arrow; "driver", with functions too; "tasks".
             read_timeout_ms: ms that a task waits for the next record of a range before it fails.
             start_timeout_ms: ms to reach a broker and the group's coordinator, at start.
             max_batch_ms: ms in which some task of a batch must finish; else the batch is cancelled and the group left
@@ -178,6 +181,7 @@ class Pipeline(Operations):
             fail_on_data_loss=fail_on_data_loss,
             poll_interval_ms=poll_interval_ms,
             trigger_interval_ms=trigger_interval_ms,
+            small_batches=small_batches,
             read_timeout_ms=read_timeout_ms,
             start_timeout_ms=start_timeout_ms,
             max_batch_ms=max_batch_ms,

@@ -9,6 +9,9 @@ from roster.model.options import INT64_MAX, Option, by_name
 
 _TOPICS = 'names; or a compiled pattern or `"pattern:…"`, which must match whole names'
 
+SMALL_BATCHES = AUTO, DRIVER, TASKS = ("auto", "driver", "tasks")
+"""Where small batches are done: in the driver but for functions of `map_arrow`, in the driver, in tasks."""
+
 _OWN = [
     Option(
         "starting_offsets",
@@ -76,6 +79,13 @@ _OWN = [
         unit="ms",
         least=0,
         spark="Trigger.ProcessingTime",
+    ),
+    Option(
+        "small_batches",
+        "str",
+        "where a batch of few records is read, and written by sinks that write inside the tasks: in the driver unless "
+        'there is a function of `map_arrow` (`"auto"`), with functions too (`"driver"`), or in `"tasks"` on executors',
+        "auto",
     ),
     Option(
         "read_timeout_ms",

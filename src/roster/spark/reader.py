@@ -19,7 +19,7 @@ from roster.records.ranges import FetchError
 from roster.security import PLAINTEXT, Security
 from roster.spark.errors import FunctionError
 from roster.spark.reader_options import ReaderOptions
-from roster.spark.workers import freeze_loaded
+from roster.spark.workers import freeze_loaded, is_in_task
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -71,6 +71,7 @@ class ReadTask:
 
     `function` maps each record batch in the same process; `counted` collects `{task: Counts}`. With `failed` an
     error of the function that trying again does not mend ends the task without one: `{task: (text, details)}`.
+    `records` are those of the only task, where they have been read already.
     """
 
     def __init__(
@@ -80,9 +81,10 @@ class ReadTask:
         function: ArrowFunction | None = None,
         counted: Accumulator[dict[int, Counts]] | None = None,
         failed: Accumulator[dict[int, tuple[str, str]]] | None = None,
+        records: Sequence[pa.RecordBatch] | None = None,
     ) -> None:
         self._config, self._tasks, self._function = config, tasks, function
-        self._counted, self._failed = counted, failed
+        self._counted, self._failed, self._records = counted, failed, records
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Reads every task named by the rows of `batches`."""
@@ -90,7 +92,7 @@ class ReadTask:
 
     def read(self, tasks: Iterable[int]) -> Iterator[pa.RecordBatch]:
         """Yield the rows of the tasks with these numbers."""
-        if threading.current_thread() is threading.main_thread():
+        if is_in_task() and threading.current_thread() is threading.main_thread():
             # Ctrl-C in a terminal reaches the workers too; the driver decides what becomes of the batch.
             signal.signal(signal.SIGINT, signal.SIG_IGN)
         for task in tasks:
@@ -115,7 +117,7 @@ class ReadTask:
             function = Salvage(self._function, queue.reject, hide_headers=not config.include_headers)
             config = replace(config, include_headers=True)
         try:
-            for read in read_splits(config, self._tasks[task]):
+            for read in read_splits(config, self._tasks[task]) if self._records is None else self._records:
                 records += read.num_rows
                 if function is None:
                     yield read

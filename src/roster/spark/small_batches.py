@@ -4,75 +4,123 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import StructType
+from pyspark import cloudpickle
 
 from roster.records.native import kernel
-from roster.spark.arrow_function import arrow_schema
+from roster.records.produce import KafkaWriter
+from roster.records.staging import StagingWriter
+from roster.spark.arrow_function import ArrowFunction
 from roster.spark.batch import Split
+from roster.spark.pipeline_options import AUTO, TASKS
 from roster.spark.reader import ReaderConfig, ReadError, read_splits
+from roster.spark.steps import Mapped, Step
+from roster.spark.write.task import TaskOutput, TaskWriter
 
 log = logging.getLogger(__name__)
 
 MOST_OFFSETS = 1_000
 MOST_BYTES = 512 << 10
-"""Of the Arrow columns. The rows become part of Spark's plan and of its task."""
+"""Of the Arrow columns. As a DataFrame the rows become part of Spark's plan and of its task."""
 _MOST_SECONDS = 2.0
 """Spark cannot cancel what the driver reads, and the group waits for the batch."""
 _LEFT_TO_SPARK = 100
-"""Batches that are not tried after one that could not be read here."""
+"""Batches that are not tried after one that could not be done here."""
+
+
+class CancelledError(Exception):
+    """The batch was cancelled while the driver worked on it."""
 
 
 class SmallBatches:
-    """Makes DataFrames of batches that are one small task, without a task to read them.
+    """Decides which batches the driver does itself, those of one small task, and reads their records.
 
     Whatever stands in the way (no answer, records that are gone, large records) is left to Spark's tasks, which read
     the same ranges, try again, and name the problem.
     """
 
-    def __init__(self, spark: SparkSession, config: ReaderConfig, columns: StructType) -> None:
-        """`columns` are those of the records that `config` reads."""
+    def __init__(self, config: ReaderConfig) -> None:
+        """`config` is that of the tasks."""
         wait = min(config.read_timeout_ms, round(_MOST_SECONDS * 1000))
-        self._spark, self._config, self._columns = spark, replace(config, read_timeout_ms=wait), columns
+        # A dead letter keeps its headers, also where the function does not see them.
+        headers = config.include_headers or config.dead_letters is not None
+        self._config = replace(config, read_timeout_ms=wait, include_headers=headers)
         self._left_to_spark = 0
+        self._is_cancelled = False
 
-    def frame(self, tasks: Sequence[Sequence[Split]]) -> tuple[DataFrame, int] | None:
-        """Return the records and their number; None if tasks are to read them."""
+    @classmethod
+    def of(cls, mode: str, config: ReaderConfig, steps: Iterable[Step]) -> SmallBatches | None:
+        """Return what reads the small batches of a pipeline with these steps; None if tasks read them all."""
+        has_function = any(isinstance(step, Mapped) for step in steps)
+        return None if mode == TASKS or (mode == AUTO and has_function) else cls(config)
+
+    def begin(self) -> None:
+        """Begin a batch, which is not cancelled yet."""
+        self._is_cancelled = False
+
+    def cancel(self) -> None:
+        """Make `check` raise, from any thread."""
+        self._is_cancelled = True
+
+    def check(self) -> None:
+        """Raise CancelledError if the batch was cancelled."""
+        if self._is_cancelled:
+            raise CancelledError("the batch was cancelled")
+
+    def leave(self, why: object) -> None:
+        """Leave this batch and some of the following to tasks. Raises CancelledError if it was cancelled."""
+        self.check()
+        log.debug("small batches are left to tasks for a while: %s", why)
+        self._left_to_spark = _LEFT_TO_SPARK
+
+    def takes(self, tasks: Sequence[Sequence[Split]]) -> bool:
+        """Return True if the driver is to try this batch."""
         if len(tasks) != 1 or not 0 < sum(split.end - split.start for split in tasks[0]) <= MOST_OFFSETS:
-            return None
+            return False
         if self._left_to_spark > 0:
             self._left_to_spark -= 1
+            return False
+        return True
+
+    def read(self, tasks: Sequence[Sequence[Split]]) -> list[pa.RecordBatch] | None:
+        """Return the records, in order within a partition; None if tasks are to read them.
+
+        Raises CancelledError.
+        """
+        until, size, read = time.monotonic() + _MOST_SECONDS, 0, []
+        try:
+            for batch in read_splits(self._config, tasks[0]):
+                self.check()
+                size += batch.nbytes
+                if size > MOST_BYTES or time.monotonic() > until:
+                    self.leave(f"{size} bytes read so far")
+                    return None
+                read.append(batch)
+        except ReadError as error:
+            self.leave(error)
             return None
-        rows = self._read(tasks[0])
-        if rows is None:
-            self._left_to_spark = _LEFT_TO_SPARK
-            return None
-        return (self._frame(rows), rows.num_rows) if rows.num_rows else None
+        return read
+
+    def opening(self, writer: TaskWriter) -> TaskWriter:
+        """Return the writer of a batch, which stops waiting for brokers when the batch is cancelled."""
+        return _Checking(writer, self.check) if isinstance(writer, (KafkaWriter, StagingWriter)) else writer
 
     def warm_up(self) -> None:
         """Load what the first batch needs."""
         kernel(self._config.compiled)
-        self._frame(arrow_schema(self._columns).empty_table()).collect()
 
-    def _frame(self, rows: pa.Table) -> DataFrame:
-        # One partition, which an aggregate needs no shuffle for, however many cores there are.
-        return self._spark.createDataFrame(rows, self._columns).coalesce(1)
 
-    def _read(self, splits: Sequence[Split]) -> pa.Table | None:
-        """Read the records; None if there are too many bytes, it takes too long, or it fails."""
-        until, size, read = time.monotonic() + _MOST_SECONDS, 0, []
-        try:
-            for batch in read_splits(self._config, splits):
-                size += batch.nbytes
-                if size > MOST_BYTES or time.monotonic() > until:
-                    log.debug("a small batch is left to tasks: %d bytes read so far", size)
-                    return None
-                read.append(batch)
-        except ReadError as error:
-            log.debug("a small batch is left to tasks: %s", error)
-            return None
-        return pa.Table.from_batches(read) if read else arrow_schema(self._columns).empty_table()
+class _Checking:
+    def __init__(self, writer: KafkaWriter | StagingWriter, check: Callable[[], None]) -> None:
+        self._writer, self._check = writer, check
+
+    def open(self) -> TaskOutput:
+        return self._writer.open(self._check)
+
+
+def copied(function: ArrowFunction | None) -> ArrowFunction | None:
+    """Return a copy as tasks get one: what a function keeps in itself does not last from batch to batch."""
+    return None if function is None else cloudpickle.loads(cloudpickle.dumps(function))  # type: ignore[no-untyped-call]

@@ -216,7 +216,6 @@ class JoiningRunner(SparkRunner):
 
     def __init__(self, spark: SparkSession, config: ReaderConfig, rows: Rows, tables: Tables) -> None:
         super().__init__(spark, config, rows.function, rows.columns, rows.transform)
-        self._small = None  # rows are joined where the store is
         self._joining = TableJoining(rows, tables)
 
     @override

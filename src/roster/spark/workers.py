@@ -15,13 +15,18 @@ _modules_frozen = 0
 """How many modules were loaded when objects were frozen last."""
 
 
+def is_in_task() -> bool:
+    """Return True in a process that runs a Spark task, False in the driver."""
+    return TaskContext.get() is not None
+
+
 def freeze_loaded() -> None:
     """Freeze what is alive (`gc.freeze`) at the end of a task, if modules were loaded since the last time.
 
     Garbage is collected before. Does nothing outside of a Spark task: other processes collect as they please.
     """
     global _modules_frozen  # noqa: PLW0603 - a process's own
-    if TaskContext.get() is None or len(sys.modules) == _modules_frozen:
+    if not is_in_task() or len(sys.modules) == _modules_frozen:
         return
     gc.collect()
     gc.freeze()

@@ -58,6 +58,10 @@ class Sink:
     """True if `write` may receive part of a batch that is aborted afterwards: an error in a `map_arrow` function then
     ends the batch at once. False: Spark fails the task, and retries it, before `write` returns."""
 
+    writes_in_driver: bool = False
+    """True if the writer of `task_writer` may also run in the driver's process, as an attempt of the only task of a
+    small batch, followed by attempts of a task if it fails. Rows, `collect` and `commit` are the same."""
+
     whole_partitions: bool = False
     """True if one task must read a partition's whole range."""
 

@@ -67,6 +67,7 @@ class KafkaSink(Sink):
     """
 
     accepts_part = True
+    writes_in_driver = True
 
     def __init__(
         self,

@@ -107,6 +107,8 @@ class ParquetSink(Sink):
     @override
     def open(self, spark: SparkSession | None, group: str | None = None) -> None:
         self._spark = spark
+        # Elsewhere rows of a task must have been found on the driver's disk first.
+        self.writes_in_driver = spark is not None and runs_in_one_process(spark)
         try:
             self._storage = storage(self._path, spark)
             self._log = CommitLog(self._storage, checkpoint_every=self._checkpoint_every)
@@ -197,6 +199,7 @@ class ParquetSink(Sink):
             # The first batch keeps an empty file: Spark cannot infer the columns of an output without files.
             names = [name for name in counts if counts[name]] or ([] if log.files else list(counts)[:1])
         log.commit(batch.owner, batch.ranges, staged.stage, names, rows)
+        self.writes_in_driver = self.writes_in_driver or rows > 0
 
     @override
     def abort(self, staged: Staged | None, batch: Batch) -> None:

@@ -50,6 +50,7 @@ class TableSink(Sink):
     """
 
     accepts_part = True
+    writes_in_driver = True
     default_trigger_interval_ms = 10_000
     name = "table"
 
