@@ -212,7 +212,7 @@ def where(rows: pa.RecordBatch) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([rows.column("offset"), pids], ["offset", "pid"])
 
 
-@pytest.mark.parametrize("mode", ["auto", "driver", "tasks"])
+@pytest.mark.parametrize("mode", ["driver", "auto"])
 def test_sinks_that_write_in_tasks_write_small_batches_in_the_driver(
     spark: SparkSession, topics: Topics, tmp_path: Path, mode: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
