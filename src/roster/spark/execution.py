@@ -126,7 +126,7 @@ class SparkRunner:
             return
         self._small.warm_up()
         if writer is None:
-            self._local(arrow_schema(self._columns).empty_table()).collect()
+            self._frame_of(arrow_schema(self._columns).empty_table()).collect()
         elif sink.writes_in_driver and isinstance(writer, TaskWriter):
             written(writer, iter(()))
 
@@ -267,7 +267,7 @@ class SparkRunner:
     def _frame(self, tasks: Sequence[Sequence[Split]], *, quiet: bool = False) -> DataFrame:
         rows = self._small_rows(tasks, quiet=quiet)
         if rows is not None:
-            frame = self._local(rows)
+            frame = self._frame_of(rows)
         else:
             read: Any = self._reading(tasks, quiet=quiet)
             count = len(tasks)
@@ -301,7 +301,7 @@ class SparkRunner:
         self._counted.value, self._failed.value = {}, {}
         return None
 
-    def _local(self, rows: pa.Table) -> DataFrame:
+    def _frame_of(self, rows: pa.Table) -> DataFrame:
         """Return rows of this process as a DataFrame of one partition, which an aggregate needs no shuffle for."""
         return self._spark.createDataFrame(rows, self._columns).coalesce(1)
 
