@@ -86,6 +86,10 @@ def test_tasks_with_state_are_restored_and_move_once_their_copies_have_caught_up
     assert all(draw_scenario(scenario.seed, tasks=False).tasks is None for scenario in drawn)
 
 
+def test_a_member_assigned_that_joins_again_in_the_same_step_has_not_held_its_partitions_since_before() -> None:
+    assert run_seed(200743).broken is None
+
+
 # -- failures ----------------------------------------------------------------------------------------------------------
 
 

@@ -82,6 +82,8 @@ class Books:
         self.rosters: dict[int, frozenset[str]] = {}
         self.assigned_in: dict[str, int] = {}
         """By process, the generation of its last assignment; the one it is in may be later."""
+        self._owned: dict[str, frozenset[TopicPartition]] = {}
+        """By process, the partitions that it owned when it last said so."""
         self.answered: dict[int, set[str]] = defaultdict(set)
         """Member ids by the generation that they were answered with."""
         self.heads: dict[int, tuple[str, str]] = {}
@@ -112,7 +114,9 @@ class Books:
 
     def published(self, process: Application, _news: Publish) -> None:
         """Ownership changed."""
-        if process.member.state is MemberState.STABLE:
+        gained = process.owns.partitions - self._owned.get(process.name, frozenset())
+        self._owned[process.name] = process.owns.partitions
+        if gained or process.member.state is MemberState.STABLE:  # one that joins again in the same step is not
             self.assigned_in[process.name] = process.owns.generation
         if process.held:
             for other in self.world.applications:
