@@ -232,6 +232,20 @@ def test_sinks_that_write_in_tasks_write_small_batches_in_the_driver(
     assert [(report.rows, report.dead_letters) for report in reports] == [(10, 2)]
 
 
+def test_a_small_batch_of_bad_records_only_is_done_once(spark: SparkSession, topics: Topics) -> None:
+    topic, letters = topics.create(1, 3), topics.create(1)
+    seen: list[int] = []
+    reports: list[Progress] = []
+    options: dict[str, Any] = {"log": False, "dead_letter_topic": letters, "on_progress": reports.append}
+    pipeline = Pipeline(spark, topics.bootstrap, f"g-{topic}", topic, **options)
+    pipeline.json_columns("a struct<b: int>", mode="FAILFAST").foreach_batch(
+        lambda df, batch: seen.append(df.count())
+    ).run(available_now=True)
+    assert seen == [0]
+    assert [(report.rows, report.dead_letters) for report in reports] == [(3, 3)]
+    assert sum(topics.ends(letters).values()) == 3
+
+
 def test_an_error_of_the_function_in_the_driver_is_that_of_a_task(
     spark: SparkSession, topics: Topics, tmp_path: Path
 ) -> None:

@@ -293,11 +293,10 @@ class SparkRunner:
         except Exception as error:
             small.leave(error)
             return None
-        table = pa.Table.from_batches(rows, schema)
-        if table.num_rows and table.nbytes <= MOST_BYTES:
+        table = pa.Table.from_batches(rows, schema) if rows else schema.empty_table()
+        if table.nbytes <= MOST_BYTES:
             return table
-        if table.num_rows:
-            small.leave(f"{table.nbytes} bytes of rows")
+        small.leave(f"{table.nbytes} bytes of rows")
         self._counted.value, self._failed.value = {}, {}
         return None
 
