@@ -80,6 +80,7 @@ class Application:
             start_new_session=True,
         )
         self.batches: list[Committed] = []
+        self._seen: dict[int, float] = {}
         self.up = threading.Event()
         self._thread = threading.Thread(target=self._read, daemon=True)
         self._thread.start()
@@ -94,8 +95,9 @@ class Application:
                 self.up.set()
 
     def cpu(self) -> float:
-        """Seconds of CPU of the process, its JVM and its Python workers."""
-        return sum(_cpu_of(pid) for pid in _tree(self.process.pid))
+        """Seconds of CPU of the process, its JVM and its Python workers, those included that have ended since."""
+        self._seen.update({pid: _cpu_of(pid, 2) for pid in _tree(self.process.pid)})
+        return sum(self._seen.values())
 
     def cpu_by_part(self) -> dict[str, float]:
         """Seconds of CPU of the driver's Python, its JVM, of that Java's compilers, and the Python workers."""
@@ -147,9 +149,9 @@ def _tree(pid: int) -> list[int]:
     return found
 
 
-def _cpu_of(pid: int) -> float:
+def _cpu_of(pid: int, fields: int = 4) -> float:
     try:
-        return _ticks(Path(f"/proc/{pid}/stat").read_text(), 4)
+        return _ticks(Path(f"/proc/{pid}/stat").read_text(), fields)
     except OSError:
         return 0.0
 
