@@ -239,7 +239,7 @@ def test_a_password_counts_by_its_bytes_as_in_apache_kafka(secured_kafka: Secure
         done.result(60)
     given = secured_kafka.scram(password, user, "SCRAM-SHA-256")
     with Admin(secured_kafka.address("SECURE"), security=given) as admin:
-        for _ in range(20):  # until the broker has the new user
+        for _ in range(300):  # until the broker has the new user
             try:
                 assert isinstance(admin.list_topics(), dict)
                 break

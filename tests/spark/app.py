@@ -1,9 +1,10 @@
 """A pipeline as an application of its own: the tests start it, hold it mid-batch, pause it and kill it.
 
-    app.py BOOTSTRAP GROUP TOPIC OUT [--hold FILE] [--most N] [--available-now] [--master URL]
+    app.py BOOTSTRAP GROUP TOPIC OUT [--hold FILE] [--most N] [--available-now] [--master URL] [--in-driver]
 
 Prints one JSON object a line: {"batch": …} when a batch starts, {"done": …} when it counts, {"end": …} at the end.
-Tasks wait as long as FILE exists, and touch FILE.held again and again meanwhile.
+Tasks wait as long as FILE exists, and write their process id to FILE.held meanwhile. With --in-driver the driver does
+small batches in the place of tasks, however slow the machine is; it says no {"batch": …}.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import pyarrow as pa
 
 
 def main() -> None:
-    from roster.spark import ParquetSink, Pipeline, session
+    from roster.spark import ParquetSink, Pipeline, session, small_batches
 
     parser = argparse.ArgumentParser()
     for name in ("bootstrap", "group", "topic", "out"):
@@ -30,6 +31,7 @@ def main() -> None:
     parser.add_argument("--available-now", action="store_true")
     parser.add_argument("--master", default="local[1]")
     parser.add_argument("--session-timeout-ms", type=int, default=10_000)
+    parser.add_argument("--in-driver", action="store_true")
     arguments = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
     logging.getLogger("py4j").setLevel(logging.WARNING)
@@ -38,8 +40,9 @@ def main() -> None:
     # Pickled by value: executors of another process have no module of this file's name.
     def wait_while_held(rows: pa.RecordBatch) -> pa.RecordBatch:
         while hold and os.path.exists(hold):  # noqa: PTH110
-            with open(f"{hold}.held", "w"):  # noqa: PTH123
-                time.sleep(0.05)
+            with open(f"{hold}.held", "w") as mark:  # noqa: PTH123
+                mark.write(str(os.getpid()))
+            time.sleep(0.05)
         return rows.select(["partition", "offset", "value"])
 
     def say(**what: Any) -> None:
@@ -61,23 +64,23 @@ def main() -> None:
         spark_executor_cores=1,
     )
     spark.sparkContext.setLogLevel("ERROR")
-    pipeline = (
-        Pipeline(
-            spark,
-            arguments.bootstrap,
-            arguments.group,
-            [arguments.topic],
-            max_offsets_per_batch=arguments.most,
-            session_timeout_ms=arguments.session_timeout_ms,
-            heartbeat_interval_ms=500,
-            trigger_interval_ms=0,
-            on_progress=lambda p: say(done=p.batch, rows=p.rows, lag=p.total_lag, generation=p.generation),
-        )
-        .map_arrow(wait_while_held, "partition int, offset long, value binary")
-        .transform(announce)
-        .write(ParquetSink(arguments.out))
-    )
-    pipeline.run(available_now=arguments.available_now)
+    pipeline = Pipeline(
+        spark,
+        arguments.bootstrap,
+        arguments.group,
+        [arguments.topic],
+        max_offsets_per_batch=arguments.most,
+        session_timeout_ms=arguments.session_timeout_ms,
+        heartbeat_interval_ms=500,
+        trigger_interval_ms=0,
+        small_batches="driver" if arguments.in_driver else "auto",
+        on_progress=lambda p: say(done=p.batch, rows=p.rows, lag=p.total_lag, generation=p.generation),
+    ).map_arrow(wait_while_held, "partition int, offset long, value binary")
+    if arguments.in_driver:
+        small_batches._MOST_SECONDS, small_batches._LEFT_TO_SPARK = 60.0, 0
+    else:
+        pipeline.transform(announce)
+    pipeline.write(ParquetSink(arguments.out)).run(available_now=arguments.available_now)
     say(end=True)
     spark.stop()
 

@@ -155,7 +155,7 @@ def test_paused_killed_and_restarted_mid_batch_no_record_is_lost_or_doubled(topi
     holds = [tmp_path / "hold-first", tmp_path / "hold-second"]
     with (
         story.application("first", holds[0]) as first,
-        story.application("second", holds[1]) as second,
+        story.application("second", holds[1], "--in-driver") as second,
     ):
         both_have_a_share(topics, story.group)
         story.fill(4000)
@@ -163,7 +163,7 @@ def test_paused_killed_and_restarted_mid_batch_no_record_is_lost_or_doubled(topi
         paused_until_its_partitions_moved(story, first, holds[0])
         driver_killed(story, first, holds[0])
         all_killed(story, second, holds[1])
-    with story.application("restarted", holds[0], "--most", "100") as restarted:
+    with story.application("restarted", holds[0], "--most", "100", "--in-driver") as restarted:
         story.until_all_is_committed()
         story.assert_exact()
         finished_by_ctrl_c(story, restarted, holds[0])
@@ -202,8 +202,10 @@ def driver_killed(story: Story, killed: Application, hold: Path) -> None:
 
 
 def all_killed(story: Story, killed: Application, hold: Path) -> None:
-    """The group's last application, whose batch nothing but its successor can finish."""
+    """The group's last application, whose driver does the batch; nothing but its successor can finish it."""
     story.hold(hold)
+    mark = hold.with_name(f"{hold.name}.held")
+    until(lambda: mark.read_text() == str(killed.process.pid), START_SECONDS, "the driver itself is held")
     killed.signal(signal.SIGKILL)
     killed.ends()
     assert story.topics.committed(story.group) != story.topics.ends(story.topic)

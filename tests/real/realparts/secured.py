@@ -7,13 +7,20 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import trustme
-from confluent_kafka.admin import AclBinding, AclOperation, AclPermissionType, ResourcePatternType, ResourceType
+from confluent_kafka.admin import (
+    AclBinding,
+    AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
+    ResourcePatternType,
+    ResourceType,
+)
 from cryptography.hazmat.primitives import serialization
 
 from roster.client import Admin
 from roster.model import TopicPartition
 from tests.real.realparts.apache import ApacheKafka, free_ports
-from tests.real.realparts.cluster import Cluster
+from tests.real.realparts.cluster import Cluster, wait_until
 
 USER, USER_PASSWORD = "rita", "s3cr3t-of-rita"
 STRANGER, STRANGER_PASSWORD = "otto", "s3cr3t-of-otto"
@@ -188,6 +195,14 @@ class SecuredKafka(ApacheKafka):
         ]
         for done in self.admin.create_acls(acls).values():
             done.result(60)
+        # The controller has answered; the broker, which judges requests, learns of it a moment later.
+        for acl in acls:
+            wait_until(lambda acl=acl: self._has(acl), saying=f"the broker does not know {acl}")
+
+    def _has(self, acl: AclBinding) -> bool:
+        names = ("restype", "name", "resource_pattern_type", "principal", "host", "operation", "permission_type")
+        wanted = AclBindingFilter(*(getattr(acl, name) for name in names))
+        return bool(self.admin.describe_acls(wanted).result(60))
 
     def _allow(self) -> None:
         everything = (AclOperation.READ, AclOperation.WRITE, AclOperation.CREATE, AclOperation.DELETE)
