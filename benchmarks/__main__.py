@@ -25,6 +25,7 @@ SECTIONS = {
     "tasks": "the task assignor against Kafka Streams",
     "state": "stores of tasks, restoring and aggregates",
     "processors": "StatefulProcessor classes against Spark itself",
+    "aggregates": "totals by key beside Spark, Kafka Streams and quix-streams",
     "standby": "an owner of state that is killed, with a standby copy and without",
     "pipeline": "Spark reading from a group",
     "small_batches": "small batches read by the driver or by a task",
