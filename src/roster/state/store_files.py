@@ -11,7 +11,6 @@ has the id of the machine's boot, and a store of another boot that was not close
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import json
 import os
@@ -84,6 +83,8 @@ class StoreFiles:
 
     def lock_for_writing(self) -> None:
         """Become the store's only writer. Raises StoreInUseError."""
+        import fcntl  # noqa: PLC0415 - Unix only, and a pipeline without state needs none of it
+
         while self._writer is None:
             self.path.mkdir(parents=True, exist_ok=True)
             try:
@@ -112,6 +113,8 @@ class StoreFiles:
     @contextlib.contextmanager
     def access(self, *, write: bool = False) -> Iterator[None]:
         """Hold the lock of a read or of a write, and wait for it."""
+        import fcntl  # noqa: PLC0415 - as above
+
         if self._access is None:
             self._access = os.open(self.path / "access.lock", os.O_RDWR | os.O_CREAT, 0o644)
         fcntl.flock(self._access, fcntl.LOCK_EX if write else fcntl.LOCK_SH)
