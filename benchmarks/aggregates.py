@@ -7,8 +7,9 @@
 Each counts the records of a key and adds up their values, a decimal text of 6 bytes, from one topic of four partitions
 of an Apache Kafka to another topic, exactly once as far as it can: Roster's columnar aggregate; Spark's `groupBy().agg`
 with its RocksDB store (its Kafka sink writes at least once); Kafka Streams with RocksDB, exactly_once_v2 and as many
-threads as cores; quix-streams, exactly once; `transformWithStateInPandas` with RocksDB. The two that run Python for
-each record or key get a tenth of the records, and `pandas` a hundredth of the keys.
+threads as cores; quix-streams, exactly once, with a commit every half second; `transformWithStateInPandas` with
+RocksDB. The two that run Python for each record or key get fewer records, a fifth and a tenth, and `pandas` a hundredth
+of the keys.
 
 A figure is records a second, the median of the rounds, in turn. Roster and Spark work in ten batches, of which the
 first two do not count; of the others the first fifth of the records that the group has committed does not. All of
@@ -225,7 +226,7 @@ SIDES: dict[str, tuple[str, Callable[[Bench, str, int], float], int, int]] = {
     "roster": ("Roster aggregate", Bench.roster, 1, 1),
     "spark": ("Spark groupBy().agg", Bench.grouped, 1, 1),
     "streams": ("Kafka Streams", Bench.streams, 1, 1),
-    "quix": ("quix-streams", Bench.quix, 10, 1),
+    "quix": ("quix-streams", Bench.quix, 5, 1),
     "pandas": ("Spark …InPandas", Bench.pandas, 10, 100),
 }
 """Name, run, and by how much its records and keys are fewer."""

@@ -24,6 +24,7 @@ def main(bootstrap: str, group: str, source: str, target: str, directory: str) -
         auto_offset_reset="earliest",
         state_dir=directory,
         processing_guarantee="exactly-once",
+        commit_interval=0.5,
         loglevel="ERROR",
     )
     rows = application.dataframe(application.topic(source, key_deserializer="str", value_deserializer="str")).apply(
