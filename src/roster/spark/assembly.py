@@ -79,7 +79,7 @@ def _state_sink(options: Options, stateful: Stateful, rows: pa.Schema, sink: Sin
     empty = stateful.operator(rows.empty_table(), NoState())
     if empty.retracts or late_topic is not None:
         what = "late rows go to a topic" if late_topic is not None else "sessions take earlier results back"
-        raise PipelineError(f"{what}", field="write", fix="Use KafkaSink, or results='final' without late_topic")
+        raise PipelineError(what, field="write", fix="Use KafkaSink, or results='final' without late_topic")
     return TableStateSink(sink, from_arrow_schema(empty.results.schema), options, stateful.store)
 
 

@@ -136,7 +136,8 @@ class ReadTask:
 class PartitionTask:
     """In place of `ReadTask`, for tasks with a store for each partition: a split is a partition's whole range.
 
-    `_numbers` are the places in `_splits` of each task; the task behind the last split of `_reading` reads nothing.
+    `_numbers` are the places in `_splits` of each task. `_alone` are tasks of one split each, and behind them one that
+    reads nothing; `_reading` does those.
     """
 
     def __init__(self, config: ReaderConfig, tasks: Sequence[Sequence[Split]], **reading: Any) -> None:
@@ -145,9 +146,8 @@ class PartitionTask:
         self._splits = [split for task in tasks for split in task]
         ends = [sum(map(len, tasks[:number])) for number in range(len(tasks) + 1)]
         self._numbers = [range(*span) for span in itertools.pairwise(ends)]
-        self._reading: ReadTask | PartitionTask = ReadTask(
-            config, [*((split,) for split in self._splits), ()], **reading
-        )
+        self._alone: list[Sequence[Split]] = [*((split,) for split in self._splits), ()]
+        self._reading: ReadTask | PartitionTask = ReadTask(config, self._alone, **reading)
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Do every task named by the rows of `batches`."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 from roster._clock import wall_ms
@@ -13,7 +14,7 @@ from roster.spark.errors import PipelineError
 from roster.spark.state.stores import process_id
 from roster.spark.state.turn import Place
 from roster.spark.state.upkeep import Upkeep
-from roster.state.cleaning import clean, give_up, keep, sizes
+from roster.state.cleaning import clean, give_up, keep, sizes, task_name
 
 log = logging.getLogger(__name__)
 
@@ -37,7 +38,7 @@ class Wanted(NamedTuple):
 
 
 class Tidied(NamedTuple):
-    """What was done on a host: stores removed, by task, bytes of the copies given up, and bytes that are left."""
+    """What was done on a host: names of stores removed, bytes of copies given up by task, and bytes that are left."""
 
     place: str
     removed: Sequence[str]
@@ -118,5 +119,5 @@ def _texts(tasks: Collection[TaskId]) -> frozenset[str]:
     return frozenset(map(str, tasks))
 
 
-def _partitions(tasks: Collection[str]) -> frozenset[int]:
-    return frozenset(TaskId.parse(task.partition(".")[0]).partition for task in tasks)
+def _partitions(names: Collection[str]) -> frozenset[int]:
+    return frozenset(TaskId.parse(task_name(Path(name))).partition for name in names)

@@ -97,11 +97,10 @@ class StatefulTask(PartitionTask):
     ) -> None:
         """`first` reads in place of `ReadTask`; `reading` are the further arguments of that."""
         super().__init__(config, tasks, failed=failed, **reading)
-        alone = [*((split,) for split in self._splits), ()]
         if first is not None:
-            self._reading = first.task(config, alone, failed=failed, **reading)
+            self._reading = first.task(config, self._alone, failed=failed, **reading)
         if work.other is not None:
-            self._other = ReadTask(config, alone, failed=failed, **{**reading, "function": work.other.function})
+            self._other = ReadTask(config, self._alone, failed=failed, **{**reading, "function": work.other.function})
         self._work, self._turns, self._reports = work, turns, reports
         self._chores = chores
         self._failed = failed
