@@ -105,7 +105,7 @@ class EmbeddedBroker:
         return self._thread
 
     def start(self) -> Self:
-        """Start the broker on its data; starting one that runs does nothing."""
+        """Start the broker on its data and wait until its groups are loaded; starting one that runs does nothing."""
         if self._thread is None:
             self._history.restarted()
             thread = BrokerThread(self._config, Hooks(self._faults.intercept, self._history.observe))
@@ -113,6 +113,7 @@ class EmbeddedBroker:
             thread.__enter__()
             self._thread = thread
             self._config = replace(self._config, port=thread.broker.address[1])
+            thread.run(thread.broker.services.group_coordinator.loaded())
         return self
 
     def stop(self) -> None:

@@ -10,6 +10,7 @@ import pytest
 from kafka import KafkaProducer
 from kafka.partitioner.default import murmur2 as kafka_pythons_murmur2
 
+from roster.broker.stored_records import read_transactional_records
 from roster.model import TopicPartition
 from roster.testing import EmbeddedBroker, KitArgumentError, KitTimeoutError
 from roster.testing.stored import murmur2
@@ -148,6 +149,24 @@ def test_a_killed_broker_is_back_with_what_was_acknowledged(broker, consumer):
     broker.produce(topic, ["c"])
     broker.wait_for_commit("g", topic, 3)
     assert broker.wait_for_group("g", members=1).members == ("one",)
+
+
+def test_a_broker_that_has_started_knows_its_groups(broker, consumer, monkeypatch):
+    topic = broker.create_topic()
+    broker.produce(topic, ["a"])
+    consumer(broker, topic, "g", "one", auto_commit_interval_ms=100)
+    broker.wait_for_commit("g", topic, 1)
+    broker.kill()
+    may_load = threading.Event()
+
+    def read(log):
+        assert may_load.wait(60)
+        return read_transactional_records(log)
+
+    monkeypatch.setattr("roster.broker.coordinator_shell.read_transactional_records", read)
+    threading.Timer(0.5, may_load.set).start()
+    broker.start()
+    assert broker.committed("g") == {TopicPartition(topic, 0): 1}
 
 
 def test_waiting_in_vain_says_what_was_there(shared):
