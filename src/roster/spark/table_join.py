@@ -8,6 +8,7 @@ the batch's transaction: a batch that is done again may see a later table.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -101,18 +102,20 @@ class Tables:
         if not isinstance(options.topics, tuple) or len(options.topics) != 1:
             raise PipelineError("a table is joined with one topic, by its name", field="topics", fix="Name one topic")
         settings: dict[str, Any] = {"request_timeout_ms": options.request_timeout_ms, "security": options.security}
-        admin = Admin(options.bootstrap, **settings)
-        counts, topic_id = {}, b""
-        for topic in (options.topics[0], join.topic):
+        with ExitStack() as unless_checked:
+            admin = unless_checked.enter_context(closing(Admin(options.bootstrap, **settings)))
+            counts, topic_id = {}, b""
+            for topic in (options.topics[0], join.topic):
+                try:
+                    found = admin.describe_topic(topic)
+                except UnknownTopicError:
+                    raise PipelineError(f"there is no topic {topic!r}", field=_FIELD, fix="Create it first") from None
+                counts[topic], topic_id = len(found.partitions), found.topic_id or b"\0"
             try:
-                found = admin.describe_topic(topic)
-            except UnknownTopicError:
-                raise PipelineError(f"there is no topic {topic!r}", field=_FIELD, fix="Create it first") from None
-            counts[topic], topic_id = len(found.partitions), found.topic_id or b"\0"
-        try:
-            partition_count(Subtopology(0, [*counts]), counts)
-        except TopologyError as error:
-            raise PipelineError(str(error), field=_FIELD) from None
+                partition_count(Subtopology(0, [*counts]), counts)
+            except TopologyError as error:
+                raise PipelineError(str(error), field=_FIELD) from None
+            unless_checked.pop_all()
         return cls(admin, options, join.topic, topic_id.hex())
 
     def prepare(self, batch: Batch) -> dict[int, Turn]:
