@@ -36,8 +36,6 @@ MARKS = {
 """The mark of every test that asks for the fixture; a room's own fixture of the same name counts for itself."""
 REAL_TIMEOUT = 600
 """Seconds: the first test that needs the jars may have to fetch them."""
-TRIED_AGAIN = (r"still not so after", r"TimeoutError", r"Timeout \(>", r"timed out")
-"""Failures that `.ci/run` tries once more where programs run: a wait that ran out, never a wrong result."""
 STARTS_A_PROGRAM = {"subprocess.Popen", "os.exec", "os.fork", "os.forkpty", "os.posix_spawn", "os.system", "pty.spawn"}
 """Audit events of a new process."""
 
@@ -49,8 +47,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(mark)
         if item.get_closest_marker("real") and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(REAL_TIMEOUT))
-        if os.environ.get("ROSTER_TRY_AGAIN") == "1" and _runs_programs(item):
-            item.add_marker(pytest.mark.flaky(reruns=1, only_rerun=list(TRIED_AGAIN)))
 
 
 def _runs_programs(item: pytest.Item) -> bool:
@@ -82,13 +78,6 @@ class ProcessGuard:
     def _audit(self, event: str, arguments: tuple[Any, ...]) -> None:
         if self.running is not None and event in STARTS_A_PROGRAM:
             raise RuntimeError(f"{self.running.nodeid} starts {arguments[0]}: mark it process, real or spark")
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Print why a test was tried again: it is a defect, of the test or of more."""
-    for report in terminalreporter.getreports("rerun"):
-        terminalreporter.section(f"tried again: {report.nodeid}")
-        terminalreporter.line(report.longreprtext)
 
 
 def pytest_configure(config: pytest.Config) -> None:

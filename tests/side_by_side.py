@@ -2,20 +2,60 @@
 
     side_by_side.py MARK [MARK ...] -- [ARGUMENTS OF PYTEST ...]
 
-The exit code is 1 if a part failed; one for which no test was chosen fails only if that is so for all.
+The exit code is 1 if a part failed; one for which no test was chosen fails only if that is so for all. With
+ROSTER_TRY_AGAIN=1 up to AGAIN failed tests run once more when nothing else does: one that passes then depends on how
+fast the machine is. It is named at the end, above it stands how it failed.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
 import sys
+import tempfile
 import threading
+from dataclasses import dataclass
+from pathlib import Path
 
+AGAIN = 5
+"""More failures than these in all parts are not tried again."""
 _PROGRESS = re.compile(r"^(tests/\S+ )?[.sFERxX]+ +\[ *\d+%\]$")
-_NO_TESTS = 5
+_TESTS_FAILED, _NO_TESTS = 1, 5
 _printing = threading.Lock()
+
+
+@dataclass(frozen=True)
+class Part:
+    """The tests with one mark."""
+
+    mark: str
+    arguments: list[str]
+    cache: Path
+    """pytest's own, in which it keeps the failed tests."""
+
+    def start(self, *more: str) -> subprocess.Popen[str]:
+        """Start pytest."""
+        return subprocess.Popen(
+            [sys.executable, "-m", "pytest", "-m", self.mark, "-o", f"cache_dir={self.cache}", *self.arguments, *more],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        )
+
+    def failed(self) -> list[str]:
+        """Return the ids of the tests that failed last."""
+        found = self.cache / "v" / "cache" / "lastfailed"
+        return list(json.loads(found.read_text())) if found.exists() else []
+
+    def passes_again(self) -> bool:
+        """Run the failed tests once more."""
+        process = self.start("--last-failed", "--last-failed-no-failures=none")
+        follow(process)
+        return process.wait() == 0
 
 
 def follow(process: subprocess.Popen[str]) -> None:
@@ -32,20 +72,9 @@ def follow(process: subprocess.Popen[str]) -> None:
         print("".join(kept), end="", flush=True)
 
 
-def main(marks: list[str], arguments: list[str]) -> int:
-    """Run pytest for each mark; return the exit code."""
-    environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-m", "pytest", "-m", mark, *arguments],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-            env=environment,
-        )
-        for mark in marks
-    ]
+def run(parts: list[Part]) -> list[int]:
+    """Run all parts at the same time; return their exit codes."""
+    processes = [part.start() for part in parts]
     threads = [threading.Thread(target=follow, args=(process,)) for process in processes]
     for thread in threads:
         thread.start()
@@ -55,8 +84,33 @@ def main(marks: list[str], arguments: list[str]) -> int:
                 thread.join()
         except KeyboardInterrupt:
             print("waiting for the tests to end", flush=True)  # the terminal has interrupted them too
-    codes = [process.wait() for process in processes]
-    return int(any(code not in (0, _NO_TESTS) for code in codes) or all(code == _NO_TESTS for code in codes))
+    return [process.wait() for process in processes]
+
+
+def pass_again(parts: list[Part], codes: list[int]) -> bool:
+    """Run once more what failed; return True if all of it passes."""
+    failed = {part.mark: part.failed() for part, code in zip(parts, codes, strict=True) if code == _TESTS_FAILED}
+    names = [name for each in failed.values() for name in each]
+    if not set(codes) <= {0, _TESTS_FAILED, _NO_TESTS} or not 0 < len(names) <= AGAIN:
+        return False
+    print(f"\nonce more, with nothing beside: {', '.join(names)}", flush=True)
+    if not all(part.passes_again() for part in parts if part.mark in failed):
+        return False
+    print("FLAKY: these failed above and passed alone; each is a defect, of the test or of more:", flush=True)
+    print("".join(f"    {name}\n" for name in names), end="", flush=True)
+    return True
+
+
+def main(marks: list[str], arguments: list[str]) -> int:
+    """Run pytest for each mark; return the exit code."""
+    with tempfile.TemporaryDirectory(prefix="roster-tests-") as directory:
+        parts = [Part(mark, arguments, Path(directory) / str(number)) for number, mark in enumerate(marks)]
+        codes = run(parts)
+        if all(code == _NO_TESTS for code in codes):
+            return 1
+        if set(codes) <= {0, _NO_TESTS}:
+            return 0
+        return 0 if os.environ.get("ROSTER_TRY_AGAIN") == "1" and pass_again(parts, codes) else 1
 
 
 if __name__ == "__main__":

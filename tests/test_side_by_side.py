@@ -1,0 +1,63 @@
+"""How the gate runs the parts of the tests, with parts of a few lines."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.side_by_side import AGAIN, main
+
+pytestmark = pytest.mark.process
+
+TESTS = """
+from pathlib import Path
+import pytest
+
+def test_good():
+    pass
+
+@pytest.mark.parametrize("number", range({count}))
+def test_bad(number):
+    times = Path(__file__).with_name(f"times-{{number}}")
+    times.write_text((times.read_text() if times.exists() else "") + "x")
+    assert len(times.read_text()) > {failures}
+"""
+
+
+@pytest.fixture
+def gate(tmp_path, monkeypatch):
+    """`gate(count, failures)` runs two parts, one of whose tests fail so many times; returns the exit code."""
+
+    def run(count: int, failures: int, *, again: bool = True) -> int:
+        (tmp_path / "test_it.py").write_text(TESTS.format(count=count, failures=failures))
+        (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = slow")
+        monkeypatch.setenv("ROSTER_TRY_AGAIN", "1" if again else "0")
+        return main(["slow", "not slow"], ["-q", "-c", str(tmp_path / "pytest.ini"), str(tmp_path)])
+
+    return run
+
+
+def test_a_test_that_passes_alone_is_named_as_flaky(gate, capfd):
+    assert gate(count=2, failures=1) == 0
+    out, _ = capfd.readouterr()
+    assert "2 failed, 1 passed" in out
+    *_, before, first, second = out.splitlines()
+    assert before.startswith("FLAKY: these failed above and passed alone")
+    assert {first.partition("::")[2], second.partition("::")[2]} == {"test_bad[0]", "test_bad[1]"}
+
+
+@pytest.mark.parametrize(
+    ("count", "failures", "again"),
+    [
+        pytest.param(1, 2, True, id="failed twice"),
+        pytest.param(AGAIN + 1, 1, True, id="too many failed"),
+        pytest.param(1, 1, False, id="not wanted"),
+    ],
+)
+def test_a_failure_fails(gate, capfd, count, failures, again):
+    assert gate(count, failures, again=again) == 1
+    assert "FLAKY" not in capfd.readouterr().out
+
+
+def test_all_passed_or_nothing_was_chosen(gate, capfd):
+    assert gate(count=0, failures=0) == 0
+    assert main(["slow"], ["-q", "-k", "nothing", "tests/test_side_by_side.py"]) == 1
