@@ -24,10 +24,15 @@ START_SECONDS = 120
 
 
 class Standalone:
-    """A master and workers on the loopback interface, on ports of the system's choice unless one is given."""
+    """A master and workers on the loopback interface, on ports of the system's choice unless one is given.
 
-    def __init__(self, folder: Path, workers: int = 1, cores: int = 1, memory: str = "1g", port: int = 0) -> None:
-        self._folder, self._workers, self._port = folder, workers, port
+    With `hosts` each worker has an address, and a directory of temporary files, of its own.
+    """
+
+    def __init__(
+        self, folder: Path, workers: int = 1, cores: int = 1, memory: str = "1g", port: int = 0, *, hosts: bool = False
+    ) -> None:
+        self._folder, self._workers, self._port, self._hosts = folder, workers, port, hosts
         self._resources = ("--cores", str(cores), "--memory", memory)
         self._processes: list[subprocess.Popen[bytes]] = []
         self.master = ""
@@ -66,6 +71,10 @@ class Standalone:
         environment = {"SPARK_HOME": str(home), "SPARK_DAEMON_MEMORY": "256m", "SPARK_SCALA_VERSION": "2.13"}
         fixed = ["--host", "127.0.0.1", "--webui-port", "0"]
         if part == "Worker":
+            if self._hosts:
+                fixed[1] = f"127.0.0.{2 + number}"
+                environment["TMPDIR"] = str(self._folder / f"tmp-{number}")
+                Path(environment["TMPDIR"]).mkdir()
             fixed += ["--port", "0", "--work-dir", str(self._folder / f"work-{number}")]
         path = self._folder / f"{part}-{number}.log"
         with path.open("wb") as log:

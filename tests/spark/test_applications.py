@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-import queue
 import signal
-import subprocess
-import sys
-import threading
 import time
 import uuid
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import pyarrow.dataset as ds
 import pytest
 
 from roster.spark import ParquetSink
+from tests.spark.programs import START_SECONDS, Application
 from tests.spark.spark_topics import until
 from tests.spark.standalone import Standalone
 
@@ -30,55 +26,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
-START_SECONDS = 300
-
-
-class Application:
-    """app.py in a process group of its own, with what it says as it says it."""
-
-    def __init__(self, *arguments: str, log: Path) -> None:
-        self._log = log.open("w")
-        self.process = subprocess.Popen(
-            [sys.executable, str(Path(__file__).with_name("app.py")), *arguments],
-            stdout=subprocess.PIPE,
-            stderr=self._log,
-            text=True,
-            start_new_session=True,
-        )
-        self.said: list[dict[str, Any]] = []
-        self._lines: queue.Queue[str] = queue.Queue()
-        threading.Thread(target=self._listen, daemon=True).start()
-
-    def _listen(self) -> None:
-        for line in self.process.stdout or ():
-            self._lines.put(line)
-        self._lines.put("")
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.signal(signal.SIGKILL)
-        self.process.wait(30)
-        self._log.close()
-
-    def hears(self, what: str, seconds: float = START_SECONDS) -> dict[str, Any]:
-        """The next line that says `what`."""
-        while True:
-            line = self._lines.get(timeout=seconds)
-            assert line, f"the application ended:\n{Path(self._log.name).read_text()[-3000:]}"
-            if line.startswith("{"):
-                self.said.append(json.loads(line))
-                if what in self.said[-1]:
-                    return self.said[-1]
-
-    def signal(self, number: int) -> None:
-        """To everything the application started: driver, JVM and workers."""
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.process.pid, number)
-
-    def ends(self, seconds: float = START_SECONDS) -> int:
-        return self.process.wait(seconds)
+PROGRAM = Path(__file__).with_name("app.py")
 
 
 def until_held(hold: Path, more: Callable[[], object]) -> None:
@@ -128,7 +76,7 @@ class Story:
     def application(self, name: str, hold: Path, *more: str) -> Application:
         """Start one; its tasks wait while `hold` exists."""
         arguments = [self.topics.bootstrap, self.group, self.topic, str(self.out), "--hold", str(hold), *more]
-        return Application(*arguments, log=self._folder / f"{name}.log")
+        return Application(PROGRAM, *arguments, log=self._folder / f"{name}.log")
 
     def fill(self, records: int) -> None:
         self.topics.fill(self.topic, self._partitions, records)

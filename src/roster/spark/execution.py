@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 from py4j.protocol import Py4JError
-from pyspark import Accumulator, AccumulatorParam
+from pyspark import RDD, Accumulator, AccumulatorParam
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
@@ -220,8 +220,11 @@ class SparkRunner:
         As an RDD job: without rows for the JVM, a DataFrame's analysis and planning cost more than a small batch.
         """
         read = self._reading(tasks).read
-        numbers = self._context.parallelize(range(len(tasks)), len(tasks))
-        return numbers.mapPartitions(ReadWriteTask(writer, read)).collect()
+        return self._numbers(tasks).mapPartitions(ReadWriteTask(writer, read)).collect()
+
+    def _numbers(self, tasks: Sequence[Sequence[Split]]) -> RDD[int]:
+        """Return the numbers of the tasks, each in a partition of its own."""
+        return self._context.parallelize(range(len(tasks)), len(tasks))
 
     def _rows(self, writer: FrameWriter, tasks: Sequence[Sequence[Split]]) -> DataFrame:
         """Return the rows that the tasks make for a further stage."""

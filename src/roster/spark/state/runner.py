@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 from py4j.protocol import Py4JError
-from pyspark import Accumulator, AccumulatorParam
+from pyspark import RDD, Accumulator, AccumulatorParam
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from typing_extensions import override
@@ -29,6 +29,7 @@ from roster.spark.sinks.base import Sink
 from roster.spark.state.care import Care, Tidied, Wanted, tidy
 from roster.spark.state.declare import Stateful
 from roster.spark.state.local_state import LocalState
+from roster.spark.state.locations import Cluster
 from roster.spark.state.other_stream import OtherSide, together
 from roster.spark.state.queries import StateView, is_local
 from roster.spark.state.sink import StateSink
@@ -38,6 +39,7 @@ from roster.spark.state.stores import Copy
 from roster.spark.state.task import ROWS, Chores, First, StatefulTask, Work
 from roster.spark.state.turn import Operator, Place, Report, Turn
 from roster.spark.state.upkeep import Upkeep, deal
+from roster.spark.write.task import TaskWriter
 from roster.state.definition import Definition
 from roster.state.store import NoState, StateError
 
@@ -116,7 +118,9 @@ class StatefulRunner(SparkRunner):
         self._upkeep = sink.upkeep
         self._copies: Accumulator[dict[int, Copy]] = self._context.accumulator({}, ByTask())
         self._found: Accumulator[dict[str, dict[int, int]]] = self._context.accumulator({}, ByTask())
+        self._ran: Accumulator[dict[int, str]] = self._context.accumulator({}, ByTask())
         self._chores = Chores(done=self._copies, found=self._found)
+        self._cluster = None if is_local(self._context.master) else Cluster(self._context)
 
     @override
     def run(self, batch: Batch, tasks: Sequence[Sequence[Split]], sink: Sink) -> Outcome:
@@ -128,11 +132,11 @@ class StatefulRunner(SparkRunner):
         }
         if self._joining is not None:
             self._joining.begin(batch)
-        tasks = together(tasks)
+        tasks = together(tasks) if self._cluster is None else self._cluster.dealt(tasks)
         self._reports.value, self._copies.value = {}, {}
         chores, seconds = self._upkeep.with_batch(self._turns.keys())
         lanes = deal(chores, len(tasks), self.cores)
-        self._chores = Chores(lanes, seconds, self._copies)
+        self._chores = Chores(lanes, seconds, self._copies, ran=self._noting())
         began = time.monotonic()
         try:
             outcome = super().run(batch, [*tasks, *[()] * (len(lanes) - len(tasks))], sink)
@@ -148,7 +152,7 @@ class StatefulRunner(SparkRunner):
     @override
     def warm_up(self, sink: Sink) -> None:
         self._serve()
-        self._found.value, self._chores = {}, Chores(found=self._found)
+        self._found.value, self._chores = {}, Chores(found=self._found, ran=self._noting())
         super().warm_up(sink)
         self._upkeep.found(self._found.value)
 
@@ -185,10 +189,13 @@ class StatefulRunner(SparkRunner):
         if not chores:
             return False
         lanes = deal(chores, 0, self.cores)
-        task = StatefulTask(self._config, [], self._work, {}, chores=Chores((), seconds))
+        self._chores = Chores(lanes, seconds, ran=self._noting())
+        task = StatefulTask(self._config, [], self._work, {}, chores=self._chores)
+        empty: list[Sequence[Split]] = [()] * len(lanes)
         with self._jobs("copies", "keeps copies of state"):
             try:
-                done = self._context.parallelize(lanes, len(lanes)).flatMap(task.tend).collect()
+                done = self._numbers(empty).flatMap(task.tend_lane).collect()
+                self._note_places(empty)
             except (PySparkException, Py4JError) as error:
                 log.warning("copies of state cannot be worked on: %s", str(error).partition("\n")[0])
                 return False
@@ -227,6 +234,36 @@ class StatefulRunner(SparkRunner):
         if self._joining is not None:
             reading["first"] = self._joining.first()
         return StatefulTask(self._config, tasks, self._work, self._turns, self._reports, chores, **reading)
+
+    @override
+    def _results(self, writer: TaskWriter, tasks: Sequence[Sequence[Split]]) -> list[Any]:
+        results = super()._results(writer, tasks)
+        self._note_places(tasks)
+        return results
+
+    @override
+    def _numbers(self, tasks: Sequence[Sequence[Split]]) -> RDD[int]:
+        if self._cluster is None:
+            return super()._numbers(tasks)
+        return self._cluster.placed(range(len(tasks)), self._partitions(tasks))
+
+    def _noting(self) -> Accumulator[dict[int, str]] | None:
+        """Return where tasks say which stores they have seen, if that matters."""
+        self._ran.value = {}
+        return None if self._cluster is None else self._ran
+
+    def _note_places(self, tasks: Sequence[Sequence[Split]]) -> None:
+        if self._cluster is not None and self._job_group is not None:
+            self._cluster.ran(self._job_group, self._partitions(tasks), self._ran.value)
+
+    def _partitions(self, tasks: Sequence[Sequence[Split]]) -> list[set[int]]:
+        """Return the partitions whose stores each Spark task works with: those it reads, or its copies."""
+        lanes = self._chores.lanes
+        return [
+            {split.partition for split in splits}
+            or ({chore.partition for chore in lanes[number]} if number < len(lanes) else set())
+            for number, splits in enumerate(tasks)
+        ]
 
     @override
     def cancel(self) -> None:

@@ -69,12 +69,14 @@ class Chores:
     """Work on copies beside a batch's: the chores of each Spark task, the seconds for them, and where results go.
 
     done: collects {partition: copy}. found: collects {id of a place: {partition: changelog offset}} in warm-ups.
+    ran: collects {Spark task: id of a place}.
     """
 
     lanes: Sequence[Sequence[Chore]] = ()
     seconds: float = 0.0
     done: Accumulator[dict[int, Copy]] | None = None
     found: Accumulator[dict[str, dict[int, int]]] | None = None
+    ran: Accumulator[dict[int, str]] | None = None
 
 
 class StatefulTask(PartitionTask):
@@ -108,6 +110,7 @@ class StatefulTask(PartitionTask):
     @override
     def read(self, tasks: Iterable[int]) -> Iterator[pa.RecordBatch]:
         for task in tasks:
+            self._note_place(task)
             chores = self._chores.lanes[task] if task < len(self._chores.lanes) else ()
             if not self._numbers[task] and not chores:
                 self._warm_up()
@@ -122,6 +125,15 @@ class StatefulTask(PartitionTask):
             for copy in self.tend(chores):
                 if self._chores.done is not None:
                     self._chores.done.add({copy.partition: copy})
+
+    def tend_lane(self, task: int) -> Iterator[Copy]:
+        """Work on the copies of a Spark task that has nothing else to do."""
+        self._note_place(task)
+        yield from self.tend(self._chores.lanes[task])
+
+    def _note_place(self, task: int) -> None:
+        if self._chores.ran is not None:
+            self._chores.ran.add({task: process_id(self._work.place)})
 
     def tend(self, chores: Iterable[Chore]) -> Iterator[Copy]:
         """Work on copies one after the other until the time is over; yield what became of them."""

@@ -1,0 +1,104 @@
+"""Where the tasks of a stateful pipeline on a cluster go: to the hosts that have their stores."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from roster.spark.state.locations import Locations
+from tests.examples_tried import examples
+from tests.spark.programs import Application
+from tests.spark.spark_topics import committed_records
+from tests.spark.standalone import Standalone
+
+if TYPE_CHECKING:
+    from tests.spark.spark_topics import Topics
+
+
+def seen(locations: Locations, homes: dict[int, str], directories: dict[str, str]) -> None:
+    """As if each partition had a Spark task, which ran at home."""
+    tasks = [{partition} for partition in homes]
+    hosts = dict(enumerate(homes.values()))
+    locations.ran(tasks, {number: directories[host] for number, host in hosts.items()}, hosts)
+
+
+def test_a_store_stays_where_it_is_while_its_host_has_no_more_than_its_share() -> None:
+    locations = Locations()
+    locations.executors(["a", "b"])
+    seen(locations, {0: "b", 1: "a", 2: "b", 3: "a"}, {"a": "in-a", "b": "in-b"})
+    assert locations.homes([0, 1, 2, 3]) == {0: "b", 1: "a", 2: "b", 3: "a"}
+    assert locations.homes([0, 2]) == {0: "b", 2: "b"}  # of all partitions b has its share
+
+
+def test_what_is_beyond_a_hosts_share_moves_and_stays_there() -> None:
+    locations = Locations()
+    locations.executors(["a"])
+    seen(locations, dict.fromkeys(range(4), "a"), {"a": "in-a"})
+    locations.executors(["a", "late"])
+    moved = locations.homes(range(4))
+    assert Counter(moved.values()) == {"a": 2, "late": 2}
+    assert locations.homes(range(4)) == moved
+    assert [locations.hosts(partition) for partition in range(4)] == [[moved[partition]] for partition in range(4)]
+
+
+def test_a_store_on_a_host_without_an_executor_is_restored_elsewhere_and_looked_for_again() -> None:
+    locations = Locations()
+    locations.executors(["a", "b"])
+    seen(locations, {0: "a", 1: "b"}, {"a": "in-a", "b": "in-b"})
+    locations.executors(["b"])
+    assert locations.hosts(0) == []
+    assert not locations.knows(["in-a"])
+    assert locations.homes([0, 1]) == {0: "b", 1: "b"}
+
+
+def test_hosts_that_share_a_directory_share_its_stores() -> None:
+    locations = Locations()
+    locations.executors(["a", "b"])
+    seen(locations, {0: "a", 1: "b", 2: "a", 3: "a"}, {"a": "shared", "b": "shared"})
+    assert Counter(locations.homes([0, 1, 2, 3]).values()) == {"a": 2, "b": 2}
+
+
+@settings(max_examples=examples(100))
+@given(
+    st.lists(st.tuples(st.sets(st.integers(0, 11)), st.sets(st.sampled_from("abcd"))), min_size=1, max_size=8),
+    st.randoms(use_true_random=False),
+)
+def test_tasks_that_run_at_home_come_to_rest_in_equal_shares(steps, random) -> None:
+    locations = Locations()
+    for partitions, executors in [*steps, *[(set(range(12)), {"a", "b", "c"})] * 3]:
+        locations.executors(executors)
+        homes = locations.homes(partitions)
+        assert homes.keys() == partitions
+        assert set(homes.values()) <= (executors or {""})
+        if executors:
+            ran = {partition: home for partition, home in homes.items() if random.random() < 0.9}
+            seen(locations, ran, {host: f"in-{host}" for host in "abcd"})
+    last = locations.homes(range(12))
+    assert Counter(last.values()) == {"a": 4, "b": 4, "c": 4}
+    assert locations.homes(range(12)) == last
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(900)
+def test_tasks_on_two_hosts_find_their_stores_there(topics: Topics, tmp_path: Path) -> None:
+    topic, out = topics.create(4), topics.create(1)
+    topics.fill(topic, 4, 2400)
+    program = Path(__file__).with_name("totals_app.py")
+    with Standalone(tmp_path, workers=2, hosts=True) as cluster:
+        arguments = (topics.bootstrap, f"totals-{uuid.uuid4().hex[:8]}", topic, out, cluster.master)
+        with Application(program, *arguments, log=tmp_path / "log") as application:
+            application.hears("end")
+            assert application.ends() == 0
+    batches = [each["restored"] for each in application.said if "done" in each]
+    assert len(batches) >= 6
+    assert sum(batches[3:]) == 0, f"restored by batch: {batches}"
+    last = {key: json.loads(value) for _, key, value in committed_records(topics, out)}
+    counts = Counter(partition for partition, _ in topics.everything(topic))
+    assert {each["partition"]: each["n"] for each in last.values()} == counts
