@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from roster.model import TopicPartition
-from roster.spark.batch_size import BatchSize, Suspects
+from roster.spark.batch_size import BatchInterval, BatchSize, Suspects
 from tests.examples_tried import examples
 
 TARGET = 10.0
@@ -125,3 +125,16 @@ def test_after_a_passing_trouble_everything_is_read_together_again(count: int) -
     for _ in range(10):
         suspects.done(suspects.choose(partitions))
     assert suspects.choose(partitions) == partitions
+
+
+@settings(max_examples=examples(200))
+@given(times=st.lists(st.floats(0.0, 3.0), min_size=1, max_size=40))
+def test_a_batch_like_recent_ones_ends_within_a_second_of_the_look_before(times: list[float]) -> None:
+    interval = BatchInterval()
+    assert interval.seconds == 0.75
+    for seconds in times:
+        interval.done(seconds)
+    slowest = max(times[-16:])
+    assert 0.75 <= interval.seconds <= 0.9
+    assert interval.seconds + slowest <= 1.0 + 1e-9 or interval.seconds == 0.75
+    assert interval.seconds == pytest.approx(0.9) or interval.seconds + slowest >= 1.0 - 1e-9, "as few as possible"

@@ -22,7 +22,8 @@ conf, context = spark.sparkContext.getConf(), spark.sparkContext
 runtime = context._jvm.java.lang.management.ManagementFactory.getRuntimeMXBean()
 compiler = [word.partition("=")[2] for word in runtime.getInputArguments() if "Tier4InvocationThreshold" in word]
 names = ["spark.sql.shuffle.partitions", "spark.x.y", "spark.ui.enabled", "spark.python.unix.domain.socket.enabled"]
-print(json.dumps([context.master, context.appName, *map(conf.get, names), *compiler]))
+plans = [conf.get("spark.sql.ui.explainMode", "not set")]
+print(json.dumps([context.master, context.appName, *map(conf.get, names), *plans, *compiler]))
 spark.stop()
 """
 
@@ -51,8 +52,9 @@ def test_without_spark_submit_code_wins_over_the_defaults_file_and_that_over_adv
     (tmp_path / "spark-defaults.conf").write_text("\n".join(lines))
     found, _ = answer([sys.executable, str(program)], SPARK_CONF_DIR=str(tmp_path))
     assert found[:6] == ["local[2,4]", "named-in-code", "2", "code", "true", "true"]
+    assert found[6] == "not set", "the file turns the page on that shows plans"
     # Java takes the last: the user's.
-    assert found[6:] == ["500000", "7000"]
+    assert found[7:] == ["500000", "7000"]
 
 
 def test_what_spark_submit_was_given_stays(program: Path) -> None:
@@ -60,7 +62,7 @@ def test_what_spark_submit_was_given_stays(program: Path) -> None:
     options = ["--master", "local[1]", "--name", "mine", "--conf", "spark.sql.shuffle.partitions=64"]
     options += ["--conf", "spark.ui.enabled=true"]
     found, said = answer([str(submit), *options, str(program)], PYSPARK_PYTHON=sys.executable)
-    assert found == ["local[1]", "mine", "64", "code", "true", "true"]
+    assert found == ["local[1]", "mine", "64", "code", "true", "true", "not set"]
     assert "spark.sql.shuffle.partitions=64 of spark-submit is kept, not 2" in said
     assert "spark.master=local[1] of spark-submit is kept, not local[2,4]" in said
 

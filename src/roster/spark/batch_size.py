@@ -1,13 +1,19 @@
-"""Size and partitions of the next batch, learned from those before it: pure."""
+"""Size, start and partitions of the next batch, learned from those before it: pure."""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Collection
 
 from roster.model import TopicPartition
 
 _GROWTH = 2
 """Most by which the rate may rise with one batch."""
+_DONE_WITHIN = 1.0
+"""Seconds from a look for records to the end of the next batch, which has those that came after the look."""
+_SHORTEST_INTERVAL, _LONGEST_INTERVAL = 0.75, 0.9  # seconds
+_RECENT = 16
+"""Batches whose times the interval goes by."""
 
 
 class BatchSize:
@@ -50,6 +56,28 @@ class BatchSize:
     def cancelled(self, offsets: int) -> None:
         """Take note of a batch that was cancelled because it took too long: the next has half of its offsets."""
         self._after_cancel = max(offsets // 2, 1)
+
+
+class BatchInterval:
+    """Time between the starts of two batches that are not full, so that records are done within a second.
+
+    A batch costs the same for one record as for hundreds: the fewer there are the better, as long as one that takes the
+    longest time of recent ones is done in time. Batches of more than 250 ms do not make the interval shorter than
+    750 ms: starting them more often would take a processor for itself.
+    """
+
+    def __init__(self) -> None:
+        self._recent: deque[float] = deque(maxlen=_RECENT)
+
+    @property
+    def seconds(self) -> float:
+        """Seconds between the starts."""
+        slowest = max(self._recent, default=_DONE_WITHIN)
+        return min(max(_DONE_WITHIN - slowest, _SHORTEST_INTERVAL), _LONGEST_INTERVAL)
+
+    def done(self, seconds: float) -> None:
+        """Take note of a batch that ended."""
+        self._recent.append(seconds)
 
 
 class Suspects:

@@ -18,7 +18,7 @@ from roster.model import TopicPartition
 from roster.spark import planner
 from roster.spark.batch import Batch, Owner, Progress, Range, Restoring, Split
 from roster.spark.batch_guard import OUTLASTS, BatchGuard, cancel_reason
-from roster.spark.batch_size import BatchSize, Suspects
+from roster.spark.batch_size import BatchInterval, BatchSize, Suspects
 from roster.spark.errors import SinkFencedError
 from roster.spark.member_protocol import Membership
 from roster.spark.options import Options
@@ -146,6 +146,7 @@ class DriverLoop:
         """The next batch's number."""
         self._size = size or batch_size(options)
         self._suspects = suspects or Suspects()
+        self._interval = BatchInterval()
         self._batch_started = float("-inf")
         self.last_progress: Progress | None = None
 
@@ -167,11 +168,11 @@ class DriverLoop:
         ClientError if the run cannot go on, and what a function, a task or the sink raised.
         """
         self._starting_positions.note_topics()
-        interval = self._options.trigger_interval_ms
-        if interval is None and self._sink.default_trigger_interval_ms > 1_000 and not available_now:
+        interval = self._sink.default_trigger_interval_ms or 0
+        if self._options.trigger_interval_ms is None and interval > 1_000 and not available_now:
             self._reporter.line(
                 "small batches start apart, the sink's default; trigger_interval_ms changes it",
-                seconds=self._sink.default_trigger_interval_ms / 1000,
+                seconds=interval / 1000,
                 sink=type(self._sink).__name__,
             )
         self._guard.start()
@@ -248,6 +249,7 @@ class DriverLoop:
         if not self._sink.commits_offsets:
             self._group_commit(batch, ownership)
             timer.lap("group")
+        self._interval.done(timer.duration_ms / 1000)
         self._report(
             Progress(
                 group=batch.owner.group,
@@ -306,7 +308,9 @@ class DriverLoop:
             return self._batch_started + configured / 1000 - now
         if available_now or (most is not None and sum(span.size for span in available.values()) >= most):
             return 0.0
-        left = self._batch_started + self._sink.default_trigger_interval_ms / 1000 - now
+        suggested = self._sink.default_trigger_interval_ms
+        interval = self._interval.seconds if suggested is None else suggested / 1000
+        left = self._batch_started + interval - now
         # Looks in between find out whether a batch is full by now, which is of use in a long pause only.
         return left if left < _SHORT_PAUSE else min(left, self._options.poll_interval_ms / 1000)
 

@@ -73,8 +73,8 @@ _OWN = [
     Option(
         "trigger_interval_ms",
         "int",
-        "time between the starts of two batches, at least; None: what the sink suggests (`ParquetSink` 10,000, others "
-        "750), which a full batch does not wait for",
+        "time between the starts of two batches, at least; None: what the sink suggests (`ParquetSink` 10,000), or "
+        "750 to 900 so that records are done within a second, which a full batch does not wait for",
         None,
         unit="ms",
         least=0,

@@ -49,10 +49,10 @@ class Sink:
     the present one then. A ClientError that is `retriable` makes the pipeline call it again while its partitions are
     owned. `take_over` is called for newly assigned partitions, before the group's offsets are read."""
 
-    default_trigger_interval_ms: int = 750
+    default_trigger_interval_ms: int | None = None
     """Milliseconds between the starts of two batches if the pipeline's `trigger_interval_ms` is None; a full batch, and
-    the first one after partitions were assigned, do not wait. 750 ms leave 250 ms for the batch itself
-    where records are to be done within a second."""
+    the first one after partitions were assigned, do not wait. None: as many as let records be done within a second,
+    from 750 to 900."""
 
     accepts_part: bool = False
     """True if `write` may receive part of a batch that is aborted afterwards: an error in a `map_arrow` function then
