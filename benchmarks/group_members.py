@@ -5,21 +5,26 @@ A member is a connection and four kinds of frames, packed by hand, so that the g
 
 from __future__ import annotations
 
+import math
 import selectors
 import socket
 import struct
 import time
+from collections import Counter, deque
 from collections.abc import Callable
 from multiprocessing.connection import Connection as Pipe
 
 JOIN, HEARTBEAT, LEAVE, SYNC, COMMIT, FIND_COORDINATOR = 11, 12, 13, 14, 8, 10
 VERSIONS = {JOIN: 5, HEARTBEAT: 3, LEAVE: 3, SYNC: 3, COMMIT: 7}
-ERROR_AT = {JOIN: 8, HEARTBEAT: 8, SYNC: 8}
-"""Where the error code is in a response, behind correlation id and throttle time."""
-MEMBER_ID_REQUIRED, REBALANCE_IN_PROGRESS = 79, 27
+NAMES = {JOIN: "JoinGroup", HEARTBEAT: "Heartbeat", LEAVE: "LeaveGroup", SYNC: "SyncGroup", COMMIT: "OffsetCommit"}
+ERROR_AT = {JOIN: 8, HEARTBEAT: 8, SYNC: 8, LEAVE: 8, COMMIT: -2}
+"""Where the error code is in a response: behind correlation id and throttle time, of a commit at its end."""
+MEMBER_ID_REQUIRED, REBALANCE_IN_PROGRESS, UNKNOWN_MEMBER_ID = 79, 27, 25
+TRY_AGAIN = {14, 15, 16}
+"""The coordinator loads, is not available or is not this broker: the same request again, as clients do."""
+AGAIN_SECONDS = 0.1
 SESSION_MS, REBALANCE_MS = 300_000, 300_000
-SUBSCRIPTION = bytes(192)
-"""The most of a subscription; before it comes the number of the command under way."""
+SUBSCRIPTION_BYTES = 200
 ASSIGNMENT = bytes(100)
 LOOK_SECONDS = 1.0
 """Between two heartbeats of a member that waits for the others."""
@@ -39,15 +44,31 @@ def request(key: int, version: int, body: bytes) -> bytes:
     return struct.pack(">i", len(head) + len(body)) + head + body
 
 
-def find_coordinator(address: tuple[str, int], group: str) -> None:
+def subscription(number: int) -> bytes:
+    """A subscription of version 0 without topics, which differs by its user data; Apache Kafka parses it."""
+    user_data = number.to_bytes(8, "big").ljust(SUBSCRIPTION_BYTES - 10, b"\0")
+    return struct.pack(">hi", 0, 0) + blob(user_data)
+
+
+class StuckError(Exception):
+    """A wait that is longer than the patience of the run, with what the members wait for."""
+
+
+def find_coordinator(address: tuple[str, int], group: str, patience: float) -> None:
     """Return once the group has a coordinator; a new Apache Kafka creates `__consumer_offsets` when asked for it."""
-    with socket.create_connection(address, 60) as sock:
-        while True:
-            sock.sendall(request(FIND_COORDINATOR, 0, text(group)))
-            size = int.from_bytes(sock.recv(4, socket.MSG_WAITALL), "big")
-            if not int.from_bytes(sock.recv(size, socket.MSG_WAITALL)[4:6], "big"):
-                return
-            time.sleep(0.1)
+    deadline = time.monotonic() + patience
+    reason: object = "errors only"
+    try:
+        with socket.create_connection(address, patience) as sock:
+            while time.monotonic() < deadline:
+                sock.sendall(request(FIND_COORDINATOR, 0, text(group)))
+                size = int.from_bytes(sock.recv(4, socket.MSG_WAITALL), "big")
+                if not int.from_bytes(sock.recv(size, socket.MSG_WAITALL)[4:6], "big"):
+                    return
+                time.sleep(0.1)
+    except OSError as error:
+        reason = error
+    raise StuckError(f"no coordinator of group {group} at {address} after {patience:.1f} s: {reason}")
 
 
 class Member:
@@ -60,11 +81,13 @@ class Member:
         self.stable = False
         load.unstable += 1
         self.sent = 0
+        self.frame = b""
+        """The last request, to be sent again."""
         self.buffer = bytearray()
         self.connect()
 
     def connect(self) -> None:
-        self.sock = socket.create_connection(self.load.address, 60)
+        self.sock = socket.create_connection(self.load.address, self.load.patience)
         self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.buffer.clear()
         self.load.selector.register(self.sock, selectors.EVENT_READ, self)
@@ -76,12 +99,13 @@ class Member:
     def ask(self, key: int, body: bytes) -> None:
         self.load.outstanding += not self.sent
         self.sent = key
-        self.sock.sendall(request(key, VERSIONS[key], body))
+        self.frame = request(key, VERSIONS[key], body)
+        self.sock.sendall(self.frame)
 
     def join(self) -> None:
         self.load.unstable += self.stable
         self.stable = False
-        protocol = text("range") + blob(self.load.command.to_bytes(8, "big") + SUBSCRIPTION)
+        protocol = text("range") + blob(subscription(self.load.command))
         times = struct.pack(">ii", SESSION_MS, REBALANCE_MS)
         rest = text(self.id) + text(None) + text("consumer") + struct.pack(">i", 1) + protocol
         self.ask(JOIN, text(self.load.group) + times + rest)
@@ -116,9 +140,14 @@ class Member:
 
     def answered(self, frame: bytes) -> None:
         self.load.answers += 1
-        key, self.sent = self.sent, 0
+        key, at = self.sent, ERROR_AT[self.sent]
+        error = int.from_bytes(frame[at:][:2], "big", signed=True)
+        if error in TRY_AGAIN:
+            self.load.errors[error] += 1
+            self.load.again.append((time.monotonic() + AGAIN_SECONDS, self))
+            return
+        self.sent = 0
         self.load.outstanding -= 1
-        error = int.from_bytes(frame[8:10], "big", signed=True) if key in ERROR_AT else 0
         if key == JOIN and error in (0, MEMBER_ID_REQUIRED):
             self.joined(frame, error)
         elif key == SYNC and error == 0:
@@ -127,9 +156,9 @@ class Member:
         elif error == REBALANCE_IN_PROGRESS:
             self.join()
         elif error:
-            self.load.errors[error] = self.load.errors.get(error, 0) + 1
-            if key == JOIN:
-                self.id = ""
+            self.load.errors[error] += 1
+            if error == UNKNOWN_MEMBER_ID:
+                self.id = ""  # any other error leaves the member in the group, which would wait for its old id
             self.join()
         elif key in (HEARTBEAT, COMMIT):
             self.load.idle(self)
@@ -161,10 +190,13 @@ class Member:
 class Load:
     """The members of one process, told by a pipe what to do."""
 
-    def __init__(self, bootstrap: str, group: str, topic: str, pipe: Pipe) -> None:
+    def __init__(self, bootstrap: str, group: str, topic: str, pipe: Pipe, patience: float) -> None:
         host, _, port = bootstrap.rpartition(":")
         self.address = (host, int(port))
-        find_coordinator(self.address, group)
+        find_coordinator(self.address, group, patience)
+        self.patience = patience
+        """The longest time of a command, in seconds."""
+        self.deadline = 0.0
         self.group, self.topic, self.pipe = group, topic, pipe
         self.command = 0
         """Number of the command under way, which replies name."""
@@ -178,12 +210,30 @@ class Load:
         self.outstanding = 0
         """Members that wait for an answer."""
         self.answers = 0
-        self.errors: dict[int, int] = {}
+        self.errors: Counter[int] = Counter()
+        self.again: deque[tuple[float, Member]] = deque()
+        """Members that send their last request once more, and when."""
         self.idle: Callable[[Member], None] = lambda member: None
 
     def turn(self, timeout: float) -> None:
+        """Handle answers, send requests again that are due; StuckError once the command has taken too long."""
         for key, _ in self.selector.select(timeout):
             key.data.readable()
+        now = time.monotonic()
+        if now > self.deadline:
+            raise self.stuck()
+        while self.again and self.again[0][0] <= now:
+            _, member = self.again.popleft()
+            member.sock.sendall(member.frame)
+
+    def stuck(self) -> StuckError:
+        """What the members wait for."""
+        waits = dict(Counter(NAMES[member.sent] for member in self.members if member.sent))
+        generations = dict(Counter(member.generation for member in self.members))
+        return StuckError(
+            f"not done after {self.patience:.0f} s: of {len(self.members)} members in one process {self.unstable} have "
+            f"no assignment; they wait for {waits}, generations are {generations}, errors were {dict(self.errors)}"
+        )
 
     def until_settled(self, told: int, act: Callable[[Member], None] | None = None) -> None:
         """Serve until the main process has seen the same generation everywhere, a later one than it was `told`."""
@@ -227,8 +277,7 @@ class Load:
         while time.monotonic() < end:
             self.turn(0.05)
         rate = self.answers / (time.monotonic() - begin)
-        while self.outstanding:
-            self.turn(0.01)
+        self.until_answered()
         self.reply((rate, self.answers))
         self.idle = lambda member: None
 
@@ -270,7 +319,10 @@ class Load:
         """Connect again as soon as the broker listens, and have every heartbeat answered."""
         for member in self.members:
             member.close()
+        self.again.clear()
         while not self.is_listening():
+            if time.monotonic() > self.deadline:
+                raise StuckError(f"the broker does not listen {self.patience:.0f} s after it was killed")
             time.sleep(0.05)
         for member in self.members:
             member.connect()
@@ -283,7 +335,7 @@ class Load:
     def is_listening(self) -> bool:
         """Return True if the broker takes connections."""
         try:
-            socket.create_connection(self.address, 60).close()
+            socket.create_connection(self.address, self.patience).close()
         except OSError:
             return False
         return True
@@ -291,11 +343,13 @@ class Load:
     def run(self) -> None:
         """Obey until told to stop; members go on meanwhile."""
         while True:
+            self.deadline = math.inf
             while not self.held and not self.pipe.poll():
                 self.serve(0.005)
             self.command, (what, *arguments) = self.pipe.recv()
             if what == "stop":
                 return
+            self.deadline = time.monotonic() + self.patience
             if what != "reconnect":  # whose broker may be gone
                 self.until_answered()
             getattr(self, what)(*arguments)
@@ -304,10 +358,13 @@ class Load:
         self.pipe.send((self.command, value))
 
 
-def process(bootstrap: str, group: str, topic: str, pipe: Pipe, core: int | None) -> None:
-    """Entry of a process of the generator."""
+def process(bootstrap: str, group: str, topic: str, pipe: Pipe, core: int | None, patience: float) -> None:
+    """Entry of a process of the generator; a failure is the reply to whatever command is under way."""
     import os  # noqa: PLC0415
 
     if core is not None:
         os.sched_setaffinity(0, {core})
-    Load(bootstrap, group, topic, pipe).run()
+    try:
+        Load(bootstrap, group, topic, pipe, patience).run()
+    except (StuckError, OSError) as error:
+        pipe.send((None, str(error)))
