@@ -16,6 +16,7 @@ TALLY = "k string, n long, kinds string, last string, worst double, seen string"
 SESSIONS = "k string, begin long, end long, n int, fired long, watermark long"
 EXPIRING = "k string, what string, n long"
 GROUPS = "k string, n long, state string"
+REMINDERS = "k string, at long, left string, due string"
 
 
 def millis(moment: Any) -> int:
@@ -99,6 +100,76 @@ class Sessions(StatefulProcessor):
 
     def close(self):
         pass
+
+
+class Reminders(StatefulProcessor):
+    """Reminds of a key's amounts by processing time: each amount after so many seconds, the last one three times."""
+
+    def init(self, handle):
+        self.handle = handle
+        self.amounts = handle.getListState("amounts", "v int")
+        self.repeats = handle.getValueState("repeats", "n int")
+
+    def took(self, key, amounts, now):
+        """Keep sorted amounts; a negative one cancels all, a fresh start cancels what is to be repeated."""
+        due = sorted(self.handle.listTimers())
+        for at in due:
+            if amounts[0] < 0 or (self.repeats.exists() and at > now + 1_000):
+                self.handle.deleteTimer(at)
+        if amounts[0] < 0:
+            self.amounts.clear()
+        self.repeats.clear()
+        for amount in (each for each in amounts if each >= 0):
+            self.handle.registerTimer(now + 1 + 100 * amount)
+            self.amounts.appendValue((amount,))
+        left = [amount for (amount,) in self.amounts.get()]
+        return {"k": key[0], "at": now, "left": str(left), "due": str([*map(str, sorted(self.handle.listTimers()))])}
+
+    def reminded(self, key, now, due):
+        """Tell of a timer and what is left; the last timer comes again a second later, twice."""
+        left = [amount for (amount,) in self.amounts.get()]
+        self.amounts.put([(amount,) for amount in left[1:]])
+        (n,) = self.repeats.get() or (0,)
+        if len(left) <= 1 and n < 2:
+            self.repeats.update((n + 1,))
+            self.handle.registerTimer(now + 1_000 * (n + 1))
+        return {"k": key[0], "at": now, "left": str(left), "due": str(due)}
+
+    def handleInputRows(self, key, rows, timerValues):
+        yield Row(**self.took(key, sorted(row.v for row in rows), timerValues.getCurrentProcessingTimeInMs()))
+
+    def handleExpiredTimer(self, key, timerValues, expiredTimerInfo):
+        now, due = timerValues.getCurrentProcessingTimeInMs(), expiredTimerInfo.getExpiryTimeInMs()
+        assert due <= now
+        yield Row(**self.reminded(key, now, due))
+
+    def close(self):
+        pass
+
+
+class FrameReminders(Reminders):
+    """The same with pandas."""
+
+    def handleInputRows(self, key, rows, timerValues):
+        amounts = sorted(int(amount) for frame in rows for amount in frame["v"])
+        yield pd.DataFrame([self.took(key, amounts, timerValues.getCurrentProcessingTimeInMs())])
+
+    def handleExpiredTimer(self, key, timerValues, expiredTimerInfo):
+        now, due = timerValues.getCurrentProcessingTimeInMs(), expiredTimerInfo.getExpiryTimeInMs()
+        yield pd.DataFrame([self.reminded(key, now, due)])
+
+
+class FrameSessions(Sessions):
+    """The sessions with pandas, whose times have no zone."""
+
+    def handleInputRows(self, key, rows, timerValues):
+        times = [Row(t=at.tz_localize("UTC")) for frame in rows for at in frame["t"]]
+        for row in super().handleInputRows(key, times, timerValues):
+            yield pd.DataFrame([row.asDict()])
+
+    def handleExpiredTimer(self, key, timerValues, expiredTimerInfo):
+        for row in super().handleExpiredTimer(key, timerValues, expiredTimerInfo):
+            yield pd.DataFrame([row.asDict()])
 
 
 class Expiring(StatefulProcessor):

@@ -10,7 +10,9 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from pyspark.errors import StreamingQueryException
@@ -64,14 +66,15 @@ class UnderRoster:
     """An operator and its store, which is opened anew for each batch; an hour is never over."""
 
     def __init__(self, spark: SparkSession, place: Path, name: str) -> None:
-        self._now = 1_800_000_000_000
-        self._operator: Any = replace(operator(spark, name), clock=lambda: self._now)
+        self.now = 1_800_000_000_000
+        """Processing time in ms."""
+        self._operator: Any = replace(operator(spark, name), clock=lambda: self.now)
         self._place = place
         self.columns: list[str] = self._operator.given.output.names
         self.rows: Counter[str] = Counter()
 
     def work(self, table: pa.Table) -> None:
-        self._now += 1_000
+        self.now += 1_000
         with LmdbStore(self._place) as store:
             with store.snapshot() as snapshot:
                 update = self._operator(table, snapshot)
@@ -82,18 +85,22 @@ class UnderRoster:
 def operator(spark: SparkSession, name: str) -> Any:
     given: dict[str, Any] = {"event_time": None, "delay": timedelta(), "store": "s"}
     if name == "grouped":
-        timed = given | {"event_time": "t", "delay": DELAY}
+        late = given | {"event_time": "t", "delay": DELAY}
         timeout = GroupStateTimeout.EventTimeTimeout
         return declare.group_state(
-            spark, processors.grouped, ("k",), processors.GROUPS, "n long", timeout=timeout, **timed
+            spark, processors.grouped, ("k",), processors.GROUPS, "n long", timeout=timeout, **late
         ).operator
+    timed: dict[str, Any] = {"time_mode": "EventTime", "event_time": "t", "delay": DELAY}
     kinds: dict[str, tuple[Any, str, dict[str, Any]]] = {
-        "tally": (processors.Tally(), processors.TALLY, {"time_mode": "None"}),
-        "sessions": (
-            processors.Sessions(),
-            processors.SESSIONS,
-            {"time_mode": "EventTime", "event_time": "t", "delay": DELAY},
+        "reminders": (processors.Reminders(), processors.REMINDERS, {"time_mode": "ProcessingTime"}),
+        "reminders in pandas": (
+            processors.FrameReminders(),
+            processors.REMINDERS,
+            {"time_mode": "ProcessingTime", "in_pandas": True},
         ),
+        "sessions in pandas": (processors.FrameSessions(), processors.SESSIONS, {**timed, "in_pandas": True}),
+        "tally": (processors.Tally(), processors.TALLY, {"time_mode": "None"}),
+        "sessions": (processors.Sessions(), processors.SESSIONS, timed),
         "expiring": (processors.Expiring(), processors.EXPIRING, {"time_mode": "ProcessingTime", "in_pandas": True}),
     }
     processor, output, own = kinds[name]
@@ -125,12 +132,17 @@ class UnderSpark:
         self._batches: dict[int, list[str]] = {}
         writer = made.writeStream.foreachBatch(self._keep).outputMode("append")
         self._writer = writer.option("checkpointLocation", str(place / name))
-        self._is_endless = (
-            name == "expiring"
-        )  # with processing time Spark runs batches without input, one after the other
-        if self._is_endless:
-            self._writer = self._writer.trigger(availableNow=True)
-        self.query = self._writer.start()
+        self._spark, self._name = spark, name
+        self.query = self._start()
+
+    def _start(self) -> Any:
+        """Start the query. With processing time Spark would run batches without input for ever, one after the other."""
+        name = "spark.sql.streaming.noDataMicroBatches.enabled"
+        self._spark.conf.set(name, "false" if self._name == "expiring" else "true")
+        try:
+            return self._writer.start()
+        finally:
+            self._spark.conf.unset(name)
 
     def _keep(self, frame: DataFrame, batch: int) -> None:
         self._batches[batch] = [str(row.asDict().values()) for row in frame.collect()]
@@ -139,16 +151,12 @@ class UnderSpark:
         """Do all files that are there. Spark gives a Python process ten seconds to start, too few on a busy machine."""
         for _ in range(20):
             try:
-                if not self._is_endless:
-                    return self.query.processAllAvailable()
-                self.query.awaitTermination()
-                self.query = self._writer.start()
-                self.query.awaitTermination()
-                return None
+                self.query.processAllAvailable()
+                return
             except StreamingQueryException as error:
                 if "failed to connect back" not in str(error):
                     raise
-                self.query = self._writer.start()
+                self.query = self._start()
         raise AssertionError("Spark's Python processes do not start")
 
     @property
@@ -168,30 +176,89 @@ def session(spark: SparkSession) -> SparkSession:
     return own
 
 
-@pytest.mark.parametrize("name", ["tally", "sessions"])
+class InTester:
+    """PySpark's `TwsTester`, which does in memory what Spark's operator does with a key, but for time to live."""
+
+    def __init__(self, tester: Any, columns: list[str], *, in_pandas: bool) -> None:
+        self.tester, self._columns, self._in_pandas = tester, columns, in_pandas
+        self.rows: Counter[str] = Counter()
+
+    def work(self, table: pa.Table) -> None:
+        """Hand over the rows of each key."""
+        for key in sorted(set(table["k"].to_pylist())):
+            given = table.filter(pc.equal(table["k"], key))
+            if self._in_pandas:
+                self.took(self.tester.testInPandas(key, given.to_pandas().assign(t=naive)))
+            else:
+                self.took(self.tester.test(key, [Row(**row) for row in given.to_pylist()]))
+
+    def took(self, made: Any) -> None:
+        """Count rows."""
+        rows = made.to_dict("records") if isinstance(made, pd.DataFrame) else [row.asDict() for row in made]
+        self.rows.update(str(dict.values({name: plain(row[name]) for name in self._columns})) for row in rows)
+
+
+def naive(frame: pd.DataFrame) -> Any:
+    """Times as Spark gives them to pandas: in the session's zone, which is UTC, and without it."""
+    return frame["t"].dt.tz_localize(None)
+
+
+def plain(value: Any) -> Any:
+    """A value of Row or DataFrame as Arrow gives it."""
+    return None if pd.isna(value) else value.item() if hasattr(value, "item") else int(value) if value == 0 else value
+
+
+@pytest.mark.parametrize("in_pandas", [False, True])
+@pytest.mark.parametrize("seed", range(3))
+def test_timers_of_processing_time_are_due_as_in_pysparks_tester(
+    spark: SparkSession, tmp_path: Path, seed: int, *, in_pandas: bool
+) -> None:
+    """Also in batches without rows, which keys are silent in."""
+    tester_of = pytest.importorskip("pyspark.sql.streaming.tws_tester", reason="PySpark 4.2 brought it").TwsTester
+    here = UnderRoster(spark, tmp_path, "reminders in pandas" if in_pandas else "reminders")
+    processor = processors.FrameReminders() if in_pandas else processors.Reminders()
+    there = InTester(tester_of(processor, timeMode="ProcessingTime"), here.columns, in_pandas=in_pandas)
+    chance = random.Random(SEED + seed)
+    reminded = 0
+    for number, table in enumerate(batches(chance, 12)):
+        here.now += chance.choice([1, 500, 3_000])
+        here.work(COLUMNS.empty_table())
+        before = there.rows.total()
+        there.took(there.tester.setProcessingTime(here.now))
+        reminded += there.rows.total() - before
+        assert here.rows == there.rows, f"timers of batch {number}"
+        here.now -= 1_000  # `work` moves the clock on; the timers of these rows are later
+        here.work(table)
+        there.work(table)
+        assert here.rows == there.rows, f"rows of batch {number}"
+    assert reminded > 5
+
+
+@pytest.mark.parametrize("name", ["tally", "sessions", "sessions in pandas"])
 @pytest.mark.parametrize("seed", range(4))
 def test_the_same_rows_as_in_pysparks_tester(spark: SparkSession, tmp_path: Path, name: str, seed: int) -> None:
-    """`TwsTester` does in memory what Spark's operator does, but for time to live."""
     tester_of = pytest.importorskip("pyspark.sql.streaming.tws_tester", reason="PySpark 4.2 brought it").TwsTester
     here = UnderRoster(spark, tmp_path, name)
-    timed: dict[str, Any] = {"timeMode": "EventTime", "eventTimeExtractor": lambda row: processors.millis(row.t)}
-    processor = processors.Sessions() if name == "sessions" else processors.Tally()
-    tester = tester_of(processor, **(timed if name == "sessions" else {}))
-    rows: Counter[str] = Counter()
+    in_pandas, is_timed = name.endswith("pandas"), name != "tally"
+    processor = processors.FrameSessions() if in_pandas else processors.Sessions() if is_timed else processors.Tally()
+    timed: dict[str, Any] = {"timeMode": "EventTime", "eventTimeExtractor": lambda row: millis_of(row.t)}
+    there = InTester(tester_of(processor, **(timed if is_timed else {})), here.columns, in_pandas=in_pandas)
     newest = 0
     for number, table in enumerate(batches(random.Random(SEED + seed), 8)):
         here.work(table)
-        given = [Row(**row) for row in table.to_pylist()]
-        fresh = [row for row in given if name == "tally" or processors.millis(row.t) > newest]
-        made = [each for key in {row.k for row in fresh} for each in tester.test(key, [r for r in fresh if r.k == key])]
-        latest = max(processors.millis(row.t) for row in given) - round(DELAY.total_seconds() * 1000)
-        if name == "sessions" and latest > newest:
+        is_fresh = [not is_timed or millis_of(at) > newest for at in table["t"].to_pylist()]
+        there.work(table.filter(pa.array(is_fresh)))
+        latest = max(map(millis_of, table["t"].to_pylist())) - round(DELAY.total_seconds() * 1000)
+        if is_timed and latest > newest:
             newest = latest
-            made += tester.setWatermark(newest)
-        names = here.columns
-        rows.update(str(dict(zip(names, [row[name] for name in names], strict=True)).values()) for row in made)
-        assert here.rows == rows, number
-    assert len(rows) > 5
+            there.took(there.tester.setWatermark(newest))
+        assert here.rows == there.rows, number
+    assert len(there.rows) > 5
+
+
+def millis_of(moment: Any) -> int:
+    """A time as ms; one without a zone is UTC."""
+    return processors.millis(moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC))
 
 
 @pytest.mark.parametrize("seed", range(max(ROUNDS, 1)))
