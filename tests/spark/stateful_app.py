@@ -25,6 +25,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.types import BinaryType, IntegerType, StringType, StructField, StructType
 
+from roster.model.topology import Subtopology
 from roster.records.native import compiled
 from roster.spark import KafkaSink
 from roster.spark.driver import DriverLoop, Outcome
@@ -97,14 +98,14 @@ class InProcess:
         staged = sink.collect(writer, results, batch)
         time.sleep(random.uniform(0, self._open_seconds))
         assert staged is None
-        self._upkeep.worked({number: turn.end for number, turn in turns.items()})
+        self._upkeep.worked({task: turn.end for task, turn in turns.items()})
         self._done(list(copies.value.values()), beside=(lanes, time.monotonic() - began))
         return summed(Outcome(None, batch.offsets), reports.value, self._upkeep)
 
     def _done(self, copies: list[Copy], **beside: Any) -> None:
         self._upkeep.done(copies, **beside)
         if copies:
-            print(json.dumps({"copies": {each.partition: each.position for each in copies}}), flush=True)
+            print(json.dumps({"copies": {each.task.partition: each.position for each in copies}}), flush=True)
 
     def held(self, partitions: Collection[TopicPartition]) -> frozenset[TopicPartition]:
         return self._upkeep.held(partitions)
@@ -145,13 +146,17 @@ def main() -> None:
         acceptable_lag=20,
         max_warmups=6,
     )
-    sink = StateSink(KafkaSink(bootstrap, out, options={"transaction.timeout.ms": 60_000}), options, "totals")
+    sink = StateSink(
+        KafkaSink(bootstrap, out, options={"transaction.timeout.ms": 60_000}),
+        options,
+        Subtopology(0, (topic,), ("totals",)),
+    )
     sink.open(None, group)  # type: ignore[arg-type]
     sink.bind(Source(bootstrap=bootstrap, group=group, request_timeout_ms=10_000))
     config = ReaderConfig(bootstrap=bootstrap, group=group, compiled=compiled())
     aggregation = Aggregation(("k",), {name: Aggregate.parse(text) for name, text in AGGREGATES.items()})
     place = Place(state_dir, sink.changelog.topic, sink.changelog.topic_id)
-    work = Work(aggregation, place, out, definition_of(aggregation, COLUMNS).encode(), COLUMNS)
+    work = Work(sink.changelog.of, aggregation, place, out, definition_of(aggregation, COLUMNS).encode(), COLUMNS)
     sink.upkeep.found({process_id(place): stores_found(place)})
     runner = InProcess(config, work, sink, float(open_seconds))
     member = sink.member(options)

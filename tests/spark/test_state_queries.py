@@ -16,6 +16,7 @@ import pytest
 from roster.client import Admin
 from roster.model import Address, TopicPartition
 from roster.model.tasks import TaskId
+from roster.model.topology import Subtopology
 from roster.spark.batch import Batch, Owner, Range
 from roster.spark.errors import PipelineError
 from roster.spark.options import Options
@@ -67,12 +68,12 @@ class Application:
         batch = Batch(0, Owner("g", 1, "m"), {source: Range(self.at, self.at + 5)})
         days, names = zip(*rows, strict=True)
         with self.place.open(f"0_{partition}") as store:
-            turn = self.turns.prepare(batch)[partition]
+            turn = self.turns.prepare(batch)[TaskId(0, partition)]
             table = pa.table([pa.array(days), pa.array(names)], schema=COLUMNS)
             update, report = take_turn(store, turn, COUNTS, table, {"t": self.at + 5}, self.log.fetch)
         self.log.write(update.changes, committed=committed)
         if committed:
-            self.turns.committed({partition: report.token}, batch)
+            self.turns.committed({TaskId(0, partition): report.token}, batch)
             self.at += 5
         else:
             self.turns.forget([source])
@@ -126,7 +127,7 @@ def test_a_task_taken_over_is_not_read_before_its_store_has_all_that_was_committ
     upkeep.took([TopicPartition("t", 0)])
     assert not task.view.tasks, "three records are missing"
     assert not upkeep.held([TopicPartition("t", 0)]), "which are few enough to read with its first batch"
-    upkeep.worked({0: 3})
+    upkeep.worked({TaskId(0, 0): 3})
     assert task.view.tasks == {"0_0"}
     logs.open = {0}
     upkeep.took([TopicPartition("t", 0)])
@@ -135,7 +136,7 @@ def test_a_task_taken_over_is_not_read_before_its_store_has_all_that_was_committ
     task.case.at = 5.0
     assert task.case.chores() == []
     assert task.view.tasks == {"0_0"}
-    upkeep.doubt([0])
+    upkeep.doubt([TaskId(0, 0)])
     assert not task.view.tasks, "the batch aside was dropped, and may have been committed"
     assert task.case.chores() == [0]
     task.case.member.become([0, 1])
@@ -145,7 +146,7 @@ def test_a_task_taken_over_is_not_read_before_its_store_has_all_that_was_committ
 def test_a_store_that_another_process_has_is_not_taken_for_the_task_s(tmp_path: Path) -> None:
     task = Application(tmp_path)
     task.batch([(1, "a")])
-    task.case.upkeep.worked({0: 5})
+    task.case.upkeep.worked({TaskId(0, 0): 5})
     with pytest.raises(StateUnavailableError, match="task 0_0: its store on this host is behind offset 5"):
         task.view.get(1, "a", partition=0)
 
@@ -339,14 +340,15 @@ def test_members_learn_where_each_application_answers(roster_broker: Any) -> Non
     hosts = ("127.0.0.1:7001", "[::1]:7002")
     with contextlib.ExitStack() as opened:
         admin = opened.enter_context(Admin(roster_broker.bootstrap))
-        changelog = open_changelog(admin, name, "totals", (topic,))
+        tasks = Subtopology(0, (topic,), ("totals",))
+        changelog = open_changelog(admin, name, tasks)
         known = []
         for host in hosts:
             options = Options(
                 roster_broker.bootstrap, name, (topic,), application_server=host, heartbeat_interval_ms=100
             )
             upkeep = Upkeep(admin, changelog, 10)
-            member = opened.enter_context(contextlib.closing(task_member(options, "totals", upkeep)))
+            member = opened.enter_context(contextlib.closing(task_member(options, [tasks], upkeep)))
             member.start(60)
             known.append((upkeep, member))
         until = time.monotonic() + 60

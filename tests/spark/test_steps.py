@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 import pytest
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
+from roster.model.topology import Subtopology
 from roster.spark.arrow_function import arrow_schema
 from roster.spark.errors import FunctionError, PipelineError
 from roster.spark.reader import ReaderConfig
@@ -97,7 +98,7 @@ def test_results_that_are_taken_back_are_records_without_a_value() -> None:
 
     update = operator(pa.table({"k": ["a"], "at": at.slice(1, 1)}), Known())
     config = ReaderConfig(bootstrap="nowhere:1", group="g")
-    work = Work(operator, Place(None, "c", "i"), "out", b"", arrow_schema(COLUMNS))
+    work = Work(Subtopology(0, ("t",), ("s",)), operator, Place(None, "c", "i"), "out", b"", arrow_schema(COLUMNS))
     (taken_back,) = StatefulTask(config, [], work, {})._retracted(update)
     assert taken_back.to_pylist() == [
         {"topic": "out", "partition": None, "key": b'["1970-01-01T00:00:05.000000Z","a"]', "value": None}

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from roster.member.task_assignor import HeldTasks
 from roster.model import TopicPartition
 from roster.model.tasks import TaskId
+from roster.model.topology import Subtopology
 from roster.spark.state.changelogs import Changelog
 from roster.spark.state.stores import Chore, Copy, process_id, stores_found, work_on_copy
 from roster.spark.state.turn import Place, Turn, bring_up
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
     from pathlib import Path
 
-CHANGELOG = Changelog("g-s-changelog", "id", 4)
+CHANGELOG = Changelog("g-s-changelog", "id", 4, Subtopology(0, ("t",), ("s",)))
 
 
 class Logs:
@@ -68,12 +69,12 @@ class Case:
         self.upkeep = Upkeep(self.logs, CHANGELOG, lag, lambda: self.at)
 
     def join(self, found: Mapping[int, int]) -> dict[int, int]:
-        self.upkeep.found({uuid.uuid4().hex: found})
+        self.upkeep.found({uuid.uuid4().hex: {TaskId(0, number): at for number, at in found.items()}})
         self.upkeep.join(self.member)
         return {task.partition: gap for task, gap in self.upkeep.gaps().items()}
 
     def chores(self, seconds: float = 1.0) -> list[int]:
-        return [chore.partition for chore in self.upkeep.between(seconds)[0]]
+        return [chore.task.partition for chore in self.upkeep.between(seconds)[0]]
 
 
 def source(*numbers: int) -> list[TopicPartition]:
@@ -102,13 +103,13 @@ def test_copies_are_worked_on_in_turn_and_their_gaps_reported() -> None:
     first, second = case.chores(), case.chores()
     assert sorted(first) == sorted(second) == [1, 2]
     assert first != second, "one of them would never get time if it did not suffice"
-    case.upkeep.done([Copy(1, 95, 80, 800), Copy(2, 40, 40, 400)])
+    case.upkeep.done([Copy(TaskId(0, 1), 95, 80, 800), Copy(TaskId(0, 2), 40, 40, 400)])
     assert case.member.reports[-1] == {0: 0, 1: 5, 2: 60, 3: 100}
     case.at = 2.0
     (task, restoring), *_ = case.upkeep.restoring().items()
     assert (task, restoring.records, restoring.bytes, restoring.left) == ("0_2", 40, 400, 60)
     assert restoring.seconds_left == 3.0
-    case.upkeep.done([Copy(2, 100, 60, 600)])
+    case.upkeep.done([Copy(TaskId(0, 2), 100, 60, 600)])
     assert case.upkeep.restoring() == {}
     assert case.upkeep.take_records() == 180
 
@@ -134,10 +135,10 @@ def test_an_own_task_far_behind_is_restored_before_it_is_read() -> None:
     case.upkeep.took(source(0, 1, 2))
     assert case.upkeep.held(source(0, 1, 2)) == set(source(0))
     chores, seconds = case.upkeep.with_batch()
-    assert ([chore.partition for chore in chores], seconds > 0) == ([0], True), "before copies of others"
-    case.upkeep.done([Copy(0, 50, 50, 500)])
+    assert ([chore.task.partition for chore in chores], seconds > 0) == ([0], True), "before copies of others"
+    case.upkeep.done([Copy(TaskId(0, 0), 50, 50, 500)])
     assert case.upkeep.held(source(0)) == set(source(0))
-    case.upkeep.done([Copy(0, 91, 41, 410)])
+    case.upkeep.done([Copy(TaskId(0, 0), 91, 41, 410)])
     assert not case.upkeep.held(source(0))
     case.upkeep.took(source(3))
     case.member.become([0, 1, 2])
@@ -151,7 +152,7 @@ def test_a_copy_that_fails_is_left_alone_for_a_while_and_an_own_task_goes_on_to_
     case.member.become([0], [1])
     case.upkeep.took(source(0))
     assert case.chores() == [0]
-    case.upkeep.done([Copy(0, None, problem="no room")])
+    case.upkeep.done([Copy(TaskId(0, 0), None, problem="no room")])
     assert not case.upkeep.held(source(0))
     assert case.chores() == []
     case.at = 1.0
@@ -174,7 +175,7 @@ def test_copies_never_slow_batches_by_more_than_a_fifth(batches: list[tuple[floa
 
 @given(st.integers(0, 9), st.integers(0, 5), st.integers(1, 4))
 def test_every_chore_is_dealt_once_and_to_free_cores_first(count: int, tasks: int, cores: int) -> None:
-    chores = [Chore(number, TopicPartition("c", number), 0, 1) for number in range(count)]
+    chores = [Chore(TaskId(0, number), TopicPartition("c", number), 0, 1) for number in range(count)]
     lanes = deal(chores, tasks, cores)
     assert sorted(chore for lane in lanes for chore in lane) == chores
     assert len(lanes) <= max(tasks, cores)
@@ -199,9 +200,9 @@ def test_a_copy_brought_up_piece_by_piece_is_the_changelog(
         table = pa.table([pa.array(keys, pa.binary()), pa.array(found, pa.binary())], ["key", "value"])
         log.write(table, committed=committed)
         for _ in range(pieces):
-            copy = work_on_copy(place, Chore(0, at, 0, len(log.records)), log.fetch, over, b"{}")
+            copy = work_on_copy(place, Chore(TaskId(0, 0), at, 0, len(log.records)), log.fetch, over, b"{}")
             assert not copy.problem
-            assert stores_found(place) == {0: copy.position}
+            assert stores_found(place) == {TaskId(0, 0): copy.position}
             expected = dict(entry for entry in log.records[: copy.position] if entry is not None)
             with place.open("0_0") as store:
                 assert entries(store) == sorted((key, value) for key, value in expected.items() if value is not None)
@@ -213,6 +214,6 @@ def test_a_copy_brought_up_piece_by_piece_is_the_changelog(
 def test_a_store_in_use_is_a_problem_of_its_copy_only(tmp_path: Path) -> None:
     place = Place(str(tmp_path), "c", "id")
     with place.open("0_0"):
-        copy = work_on_copy(place, Chore(0, TopicPartition("c", 0), 0, 5), Log().fetch, 0.0, b"{}")
+        copy = work_on_copy(place, Chore(TaskId(0, 0), TopicPartition("c", 0), 0, 5), Log().fetch, 0.0, b"{}")
     assert copy.position is None
     assert "StoreInUseError" in copy.problem

@@ -12,6 +12,7 @@ from pyspark.sql.types import StructType
 
 from roster.client import Admin, UnknownTopicError, UnreachableError
 from roster.model import parse_addresses
+from roster.model.topology import Subtopology
 from roster.records.native import WRITE, compiled
 from roster.records.produce import KafkaWriter
 from roster.spark.arrow_function import ArrowFunction, arrow_schema, as_struct
@@ -74,13 +75,15 @@ def assembled(spark: SparkSession, options: Options, declared: Declared, sink: S
 def _state_sink(options: Options, stateful: Stateful, rows: pa.Schema, sink: Sink) -> StateSink:
     """Return the sink of a stateful pipeline whose operator gets these columns. Raises PipelineError."""
     late_topic = None if stateful.late is None else stateful.late.topic
+    topics: tuple[str, ...] = options.topics  # type: ignore[assignment] # what is no tuple is refused before
+    of = Subtopology(0, topics, (stateful.store,))
     if not isinstance(sink, (ParquetSink, TableSink)):
-        return StateSink(check_sink(sink), options, stateful.store, late_topic)
+        return StateSink(check_sink(sink), options, of, late_topic)
     empty = stateful.operator(rows.empty_table(), NoState())
     if empty.retracts or late_topic is not None:
         what = "late rows go to a topic" if late_topic is not None else "sessions take earlier results back"
         raise PipelineError(what, field="write", fix="Use KafkaSink, or results='final' without late_topic")
-    return TableStateSink(sink, from_arrow_schema(empty.results.schema), options, stateful.store)
+    return TableStateSink(sink, from_arrow_schema(empty.results.schema), options, of)
 
 
 def with_sources(options: Options, declared: Declared) -> Options:

@@ -100,9 +100,9 @@ class Care:
             self._note(place)
 
     def _note(self, place: Tidied) -> None:
-        self._upkeep.lost(_partitions(place.removed))
+        self._upkeep.lost(_tasks(place.removed))
         if place.given_up:
-            self._upkeep.gave_up(_partitions(place.given_up))
+            self._upkeep.gave_up(_tasks(place.given_up))
             log.warning(
                 "max_state_bytes %s: gave up the standby copies of %s (%d bytes); other applications may keep them",
                 *(self._limit, ", ".join(sorted(place.given_up)), sum(place.given_up.values())),
@@ -119,5 +119,5 @@ def _texts(tasks: Collection[TaskId]) -> frozenset[str]:
     return frozenset(map(str, tasks))
 
 
-def _partitions(names: Collection[str]) -> frozenset[int]:
-    return frozenset(TaskId.parse(task_name(Path(name))).partition for name in names)
+def _tasks(names: Collection[str]) -> frozenset[TaskId]:
+    return frozenset(TaskId.parse(task_name(Path(name))) for name in names)

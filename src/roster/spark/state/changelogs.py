@@ -2,39 +2,55 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from roster.client import Admin, ClaimedBy, ClientError, TopicExistsError, UnknownTopicError
 from roster.model import TopicPartition
+from roster.model.tasks import TaskId
 from roster.model.topology import CHANGELOG_SETTINGS, Subtopology, TopologyError, changelog_topic, partition_count
 from roster.spark.errors import PipelineError
-from roster.spark.state.turn import SUBTOPOLOGY
 
 
 @dataclass(frozen=True, slots=True)
 class Changelog:
-    """A changelog topic that fits its source."""
+    """A changelog topic that fits the tasks whose state it holds: those of one sub-topology."""
 
     topic: str
     topic_id: str
     partitions: int
+    of: Subtopology
 
-    def __getitem__(self, partition: int) -> TopicPartition:
-        return TopicPartition(self.topic, partition)
+    def __getitem__(self, task: TaskId) -> TopicPartition:
+        return TopicPartition(self.topic, task.partition)
+
+    @property
+    def tasks(self) -> list[TaskId]:
+        """All tasks with state in it."""
+        return [TaskId(self.of.number, partition) for partition in range(self.partitions)]
+
+    def sources_in(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
+        """Return those of the partitions that tasks with state in it read."""
+        return [partition for partition in partitions if partition.topic in self.of.sources]
+
+    def tasks_of(self, partitions: Iterable[TopicPartition]) -> list[TaskId]:
+        """Return the tasks with state in it that read these partitions, each once; those of other topics have none."""
+        numbers = dict.fromkeys(partition.partition for partition in self.sources_in(partitions))
+        return [TaskId(self.of.number, number) for number in numbers if number < self.partitions]
 
 
-def open_changelog(admin: Admin, group: str, store: str, sources: Sequence[str]) -> Changelog:
-    """Return the changelog of a store whose tasks read `sources`; make it if the group has never worked.
+def open_changelog(admin: Admin, group: str, of: Subtopology) -> Changelog:
+    """Return the changelog of the sub-topology's store; make it if the group has never worked.
 
-    Raises PipelineError if these are not co-partitioned, if it is missing though the group has offsets, or has other
-    partitions or settings than it must have, and ClientError.
+    Raises PipelineError if its sources are not co-partitioned, if it is missing though the group has offsets, or has
+    other partitions or settings than it must have, and ClientError.
     """
+    (store,), sources = of.stores, of.sources
     try:
         name = changelog_topic(group, store)
     except TopologyError as error:
         raise PipelineError(str(error), field="store") from None
-    count = _co_partitioned(admin, sources)
+    count = co_partitioned(admin, of)
     if name not in admin.list_topics(internal=True):
         _create(admin, group, name, sources, count)
     found = admin.describe_topic(name)
@@ -47,13 +63,13 @@ def open_changelog(admin: Admin, group: str, store: str, sources: Sequence[str])
         )
     _check_settings(admin, name)
     _check_offsets(admin, group, name, sources, count)
-    return Changelog(name, (found.topic_id or b"\0").hex(), count)
+    return Changelog(name, (found.topic_id or b"\0").hex(), count, of)
 
 
-def _co_partitioned(admin: Admin, sources: Sequence[str]) -> int:
-    """Return how many partitions each of the topics has."""
+def co_partitioned(admin: Admin, of: Subtopology) -> int:
+    """Return how many partitions each source of the sub-topology has. Raises PipelineError if these differ."""
     counts = {}
-    for source in sources:
+    for source in of.sources:
         try:
             counts[source] = len(admin.describe_topic(source).partitions)
         except UnknownTopicError:
@@ -63,7 +79,7 @@ def _co_partitioned(admin: Admin, sources: Sequence[str]) -> int:
                 fix="A stateful pipeline needs it at its start: its changelog has as many partitions",
             ) from None
     try:
-        return partition_count(Subtopology(SUBTOPOLOGY, sources), counts)
+        return partition_count(of, counts)
     except TopologyError as error:
         raise PipelineError(str(error), field="join") from None
 

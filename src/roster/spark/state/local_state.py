@@ -53,8 +53,8 @@ class Found:
 class LocalState:
     """The stores of one application; from any thread."""
 
-    def __init__(self, place: Place, upkeep: Upkeep, token: Callable[[int], str | None]) -> None:
-        """`token` returns that of a partition's last committed batch, None if it is not known."""
+    def __init__(self, place: Place, upkeep: Upkeep, token: Callable[[TaskId], str | None]) -> None:
+        """`token` returns that of a task's last committed batch, None if it is not known."""
         self._place, self._upkeep, self._token = place, upkeep, token
 
     def read(self, span: Span, tasks: Collection[TaskId], *, stale: bool) -> Found:
@@ -94,7 +94,7 @@ class LocalState:
 
         with _reading[path], LmdbStore(path, read_only=True) as store, store.snapshot() as snapshot:
             pending = snapshot.pending()
-            is_committed = pending is not None and pending.token == self._token(task.partition)
+            is_committed = pending is not None and pending.token == self._token(task)
             yield snapshot, dict(zip(pending.keys, pending.values, strict=True)) if pending and is_committed else {}
 
 

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, TypeVar
 
 from pyspark import RDD, SparkContext
 from pyspark.serializers import CPickleSerializer
 
 from roster.model import TopicPartition
+from roster.model.tasks import TaskId
 from roster.spark.batch import Range, Split
 from roster.spark.planner import whole
 from roster.spark.state.other_stream import together
@@ -29,7 +30,7 @@ class Locations:
     """The hosts of stores and executors, named as Spark names them."""
 
     def __init__(self) -> None:
-        self._stores: dict[int, str] = {}
+        self._stores: dict[TaskId, str] = {}
         self._hosts: dict[str, set[str]] = {}
         self._executors: frozenset[str] = frozenset()
 
@@ -37,8 +38,10 @@ class Locations:
         """Return True if each of these directories is on a host that is known to have an executor."""
         return all(self._hosts.get(each, set()) & self._executors for each in directories)
 
-    def ran(self, tasks: Sequence[Collection[int]], directories: Mapping[int, str], hosts: Mapping[int, str]) -> None:
-        """Note where the stores of the Spark tasks' partitions are.
+    def ran(
+        self, tasks: Sequence[Collection[TaskId]], directories: Mapping[int, str], hosts: Mapping[int, str]
+    ) -> None:
+        """Note where the stores are that each Spark task worked with.
 
         directories: by number of the Spark task. hosts: likewise, for those of which Spark has said it.
         """
@@ -51,31 +54,31 @@ class Locations:
         """Note which hosts have executors now."""
         self._executors = frozenset(hosts)
 
-    def homes(self, partitions: Collection[int]) -> dict[int, str]:
-        """Return a host for each partition: one that has its store, if that keeps no more than its share.
+    def homes(self, tasks: Collection[TaskId]) -> dict[TaskId, str]:
+        """Return a host for each task: one that has its store, if that keeps no more than its share.
 
-        The share is an equal one of the partitions seen so far, so that no host is idle for good; what is beyond it and
+        The share is an equal one of the tasks seen so far, so that no host is idle for good; what is beyond it and
         what is new goes to those with fewest. Without executors all have the host "".
         """
-        share = -(-len(self._stores.keys() | set(partitions)) // max(1, len(self._executors)))
+        share = -(-len(self._stores.keys() | set(tasks)) // max(1, len(self._executors)))
         kept = Counter(dict.fromkeys(self._executors or {""}, 0))
         homes = {}
-        for partition in sorted(partitions, key=lambda each: (not self.hosts(each), each)):
-            here = [host for host in self.hosts(partition) if kept[host] < share]
-            home = homes[partition] = min(here or kept, key=lambda host: (kept[host], host))
+        for task in sorted(tasks, key=lambda each: (not self.hosts(each), each)):
+            here = [host for host in self.hosts(task) if kept[host] < share]
+            home = homes[task] = min(here or kept, key=lambda host: (kept[host], host))
             kept[home] += 1
             if not here and self._executors:
-                self._moves(partition, home)
+                self._moves(task, home)
         return homes
 
-    def _moves(self, partition: int, host: str) -> None:
+    def _moves(self, task: TaskId, host: str) -> None:
         """Note that a store is going to be restored on a host, in a directory that is not known yet."""
-        self._stores[partition] = f"on {host}"
+        self._stores[task] = f"on {host}"
         self._hosts[f"on {host}"] = {host}
 
-    def hosts(self, partition: int) -> list[str]:
-        """Return the hosts with executors that have a partition's store."""
-        return sorted(self._hosts.get(self._stores.get(partition, ""), set()) & self._executors)
+    def hosts(self, task: TaskId) -> list[str]:
+        """Return the hosts with executors that have a task's store."""
+        return sorted(self._hosts.get(self._stores.get(task, ""), set()) & self._executors)
 
 
 class Cluster:
@@ -86,20 +89,20 @@ class Cluster:
         self._locations = Locations()
         self._looked = float("-inf")
 
-    def dealt(self, tasks: Sequence[Sequence[Split]]) -> list[list[Split]]:
+    def dealt(self, tasks: Sequence[Sequence[Split]], task_of: Callable[[Split], TaskId]) -> list[list[Split]]:
         """Deal the splits of whole partitions anew, to about as many tasks, so that each has those of one host."""
         self._look()
         splits = [split for task in tasks for split in task]
-        homes = self._locations.homes({split.partition for split in splits})
+        homes = self._locations.homes({task_of(split) for split in splits})
         total, dealt = sum(split.end - split.start for split in splits), []
         for home in sorted(set(homes.values())):
             ranges = {
                 TopicPartition(split.topic, split.partition): Range(split.start, split.end)
                 for split in splits
-                if homes[split.partition] == home
+                if homes[task_of(split)] == home
             }
             size = sum(span.size for span in ranges.values())
-            dealt += together(whole(ranges, round(len(tasks) * size / total)))
+            dealt += together(whole(ranges, round(len(tasks) * size / total)), task_of)
         return dealt
 
     def _look(self) -> None:
@@ -107,7 +110,7 @@ class Cluster:
             self._looked = time.monotonic()
             self._locations.executors(self._executors())
 
-    def placed(self, items: Sequence[Item], tasks: Sequence[Collection[int]]) -> RDD[Item]:
+    def placed(self, items: Sequence[Item], tasks: Sequence[Collection[TaskId]]) -> RDD[Item]:
         """Return items as an RDD, each in a partition of its own that prefers the hosts of its task's stores."""
         context: Any = self._context
         pickled: Any = CPickleSerializer()
@@ -120,7 +123,7 @@ class Cluster:
         of_bytes = context._jvm.scala.reflect.ClassTag.apply(context._jvm.java.lang.Class.forName("[B"))
         return RDD(context._jsc.sc().makeRDD(sequence(pairs), of_bytes).toJavaRDD(), context, pickled)
 
-    def ran(self, job_group: str, tasks: Sequence[Collection[int]], directories: Mapping[int, str]) -> None:
+    def ran(self, job_group: str, tasks: Sequence[Collection[TaskId]], directories: Mapping[int, str]) -> None:
         """Note in which directories the tasks of a job found their stores."""
         is_known = self._locations.knows(directories.values())
         self._locations.ran(tasks, directories, {} if is_known else self._hosts(job_group))

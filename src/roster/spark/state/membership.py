@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from roster.client import TaskMember
 from roster.member.task_options import TaskOptions
 from roster.model.topology import Subtopology
 from roster.spark.member_protocol import StableEndsMember, member_settings
 from roster.spark.options import Options
-from roster.spark.state.turn import SUBTOPOLOGY
 from roster.spark.state.upkeep import Upkeep
 
 
@@ -15,18 +16,17 @@ class StableEndsTaskMember(StableEndsMember, TaskMember):
     """`TaskMember` for `read_committed`."""
 
 
-def task_member(options: Options, store: str, upkeep: Upkeep) -> TaskMember:
+def task_member(options: Options, subtopologies: Sequence[Subtopology], upkeep: Upkeep) -> TaskMember:
     """Make the member for a pipeline's options, and join the copies to it; it works out their gaps when it starts.
 
     Raises OptionError for a value that cannot work.
     """
-    topics: tuple[str, ...] = options.topics  # type: ignore[assignment]
     kind = StableEndsTaskMember if options.isolation_level == "read_committed" else TaskMember
     member = kind(
         options.bootstrap,
         options.group,
         TaskOptions(
-            subtopologies=[Subtopology(SUBTOPOLOGY, topics, (store,))],
+            subtopologies=subtopologies,
             standbys=options.standbys,
             acceptable_lag=options.acceptable_lag,
             max_warmups=options.max_warmups,

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
 from pyspark.sql.types import StructType
 
+from roster.model.tasks import TaskId
 from roster.spark.arrow_function import ArrowFunction, arrow_schema, as_struct
 from roster.spark.batch import Split
 from roster.spark.errors import PipelineError
@@ -66,11 +67,11 @@ def columns_of(side: OtherSide) -> pa.Schema:
     return joined_columns(side.own, side.other)
 
 
-def together(tasks: Sequence[Sequence[Split]]) -> list[list[Split]]:
-    """Return the splits of tasks so that one of them reads a partition number of all topics."""
+def together(tasks: Sequence[Sequence[Split]], task_of: Callable[[Split], TaskId]) -> list[list[Split]]:
+    """Return the splits of Spark's tasks so that one of them reads all topics of a task in the group's sense."""
     dealt: list[list[Split]] = [[] for _ in tasks]
-    homes: dict[int, int] = {}
+    homes: dict[TaskId, int] = {}
     for number, task in enumerate(tasks):
         for split in task:
-            dealt[homes.setdefault(split.partition, number)].append(split)
+            dealt[homes.setdefault(task_of(split), number)].append(split)
     return [splits for splits in dealt if splits]

@@ -18,6 +18,7 @@ from typing_extensions import override
 from roster.assignors import as_tuple
 from roster.client import DEFAULT_ASSIGNORS
 from roster.model import TopicPartition
+from roster.model.tasks import TaskId
 from roster.spark.arrow_function import ArrowFunction, as_struct
 from roster.spark.batch import Batch, Restoring, Split
 from roster.spark.driver import Outcome
@@ -48,7 +49,7 @@ log = logging.getLogger(__name__)
 _MOST_FENCED = 20
 """Batches in a row that do not begin where their state ends, before the run ends."""
 
-Reports = dict[int, tuple[Report, ...]]
+Reports = dict[TaskId, tuple[Report, ...]]
 
 
 class _ByAttempt(AccumulatorParam[Reports]):
@@ -95,7 +96,8 @@ class StatefulRunner(SparkRunner):
         changelog = sink.changelog
         place = Place(directory, changelog.topic, changelog.topic_id)
         definition = definition_of(stateful.operator, rows)
-        self._work = Work(stateful.operator, place, sink.output, definition.encode(), rows, other, stateful.late)
+        encoded = definition.encode()
+        self._work = Work(changelog.of, stateful.operator, place, sink.output, encoded, rows, other, stateful.late)
         self._local = LocalState(place, sink.upkeep, sink.turns.token)
         client = StateClient(stateful.store, definition.fingerprint)
         view = StateView(self._local, definition, sink.upkeep, client, sink.application_server)
@@ -112,12 +114,12 @@ class StatefulRunner(SparkRunner):
         self._address = sink.application_server
         self._server: StateServer | None = None
         self._turns_of = sink.turns
-        self._turns: Mapping[int, Turn] = {}
+        self._turns: Mapping[TaskId, Turn] = {}
         self._fenced = 0
         self._reports: Accumulator[Reports] = self._context.accumulator({}, _ByAttempt())
         self._upkeep = sink.upkeep
-        self._copies: Accumulator[dict[int, Copy]] = self._context.accumulator({}, ByTask())
-        self._found: Accumulator[dict[str, dict[int, int]]] = self._context.accumulator({}, ByTask())
+        self._copies: Accumulator[dict[TaskId, Copy]] = self._context.accumulator({}, ByTask())
+        self._found: Accumulator[dict[str, dict[TaskId, int]]] = self._context.accumulator({}, ByTask())
         self._ran: Accumulator[dict[int, str]] = self._context.accumulator({}, ByTask())
         self._chores = Chores(done=self._copies, found=self._found)
         self._cluster = None if is_local(self._context.master) else Cluster(self._context)
@@ -127,12 +129,12 @@ class StatefulRunner(SparkRunner):
         self._care.take(self._on_hosts)
         replayed = self._sink.replayed(batch)
         self._turns = {
-            number: turn._replace(is_replay=number in replayed)
-            for number, turn in self._turns_of.prepare(batch).items()
+            task: turn._replace(is_replay=task in replayed) for task, turn in self._turns_of.prepare(batch).items()
         }
         if self._joining is not None:
             self._joining.begin(batch)
-        tasks = together(tasks) if self._cluster is None else self._cluster.dealt(tasks)
+        task_of = self._work.task_of
+        tasks = together(tasks, task_of) if self._cluster is None else self._cluster.dealt(tasks, task_of)
         self._reports.value, self._copies.value = {}, {}
         chores, seconds = self._upkeep.with_batch(self._turns.keys())
         lanes = deal(chores, len(tasks), self.cores)
@@ -145,7 +147,7 @@ class StatefulRunner(SparkRunner):
         except FunctionError as error:
             raise _with_batch(error, batch) from None
         self._fenced = 0
-        self._upkeep.worked({number: turn.end for number, turn in self._turns.items()})
+        self._upkeep.worked({task: turn.end for task, turn in self._turns.items()})
         self._upkeep.done(self._copies.value.values(), beside=(lanes, time.monotonic() - began))
         return summed(outcome, self._reports.value, self._upkeep)
 
@@ -245,7 +247,7 @@ class StatefulRunner(SparkRunner):
     def _numbers(self, tasks: Sequence[Sequence[Split]]) -> RDD[int]:
         if self._cluster is None:
             return super()._numbers(tasks)
-        return self._cluster.placed(range(len(tasks)), self._partitions(tasks))
+        return self._cluster.placed(range(len(tasks)), self._stores_of(tasks))
 
     def _noting(self) -> Accumulator[dict[int, str]] | None:
         """Return where tasks say which stores they have seen, if that matters."""
@@ -254,14 +256,14 @@ class StatefulRunner(SparkRunner):
 
     def _note_places(self, tasks: Sequence[Sequence[Split]]) -> None:
         if self._cluster is not None and self._job_group is not None:
-            self._cluster.ran(self._job_group, self._partitions(tasks), self._ran.value)
+            self._cluster.ran(self._job_group, self._stores_of(tasks), self._ran.value)
 
-    def _partitions(self, tasks: Sequence[Sequence[Split]]) -> list[set[int]]:
-        """Return the partitions whose stores each Spark task works with: those it reads, or its copies."""
+    def _stores_of(self, tasks: Sequence[Sequence[Split]]) -> list[set[TaskId]]:
+        """Return the tasks whose stores each Spark task works with: those it reads, or its copies."""
         lanes = self._chores.lanes
         return [
-            {split.partition for split in splits}
-            or ({chore.partition for chore in lanes[number]} if number < len(lanes) else set())
+            {self._work.task_of(split) for split in splits}
+            or ({chore.task for chore in lanes[number]} if number < len(lanes) else set())
             for number, splits in enumerate(tasks)
         ]
 
@@ -294,7 +296,7 @@ def _with_batch(error: FunctionError, batch: Batch) -> FunctionError:
     return FunctionError(problem, field=error.field or "", details=error.details)
 
 
-def tokens_of(reports: Reports) -> dict[int, str]:
+def tokens_of(reports: Reports) -> dict[TaskId, str]:
     """Return the token of each task that one attempt reports: of two it is not known whose records were written."""
     return {task: attempts[0].token for task, attempts in reports.items() if len(attempts) == 1}
 

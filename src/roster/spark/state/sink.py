@@ -11,6 +11,8 @@ from typing_extensions import override
 
 from roster.client import Admin, TaskMember, UnknownTopicError
 from roster.model import Address, TopicPartition, parse_address
+from roster.model.tasks import TaskId
+from roster.model.topology import Subtopology
 from roster.spark.batch import Batch, Owner
 from roster.spark.errors import PipelineError
 from roster.spark.options import Options
@@ -33,8 +35,9 @@ class StateSink(Sink):
     commits_offsets = True
     whole_partitions = True
 
-    def __init__(self, inner: KafkaSink, options: Options, store: str, late_topic: str | None = None) -> None:
-        self._inner, self.options, self._store, self._late_topic = inner, options, store, late_topic
+    def __init__(self, inner: KafkaSink, options: Options, of: Subtopology, late_topic: str | None = None) -> None:
+        """`of`: the sub-topology whose tasks have state."""
+        self._inner, self.options, self._of, self._late_topic = inner, options, of, late_topic
         self._admin = self._new_admin()  # connects with the first batch
         self.default_trigger_interval_ms = inner.default_trigger_interval_ms
         self.output: str | None = inner.topic or ""
@@ -51,11 +54,11 @@ class StateSink(Sink):
     def open(self, spark: SparkSession, group: str) -> None:
         self._inner.open(spark, group)
         with self._new_admin() as admin:
-            self.changelog = open_changelog(admin, group, self._store, list(self.options.topics))  # type: ignore[arg-type]
+            self.changelog = open_changelog(admin, group, self._of)
             late = self._late_partitions(admin)
         self.turns = Turns(self._admin, self.changelog, _OF_OTHERS)
         self.upkeep = Upkeep(self._admin, self.changelog, self.options.acceptable_lag)
-        carried = [self.changelog[number] for number in range(self.changelog.partitions)]
+        carried = [self.changelog[task] for task in self.changelog.tasks]
         self._inner.carry([*carried, *late])
 
     def _late_partitions(self, admin: Admin) -> list[TopicPartition]:
@@ -77,7 +80,7 @@ class StateSink(Sink):
 
     def member(self, options: Options) -> TaskMember:
         """Make the group member of the pipeline; call it after `open`."""
-        return task_member(options, self._store, self.upkeep)
+        return task_member(options, [self._of], self.upkeep)
 
     @override
     def bind(self, source: Source) -> None:
@@ -103,7 +106,7 @@ class StateSink(Sink):
     def task_writer(self, batch: Batch | None, schema: StructType) -> TaskWriter | FrameWriter | None:
         return self._inner.task_writer(batch, schema)
 
-    def replayed(self, batch: Batch) -> frozenset[int]:
+    def replayed(self, batch: Batch) -> frozenset[TaskId]:
         """Return the tasks of a batch whose results are not to be sent: they are in the sink already."""
         return frozenset()
 
@@ -116,14 +119,14 @@ class StateSink(Sink):
         return self._inner.collect(writer, results, batch)
 
     @override
-    def commit(self, staged: Mapping[int, str], batch: Batch) -> None:
+    def commit(self, staged: Mapping[TaskId, str], batch: Batch) -> None:
         self._inner.commit(None, batch)
         self.turns.committed(staged, batch)
 
     @override
     def abort(self, staged: Any, batch: Batch) -> None:
         self.turns.forget(batch.ranges)
-        self.upkeep.doubt([each.partition for each in batch.ranges])
+        self.upkeep.doubt(self.changelog.tasks_of(batch.ranges))
         self._inner.abort(None, batch)
 
     @override

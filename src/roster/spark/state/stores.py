@@ -12,7 +12,7 @@ from typing import NamedTuple
 from roster._clock import wall_ms
 from roster.model import TopicPartition
 from roster.model.tasks import TaskId
-from roster.spark.state.turn import LONGEST_BEHIND, Fetch, Place, Turn, bring_up, task_of
+from roster.spark.state.turn import LONGEST_BEHIND, Fetch, Place, Turn, bring_up
 from roster.state.definition import write_definition
 from roster.state.store import StateError
 
@@ -21,9 +21,9 @@ _PROCESS = "process"
 
 
 class Chore(NamedTuple):
-    """A copy to be brought up: the task's partition, its changelog partition, first offset and end of that."""
+    """A copy to be brought up: its task, the changelog partition of that, first offset and end."""
 
-    partition: int
+    task: TaskId
     changelog: TopicPartition
     begin: int
     end: int
@@ -32,7 +32,7 @@ class Chore(NamedTuple):
 class Copy(NamedTuple):
     """What became of a chore: the changelog offset reached, None with a `problem`; what was applied in which time."""
 
-    partition: int
+    task: TaskId
     position: int | None
     records: int = 0
     bytes: int = 0
@@ -40,8 +40,8 @@ class Copy(NamedTuple):
     problem: str = ""
 
 
-def stores_found(place: Place) -> dict[int, int]:
-    """Return {partition: changelog offset} of the stores that can be gone on with."""
+def stores_found(place: Place) -> dict[TaskId, int]:
+    """Return {task: changelog offset} of the stores that can be gone on with."""
     from roster.state.lmdb_store import LmdbStore  # noqa: PLC0415 - needs an extra that others do not
 
     found = {}
@@ -51,7 +51,7 @@ def stores_found(place: Place) -> dict[int, int]:
             store = LmdbStore(path, read_only=True)
             with store:
                 if store.written_at >= wall_ms() / 1000 - LONGEST_BEHIND:
-                    found[task.partition] = store.position().changelog
+                    found[task] = store.position().changelog
     return found
 
 
@@ -75,9 +75,9 @@ def work_on_copy(place: Place, chore: Chore, fetch: Fetch, until: float, definit
     turn = Turn(chore.changelog, chore.begin, chore.end, {}, None)
     began = time.monotonic()
     try:
-        with LmdbStore(place.path(str(task_of(chore.partition)))) as store:
+        with LmdbStore(place.path(str(chore.task))) as store:
             write_definition(store.path, definition)
             applied = bring_up(store, turn, fetch, until)
     except Exception as error:
-        return Copy(chore.partition, None, seconds=time.monotonic() - began, problem=f"{type(error).__name__}: {error}")
-    return Copy(chore.partition, *applied, seconds=time.monotonic() - began)
+        return Copy(chore.task, None, seconds=time.monotonic() - began, problem=f"{type(error).__name__}: {error}")
+    return Copy(chore.task, *applied, seconds=time.monotonic() - began)

@@ -19,6 +19,8 @@ from pyspark.sql.types import StructType
 from typing_extensions import override
 
 from roster.model import TopicPartition
+from roster.model.tasks import TaskId
+from roster.model.topology import Subtopology
 from roster.spark.batch import Batch, Owner
 from roster.spark.errors import PipelineError, SinkFencedError
 from roster.spark.options import Options
@@ -34,16 +36,16 @@ log = logging.getLogger(__name__)
 class TableStateSink(StateSink):
     """Hands results to a sink with positions, and changelogs to a `KafkaSink`."""
 
-    def __init__(self, results: Sink, columns: StructType, options: Options, store: str) -> None:
+    def __init__(self, results: Sink, columns: StructType, options: Options, of: Subtopology) -> None:
         """`columns` are those of the results."""
-        super().__init__(KafkaSink(options.bootstrap, security=options.security), options, store)
+        super().__init__(KafkaSink(options.bootstrap, security=options.security), options, of)
         self.output = None
         self.default_trigger_interval_ms = results.default_trigger_interval_ms
         self._results, self._columns = results, columns
         self._staged: Any = None
         self._gaps: dict[TopicPartition, int] = {}
         """Where the results end of partitions whose state may be behind them."""
-        self._replayed: frozenset[int] = frozenset()
+        self._replayed: frozenset[TaskId] = frozenset()
 
     @override
     def open(self, spark: SparkSession, group: str) -> None:
@@ -71,16 +73,20 @@ class TableStateSink(StateSink):
     @override
     def bounds(self, positions: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, int]:
         """Return where the results end of the tasks whose state is behind them, of all topics of these tasks."""
-        self._replayed = frozenset(p.partition for p, at in positions.items() if at < self._gaps.get(p, 0))
-        return {p: max(self._gaps.get(p, at), at) for p, at in positions.items() if p.partition in self._replayed}
+        behind = [p for p, at in positions.items() if at < self._gaps.get(p, 0)]
+        self._replayed = frozenset(self.changelog.tasks_of(behind))
+        return {p: max(self._gaps.get(p, at), at) for p, at in positions.items() if self._is_replayed(p)}
+
+    def _is_replayed(self, partition: TopicPartition) -> bool:
+        return not self._replayed.isdisjoint(self.changelog.tasks_of([partition]))
 
     @override
-    def replayed(self, batch: Batch) -> frozenset[int]:
+    def replayed(self, batch: Batch) -> frozenset[TaskId]:
         return self._replayed
 
     def _new(self, batch: Batch) -> Batch:
         """Return the part of a batch whose results are not in the sink yet."""
-        return replace(batch, ranges={p: s for p, s in batch.ranges.items() if p.partition not in self._replayed})
+        return replace(batch, ranges={p: s for p, s in batch.ranges.items() if not self._is_replayed(p)})
 
     @override
     def task_writer(self, batch: Batch | None, schema: StructType) -> TaskWriter:
@@ -104,7 +110,7 @@ class TableStateSink(StateSink):
         self._inner.collect(writer.records, [records for _, records in results], batch)
 
     @override
-    def commit(self, staged: Mapping[int, str], batch: Batch) -> None:
+    def commit(self, staged: Mapping[TaskId, str], batch: Batch) -> None:
         if self._staged is not None:
             try:
                 self._results.commit(self._staged, self._new(batch))

@@ -11,6 +11,8 @@ import pyarrow as pa
 from typing_extensions import override
 
 from roster.model import TopicPartition
+from roster.model.tasks import TaskId
+from roster.model.topology import Subtopology
 from roster.spark.batch import Split
 from roster.spark.errors import FunctionError
 from roster.spark.reader import PartitionTask, ReaderConfig, ReadTask, read_splits
@@ -18,7 +20,7 @@ from roster.spark.state.declare import LateRows
 from roster.spark.state.other_stream import OtherSide
 from roster.spark.state.results import as_records
 from roster.spark.state.stores import Chore, Copy, process_id, stores_found, work_on_copy
-from roster.spark.state.turn import Operator, Place, Report, Turn, take_turn, task_of
+from roster.spark.state.turn import Operator, Place, Report, Turn, take_turn
 from roster.spark.write.task import conformed
 from roster.state.definition import write_definition
 from roster.state.store import NoState
@@ -46,8 +48,9 @@ def is_record(rows: pa.RecordBatch) -> bool:
 
 @dataclass(frozen=True)
 class Work:
-    """What all tasks of a stateful pipeline do; pickled to the executors. `columns`: those of the rows they read."""
+    """What all tasks of a sub-topology with state do; pickled to the executors. `columns`: of the rows they read."""
 
+    of: Subtopology
     operator: Operator
     place: Place
     output: str | None
@@ -55,6 +58,10 @@ class Work:
     columns: pa.Schema
     other: OtherSide | None = None
     late: LateRows | None = None
+
+    def task_of(self, split: Split) -> TaskId:
+        """Return the task that reads a split."""
+        return TaskId(self.of.number, split.partition)
 
 
 class First(Protocol):
@@ -68,21 +75,21 @@ class First(Protocol):
 class Chores:
     """Work on copies beside a batch's: the chores of each Spark task, the seconds for them, and where results go.
 
-    done: collects {partition: copy}. found: collects {id of a place: {partition: changelog offset}} in warm-ups.
+    done: collects {task: copy}. found: collects {id of a place: {task: changelog offset}} in warm-ups.
     ran: collects {Spark task: id of a place}.
     """
 
     lanes: Sequence[Sequence[Chore]] = ()
     seconds: float = 0.0
-    done: Accumulator[dict[int, Copy]] | None = None
-    found: Accumulator[dict[str, dict[int, int]]] | None = None
+    done: Accumulator[dict[TaskId, Copy]] | None = None
+    found: Accumulator[dict[str, dict[TaskId, int]]] | None = None
     ran: Accumulator[dict[int, str]] | None = None
 
 
 class StatefulTask(PartitionTask):
     """Reads each split and takes its task's turn.
 
-    `reports` collects `{partition: (report,)}`, one for each attempt that ended; the others are as for `ReadTask`.
+    `reports` collects `{task: (report,)}`, one for each attempt that ended; the others are as for `ReadTask`.
     """
 
     def __init__(
@@ -90,8 +97,8 @@ class StatefulTask(PartitionTask):
         config: ReaderConfig,
         tasks: Sequence[Sequence[Split]],
         work: Work,
-        turns: Mapping[int, Turn],
-        reports: Accumulator[dict[int, tuple[Report, ...]]] | None = None,
+        turns: Mapping[TaskId, Turn],
+        reports: Accumulator[dict[TaskId, tuple[Report, ...]]] | None = None,
         chores: Chores = Chores(),
         failed: Accumulator[dict[int, tuple[str, str]]] | None = None,
         first: First | None = None,
@@ -124,7 +131,7 @@ class StatefulTask(PartitionTask):
                     return
             for copy in self.tend(chores):
                 if self._chores.done is not None:
-                    self._chores.done.add({copy.partition: copy})
+                    self._chores.done.add({copy.task: copy})
 
     def tend_lane(self, task: int) -> Iterator[Copy]:
         """Work on the copies of a Spark task that has nothing else to do."""
@@ -154,24 +161,24 @@ class StatefulTask(PartitionTask):
             self._chores.found.add({process_id(work.place): stores_found(work.place)})
 
     def _turns_in(self, task: int) -> list[list[int]]:
-        """Return the places of the splits of each partition number, which are one turn."""
-        turns: dict[int, list[int]] = {}
+        """Return the places of the splits of each task in the group's sense, which are one turn."""
+        turns: dict[TaskId, list[int]] = {}
         for number in self._numbers[task]:
-            turns.setdefault(self._splits[number].partition, []).append(number)
+            turns.setdefault(self._work.task_of(self._splits[number]), []).append(number)
         return list(turns.values())
 
     def _turn(self, numbers: Sequence[int]) -> Iterator[pa.RecordBatch]:
         splits, work = [self._splits[number] for number in numbers], self._work
-        partition = splits[0].partition
-        turn = self._turns[partition]
+        task = work.task_of(splits[0])
+        turn = self._turns[task]
         read = (batch for number in numbers for batch in self._rows(number))
         rows = pa.Table.from_batches(read, schema=work.columns)
         ends = {split.topic: split.end for split in splits}
-        with work.place.open(str(task_of(partition))) as store:
+        with work.place.open(str(task)) as store:
             write_definition(store.path, work.definition)
             update, report = take_turn(store, turn, work.operator, rows, ends, self._fetch)
         if self._reports is not None:
-            self._reports.add({partition: (report,)})
+            self._reports.add({task: (report,)})
         for part in (
             _addressed(update.changes["key"], update.changes["value"], *turn.changelog),
             *self._late(update),

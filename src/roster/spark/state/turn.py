@@ -15,7 +15,6 @@ import pyarrow as pa
 
 from roster._clock import wall_ms
 from roster.model import TopicPartition
-from roster.model.tasks import TaskId
 from roster.spark.errors import SinkFencedError
 from roster.state.changelog import restore
 from roster.state.event_time import with_entries
@@ -50,8 +49,6 @@ class Operator(Protocol):
         """Compute results and changes of a batch's rows from the state as it was before; write nothing."""
 
 
-SUBTOPOLOGY = 0
-"""Number of the only one that a pipeline has."""
 INPUTS_KEY = b"\xff~inputs"
 """Key of the input offsets that belong to the state: in the changelog too, so that no record is in the state twice."""
 
@@ -87,11 +84,6 @@ class Report(NamedTuple):
     restored: int = 0
     restored_bytes: int = 0
     late: int = 0
-
-
-def task_of(partition: int) -> TaskId:
-    """Return the task of a partition."""
-    return TaskId(SUBTOPOLOGY, partition)
 
 
 @dataclass(frozen=True, slots=True)

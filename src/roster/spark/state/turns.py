@@ -9,6 +9,7 @@ from collections.abc import Collection, Mapping
 from typing import Protocol
 
 from roster.model import TopicPartition
+from roster.model.tasks import TaskId
 from roster.spark.batch import Batch
 from roster.spark.errors import PipelineError, SinkFencedError
 from roster.spark.state.changelogs import Changelog
@@ -39,18 +40,19 @@ class Turns:
     def __init__(self, logs: Logs, changelog: Changelog, patience: float) -> None:
         """`patience` is for how many seconds a batch waits for transactions of others to end."""
         self._logs, self._changelog, self._patience = logs, changelog, patience
-        self._tokens: dict[int, str] = {}
+        self._tokens: dict[TaskId, str] = {}
         self._begins: dict[TopicPartition, int] = {}
         self._cancelled = threading.Event()
 
-    def prepare(self, batch: Batch) -> dict[int, Turn]:
-        """Return the turn of each task of a batch.
+    def prepare(self, batch: Batch) -> dict[TaskId, Turn]:
+        """Return the turn of each task of a batch that has state.
 
         Raises SinkFencedError if a changelog is held up by a transaction for too long or the batch is cancelled,
         PipelineError for a partition that the changelog does not have, and ClientError.
         """
         self._cancelled.clear()
-        beyond = [p for p in batch.ranges if p.partition >= self._changelog.partitions]
+        sources = self._changelog.sources_in(batch.ranges)
+        beyond = [p for p in sources if p.partition >= self._changelog.partitions]
         if beyond:
             raise PipelineError(
                 f"the topic {beyond[0].topic!r} has grown, its changelog {self._changelog.topic!r} has"
@@ -58,16 +60,16 @@ class Turns:
                 field="aggregate",
                 fix="Use another group, which starts without state",
             )
-        logs = list(dict.fromkeys(self._changelog[p.partition] for p in batch.ranges))
-        unknown = [p for p in logs if p not in self._begins]
+        logs = {task: self._changelog[task] for task in self._changelog.tasks_of(sources)}
+        unknown = [p for p in logs.values() if p not in self._begins]
         self._begins.update(self._logs.beginning_offsets(unknown) if unknown else {})
-        ends = self._stable_ends(logs)
+        ends = self._stable_ends(logs.values())
         inputs: dict[int, dict[str, int]] = {}
-        for partition, span in batch.ranges.items():
-            inputs.setdefault(partition.partition, {})[partition.topic] = span.start
+        for partition in sources:
+            inputs.setdefault(partition.partition, {})[partition.topic] = batch.ranges[partition].start
         return {
-            at.partition: Turn(at, self._begins[at], ends[at], inputs[at.partition], self._tokens.get(at.partition))
-            for at in logs
+            task: Turn(at, self._begins[at], ends[at], inputs[task.partition], self._tokens.get(task))
+            for task, at in logs.items()
         }
 
     def _stable_ends(self, logs: Collection[TopicPartition]) -> dict[TopicPartition, int]:
@@ -89,18 +91,18 @@ class Turns:
         """End the waiting of `prepare`; from any thread."""
         self._cancelled.set()
 
-    def committed(self, tokens: Mapping[int, str], batch: Batch) -> None:
+    def committed(self, tokens: Mapping[TaskId, str], batch: Batch) -> None:
         """Note the attempts that a transaction has made count; of tasks without one forget those before."""
-        for partition in batch.ranges:
-            self._tokens.pop(partition.partition, None)
+        for task in self._changelog.tasks_of(batch.ranges):
+            self._tokens.pop(task, None)
         self._tokens.update(tokens)
 
-    def token(self, partition: int) -> str | None:
+    def token(self, task: TaskId) -> str | None:
         """Return the token of the attempt that was committed last, None if it is not known; from any thread."""
-        return self._tokens.get(partition)
+        return self._tokens.get(task)
 
     def forget(self, partitions: Collection[TopicPartition]) -> None:
         """Trust no store of these tasks beyond its changelog position: their state may have moved on elsewhere."""
-        for partition in partitions:
-            self._tokens.pop(partition.partition, None)
-            self._begins.pop(self._changelog[partition.partition], None)
+        for task in self._changelog.tasks_of(partitions):
+            self._tokens.pop(task, None)
+            self._begins.pop(self._changelog[task], None)

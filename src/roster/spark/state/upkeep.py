@@ -20,7 +20,6 @@ from roster.spark.batch import Restoring
 from roster.spark.driver import SHORTEST_PIECE
 from roster.spark.state.changelogs import Changelog
 from roster.spark.state.stores import Chore, Copy
-from roster.spark.state.turn import task_of
 from roster.wire.streams.layout import HostInfo
 
 log = logging.getLogger(__name__)
@@ -97,14 +96,14 @@ class Upkeep:
     ) -> None:
         self._logs, self._changelog, self._acceptable, self._now = logs, changelog, acceptable_lag, now
         self._member: TasksHeld | None = None
-        self._reached: dict[int, int] = {}
-        self._begins: dict[int, int] = {}
-        self._ends: dict[int, int] = {}
-        self._cold: set[int] = set()
-        self._proven: set[int] = set()
+        self._reached: dict[TaskId, int] = {}
+        self._begins: dict[TaskId, int] = {}
+        self._ends: dict[TaskId, int] = {}
+        self._cold: set[TaskId] = set()
+        self._proven: set[TaskId] = set()
         """Own tasks whose store has what was committed last: of others no query is answered without `stale`."""
-        self._given_up: set[int] = set()
-        self._courses: dict[int, _Course] = {}
+        self._given_up: set[TaskId] = set()
+        self._courses: dict[TaskId, _Course] = {}
         self._looked = self._rests_until = float("-inf")
         self._turn = self._records = 0
         self.process_id = uuid.uuid4()
@@ -113,16 +112,16 @@ class Upkeep:
 
     # What is here.
 
-    def found(self, stores: Mapping[str, Mapping[int, int]]) -> None:
-        """Take note of the stores on the executors' hosts: by the id of each place {partition: changelog offset}."""
+    def found(self, stores: Mapping[str, Mapping[TaskId, int]]) -> None:
+        """Take note of the stores on the executors' hosts: by the id of each place {task: changelog offset}."""
         if len(stores) == 1:
             self.process_id = uuid.UUID(next(iter(stores)))
         elif stores:
             self.process_id = uuid.uuid5(uuid.NAMESPACE_OID, " ".join(sorted(stores)))
         self._reached = {}
         for positions in stores.values():
-            for partition, at in positions.items():
-                self._reached[partition] = max(at, self._reached.get(partition, 0))
+            for task, at in positions.items():
+                self._reached[task] = max(at, self._reached.get(task, 0))
 
     def join(self, member: TasksHeld) -> None:
         """Take part with this member, of which the tasks are, and which gets reports."""
@@ -135,22 +134,37 @@ class Upkeep:
 
         Raises ClientError.
         """
-        self._look(range(self._changelog.partitions))
+        self._look(self._changelog.tasks)
         return self._gaps()
 
-    def _look(self, numbers: Collection[int]) -> None:
-        """Find the present ends of these changelog partitions."""
-        logs = [self._changelog[number] for number in numbers]
-        if unknown := [log for log in logs if log.partition not in self._begins]:
-            self._begins |= {at.partition: begin for at, begin in self._logs.beginning_offsets(unknown).items()}
-        if logs:
-            self._ends |= {at.partition: end for at, end in self._logs.stable_offsets(logs).items()}
+    def _look(self, tasks: Collection[TaskId]) -> None:
+        """Find the present ends of these tasks' changelogs."""
+        if unknown := [task for task in tasks if task not in self._begins]:
+            self._begins |= self._of_logs(self._logs.beginning_offsets, unknown)
+        if tasks:
+            self._ends |= self._of_logs(self._logs.stable_offsets, tasks)
 
-    def _gap(self, number: int) -> int:
-        return task_gap([StorePosition(self._begins[number], self._ends[number], self._reached.get(number))])
+    def _of_logs(
+        self, offsets: Callable[[Collection[TopicPartition]], dict[TopicPartition, int]], tasks: Collection[TaskId]
+    ) -> dict[TaskId, int]:
+        """Return an offset of each task's changelog."""
+        logs = {self._changelog[task]: task for task in tasks}
+        return {logs[at]: offset for at, offset in offsets(list(logs)).items()}
+
+    def _gap(self, task: TaskId) -> int:
+        return task_gap([StorePosition(self._begins[task], self._ends[task], self._reached.get(task))])
 
     def _gaps(self) -> dict[TaskId, int]:
-        return {task_of(number): self._gap(number) for number in self._ends}
+        return {task: self._gap(task) for task in self._ends}
+
+    def _held(self) -> HeldTasks:
+        """Return the tasks of the member that have state."""
+        if self._member is None:
+            return HeldTasks()
+        held, every = self._member.tasks(), self.all_tasks
+        sets = (held.active, held.revoking, held.standby, held.restoring)
+        active, revoking, standby, restoring = (tasks & every for tasks in sets)
+        return HeldTasks(active, revoking, standby, restoring, held.by_host)
 
     # What is to be done.
 
@@ -159,43 +173,41 @@ class Upkeep:
 
         Raises ClientError.
         """
-        numbers = [each.partition for each in partitions if each.partition < self._changelog.partitions]
-        self._look(numbers)
-        self._cold.update(number for number in numbers if self._gap(number) > self._acceptable)
-        self._proven.difference_update(numbers)
-        self._given_up.difference_update(numbers)
-        self._prove(numbers)
+        tasks = self._changelog.tasks_of(partitions)
+        self._look(tasks)
+        self._cold.update(task for task in tasks if self._gap(task) > self._acceptable)
+        self._proven.difference_update(tasks)
+        self._given_up.difference_update(tasks)
+        self._prove(tasks)
 
-    def doubt(self, numbers: Collection[int]) -> None:
+    def doubt(self, tasks: Collection[TaskId]) -> None:
         """Take note that a batch of these tasks was not committed, so that what their stores hold is not known."""
-        self._proven.difference_update(numbers)
-        self.lost(numbers)
+        self._proven.difference_update(tasks)
+        self.lost(tasks)
 
-    def _prove(self, numbers: Collection[int]) -> None:
+    def _prove(self, tasks: Collection[TaskId]) -> None:
         """Answer queries from those stores that have all of a log of which no transaction is open."""
-        doubted = set(numbers) - self._cold
+        doubted = set(tasks) - self._cold
         if not doubted:
             return
-        ends = self._logs.end_offsets([self._changelog[number] for number in doubted])
+        ends = self._of_logs(self._logs.end_offsets, doubted)
         self._look(doubted)
-        self._proven |= {
-            at.partition for at, end in ends.items() if self._ends[at.partition] >= end and self._gap(at.partition) == 0
-        }
+        self._proven |= {task for task, end in ends.items() if self._ends[task] >= end and self._gap(task) == 0}
 
-    def _unproven(self) -> set[int]:
+    def _unproven(self) -> frozenset[TaskId]:
         """Return the tasks that run here and are not proven."""
-        return {task.partition for task in self.active() if task.partition < self._changelog.partitions} - self._proven
+        return self.active() - self._proven
 
-    def worked(self, ends: Mapping[int, int]) -> None:
+    def worked(self, ends: Mapping[TaskId, int]) -> None:
         """Take note that these tasks have had a turn, their stores being at these changelog offsets."""
         self._reached |= ends
         self._proven |= ends.keys()
 
     def held(self, partitions: Iterable[TopicPartition]) -> frozenset[TopicPartition]:
         """Return those of these source partitions whose tasks are restored before they are read."""
-        return frozenset(each for each in partitions if each.partition in self._cold)
+        return frozenset(each for each in partitions if not self._cold.isdisjoint(self._changelog.tasks_of([each])))
 
-    def with_batch(self, batch: Collection[int] = ()) -> tuple[list[Chore], float]:
+    def with_batch(self, batch: Collection[TaskId] = ()) -> tuple[list[Chore], float]:
         """Return what is to be done beside a batch of these tasks, and the seconds for it."""
         self._forget_given_up()
         if self._cold:
@@ -212,41 +224,41 @@ class Upkeep:
         return (self._chores(), seconds) if seconds >= _LEAST else ([], 0.0)
 
     def _forget_given_up(self) -> None:
-        active = {task.partition for task in self.active()}
+        active = self.active()
         self._cold &= active
         self._proven &= active
 
-    def _chores(self, batch: Collection[int] = ()) -> list[Chore]:
+    def _chores(self, batch: Collection[TaskId] = ()) -> list[Chore]:
         """Return the copies that are behind, another one first each time; tasks that are waited for before all."""
         now = self._now()
         unproven = self._unproven()
         pause = 0.0 if self.is_restoring or unproven else _INTERVAL
         if self._member is None or now < max(self._looked + pause, self._rests_until):
             return []
-        held = self._member.tasks()
-        running = {task.partition for task in held.active | held.revoking} - self._cold - unproven
-        self._look([number for number in range(self._changelog.partitions) if number not in running])
+        held = self._held()
+        running = (held.active | held.revoking) - self._cold - unproven
+        self._look([task for task in self._changelog.tasks if task not in running])
         self._looked = now
-        standby = {task.partition for task in held.standby} - self._given_up
+        standby = held.standby - self._given_up
         self._prove(unproven.difference(batch))
         wanted = sorted((self._cold or unproven - self._proven | standby).difference(batch))
-        behind = [number for number in wanted if self._gap(number) > 0 or number not in self._reached]
+        behind = [task for task in wanted if self._gap(task) > 0 or task not in self._reached]
         self._note_courses(self._cold | standby)
         self._member.report_gaps(self._gaps())
         self._turn += 1
         first = self._turn % len(behind) if behind else 0
         return [
-            Chore(number, self._changelog[number], self._begins[number], self._ends[number])
-            for number in behind[first:] + behind[:first]
+            Chore(task, self._changelog[task], self._begins[task], self._ends[task])
+            for task in behind[first:] + behind[:first]
         ]
 
-    def _note_courses(self, numbers: Collection[int]) -> None:
-        for number in self._courses.keys() - numbers:
-            del self._courses[number]
-        for number in numbers:
-            if number not in self._courses and self._gap(number) > self._acceptable:
-                start = max(self._reached.get(number, 0), self._begins[number])
-                self._courses[number] = _Course(start, self._now())
+    def _note_courses(self, tasks: Collection[TaskId]) -> None:
+        for task in self._courses.keys() - tasks:
+            del self._courses[task]
+        for task in tasks:
+            if task not in self._courses and self._gap(task) > self._acceptable:
+                start = max(self._reached.get(task, 0), self._begins[task])
+                self._courses[task] = _Course(start, self._now())
 
     def done(self, copies: Iterable[Copy], *, beside: tuple[Sequence[Sequence[Chore]], float] | None = None) -> None:
         """Take note of finished chores, and report the gaps to the group.
@@ -256,24 +268,24 @@ class Upkeep:
         copies = list(copies)
         if beside is not None:
             lanes, seconds = beside
-            took = {copy.partition: copy.seconds for copy in copies}
-            spent = max((sum(took.get(chore.partition, 0.0) for chore in lane) for lane in lanes), default=0.0)
+            took = {copy.task: copy.seconds for copy in copies}
+            spent = max((sum(took.get(chore.task, 0.0) for chore in lane) for lane in lanes), default=0.0)
             self.allowance.earn(max(seconds - spent, 0.0))
             self.allowance.spend(spent)
         for copy in copies:
             self._records += copy.records
             if copy.position is None:
-                log.warning("the copy of task %s cannot be worked on: %s", task_of(copy.partition), copy.problem)
-                self._cold.discard(copy.partition)  # its next batch tries again, and fails with the whole error
+                log.warning("the copy of task %s cannot be worked on: %s", copy.task, copy.problem)
+                self._cold.discard(copy.task)  # its next batch tries again, and fails with the whole error
                 self._rests_until = self._now() + _INTERVAL
                 continue
-            self._reached[copy.partition] = copy.position
-            if (course := self._courses.get(copy.partition)) is not None:
+            self._reached[copy.task] = copy.position
+            if (course := self._courses.get(copy.task)) is not None:
                 course.records += copy.records
                 course.bytes += copy.bytes
-            if self._gap(copy.partition) <= self._acceptable:
-                self._cold.discard(copy.partition)
-                self._courses.pop(copy.partition, None)
+            if self._gap(copy.task) <= self._acceptable:
+                self._cold.discard(copy.task)
+                self._courses.pop(copy.task, None)
         if copies and self._member is not None:
             self._member.report_gaps(self._gaps())
 
@@ -281,12 +293,12 @@ class Upkeep:
 
     def whole(self) -> frozenset[TaskId]:
         """Return the tasks that run here and whose stores have all that was committed."""
-        return frozenset(task for task in self.active() if task.partition in self._proven)
+        return self.active() & self._proven
 
     @property
     def all_tasks(self) -> frozenset[TaskId]:
-        """All tasks of the group."""
-        return frozenset(task_of(number) for number in range(self._changelog.partitions))
+        """All tasks of the group that have state."""
+        return frozenset(self._changelog.tasks)
 
     def hosts(self) -> Mapping[HostInfo, frozenset[TaskId]]:
         """Return the active tasks of every application that answers queries, as of the last rebalance."""
@@ -294,33 +306,31 @@ class Upkeep:
 
     def behind(self) -> dict[TaskId, int]:
         """Return the gaps, as seen last, of standby tasks and of own ones that `whole` leaves out."""
-        if self._member is None:
-            return {}
-        held = self._member.tasks()
-        return {task: self._gap(task.partition) for task in sorted((held.active | held.standby) - self.whole())}
+        held = self._held()
+        return {task: self._gap(task) for task in sorted((held.active | held.standby) - self.whole())}
 
     def kept(self) -> tuple[frozenset[TaskId], frozenset[TaskId]]:
         """Return the tasks whose stores are kept here: those that run or are handed over, and copies."""
-        held = self._member.tasks() if self._member is not None else HeldTasks()
+        held = self._held()
         return held.active | held.revoking, held.standby
 
-    def lost(self, numbers: Collection[int]) -> None:
+    def lost(self, tasks: Collection[TaskId]) -> None:
         """Take note that stores of these tasks are gone."""
-        for number in numbers:
-            self._reached.pop(number, None)
+        for task in tasks:
+            self._reached.pop(task, None)
 
-    def gave_up(self, numbers: Collection[int]) -> None:
+    def gave_up(self, tasks: Collection[TaskId]) -> None:
         """Take note that copies of these tasks are gone and not wanted, until one of them runs here."""
-        self.lost(numbers)
-        self._given_up.update(numbers)
+        self.lost(tasks)
+        self._given_up.update(tasks)
 
     def reached(self, task: TaskId) -> int:
         """Return the changelog offset that a task's store stands at, at least."""
-        return self._reached.get(task.partition, 0)
+        return self._reached.get(task, 0)
 
     def active(self) -> frozenset[TaskId]:
-        """Return the tasks that run here."""
-        return self._member.tasks().active if self._member is not None else frozenset()
+        """Return the tasks with state that run here."""
+        return self._held().active
 
     def take_records(self) -> int:
         """Return the records applied to copies since the last call."""
@@ -334,11 +344,11 @@ class Upkeep:
 
     def restoring(self) -> dict[str, Restoring]:
         """Return by task how far the restoring of each copy is that has not caught up."""
-        return {str(task_of(number)): self._progress(number) for number in sorted(self._courses)}
+        return {str(task): self._progress(task) for task in sorted(self._courses)}
 
-    def _progress(self, number: int) -> Restoring:
-        course, left = self._courses[number], self._gap(number)
-        passed, spent = self._reached.get(number, course.start) - course.start, self._now() - course.began
+    def _progress(self, task: TaskId) -> Restoring:
+        course, left = self._courses[task], self._gap(task)
+        passed, spent = self._reached.get(task, course.start) - course.start, self._now() - course.began
         seconds_left = left * spent / passed if passed > 0 else None
         return Restoring(course.records, course.bytes, left, seconds_left)
 
