@@ -96,22 +96,23 @@ class Application:
 
     def cpu(self) -> float:
         """Seconds of CPU of the process, its JVM and its Python workers, those included that have ended since."""
-        self._seen.update({pid: _cpu_of(pid, 2) for pid in _tree(self.process.pid)})
+        self._seen.update({pid: _cpu_of(pid) for pid in _tree(self.process.pid)})
         return sum(self._seen.values())
 
     def cpu_by_part(self) -> dict[str, float]:
         """Seconds of CPU of the driver's Python, its JVM, of that Java's compilers, and the Python workers."""
-        parts = {"driver": _cpu_of(self.process.pid), "JVM": 0.0, "compilers": 0.0, "workers": 0.0}
+        parts = {"driver": _cpu_of(self.process.pid), "JVM": 0.0, "compilers": 0.0}
         for pid in _tree(self.process.pid)[1:]:
             with contextlib.suppress(OSError):
-                is_java = "java" in Path(f"/proc/{pid}/comm").read_text()
-                parts["JVM" if is_java else "workers"] += _cpu_of(pid)
-                if is_java:
-                    parts["compilers"] += sum(
-                        _ticks(stat.read_text(), 2)
-                        for stat in Path(f"/proc/{pid}/task").glob("*/stat")
-                        if "CompilerThre" in stat.read_text()
-                    )
+                if "java" not in Path(f"/proc/{pid}/comm").read_text():
+                    continue
+                parts["JVM"] += _cpu_of(pid)
+                parts["compilers"] += sum(
+                    _ticks(stat.read_text())
+                    for stat in Path(f"/proc/{pid}/task").glob("*/stat")
+                    if "CompilerThre" in stat.read_text()
+                )
+        parts["workers"] = self.cpu() - parts["driver"] - parts["JVM"]
         return parts
 
     def leave(self) -> None:
@@ -149,16 +150,16 @@ def _tree(pid: int) -> list[int]:
     return found
 
 
-def _cpu_of(pid: int, fields: int = 4) -> float:
+def _cpu_of(pid: int) -> float:
     try:
-        return _ticks(Path(f"/proc/{pid}/stat").read_text(), fields)
+        return _ticks(Path(f"/proc/{pid}/stat").read_text())
     except OSError:
         return 0.0
 
 
-def _ticks(stat: str, fields: int) -> float:
-    """Seconds of CPU, user's and system's; with 4 fields also those of children that were waited for."""
-    return sum(int(field) for field in stat.rpartition(")")[2].split()[11 : 11 + fields]) / os.sysconf("SC_CLK_TCK")
+def _ticks(stat: str) -> float:
+    """Seconds of CPU, user's and system's, without those of children."""
+    return sum(int(field) for field in stat.rpartition(")")[2].split()[11:13]) / os.sysconf("SC_CLK_TCK")
 
 
 def say(**what: Any) -> None:

@@ -95,11 +95,15 @@ class Bench:
     has_connector: bool
     made: list[Path] = field(default_factory=list)
 
+    def __post_init__(self) -> None:
+        self._cpu = CpuTime(os.getpid(), without=self.broker)
+        self._broker_cpu = None if self.broker is None else CpuTime(self.broker)
+
     def timed(self, batch: Callable[[], float]) -> Ran:
         """Run `batch`, which returns its seconds."""
-        ours, theirs = cpu_of(os.getpid(), without=self.broker), self.broker_cpu()
+        ours, theirs = self._cpu.seconds(), self.broker_cpu()
         seconds = batch()
-        ran = Ran(seconds, cpu_of(os.getpid(), without=self.broker) - ours, self.broker_cpu() - theirs)
+        ran = Ran(seconds, self._cpu.seconds() - ours, self.broker_cpu() - theirs)
         for path in self.made:
             shutil.rmtree(path, ignore_errors=True)
         self.made.clear()
@@ -107,7 +111,7 @@ class Bench:
 
     def broker_cpu(self) -> float:
         """CPU seconds of the broker so far."""
-        return 0.0 if self.broker is None else cpu_of(self.broker)
+        return 0.0 if self._broker_cpu is None else self._broker_cpu.seconds()
 
     def place(self) -> str:
         """A directory for one run."""
@@ -211,23 +215,35 @@ SHAPES = (
 )
 
 
-def cpu_of(root: int, without: int | None = None) -> float:
-    """CPU seconds of a process and its descendants, those that ended included where they were waited for."""
-    children: dict[int, list[int]] = {}
-    used: dict[int, int] = {}
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError):  # it has ended
-            fields = path.read_text().rpartition(")")[2].split()
-            pid = int(path.parent.name)
-            children.setdefault(int(fields[1]), []).append(pid)
-            used[pid] = sum(int(ticks) for ticks in fields[11:15])
-    found, todo = 0, [root]
-    while todo:
-        pid = todo.pop()
-        if pid != without:
-            found += used.get(pid, 0)
-            todo += children.get(pid, [])
-    return found / TICKS
+class CpuTime:
+    """CPU seconds of a process and its descendants.
+
+    Those that end keep what they had when last looked at: Spark ends idle Python workers without waiting for them.
+    """
+
+    def __init__(self, root: int, without: int | None = None) -> None:
+        """`without` this descendant and its own."""
+        self._root, self._without = root, without
+        self._ticks: dict[tuple[int, str], int] = {}
+
+    def seconds(self) -> float:
+        """Seconds so far."""
+        children: dict[int, list[int]] = {}
+        used: dict[int, tuple[str, int]] = {}
+        for path in Path("/proc").glob("[0-9]*/stat"):
+            with contextlib.suppress(OSError):  # it has ended
+                fields = path.read_text().rpartition(")")[2].split()
+                pid = int(path.parent.name)
+                children.setdefault(int(fields[1]), []).append(pid)
+                used[pid] = fields[19], int(fields[11]) + int(fields[12])
+        todo = [self._root]
+        while todo:
+            pid = todo.pop()
+            if pid != self._without and pid in used:
+                started, ticks = used[pid]
+                self._ticks[pid, started] = ticks
+                todo += children.get(pid, [])
+        return sum(self._ticks.values()) / TICKS
 
 
 def whole_topic(bench: Bench, topic: str, records: int, rounds: int, only: Collection[str]) -> None:

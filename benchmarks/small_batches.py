@@ -22,7 +22,7 @@ from tempfile import TemporaryDirectory
 import pyarrow as pa
 
 from benchmarks.applications import PARTITIONS, VALUE
-from benchmarks.pipeline import cpu_of
+from benchmarks.pipeline import CpuTime
 from roster.client import Admin
 from roster.model import TopicPartition, parse_addresses
 from roster.records.native import compiled
@@ -55,13 +55,13 @@ def fill(bootstrap: str, records: int) -> None:
     assert output.close() == records
 
 
-def measured(batch: Callable[[], None], count: int, broker: int) -> tuple[float, float]:
+def measured(batch: Callable[[], None], count: int, used: CpuTime) -> tuple[float, float]:
     """Milliseconds of CPU and of time, for each of `count` batches."""
-    cpu, began = cpu_of(os.getpid(), without=broker), time.perf_counter()
+    cpu, began = used.seconds(), time.perf_counter()
     for _ in range(count):
         batch()
     seconds = time.perf_counter() - began
-    return 1000 * (cpu_of(os.getpid(), without=broker) - cpu) / count, 1000 * seconds / count
+    return 1000 * (used.seconds() - cpu) / count, 1000 * seconds / count
 
 
 def main(words: Sequence[str] | None = None) -> None:
@@ -86,13 +86,14 @@ def main(words: Sequence[str] | None = None) -> None:
             outcome = runner.run(planned, tasks(planned.ranges, 1), SINKS[sink])
             assert outcome.rows == size * PARTITIONS
 
+        used = CpuTime(os.getpid(), without=broker.pid)
         cases = [(reader, sink) for sink in SINKS for reader in READERS]
         for number in range(arguments.warm):
             one(*cases[number % len(cases)])
         found: dict[tuple[str, str], list[tuple[float, float]]] = {case: [] for case in cases}
         for _ in range(arguments.rounds):
             for case in cases:
-                found[case].append(measured(lambda case=case: one(*case), arguments.batches, broker.pid))
+                found[case].append(measured(lambda case=case: one(*case), arguments.batches, used))
         print(f"{'ms of a batch of ' + str(size * PARTITIONS):<28}{'CPU':>8}{'all rounds':>20}{'time':>8}")
         for (reader, sink), figures in found.items():
             cpu, seconds = (statistics.median(column) for column in zip(*figures, strict=True))
