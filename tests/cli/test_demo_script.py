@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from roster.cli.demo import script as script_module
+from roster.cli.demo import stage
 from roster.cli.demo.environment import Environment, Workload
 from roster.cli.demo.oracle import Figures
 from roster.cli.demo.processes import ChildMessage
@@ -163,10 +164,10 @@ def tell(monkeypatch):
 
         def create_topic(self, name, partitions): ...
 
-    monkeypatch.setattr(script_module, "Looker", NoWatch)
+    monkeypatch.setattr(stage, "Looker", NoWatch)
     monkeypatch.setattr(script_module, "SHARED_S", 0.05)
-    monkeypatch.setattr(script_module, "Admin", NoAdmin)
-    monkeypatch.setattr(script_module, "_TICK_S", 0.001)
+    monkeypatch.setattr(stage, "Admin", NoAdmin)
+    monkeypatch.setattr(stage, "_TICK_S", 0.001)
     monkeypatch.setattr(script_module, "BROKER_AWAY_S", 0.01)
 
     def run(world: World, deadline_s: float = 60.0):

@@ -65,6 +65,9 @@ def test_each_command_has_help(name, capsys):
         (["demo", "--key", "x"], "--input: --key and --format are for a file of your own"),
         (["demo", "--input", "no-such.csv", "--key", "x"], "--input: no-such.csv is not there"),
         (["demo", "--partitions", "2"], "'--partitions'"),
+        (["demo", "--stateful", "--key", "x"], "--stateful: streams the flights; leave --input, --key"),
+        (["demo", "--records", "500"], "--records: is for --stateful"),
+        (["demo", "--stateful", "--records", "3"], "'--records'"),
     ],
 )
 def test_a_mistake_is_one_line_naming_the_field_and_exit_code_2(arguments, words, capsys):

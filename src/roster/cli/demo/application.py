@@ -25,6 +25,8 @@ from roster.spark.member_protocol import Membership, group_member
 from roster.spark.options import Options
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from roster.spark import Progress
 
 
@@ -38,18 +40,8 @@ def main() -> int:
     parser.add_argument("--join-when", type=Path, help="Once warmed up, wait for this file before joining the group.")
     options = parser.parse_args()
     function, schema = JOBS[options.job]
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    logging.getLogger("py4j").setLevel(logging.WARNING)
     try:
-        # A socket's path has about 100 bytes, 42 of them Spark's, and the demo's temporary directory may be deep.
-        sockets = len(os.fsencode(tempfile.gettempdir())) < 60
-        spark = session(
-            f"roster-demo-{options.name}",
-            "local[1]",
-            spark_driver_memory="512m",
-            spark_python_unix_domain_socket_enabled=sockets,
-        )
-        spark.sparkContext.setLogLevel("ERROR")
+        spark = open_session(options.name)
 
         def join(chosen: Options) -> Membership:
             """Make the member, which a pipeline does once it has warmed up."""
@@ -79,6 +71,22 @@ def main() -> int:
         sys.stderr.write(f"{options.name}: {error}\n")
         return 1
     return 0
+
+
+def open_session(name: str) -> SparkSession:
+    """Start the Spark of an application, with one core, and its log. Raises PipelineError."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    logging.getLogger("py4j").setLevel(logging.WARNING)
+    # A socket's path has about 100 bytes, 42 of them Spark's, and the demo's temporary directory may be deep.
+    sockets = len(os.fsencode(tempfile.gettempdir())) < 60
+    spark = session(
+        f"roster-demo-{name}",
+        "local[1]",
+        spark_driver_memory="512m",
+        spark_python_unix_domain_socket_enabled=sockets,
+    )
+    spark.sparkContext.setLogLevel("ERROR")
+    return spark
 
 
 def say(progress: Progress) -> None:

@@ -2,19 +2,32 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from roster.cli.demo.environment import flights, open_environment, users_file
+from roster.cli.demo.environment import E, Environment, Workload, flights, open_environment, users_file
 from roster.cli.demo.script import STREAM_S, Script
-from roster.cli.demo.view import open_view
+from roster.cli.demo.stateful import view as stateful_view
+from roster.cli.demo.stateful.script import StatefulEnvironment, StatefulScript
+from roster.cli.demo.view import in_a_line, lines_of, open_view
 from roster.cli.errors import FAILED, UserError, one_line
 from roster.cli.options import POSITIVE, columns_of
 from roster.cli.signals import end_like_ctrl_c
 from roster.spark import PipelineError
 from roster.spark.spark_session import check_java
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from roster.cli.demo.oracle import Verdict
+    from roster.cli.demo.stateful.script import StatefulVerdict
+
+PARTITIONS, STATEFUL_PARTITIONS = 12, 4
 
 
 @click.command()
@@ -29,8 +42,12 @@ from roster.spark.spark_session import check_java
 @click.option(
     "--format", "form", type=click.Choice(["csv", "jsonl", "parquet"]), help="Format of FILE, if its name does not say."
 )
+@click.option("--stateful", is_flag=True, help="Keep totals and windows, with standby copies of the state.")
+@click.option("--records", metavar="N", type=click.IntRange(min=100), help="With --stateful: only the first N flights.")
 @click.option(
-    "--partitions", type=click.IntRange(min=3), default=12, show_default=True, help="Partitions of the topic."
+    "--partitions",
+    type=click.IntRange(min=3),
+    help=f"Partitions of a topic; default: {PARTITIONS}, with --stateful {STATEFUL_PARTITIONS}.",
 )
 @click.option("--rate", type=POSITIVE, help=f"Records a second; default: all within {STREAM_S:g} s.")
 @click.option(
@@ -42,17 +59,27 @@ def demo(
     file: Path | None,
     key: str | None,
     form: str | None,
-    partitions: int,
+    partitions: int | None,
     rate: float | None,
     deadline: float,
     keep: bool,
     no_view: bool,
+    stateful: bool,
+    records: int | None,
 ) -> int:
     """Two PySpark applications share a topic as one consumer group, and every record counts exactly once.
 
     A third application joins, one is killed with -9, the broker is killed with -9 and restarted. At the end the output
     is compared with a plain computation of the same file. Everything runs on this machine and is gone afterwards.
+
+    With --stateful two applications keep totals of each aircraft and delays of each carrier in windows, and a standby
+    copy of each other's state. One is killed with -9, the other goes on with its copies. At the end all results are
+    compared with a plain computation.
     """
+    if stateful and (file is not None or key is not None or form is not None):
+        raise UserError("--stateful: streams the flights; leave --input, --key and --format out")
+    if records is not None and not stateful:
+        raise UserError("--records: is for --stateful; cut a file of your own for --input")
     if file is not None and key is None:
         raise UserError("--key: --input needs the columns to key by, for example --key COLUMN")
     if file is None and (key is not None or form is not None):
@@ -60,12 +87,42 @@ def demo(
     workload = users_file(file, columns_of(key, "--key"), form) if file is not None and key is not None else flights()
     _check_java()
     end_like_ctrl_c(signal.SIGTERM, signal.SIGHUP)
-    with open_environment(workload, partitions, keep) as environment:
-        if keep:
-            click.echo(f"keeping {environment.directory}")
-        verdict = Script(environment, open_view(not no_view), rate, deadline).run()
+    run: Callable[[Workload, Choices], Verdict | StatefulVerdict] = _run_stateful if stateful else _run
+    verdict = run(workload, Choices(partitions, rate, deadline, keep, not no_view, records))
     click.echo(f"demo: {verdict}")
     return 0 if verdict.holds else FAILED
+
+
+@dataclass(frozen=True, slots=True)
+class Choices:
+    """What the options say of any demo."""
+
+    partitions: int | None
+    rate: float | None
+    deadline: float
+    keep: bool
+    live: bool
+    records: int | None
+
+    @contextlib.contextmanager
+    def open(self, kind: type[E], workload: Workload, partitions: int) -> Iterator[E]:
+        """Open an environment; `partitions` unless the user has said how many."""
+        with open_environment(kind, workload, self.partitions or partitions, self.keep) as environment:
+            if self.keep:
+                click.echo(f"keeping {environment.directory}")
+            yield environment
+
+
+def _run(workload: Workload, choices: Choices) -> Verdict:
+    with choices.open(Environment, workload, PARTITIONS) as environment:
+        return Script(environment, open_view(choices.live, lines_of, in_a_line), choices.rate, choices.deadline).run()
+
+
+def _run_stateful(workload: Workload, choices: Choices) -> StatefulVerdict:
+    with choices.open(StatefulEnvironment, workload, STATEFUL_PARTITIONS) as environment:
+        environment.put_in_order(choices.records)
+        view = open_view(choices.live, stateful_view.lines_of, stateful_view.in_a_line)
+        return StatefulScript(environment, view, choices.rate, choices.deadline).run()
 
 
 def _check_java() -> None:

@@ -13,7 +13,7 @@ import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -114,10 +114,14 @@ class Environment:
 
     def start_application(self, name: str, *, held: bool = False) -> Child:
         """One of the PySpark applications; a held one joins the group when it is let in."""
-        command = [sys.executable, "-m", "roster.cli.demo.application", "--name", name, "--bootstrap", self.bootstrap]
-        command += ["--group", GROUP, "--topic", self.workload.topic, "--output", str(self.output)]
-        command += ["--join-when", str(self._door(name))] if held else []
-        return self._start(name, [*command, "--job", self.workload.job])
+        words = ["--name", name, "--bootstrap", self.bootstrap, "--group", GROUP, "--topic", self.workload.topic]
+        words += ["--output", str(self.output), "--job", self.workload.job]
+        words += ["--join-when", str(self._door(name))] if held else []
+        return self.start_module(name, "roster.cli.demo.application", *words)
+
+    def start_module(self, name: str, module: str, *arguments: str) -> Child:
+        """Start a Python module as a child."""
+        return self._start(name, [sys.executable, "-m", module, *arguments])
 
     def let_in(self, name: str) -> None:
         """Let a held application join the group."""
@@ -128,9 +132,12 @@ class Environment:
 
     def start_loader(self, rate: float) -> Child:
         """`roster load` of the whole file."""
-        arguments = ["load", str(self.workload.path), "--topic", self.workload.topic, "--bootstrap", self.bootstrap]
-        arguments += ["--key", ",".join(self.workload.key), "--rate", str(rate), "--json", *self.workload.load_options]
-        return self._start("loader", _roster(*arguments))
+        return self.load("loader", self.workload.path, self.workload.topic, self.workload.key, rate)
+
+    def load(self, name: str, path: Path, topic: str, key: tuple[str, ...], rate: float) -> Child:
+        """`roster load` of a file, with the options of the workload."""
+        arguments = ["load", str(path), "--topic", topic, "--bootstrap", self.bootstrap, "--key", ",".join(key)]
+        return self._start(name, _roster(*arguments, "--rate", str(rate), "--json", *self.workload.load_options))
 
     def settle_output(self) -> int:
         """Publish what a killed application had committed but not yet renamed; the offsets the sink says it covers."""
@@ -142,7 +149,7 @@ class Environment:
         """Complain about a child that ended without being asked to; only the loader may, when it is done."""
         for child in self.children.values():
             ended = child.exit_code is not None and not child.expected_to_end
-            if ended and (child.exit_code or child.name != "loader"):
+            if ended and (child.exit_code or not child.name.startswith("loader")):
                 click.echo(child.last_words(), err=True)
                 raise Failure(f"{child.name} ended by itself (exit code {child.exit_code}): {_reason(child)}")
 
@@ -160,11 +167,14 @@ class Environment:
         return child
 
 
+E = TypeVar("E", bound=Environment)
+
+
 @contextlib.contextmanager
-def open_environment(workload: Workload, partitions: int, keep: bool) -> Iterator[Environment]:
-    """A environment in a directory of its own; children end and the directory goes away with it, unless it is kept."""
+def open_environment(kind: type[E], workload: Workload, partitions: int, keep: bool) -> Iterator[E]:
+    """An environment in a directory of its own; children end and the directory goes away with it, unless it is kept."""
     directory = Path(tempfile.mkdtemp(prefix="roster-demo-"))
-    environment = Environment(directory, workload, partitions)
+    environment = kind(directory, workload, partitions)
     try:
         yield environment
     finally:

@@ -4,49 +4,45 @@ restarted, the output is compared. Every step waits for a condition; one deadlin
 
 from __future__ import annotations
 
-import contextlib
-import queue
 import time
 from typing import TYPE_CHECKING
 
 from roster.cli.demo import oracle
 from roster.cli.demo.environment import GROUP
-from roster.cli.demo.processes import ChildMessage
+from roster.cli.demo.stage import Stage
 from roster.cli.demo.state import Application, DemoState
-from roster.cli.errors import Failure, one_line
-from roster.client import Admin, ClientError
-from roster.console.looking import Looker
+from roster.cli.errors import Failure
 from roster.model import TopicPartition
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from roster.cli.demo.environment import Environment
-    from roster.cli.demo.processes import Child
+    from roster.cli.demo.processes import ChildMessage
     from roster.cli.demo.view import View
+    from roster.console import Away, Snapshot
 
 STREAM_S = 30.0
 LOADER_WAITS_AT, BROKER_DIES_AT = 0.25, 0.65
 SHARED_S = 10.0
 """Three share for at least so long before one of them is killed."""
 BROKER_AWAY_S = 2.0
-_TICK_S = 0.1
-_LOOK_EVERY_S, _LOOK_TIMEOUT_S = 0.5, 3.0
 
 
-class Script:
+class Script(Stage[DemoState, "Snapshot | Away"]):
     """One run of the demo; `run` returns the verdict or raises Failure."""
 
-    def __init__(self, environment: Environment, view: View, rate: float | None, deadline_s: float) -> None:
-        self.environment, self.view, self.rate, self.deadline_s = environment, view, rate, deadline_s
-        self.state = DemoState(environment.partitions)
-        self.started = time.monotonic()
+    def __init__(self, environment: Environment, view: View[DemoState], rate: float | None, deadline_s: float) -> None:
+        super().__init__(environment, view, DemoState(environment.partitions), deadline_s)
+        self.rate = rate
 
     def run(self) -> oracle.Verdict:
         """Run every step and compare the output."""
         try:
-            self._open_topic()
-            with self._looker():
+            topic = self.environment.workload.topic
+            self._open_topics([topic])
+            partitions = [TopicPartition(topic, number) for number in range(self.environment.partitions)]
+            with self._looker(GROUP, partitions, self.environment.inbox.put):
                 expected = self._two_share()
                 self._third_joins()
                 self._second_dies()
@@ -56,33 +52,6 @@ class Script:
             return self._compare(expected)
         finally:
             self.view.close(self.state)
-
-    def _looker(self) -> Looker:
-        environment = self.environment
-        partitions = [TopicPartition(environment.workload.topic, number) for number in range(environment.partitions)]
-        return Looker(
-            environment.bootstrap,
-            GROUP,
-            environment.inbox.put,
-            every_s=_LOOK_EVERY_S,
-            timeout_s=_LOOK_TIMEOUT_S,
-            also=partitions,
-        )
-
-    def _open_topic(self) -> None:
-        environment = self.environment
-        environment.start_broker()
-        self._happened(f"roster broker starts on {environment.bootstrap}")
-
-        def created() -> bool:
-            with contextlib.suppress(ClientError), Admin(environment.bootstrap, request_timeout_ms=2_000) as admin:
-                if environment.workload.topic not in admin.list_topics():
-                    admin.create_topic(environment.workload.topic, environment.partitions)
-                return True
-            return False
-
-        self._wait("the broker answers", created)
-        self._happened(f"topic {environment.workload.topic} with {environment.partitions} partitions")
 
     def _two_share(self) -> oracle.Groups:
         for name in "ABC":
@@ -184,51 +153,16 @@ class Script:
         self._happened(f"compared with a plain computation of the file: {verdict.groups:,} groups")
         return verdict
 
-    def _left_cleanly(self, child: Child) -> bool:
-        if child.exit_code:
-            raise Failure(f"{child.name} stopped with exit code {child.exit_code}: {child.last_words(1)}")
-        return child.exit_code == 0
-
     def _start(self, name: str) -> None:
         self.state.applications[name] = Application(name)
         self.environment.start_application(name, held=name == "C")
         self._happened(f"PySpark application {name} starts")
-
-    def _happened(self, text: str) -> None:
-        self.state.now = time.monotonic() - self.started
-        self.state.happened(text)
-        self.view.show(self.state)
-
-    def _wait(self, what: str, seen: Callable[[], bool]) -> None:
-        """Let the demo run until something is seen."""
-        self.state.waiting = what
-        while not seen():
-            self._listen(_TICK_S)
-            self.environment.check_children()
-            if self.state.now > self.deadline_s:
-                raise Failure(
-                    f"--deadline: {self.deadline_s:g} s passed while waiting until {what} "
-                    f"(lag {self.state.lag}, {self.state.counted} of {self.state.total} counted)"
-                )
-
-    def _listen(self, seconds: float) -> None:
-        """Take in what was said, for some time."""
-        until = time.monotonic() + seconds
-        while (left := until - time.monotonic()) > 0:
-            with contextlib.suppress(queue.Empty):
-                heard = self.environment.inbox.get(timeout=left)
-                self.state.now = time.monotonic() - self.started
-                if isinstance(heard, ChildMessage):
-                    self._hear_child(heard)
-                elif isinstance(heard, ClientError):
-                    raise Failure(one_line(heard))
-                else:
-                    self.state.hear_group(heard)
-        self.state.now = time.monotonic() - self.started
-        self.view.show(self.state)
 
     def _hear_child(self, said: ChildMessage) -> None:
         if said.child == "loader":
             self.state.hear_loader(said.message)
         elif said.child in self.state.applications:
             self.state.hear_application(said.child, said.message)
+
+    def _hear_group(self, seen: Snapshot | Away) -> None:
+        self.state.hear_group(seen)

@@ -161,6 +161,10 @@ class DemoState:
         """Take in how far the loader is."""
         self.loaded = message.get("acknowledged", self.loaded)
 
+    def figures(self) -> str:
+        """Say how far it is, for an error."""
+        return f"lag {self.lag}, {self.counted} of {self.total} counted"
+
     def hint(self) -> str:
         """Conditions waited for, most urgent first."""
         apps = self.applications.values()

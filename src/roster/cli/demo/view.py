@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 import click
 from rich.console import Console
@@ -15,77 +15,97 @@ from roster.cli.groups.picture import Lines, Size, fitted, in_a_row, picture, sp
 from roster.cli.groups.watch import is_a_screen
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from rich.console import ConsoleOptions, RenderResult
 
-    from roster.cli.demo.state import Application, DemoState
+    from roster.cli.demo.state import Application, DemoState, Event
 
 _PLAIN_EVERY_S = 5.0
 _BAR = 30
 _GAP = "  "
 
 
-class View(Protocol):
+class Happened(Protocol):
+    """A state that a view can show."""
+
+    @property
+    def now(self) -> float:
+        """Seconds since the start."""
+
+    @property
+    def events(self) -> Sequence[Event]:
+        """What has happened."""
+
+
+S = TypeVar("S", bound=Happened)
+S_contra = TypeVar("S_contra", contravariant=True)
+
+
+class View(Protocol[S_contra]):
     """Shows a state each time it is asked to."""
 
-    def show(self, state: DemoState) -> None:
+    def show(self, state: S_contra) -> None:
         """Called some times a second."""
 
-    def close(self, state: DemoState) -> None:
+    def close(self, state: S_contra) -> None:
         """Called once at the end, whatever the end is."""
 
 
-def open_view(live: bool) -> View:
-    """The live picture if it is wanted and stdout is a terminal."""
+def open_view(live: bool, draw: Callable[[S, Size], Lines], say: Callable[[S], str]) -> View[S]:
+    """The live picture if it is wanted and stdout is a terminal, by `draw`; else lines, by `say`."""
     console = Console(highlight=False)
-    return LiveView(console) if live and is_a_screen(console) else PlainView()
+    return LiveView(console, draw) if live and is_a_screen(console) else PlainView(say)
 
 
-class PlainView:
+class PlainView(Generic[S]):
     """Each event once as a line, and the figures every few seconds."""
 
-    def __init__(self) -> None:
+    def __init__(self, say: Callable[[S], str]) -> None:
+        self._say = say
         self._shown = 0
         self._next = _PLAIN_EVERY_S
 
-    def show(self, state: DemoState) -> None:
+    def show(self, state: S) -> None:
         """See View."""
         for event in state.events[self._shown :]:
             click.echo(f"{stamp(event.at)}  {event.text}")
         self._shown = len(state.events)
         if state.now >= self._next:
             self._next = state.now + _PLAIN_EVERY_S
-            click.echo(f"{stamp(state.now)}  {in_a_line(state)}")
+            click.echo(f"{stamp(state.now)}  {self._say(state)}")
         sys.stdout.flush()
 
-    def close(self, state: DemoState) -> None:
+    def close(self, state: S) -> None:
         """See View."""
         self._next = state.now + _PLAIN_EVERY_S
         self.show(state)
 
 
-class LiveView:
+class LiveView(Generic[S]):
     """One picture that fills the screen; the last one stays, with all events."""
 
-    def __init__(self, console: Console) -> None:
-        self._scene: DemoState | None = None
+    def __init__(self, console: Console, draw: Callable[[S, Size], Lines]) -> None:
+        self._draw = draw
+        self._scene: S | None = None
         self._live = Live(self, console=console, screen=True, auto_refresh=False)
         self._live.start()
 
-    def show(self, state: DemoState) -> None:
+    def show(self, state: S) -> None:
         """See View."""
         self._scene = state
         self._live.refresh()
 
-    def close(self, state: DemoState) -> None:
+    def close(self, state: S) -> None:
         """See View."""
         console = self._live.console
         with contextlib.suppress(OSError):  # the terminal may be gone
             self._live.stop()
-            console.print(Text("\n").join(lines_of(state, _size(console, None))), soft_wrap=True)
+            console.print(Text("\n").join(self._draw(state, _size(console, None))), soft_wrap=True)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         if self._scene is not None:
-            lines = lines_of(self._scene, _size(console, console.height))
+            lines = self._draw(self._scene, _size(console, console.height))
             yield Text("\n", no_wrap=True, overflow="crop").join(lines)
 
 
@@ -126,12 +146,13 @@ def _title(state: DemoState, width: int) -> Text:
 def _progress(state: DemoState, width: int) -> Lines:
     length = max(8, min(_BAR, width - 44))
     return [
-        in_a_row([f"{name:7}", _bar(done / (state.total or 1), length), f"{done:,} of {state.total:,}"], width)
+        in_a_row([f"{name:7}", bar_of(done / (state.total or 1), length), f"{done:,} of {state.total:,}"], width)
         for name, done in (("loaded", state.loaded), ("counted", state.counted))
     ]
 
 
-def _bar(share: float, length: int) -> Text:
+def bar_of(share: float, length: int) -> Text:
+    """Draw a share of 0 to 1."""
     done = round(min(1.0, share) * length)
     return Text.assemble(("━" * done, "cyan"), ("┄" * (length - done), "dim"))
 

@@ -1,0 +1,200 @@
+"""The stateful demo's parts, each alone, and all of it with a part of the flights."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import subprocess
+import sys
+
+import pandas as pd
+import pytest
+from rich.console import Console
+
+from roster.cli.demo import oracle
+from roster.cli.demo.environment import flights
+from roster.cli.demo.oracle import Figures
+from roster.cli.demo.stateful import view
+from roster.cli.demo.stateful.jobs import GRACE, JOBS, flights_in_file
+from roster.cli.demo.stateful.script import StatefulEnvironment, StatefulVerdict
+from roster.cli.demo.stateful.state import SESSION_TIMEOUT_S, StatefulApplication, StatefulState
+from roster.cli.demo.view import _size
+from roster.console import Away, MemberSeen, Position, Snapshot
+from roster.model import TopicPartition
+
+AIRCRAFT, CARRIERS = JOBS
+ROWS = [
+    ("UA", "N1", "2013-01-01T10:00:00Z", 2, 100),
+    ("UA", "N1", "2013-01-01T23:00:00Z", None, 50),
+    ("AA", None, "2013-01-01T10:00:00Z", -3, 70),
+]
+
+
+@pytest.fixture
+def frame() -> pd.DataFrame:
+    return pd.DataFrame(ROWS, columns=["carrier", "tailnum", "time_hour", "dep_delay", "distance"])
+
+
+def test_totals_of_aircraft_leave_out_flights_without_a_tail_number(frame):
+    assert AIRCRAFT.expected(frame) == {("N1",): Figures(2, (1, 2, 150))}
+
+
+def test_a_flight_is_in_each_window_that_has_its_hour(frame):
+    expected = CARRIERS.expected(frame)
+    midnight = int(pd.Timestamp("2013-01-01T00:00:00Z").timestamp())
+    starts = {at: (at - midnight) // 3600 for _, at in expected}
+    assert {(name, starts[at]): figures for (name, at), figures in expected.items()} == {
+        **{("UA", start): Figures(1, (1, 2)) for start in (-12, -6)},
+        **{("UA", start): Figures(2, (1, 2)) for start in (0, 6)},
+        **{("UA", start): Figures(1, (0, 0)) for start in (12, 18)},
+        **{("AA", start): Figures(1, (1, -3)) for start in (-12, -6, 0, 6)},
+    }
+
+
+def test_output_records_are_the_groups_of_the_plain_computation():
+    totals = {"tailnum": "N1", "flights": 2, "departed": 1, "minutes": 2, "miles": 150}
+    assert AIRCRAFT.groups([json.dumps(totals).encode()]) == {("N1",): Figures(2, (1, 2, 150))}
+    delays = {"window_start": "2013-01-01T06:00:00Z", "carrier": "UA", "flights": 1, "departed": 0, "minutes": None}
+    at = int(pd.Timestamp("2013-01-01T06:00:00Z").timestamp())
+    assert CARRIERS.groups([json.dumps(delays).encode()]) == {("UA", at): Figures(1, (0, 0))}
+
+
+def verdict(**changes: int) -> StatefulVerdict:
+    expected = {("a",): Figures(3)}
+    got = {("a",): Figures(changes.get("records", 3))}
+    return StatefulVerdict(3, {"aircraft": oracle.compare(expected, got)}, changes.get("late", 0))
+
+
+def test_the_verdict_says_that_all_is_equal_or_what_is_not():
+    assert verdict().holds
+    assert str(verdict()) == "3 flights, the state of 1 aircraft equals a plain computation"
+    assert not verdict(late=1).holds
+    assert not verdict(records=4).holds
+    assert "NOT equal to a plain computation: aircraft: 3 records in, 3 counted once, 0 lost, 1 double" in str(
+        verdict(records=4)
+    )
+
+
+def seen(owners: dict[str, range], committed: int = 5, end: int = 20) -> Snapshot:
+    members = tuple(
+        MemberSeen(name, f"demo-{name}", partitions=frozenset(TopicPartition("t", number) for number in numbers))
+        for name, numbers in owners.items()
+    )
+    positions = {TopicPartition("t", number): Position(committed, end) for number in range(4)}
+    return Snapshot(0.0, "Stable", members=members, positions=positions)
+
+
+@pytest.fixture
+def state() -> StatefulState:
+    """A runs tasks 0 and 1 of both groups, B 2 and 3; of those of A there are copies in B."""
+    made = StatefulState({job.group: {} for job in JOBS}, total=80)
+    for name in "AB":
+        made.applications[name] = StatefulApplication(name)
+        made.hear_application(name, {"spark": "up"})
+    for job in JOBS:
+        made.hear_group(job.group, seen({"A": range(2), "B": range(2, 4)}))
+        made.hear_application("B", {"group": job.group, "copies": {"0": 7, "1": 12_000}})
+    return made
+
+
+def test_owners_copies_and_gaps_are_known(state):
+    assert state.shared_by({"A", "B"})
+    assert not state.shared_by({"A"})
+    assert (state.counted, state.lag, state.share) == (40, 120, 0.25)
+    assert state.copies("aircraft", 0) == {"B": 7}
+    assert state.copies("aircraft", 2) == {}
+    assert not state.is_covered()
+    for job in JOBS:
+        state.hear_application("A", {"group": job.group, "copies": {"2": 0, "3": 0}})
+        state.hear_application("B", {"group": job.group, "copies": {"0": 0, "1": 10_000}})
+    assert state.is_covered()
+
+
+def test_a_task_that_an_application_runs_is_no_copy_of_its_own(state):
+    state.hear_group("aircraft", seen({"B": range(4)}))
+    assert state.copies("aircraft", 0) == {}
+    assert state.copies("carriers", 0) == {"B": 7}
+
+
+def test_a_killed_application_keeps_its_tasks_until_its_session_ends_but_no_copies(state):
+    state.now = 10.0
+    state.killed("B")
+    state.hear_application("B", {"group": "aircraft", "copies": {"0": 0}})
+    assert state.copies("aircraft", 0) == {}
+    state.now = 12.0
+    assert state.hint() == f"the broker waits for the session of B to end: {SESSION_TIMEOUT_S - 2:.0f} s"
+    for job in JOBS:
+        state.hear_group(job.group, seen({"A": range(4)}, 20))
+    state.waiting = "all flights are counted"
+    assert state.hint() == "waiting until all flights are counted"
+    assert state.shared_by({"A"})
+    assert state.is_counted
+    state.total = 81
+    assert not state.is_counted, "the file has more records than the topics"
+
+
+def test_batches_add_up(state):
+    for rows in (5, 6):
+        state.hear_application("A", {"group": "aircraft", "rows": rows, "restored": 1, "late": 0})
+    app = state.applications["A"]
+    assert (app.rows, app.batches, app.restored, app.late) == (11, 2, 2, 0)
+
+
+def test_a_broker_that_does_not_answer_is_said(state):
+    state.hear_group("aircraft", Away(0.0, "refused"))
+    assert state.broker == "away"
+
+
+@pytest.mark.parametrize(("width", "height"), [(60, 24), (80, 24), (120, 45), (80, None)])
+def test_the_picture_fits_and_shows_owner_standby_and_gap_of_each_task(state, width, height):
+    for number in range(40):
+        state.happened(f"happened {number}")
+    console = Console(file=io.StringIO(), width=width, force_terminal=True, color_system=None)
+    lines = [line.plain for line in view.lines_of(state, _size(console, height))]
+    assert height is None or len(lines) <= height
+    assert max(map(len, lines)) <= width
+    texts = [" ".join(line.split()) for line in lines]
+    assert "aircraft 0_0 A B 7 15" in texts
+    assert "carriers 0_1 A B 12,000 15" in texts
+    assert any("happened 39" in text for text in texts)
+
+
+def test_a_line_has_owners_and_copies_too(state):
+    line = view.in_a_line(state)
+    assert "aircraft [0 A+B:7, 1 A+B:12000, 2 B, 3 B]" in line
+    assert "counted 40 of 160" in line
+
+
+def test_flights_are_streamed_in_the_order_of_time_so_that_none_is_late(tmp_path):
+    """The grace is longer than any flight is behind the latest one before it."""
+    environment = StatefulEnvironment(tmp_path, flights(), 4)
+    environment.put_in_order(None)
+    ordered = flights_in_file(environment.workload.path)
+    hours = pd.to_datetime(ordered["time_hour"], utc=True)
+    assert (hours.cummax() - hours).max() < pd.Timedelta(GRACE)
+    assert len(ordered) == len(flights_in_file(flights().path))
+    environment = StatefulEnvironment(tmp_path, flights(), 4)
+    environment.put_in_order(250)
+    pd.testing.assert_frame_equal(flights_in_file(environment.workload.path), ordered.head(250), check_dtype=False)
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(900)
+def test_some_flights_equal_a_plain_computation_through_a_kill(tmp_path):
+    (tmp_path / "tmp").mkdir()
+    command = [sys.executable, "-c", "from roster.cli import main; main()", "demo", "--stateful"]
+    demo = subprocess.run(
+        [*command, "--records", "6000", "--rate", "3000", "--deadline", "840"],
+        env={**os.environ, "TMPDIR": str(tmp_path / "tmp")},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    *_, last = demo.stdout.splitlines()
+    assert demo.returncode == 0, demo.stdout + demo.stderr
+    assert last.startswith("demo: 6,000 flights, the state of ")
+    assert last.endswith(" windows of carriers equals a plain computation")
+    assert "B is killed with -9" in demo.stdout
+    assert "A has results of all of them" in demo.stdout
+    assert not list((tmp_path / "tmp").iterdir())
