@@ -19,6 +19,7 @@ from roster.testing.simulation.actions import ACTIONS
 from roster.testing.simulation.clock import Scheduler, Timers
 from roster.testing.simulation.disk import Disk, Durable, record_batch
 from roster.testing.simulation.network import Connection, Direction, Network, NetworkFaults
+from roster.testing.simulation.run import kept_actions
 from roster.testing.simulation.scenario import MISBEHAVIOURS, TRANSACTION_WEIGHTS, WEIGHTS, draw_scenario
 from roster.testing.simulation.scripted import SCRIPTS
 from tests.examples_tried import examples
@@ -84,6 +85,18 @@ def test_tasks_with_state_are_restored_and_move_once_their_copies_have_caught_up
     assert all(outcome.broken is None for outcome in outcomes)
     assert sum(outcome.counts["copy caught up"] for outcome in outcomes) > 0
     assert all(draw_scenario(scenario.seed, tasks=False).tasks is None for scenario in drawn)
+
+
+@pytest.mark.parametrize(
+    ("seed", "actions"),
+    [
+        pytest.param(502432, (0, 1, 2), id="a batch sent again to an old leader that has lost it is not acknowledged"),
+        pytest.param(501029, (1, 2, 3, 4), id="the same with four members"),
+        pytest.param(500351, (0, 1, 3, 5, 7), id="an abort needs no positions from an old coordinator"),
+    ],
+)
+def test_transactions_are_whole_while_an_old_leader_does_not_know_yet(seed: int, actions: tuple[int, ...]) -> None:
+    assert run_scenario(kept_actions(draw_scenario(seed), actions)).broken is None
 
 
 def test_a_member_assigned_that_joins_again_in_the_same_step_has_not_held_its_partitions_since_before() -> None:

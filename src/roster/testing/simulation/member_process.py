@@ -73,6 +73,8 @@ class MemberProcess:
         self.paused_until = 0
         self.owns = Publish(epoch=0)
         self.positions: dict[TopicPartition, int] = {}
+        self._taken_at: dict[TopicPartition, int] = {}
+        """Where the last work began, of partitions held since then."""
         self._timers: Timers[TimerName] = Timers(world.scheduler, lambda timer: self.feed(TimerExpired(timer)))
         self._backlog: list[Event] = []
         self._commits: dict[int, dict[TopicPartition, int]] = {}
@@ -218,6 +220,7 @@ class MemberProcess:
         self.owns = news
         for gone in before - self.held:
             self.positions.pop(gone, None)
+            self._taken_at.pop(gone, None)
         self.books.published(self, news)
         if self.held - self.positions.keys():
             self._fetch_positions()
@@ -243,13 +246,18 @@ class MemberProcess:
         """Return what to make of the input now, as start and end of positions, and go on behind it."""
         work = {}
         for partition in sorted(self.owns.partitions & self.positions.keys()):
-            start = self.positions[partition]
+            start = self._taken_at[partition] = self.positions[partition]
             self.positions[partition] += self.world.chance.randint(1, 3)
             work[partition] = (start, self.positions[partition])
         return work
 
-    def work_undone(self, partitions: Iterable[TopicPartition]) -> None:
-        """Ask again for the positions of what was not committed."""
+    def work_aborted(self, partitions: Iterable[TopicPartition]) -> None:
+        """Go back to where the work began: an old coordinator would give positions from before its end."""
+        for partition in self._taken_at.keys() & set(partitions) & self.positions.keys():
+            self.positions[partition] = self._taken_at.pop(partition)
+
+    def work_in_doubt(self, partitions: Iterable[TopicPartition]) -> None:
+        """Ask again for the positions of what may have been committed."""
         for partition in partitions:
             self.positions.pop(partition, None)
         self._again()

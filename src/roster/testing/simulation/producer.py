@@ -80,8 +80,11 @@ class Worker(Protocol):
     def take_work(self) -> dict[TopicPartition, tuple[int, int]]:
         """Return what to make of the input now, as start and end of positions."""
 
-    def work_undone(self, partitions: Iterable[TopicPartition]) -> None:
+    def work_aborted(self, partitions: Iterable[TopicPartition]) -> None:
         """Take back work that was not committed."""
+
+    def work_in_doubt(self, partitions: Iterable[TopicPartition]) -> None:
+        """Find out what of the work was committed."""
 
 
 class Identity(TypedDict):
@@ -157,7 +160,7 @@ class Producer(ScriptedClient):
             if not (yield from self._run(work)):
                 if not (yield from self._initialize()):
                     return
-                self.process.work_undone(work)
+                self.process.work_in_doubt(work)
             self.busy = False
 
     def _initialize(self) -> Done:
@@ -197,7 +200,7 @@ class Producer(ScriptedClient):
             if code is not ErrorCode.NONE:
                 ended = yield from self._end(number, committed=False)
                 if ended:
-                    self.process.work_undone(work)
+                    self.process.work_aborted(work)
                 return ended
             if self.world.chance.random() < 0.1:
                 yield self.world.chance.choice((200, 2_000))

@@ -6,6 +6,7 @@ It does what the broker's shell does: checks of partitions and epochs before a w
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Protocol
 
 from roster.broker.log.producer_state import NO_TRANSACTION, ProducerTable, SequenceError
@@ -229,7 +230,8 @@ class Transactions:
             if repeated is not None:
                 self.world.counts["repeated batch answered, not written"] += 1
                 ms = max(self._synced_at.get(name, 0) - self.world.scheduler.now, 0)
-                self._outcome(ms, lambda error, index=index: done(index, error), lambda: ErrorCode.NONE)  # type: ignore[misc]
+                kept = partial(self._still_leads, name)
+                self._outcome(ms, lambda error, index=index: done(index, error), kept)  # type: ignore[misc]
                 continue
             records = tuple((record.key or b"", record.value) for record in read_batch(data))
             batch = Batch(data, records, producer=(header.producer_id, header.producer_epoch))
@@ -408,6 +410,11 @@ class Transactions:
             now = world.scheduler.now
             self._synced_at[name] = max(self._synced_at.get(name, 0), now + world.sync_ms())
             self._outcome(self._synced_at[name] - now, done, lambda: self._sync(name, batch))
+
+    def _still_leads(self, name: str) -> ErrorCode:
+        """Return the error for a batch appended before: a new leader may have lost it, which an old one cannot know."""
+        leads = self.host.epoch == self.world.logs[name].epoch
+        return ErrorCode.NONE if leads else ErrorCode.NOT_LEADER_OR_FOLLOWER
 
     def _outcome(self, ms: int, done: Added, sync: Callable[[], ErrorCode | None]) -> None:
         """Have a write end in `ms`, as `sync` says; None for the end of the process."""
