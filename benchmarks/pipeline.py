@@ -289,25 +289,30 @@ def median_of(found: Sequence[Ran]) -> Ran:
 def small_batches(bench: Bench, records: int) -> None:
     """Batches of a thousand records: milliseconds, and Roster's as a multiple of Structured Streaming's."""
     topic = fill(bench.bootstrap, records)
-    streaming: dict[str, list[float]] = {"noop": [], "sql": []}
-    ours: dict[str, list[Progress]] = {shape.name: [] for shape in SHAPES}
+    queries: dict[str, Callable[[DataFrame], object] | None] = {"noop": None, "sql": lambda df: aggregate(bench, df)}
+    print(
+        f"\n{'small: ms':<12}{'Roster':>8}{'p90':>6}{'streaming':>11}{'p90':>6}{'ratio':>7}   Roster's phases",
+        flush=True,
+    )
     for shape in SHAPES:
-        ours[shape.name] += bench.roster(topic, lambda p, shape=shape: shape.built(bench, p), SMALL)[WARM:]
-    if bench.has_connector:
-        streaming["noop"] += bench.streaming(topic, None, SMALL)[WARM:]
-        streaming["sql"] += bench.streaming(topic, lambda df: aggregate(bench, df), SMALL)[WARM:]
-    print(f"\n{'small: ms':<12}{'Roster':>8}{'p90':>6}{'streaming':>11}{'p90':>6}{'ratio':>7}   Roster's phases")
-    for name, reports in ours.items():
-        times = sorted(report.duration_ms for report in reports)
-        line = f"{name:<12}{statistics.median(times):>8.0f}{times[len(times) * 9 // 10]:>6}"
-        theirs = sorted(seconds * 1000 for seconds in streaming.get(name, ()))
-        if theirs:
-            middle = statistics.median(theirs)
-            line += f"{middle:>11.0f}{theirs[len(theirs) * 9 // 10]:>6.0f}{statistics.median(times) / middle:>7.2f}"
-        else:
-            line += f"{'':>24}"
-        phases = {n: round(statistics.median(r.phases[n] for r in reports)) for n in reports[0].phases}
-        print(f"{line}   {', '.join(f'{phase} {ms}' for phase, ms in phases.items())}", flush=True)
+        reports = bench.roster(topic, lambda p, shape=shape: shape.built(bench, p), SMALL)[WARM:]
+        theirs: list[float] = []
+        if bench.has_connector and shape.name in queries:
+            theirs = bench.streaming(topic, queries[shape.name], SMALL)[WARM:]
+        print_small(shape.name, reports, sorted(seconds * 1000 for seconds in theirs))
+
+
+def print_small(name: str, reports: Sequence[Progress], theirs: Sequence[float]) -> None:
+    """Print a line; `theirs` are Structured Streaming's milliseconds, ascending."""
+    times = sorted(report.duration_ms for report in reports)
+    line = f"{name:<12}{statistics.median(times):>8.0f}{times[len(times) * 9 // 10]:>6}"
+    if theirs:
+        middle = statistics.median(theirs)
+        line += f"{middle:>11.0f}{theirs[len(theirs) * 9 // 10]:>6.0f}{statistics.median(times) / middle:>7.2f}"
+    else:
+        line += f"{'':>24}"
+    phases = {n: round(statistics.median(r.phases[n] for r in reports)) for n in reports[0].phases}
+    print(f"{line}   {', '.join(f'{phase} {ms}' for phase, ms in phases.items())}", flush=True)
 
 
 @contextlib.contextmanager

@@ -261,24 +261,22 @@ def millis_of(moment: Any) -> int:
     return processors.millis(moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC))
 
 
+@pytest.mark.parametrize("name", NAMES if ROUNDS else ["grouped"])
 @pytest.mark.parametrize("seed", range(max(ROUNDS, 1)))
-def test_the_same_rows_as_under_spark(session: SparkSession, tmp_path: Path, seed: int) -> None:
+def test_the_same_rows_as_under_spark(session: SparkSession, tmp_path: Path, seed: int, name: str) -> None:
     """All operators in as many rounds as asked for; by default the one that does not start a process for each batch."""
     source = tmp_path / "source"
     source.mkdir()
-    names = NAMES if ROUNDS else ["grouped"]
-    here = {name: UnderRoster(session, tmp_path / f"store-{name}", name) for name in names}
-    there: dict[str, UnderSpark] = {}
+    here, there = UnderRoster(session, tmp_path / "store", name), None
     try:
         for number, table in enumerate(batches(random.Random(SEED + seed))):
             pq.write_table(table, tmp_path / "part")
             (tmp_path / "part").rename(source / f"{number}.parquet")
-            for name in names:
-                there[name] = there.get(name) or UnderSpark(session, tmp_path, source, name)
-                there[name].work()
-                here[name].work(table)
-                assert here[name].rows == there[name].rows, (name, number)
-        assert all(each.rows for each in here.values())
+            there = there or UnderSpark(session, tmp_path, source, name)
+            there.work()
+            here.work(table)
+            assert here.rows == there.rows, number
+        assert here.rows
     finally:
-        for each in there.values():
-            each.query.stop()
+        if there is not None:
+            there.query.stop()
