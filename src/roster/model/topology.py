@@ -16,8 +16,12 @@ from roster.model.topics import NAME_RULE, TopicPartition, is_legal_name
 CHANGELOG_SETTINGS: Mapping[str, str] = {"cleanup.policy": "compact"}
 """Settings a changelog topic must have: its last record of each key is the state."""
 
-REPARTITION_SETTINGS: Mapping[str, str] = {"cleanup.policy": "delete", "retention.ms": "-1"}
-"""Settings a repartition topic must have: nothing is lost before it is read."""
+REPARTITION_SETTINGS: Mapping[str, str] = {
+    "cleanup.policy": "delete",
+    "retention.ms": "-1",
+    "segment.bytes": "52428800",
+}
+"""Settings of a repartition topic: nothing is lost before it is read, and small segments give room back early."""
 
 
 class TopologyError(ValueError):

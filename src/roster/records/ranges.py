@@ -45,7 +45,15 @@ _UNKNOWN = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)
 
 
 class FetchError(Exception):
-    """Records of a range cannot be read."""
+    """Records of a range cannot be read; `is_lost`: the log does not have them any more."""
+
+    is_lost = False
+
+
+class RecordsLostError(FetchError):
+    """The log does not have the records of a range any more."""
+
+    is_lost = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -380,7 +388,7 @@ class Ranges:
             return
         problem = f"{r.topic}-{r.partition}: offsets {r.start} to {r.end} wanted, the log holds {low} to {high}"
         if self._settings.fail_on_data_loss:
-            raise FetchError(f"{problem}; fail_on_data_loss=False goes on with what is left")
+            raise RecordsLostError(f"{problem}; fail_on_data_loss=False goes on with what is left")
         log.warning("%s: records are lost", problem)
         self.progress += 1
         if r.next < low < r.end:

@@ -12,14 +12,14 @@ from pyspark.sql.types import StructType
 
 from roster.client import Admin, UnknownTopicError, UnreachableError
 from roster.model import parse_addresses
-from roster.model.topology import Subtopology
+from roster.model.topology import Subtopology, TopologyError, repartition_topic
 from roster.records.native import WRITE, compiled
 from roster.records.produce import KafkaWriter
 from roster.spark.arrow_function import ArrowFunction, arrow_schema, as_struct
 from roster.spark.dead_letters import DEAD_LETTER_SECONDS
 from roster.spark.errors import PipelineError
 from roster.spark.execution import SparkRunner
-from roster.spark.operations import Declared
+from roster.spark.operations import Declared, Repartitioned
 from roster.spark.options import Options
 from roster.spark.reader import ReaderConfig
 from roster.spark.reader_options import parse_reader_options
@@ -27,6 +27,8 @@ from roster.spark.sinks.base import Sink
 from roster.spark.sinks.parquet import ParquetSink
 from roster.spark.sinks.table import TableSink
 from roster.spark.small_batches import SmallBatches
+from roster.spark.state.between import FIELD as REPARTITION
+from roster.spark.state.between import Between
 from roster.spark.state.declare import Stateful
 from roster.spark.state.followed import followed
 from roster.spark.state.other_stream import columns_of
@@ -45,17 +47,25 @@ def assembled(spark: SparkSession, options: Options, declared: Declared, sink: S
     Raises PipelineError for options and operators that do not go together, ClientError, and what the sink raises.
     """
     own, options = options, with_sources(options, declared)
-    _check_dead_letters(options, has_function=bool(declared.before))
+    steps = declared.before if declared.input is None else declared.input.steps
+    _check_dead_letters(options, has_function=bool(steps))
     config = _reader_config(options)
-    function, columns = chained(declared.before, as_struct(config.schema))
-    table = None
+    function, columns = chained(steps, as_struct(config.schema))
+    between, table = None, None
+    if declared.input is not None:
+        between, columns = _between(own, declared, declared.input, columns)
     if declared.join is not None:
         table = _joined(declared.join, function, columns, declared)
         columns = table.columns
     stateful = declared.stateful
     if stateful is None:
         return _stateless(spark, options, config, (function, columns, table), declared, sink), sink
-    check_options(options, has_transform=declared.transform is not None, sources=1 + (stateful.other is not None))
+    check_options(
+        options,
+        has_transform=declared.transform is not None,
+        sources=1 + (stateful.other is not None),
+        repartitions=between is not None,
+    )
     rows, other = arrow_schema(columns), None
     if stateful.other is not None and isinstance(stateful.operator, StreamJoin):
         join, other = stateful.other.resolved(stateful.operator, columns, as_struct(config.schema))
@@ -65,25 +75,55 @@ def assembled(spark: SparkSession, options: Options, declared: Declared, sink: S
     joining = None
     if table is not None and declared.join is not None:
         joining = TableJoining(table, Tables.open(own, declared.join))
-    state_sink = _state_sink(options, stateful, rows, sink)
+    state_sink = _state_sink(options, stateful, rows, sink, between)
     state_sink.open(spark, options.group)
     return StatefulRunner(
         spark, config, function, rows, stateful, state_sink, options.state_dir, joining, other
     ), state_sink
 
 
-def _state_sink(options: Options, stateful: Stateful, rows: pa.Schema, sink: Sink) -> StateSink:
+def _between(
+    options: Options, declared: Declared, repartitioned: Repartitioned, columns: StructType
+) -> tuple[Between, StructType]:
+    """Return how rows of these columns come to tasks by their new key, and the columns of what is done with them then.
+
+    `options` have the topics that the pipeline is given. Raises PipelineError.
+    """
+    if declared.stateful is None:
+        raise PipelineError(
+            "nothing behind it has state, so no row needs to move",
+            field=REPARTITION,
+            fix="Leave it out; to write records with another key, make a column `key` in map_arrow for a KafkaSink",
+        )
+    check_options(options, has_transform=False, repartitions=True)
+    topics: tuple[str, ...] = options.topics  # type: ignore[assignment] # checked in the line before
+    by = repartitioned.by
+    try:
+        topic = repartition_topic(options.group, by.name)
+    except TopologyError as error:
+        raise PipelineError(str(error), field="name") from None
+    then, arrived = chained(declared.before, columns)
+    before = Subtopology(0, topics)
+    return Between(before, topic, by.keys, arrow_schema(columns), then, by.partitions), arrived
+
+
+def _state_sink(
+    options: Options, stateful: Stateful, rows: pa.Schema, sink: Sink, between: Between | None
+) -> StateSink:
     """Return the sink of a stateful pipeline whose operator gets these columns. Raises PipelineError."""
     late_topic = None if stateful.late is None else stateful.late.topic
     topics: tuple[str, ...] = options.topics  # type: ignore[assignment] # what is no tuple is refused before
     of = Subtopology(0, topics, (stateful.store,))
+    if between is not None:
+        joined = () if stateful.other is None else (stateful.other.topic,)
+        of = Subtopology(1, (between.topic, *joined), (stateful.store,))
     if not isinstance(sink, (ParquetSink, TableSink)):
-        return StateSink(check_sink(sink), options, of, late_topic)
+        return StateSink(check_sink(sink), options, of, late_topic, between)
     empty = stateful.operator(rows.empty_table(), NoState())
     if empty.retracts or late_topic is not None:
         what = "late rows go to a topic" if late_topic is not None else "sessions take earlier results back"
         raise PipelineError(what, field="write", fix="Use KafkaSink, or results='final' without late_topic")
-    return TableStateSink(sink, from_arrow_schema(empty.results.schema), options, of)
+    return TableStateSink(sink, from_arrow_schema(empty.results.schema), options, of, between)
 
 
 def with_sources(options: Options, declared: Declared) -> Options:

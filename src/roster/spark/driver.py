@@ -63,6 +63,9 @@ class Upkeep(Protocol):
     def tend(self, seconds: float) -> bool:
         """Work for some seconds; return False if there was nothing to do."""
 
+    def log_ends(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
+        """Return the log ends, records of open transactions included. Raises ClientError."""
+
     def restoring(self) -> Mapping[str, Restoring]:
         """Return by task how far copies are that have not caught up."""
 
@@ -139,7 +142,8 @@ class DriverLoop:
         self._margin = margin
         self._positions: dict[TopicPartition, int] = {}
         self._targets: dict[TopicPartition, int] = {}
-        """With `available_now`: the log end offset of each partition when it was assigned."""
+        """With `available_now`: the log end offset of each partition when it was assigned; of a topic between
+        sub-topologies when the others were read up to theirs."""
         self._adopted: Ownership | None = None
         self._stopping = False
         self.batches = first_batch
@@ -191,7 +195,7 @@ class DriverLoop:
                     continue
                 if worked:
                     continue
-                if available_now and self._is_done(ownership):
+                if available_now and self._is_done(ownership) and not self._awaits_own_records():
                     self._note_no_topics()
                     return
                 self._idle(self._options.poll_interval_ms / 1000, ownership)
@@ -276,12 +280,30 @@ class DriverLoop:
         """Return what there is to read; with `available_now` up to the log end offset seen first."""
         if available_now:
             for partition, end in ends.items():
-                self._targets.setdefault(partition, end)
-            ends = {partition: min(end, self._targets[partition]) for partition, end in ends.items()}
+                if not self._is_between(partition):
+                    self._targets.setdefault(partition, end)
+            ends = {partition: min(end, self._targets.get(partition, end)) for partition, end in ends.items()}
         bounds = self._sink.bounds(self._positions)
         ends = {partition: min(end, bounds.get(partition, end)) for partition, end in ends.items()}
         held = self._upkeep.held(self._positions) if self._upkeep is not None else ()
         return {p: Range(at, ends[p]) for p, at in self._positions.items() if ends[p] > at and p not in held}
+
+    def _is_between(self, partition: TopicPartition) -> bool:
+        """Return True for a topic that the pipeline writes itself, for another sub-topology to read."""
+        return isinstance(self._options.topics, tuple) and partition.topic not in self._options.topics
+
+    def _awaits_own_records(self) -> bool:
+        """Return True while topics between sub-topologies hold what was there once the others were read."""
+        between = [partition for partition in self._positions if self._is_between(partition)]
+        unknown = [partition for partition in between if partition not in self._targets]
+        try:
+            if unknown and self._upkeep is not None:
+                self._targets |= self._upkeep.log_ends(unknown)
+        except ClientError as error:
+            if not error.retriable:
+                raise
+            return True
+        return any(self._positions[partition] < self._targets.get(partition, 0) for partition in between)
 
     def _tend(self, ownership: Ownership, seconds: float = float("inf"), *, available_now: bool) -> bool:
         """Work on copies of state while no batch runs; return False if there was nothing to do.
@@ -334,7 +356,8 @@ class DriverLoop:
             self._sink.take_over(new, owner)
         found, uncommitted = self._starting_positions.find(sorted(new), owner)
         self._positions = {**kept, **found}
-        self._targets = {p: end for p, end in self._targets.items() if p in ownership.partitions}
+        kept_targets = ownership.partitions if not new else {p for p in ownership.partitions if not self._is_between(p)}
+        self._targets = {p: end for p, end in self._targets.items() if p in kept_targets}
         if new:
             self._batch_started = float("-inf")  # what they hold has waited for its owner
         self._adopted = ownership

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -13,8 +13,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from roster.spark.errors import PipelineError
+from roster.spark.state.between import FIELD as REPARTITION
 from roster.spark.state.declare import (
     LateRows,
+    Repartition,
     Stateful,
     aggregation,
     as_columns,
@@ -41,6 +43,15 @@ class Declared:
     stateful: Stateful | None = None
     after: list[Step] = field(default_factory=list)
     transform: Callable[[DataFrame], DataFrame] | None = None
+    input: Repartitioned | None = None
+    """Where the rows come from, if that is no topic that the pipeline is given."""
+
+
+class Repartitioned(NamedTuple):
+    """Rows that come by a topic between two sub-topologies: what was done with them before, in another task."""
+
+    steps: list[Step]
+    by: Repartition
 
 
 class Operations:
@@ -125,6 +136,43 @@ class Operations:
         check_callable(function, "transform")
         before = self._declared.transform
         self._declared.transform = function if before is None else lambda df: function(before(df))
+        return self
+
+    def repartition(self, key: str | Sequence[str], *, name: str | None = None, partitions: int | None = None) -> Self:
+        """Send each row to the task that has its key, so that a stateful operator behind may go by another key.
+
+        The pipeline becomes two sub-topologies: tasks `0_<partition>` read the input and write rows to the topic
+        `<group>-<name>-repartition`, in the transaction with their offsets; tasks `1_<partition>` read that topic,
+        committed records only, and have the state. Rows keep their columns. The topic is made at the first start, and
+        its records are deleted once they are processed.
+
+        Rows of a key arrive in the order of their partition of the input; those of several partitions in any order, so
+        a window needs a `grace` for that. Rows whose key is null are one group, as in Spark.
+
+        Args:
+            key: one column or several: integers, text, bytes, booleans, dates, times.
+            name: of the topic, with the group in front; None: "by-" and the columns.
+            partitions: how many the topic has, and so tasks with state; None: as many as the input, at the first start.
+
+        Raises:
+            PipelineError: it is given twice, behind a stateful operator or with `join_table`, or an argument is wrong.
+                The run fails with it for columns that do not fit or are nested, without a stateful operator behind, and
+                for a topic that is missing though the group has worked, or has other partitions or settings.
+
+        """
+        declared = self._declared
+        if declared.input is not None:
+            raise PipelineError("given twice", field=REPARTITION, fix="Let another pipeline repartition the results")
+        if declared.stateful is not None:
+            raise PipelineError(
+                "it comes before a stateful operator", field=REPARTITION, fix="Let another pipeline read the results"
+            )
+        if declared.join is not None:
+            raise PipelineError(
+                "a table is joined before it", field=REPARTITION, fix="Let another pipeline join the table"
+            )
+        by = Repartition.by(key, name, partitions)
+        declared.input, declared.before = Repartitioned(declared.before, by), []
         return self
 
     def aggregate(
@@ -315,6 +363,10 @@ class Operations:
                 "it comes once, and before a stateful operator",
                 field="join_table",
                 fix="Move it in front, or let another pipeline join the results",
+            )
+        if self._declared.input is not None:
+            raise PipelineError(
+                "rows are repartitioned before it", field="join_table", fix="Let another pipeline join the results"
             )
         check_extra("join_table")
         self._declared.join = TableJoin(topic, on, schema, how)

@@ -37,6 +37,9 @@ HEADERS = ", headers array<struct<key: string, value: binary>>"
 class ReadError(RosterError):
     """A range could not be read whole: the task fails, Spark tries it again, then the batch fails."""
 
+    is_lost = False
+    """True if the log does not have the records any more."""
+
 
 @dataclass(frozen=True, slots=True)
 class ReaderConfig:
@@ -177,4 +180,6 @@ def read_splits(config: ReaderConfig, splits: Sequence[Split]) -> Iterator[pa.Re
             security=config.security,
         )
     except FetchError as error:
-        raise ReadError(f"reading from {config.bootstrap}: {error}") from error
+        failure = ReadError(f"reading from {config.bootstrap}: {error}")
+        failure.is_lost = error.is_lost
+        raise failure from error

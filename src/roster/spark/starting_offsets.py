@@ -105,6 +105,9 @@ class StartingPositions:
                 wanted.update(
                     {p: OffsetSpec.EARLIEST for p in partitions if p.partition >= self._known.get(p.topic, 1 << 31)}
                 )
+        if isinstance(self._options.topics, tuple):
+            # A topic that the pipeline writes itself is read from its start, whatever is asked of its input.
+            wanted |= {p: OffsetSpec.EARLIEST for p in partitions if p.topic not in self._options.topics}
         return {
             p: begins[p] if offset == OffsetSpec.EARLIEST else ends[p] if offset == OffsetSpec.LATEST else offset
             for p, offset in wanted.items()

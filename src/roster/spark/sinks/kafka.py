@@ -139,14 +139,17 @@ class KafkaSink(Sink):
         """The argument `exactly_once`."""
         return self._exactly_once
 
-    def carry(self, partitions: Collection[TopicPartition]) -> None:
+    def carry(self, partitions: Collection[TopicPartition], *, keep_timestamps: bool = False) -> None:
         """Write records for these partitions too, in the same transactions; every row names its topic from now on.
 
+        keep_timestamps: records have the time of the rows' column `timestamp`, where that is not null.
         Call it after `open`. `bind` then fails where there can be no transactions.
         """
         self._exactly_once = True
         self._partitions = [*self._partitions, *partitions]
-        self._writer = replace(self._writer, topic=None)
+        self._writer = replace(
+            self._writer, topic=None, keep_timestamps=keep_timestamps or self._writer.keep_timestamps
+        )
 
     def staging(self) -> TaskWriter:
         """Return what encodes records of any number for the driver to write."""

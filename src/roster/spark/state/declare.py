@@ -46,6 +46,29 @@ class Stateful:
     late: LateRows | None = None
 
 
+@dataclass(frozen=True)
+class Repartition:
+    """What `Pipeline.repartition` says."""
+
+    keys: tuple[str, ...]
+    name: str
+    partitions: int | None
+
+    @classmethod
+    def by(cls, keys: str | Sequence[str], name: str | None, partitions: int | None) -> Repartition:
+        """Return it for checked arguments. Raises PipelineError for wrong ones."""
+        columns = as_columns(keys)
+        if not columns:
+            raise PipelineError("no key", field="repartition", fix="Name at least one column")
+        is_count = isinstance(partitions, int) and not isinstance(partitions, bool) and partitions > 0
+        if partitions is not None and not is_count:
+            raise PipelineError(f"{partitions!r} is not possible", field="partitions", fix="Use a number from 1 on")
+        name = name if name is not None else f"by-{'-'.join(columns)}"
+        if not is_legal_name(name):
+            raise PipelineError(f"{name!r} is no part of a topic name", field="name", fix=f"Use {NAME_RULE}")
+        return cls(columns, name, partitions)
+
+
 def aggregation(
     keys: str | Sequence[str],
     aggregates: Mapping[str, str],

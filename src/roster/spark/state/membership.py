@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+
+from typing_extensions import override
 
 from roster.client import TaskMember
 from roster.member.task_options import TaskOptions
+from roster.model import TopicPartition
 from roster.model.topology import Subtopology
 from roster.spark.member_protocol import StableEndsMember, member_settings
 from roster.spark.options import Options
@@ -16,12 +19,28 @@ class StableEndsTaskMember(StableEndsMember, TaskMember):
     """`TaskMember` for `read_committed`."""
 
 
-def task_member(options: Options, subtopologies: Sequence[Subtopology], upkeep: Upkeep) -> TaskMember:
+class PartlyStableTaskMember(TaskMember):
+    """`TaskMember` for `read_uncommitted` that reads some topics as `read_committed`."""
+
+    committed_only: frozenset[str] = frozenset()
+
+    @override
+    def end_offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        stable = [partition for partition in partitions if partition.topic in self.committed_only]
+        others = [partition for partition in partitions if partition.topic not in self.committed_only]
+        found = self.stable_offsets(stable) if stable else {}
+        return found | (super().end_offsets(others) if others else {})
+
+
+def task_member(
+    options: Options, subtopologies: Sequence[Subtopology], upkeep: Upkeep, *, committed_only: Collection[str] = ()
+) -> TaskMember:
     """Make the member for a pipeline's options, and join the copies to it; it works out their gaps when it starts.
 
+    committed_only: topics of which records count once they are committed, whatever the isolation level.
     Raises OptionError for a value that cannot work.
     """
-    kind = StableEndsTaskMember if options.isolation_level == "read_committed" else TaskMember
+    kind = StableEndsTaskMember if options.isolation_level == "read_committed" else PartlyStableTaskMember
     member = kind(
         options.bootstrap,
         options.group,
@@ -36,5 +55,7 @@ def task_member(options: Options, subtopologies: Sequence[Subtopology], upkeep: 
         process_id=upkeep.process_id,
         **member_settings(options),
     )
+    if isinstance(member, PartlyStableTaskMember):
+        member.committed_only = frozenset(committed_only)
     upkeep.join(member)
     return member

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -22,12 +22,17 @@ def as_records(results: pa.Table, keys: Sequence[str]) -> tuple[Any, Any]:
     null, bytes that are no UTF-8 in base64.
     """
     texts = {name: json_column(results[name]) for name in results.column_names}
-    if not keys:
-        key: Any = pa.chunked_array([pa.nulls(len(results), pa.binary())])
-    else:
-        key = record_keys(results[keys[0]]) if len(keys) == 1 else _joined("[", [texts[name] for name in keys], "]")
     parts = [_prefixed(f"{json.dumps(name)}:", text) for name, text in texts.items()]
-    return key, _joined("{", parts, "}")
+    return key_of_records(results, keys, texts), _joined("{", parts, "}")
+
+
+def key_of_records(rows: pa.Table, keys: Sequence[str], texts: Mapping[str, Any] | None = None) -> Any:
+    """Return the keys that `as_records` describes; `texts` are columns as JSON, where those are known already."""
+    if not keys:
+        return pa.chunked_array([pa.nulls(len(rows), pa.binary())])
+    if len(keys) == 1:
+        return record_keys(rows[keys[0]])
+    return _joined("[", [json_column(rows[name]) if texts is None else texts[name] for name in keys], "]")
 
 
 def json_column(column: Any) -> Any:

@@ -97,7 +97,9 @@ class StatefulRunner(SparkRunner):
         place = Place(directory, changelog.topic, changelog.topic_id)
         definition = definition_of(stateful.operator, rows)
         encoded = definition.encode()
-        self._work = Work(changelog.of, stateful.operator, place, sink.output, encoded, rows, other, stateful.late)
+        self._work = Work(
+            changelog.of, stateful.operator, place, sink.output, encoded, rows, other, stateful.late, sink.between
+        )
         self._local = LocalState(place, sink.upkeep, sink.turns.token)
         client = StateClient(stateful.store, definition.fingerprint)
         view = StateView(self._local, definition, sink.upkeep, client, sink.application_server)
@@ -217,6 +219,10 @@ class StatefulRunner(SparkRunner):
                 log.warning("stores cannot be looked after: %s", str(error).partition("\n")[0])
                 return []
 
+    def log_ends(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
+        """Return the log ends, records of open transactions included. Raises ClientError."""
+        return self._sink.log_ends(partitions)
+
     def restoring(self) -> Mapping[str, Restoring]:
         """Return by task how far copies are that have not caught up."""
         return self._upkeep.restoring()
@@ -316,9 +322,9 @@ def check_operator(operator: Operator, columns: pa.Schema) -> None:
         raise PipelineError(problem or part, field=part if problem else "aggregate") from None
 
 
-def check_options(options: Options, *, has_transform: bool, sources: int = 1) -> None:
+def check_options(options: Options, *, has_transform: bool, sources: int = 1, repartitions: bool = False) -> None:
     """Raise PipelineError for what a stateful pipeline of so many topics cannot have."""
-    if not isinstance(options.topics, tuple) or len(options.topics) != sources:
+    if not isinstance(options.topics, tuple) or (len(options.topics) != sources and not repartitions):
         raise PipelineError(
             "a stateful pipeline reads one topic, by its name: with several, an assignor may give partitions of one"
             " number to different members",

@@ -18,8 +18,10 @@ from roster.spark.errors import PipelineError
 from roster.spark.options import Options
 from roster.spark.sinks.base import Sink, Source
 from roster.spark.sinks.kafka import KafkaSink
+from roster.spark.state.between import Between
 from roster.spark.state.changelogs import Changelog, open_changelog
 from roster.spark.state.membership import task_member
+from roster.spark.state.repartition_topic import Purge, open_repartition_topic
 from roster.spark.state.turns import Turns
 from roster.spark.state.upkeep import Upkeep
 from roster.spark.write.task import FrameWriter, TaskWriter
@@ -35,9 +37,17 @@ class StateSink(Sink):
     commits_offsets = True
     whole_partitions = True
 
-    def __init__(self, inner: KafkaSink, options: Options, of: Subtopology, late_topic: str | None = None) -> None:
-        """`of`: the sub-topology whose tasks have state."""
+    def __init__(
+        self,
+        inner: KafkaSink,
+        options: Options,
+        of: Subtopology,
+        late_topic: str | None = None,
+        between: Between | None = None,
+    ) -> None:
+        """`of`: the sub-topology whose tasks have state. `between`: how rows come to it from one without."""
         self._inner, self.options, self._of, self._late_topic = inner, options, of, late_topic
+        self.between = between
         self._admin = self._new_admin()  # connects with the first batch
         self.default_trigger_interval_ms = inner.default_trigger_interval_ms
         self.output: str | None = inner.topic or ""
@@ -45,6 +55,8 @@ class StateSink(Sink):
         self.changelog: Changelog
         self.turns: Turns
         self.upkeep: Upkeep
+        self.purge = None if between is None else Purge(between.topic, self._admin.delete_records)
+        """Deletes the records between the sub-topologies that are processed."""
 
     def _new_admin(self) -> Admin:
         options = self.options
@@ -54,12 +66,13 @@ class StateSink(Sink):
     def open(self, spark: SparkSession, group: str) -> None:
         self._inner.open(spark, group)
         with self._new_admin() as admin:
+            passed = [] if self.between is None else open_repartition_topic(admin, group, self.between)
             self.changelog = open_changelog(admin, group, self._of)
             late = self._late_partitions(admin)
         self.turns = Turns(self._admin, self.changelog, _OF_OTHERS)
         self.upkeep = Upkeep(self._admin, self.changelog, self.options.acceptable_lag)
         carried = [self.changelog[task] for task in self.changelog.tasks]
-        self._inner.carry([*carried, *late])
+        self._inner.carry([*carried, *late, *passed], keep_timestamps=bool(passed))
 
     def _late_partitions(self, admin: Admin) -> list[TopicPartition]:
         """Return the partitions of the topic for late rows. Raises PipelineError if it is not there."""
@@ -80,7 +93,13 @@ class StateSink(Sink):
 
     def member(self, options: Options) -> TaskMember:
         """Make the group member of the pipeline; call it after `open`."""
-        return task_member(options, [self._of], self.upkeep)
+        if self.between is None:
+            return task_member(options, [self._of], self.upkeep)
+        return task_member(options, [self.between.before, self._of], self.upkeep, committed_only=[self.between.topic])
+
+    def log_ends(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        """Return the log ends, records of open transactions included. Raises ClientError."""
+        return self._admin.end_offsets(partitions)
 
     @override
     def bind(self, source: Source) -> None:
@@ -122,6 +141,8 @@ class StateSink(Sink):
     def commit(self, staged: Mapping[TaskId, str], batch: Batch) -> None:
         self._inner.commit(None, batch)
         self.turns.committed(staged, batch)
+        if self.purge is not None:
+            self.purge.committed(batch.next_offsets)
 
     @override
     def abort(self, staged: Any, batch: Batch) -> None:

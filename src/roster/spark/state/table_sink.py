@@ -26,6 +26,7 @@ from roster.spark.errors import PipelineError, SinkFencedError
 from roster.spark.options import Options
 from roster.spark.sinks.base import Sink, Source
 from roster.spark.sinks.kafka import KafkaSink
+from roster.spark.state.between import Between
 from roster.spark.state.sink import StateSink
 from roster.spark.state.task import is_record
 from roster.spark.write.task import TaskOutput, TaskWriter
@@ -36,9 +37,11 @@ log = logging.getLogger(__name__)
 class TableStateSink(StateSink):
     """Hands results to a sink with positions, and changelogs to a `KafkaSink`."""
 
-    def __init__(self, results: Sink, columns: StructType, options: Options, of: Subtopology) -> None:
+    def __init__(
+        self, results: Sink, columns: StructType, options: Options, of: Subtopology, between: Between | None = None
+    ) -> None:
         """`columns` are those of the results."""
-        super().__init__(KafkaSink(options.bootstrap, security=options.security), options, of)
+        super().__init__(KafkaSink(options.bootstrap, security=options.security), options, of, between=between)
         self.output = None
         self.default_trigger_interval_ms = results.default_trigger_interval_ms
         self._results, self._columns = results, columns
@@ -61,7 +64,9 @@ class TableStateSink(StateSink):
     def claim(
         self, partitions: Collection[TopicPartition], owner: Owner, committed: Mapping[TopicPartition, int]
     ) -> Mapping[TopicPartition, int]:
-        found = self._results.claim(partitions, owner, committed)
+        partitions = self.changelog.sources_in(partitions)  # those of tasks without state have no results
+        known = {partition: at for partition, at in committed.items() if partition in partitions}
+        found = self._results.claim(partitions, owner, known)
         for partition in partitions:
             self._gaps.pop(partition, None)
             at = found.get(partition)
@@ -85,8 +90,9 @@ class TableStateSink(StateSink):
         return self._replayed
 
     def _new(self, batch: Batch) -> Batch:
-        """Return the part of a batch whose results are not in the sink yet."""
-        return replace(batch, ranges={p: s for p, s in batch.ranges.items() if not self._is_replayed(p)})
+        """Return the part of a batch that has results which are not in the sink yet."""
+        ranges = {p: batch.ranges[p] for p in self.changelog.sources_in(batch.ranges) if not self._is_replayed(p)}
+        return replace(batch, ranges=ranges)
 
     @override
     def task_writer(self, batch: Batch | None, schema: StructType) -> TaskWriter:

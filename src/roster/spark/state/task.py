@@ -14,8 +14,9 @@ from roster.model import TopicPartition
 from roster.model.tasks import TaskId
 from roster.model.topology import Subtopology
 from roster.spark.batch import Split
-from roster.spark.errors import FunctionError
-from roster.spark.reader import PartitionTask, ReaderConfig, ReadTask, read_splits
+from roster.spark.errors import FunctionError, SinkFencedError
+from roster.spark.reader import PartitionTask, ReaderConfig, ReadError, ReadTask, read_splits
+from roster.spark.state.between import Between
 from roster.spark.state.declare import LateRows
 from roster.spark.state.other_stream import OtherSide
 from roster.spark.state.results import as_records
@@ -33,10 +34,16 @@ if TYPE_CHECKING:
 
     from roster.state.aggregate import Update
 
-ROWS = "topic string, partition int, key binary, value binary"
+ROWS = "topic string, partition int, key binary, value binary, timestamp timestamp"
 """Columns of the records that a task makes, as Spark DDL."""
 _SCHEMA = pa.schema(
-    [("topic", pa.string()), ("partition", pa.int32()), ("key", pa.binary()), ("value", pa.binary())],
+    [
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("timestamp", pa.timestamp("us", "UTC")),
+    ],
     {"rows": "records"},
 )
 
@@ -58,10 +65,14 @@ class Work:
     columns: pa.Schema
     other: OtherSide | None = None
     late: LateRows | None = None
+    between: Between | None = None
+    """How rows come to these tasks from others, which have no state."""
 
     def task_of(self, split: Split) -> TaskId:
         """Return the task that reads a split."""
-        return TaskId(self.of.number, split.partition)
+        between = self.between
+        of = between.before if between is not None and split.topic in between.before.sources else self.of
+        return TaskId(of.number, split.partition)
 
 
 class First(Protocol):
@@ -110,6 +121,9 @@ class StatefulTask(PartitionTask):
             self._reading = first.task(config, self._alone, failed=failed, **reading)
         if work.other is not None:
             self._other = ReadTask(config, self._alone, failed=failed, **{**reading, "function": work.other.function})
+        if work.between is not None:
+            committed = replace(config, isolation_level="read_committed", include_headers=False, dead_letters=None)
+            self._arriving = ReadTask(committed, self._alone, None, reading.get("counted"))
         self._work, self._turns, self._reports = work, turns, reports
         self._chores = chores
         self._failed = failed
@@ -170,6 +184,9 @@ class StatefulTask(PartitionTask):
     def _turn(self, numbers: Sequence[int]) -> Iterator[pa.RecordBatch]:
         splits, work = [self._splits[number] for number in numbers], self._work
         task = work.task_of(splits[0])
+        if work.between is not None and task.subtopology == work.between.before.number:
+            yield from self._passed_on(numbers, work.between)
+            return
         turn = self._turns[task]
         read = (batch for number in numbers for batch in self._rows(number))
         rows = pa.Table.from_batches(read, schema=work.columns)
@@ -180,23 +197,46 @@ class StatefulTask(PartitionTask):
         if self._reports is not None:
             self._reports.add({task: (report,)})
         for part in (
-            _addressed(update.changes["key"], update.changes["value"], *turn.changelog),
+            self._changes(update, turn),
             *self._late(update),
             *self._retracted(update),
             *self._results(update, turn),
         ):
             yield from part.to_batches()
 
+    def _passed_on(self, numbers: Sequence[int], between: Between) -> Iterator[pa.RecordBatch]:
+        """Yield the records by which rows go to the tasks that have their key."""
+        for number in numbers:
+            for batch in self._reading.read([number]):
+                records = between.leaving(pa.Table.from_batches([conformed(batch, between.columns)]))
+                columns = (records[name] for name in ("key", "value", "partition", "timestamp"))
+                yield from _addressed(*columns, topic=between.topic).to_batches()
+
     def _rows(self, number: int) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a split with the columns that the operator gets."""
         other, columns = self._work.other, self._work.columns
         if other is None:
-            yield from (conformed(batch, columns) for batch in self._reading.read([number]))
+            yield from (conformed(batch, columns) for batch in self._read(number))
             return
         is_other = self._splits[number].topic == other.topic
-        reading, own = (self._other, other.other) if is_other else (self._reading, other.own)
-        for batch in reading.read([number]):
+        own = other.other if is_other else other.own
+        for batch in self._other.read([number]) if is_other else self._read(number):
             yield in_columns(conformed(batch, own), columns, is_other=is_other)
+
+    def _read(self, number: int) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a split of the own stream."""
+        between = self._work.between
+        if between is None:
+            yield from self._reading.read([number])
+            return
+        try:
+            for records in self._arriving.read([number]):
+                yield from between.arriving(records)
+        except ReadError as error:
+            if not error.is_lost:
+                raise
+            # Records are deleted behind the committed offset: who finds none has it from before another owner's work.
+            raise SinkFencedError(f"they have been processed and deleted: {error}") from error
 
     def _results(self, update: Update, turn: Turn) -> Iterator[pa.Table]:
         work = self._work
@@ -205,19 +245,25 @@ class StatefulTask(PartitionTask):
         if work.output is None:
             yield update.results.replace_schema_metadata(None)
         else:
-            yield _addressed(*as_records(update.results, work.operator.result_keys), work.output, None)
+            yield _addressed(*as_records(update.results, work.operator.result_keys), topic=work.output)
+
+    def _changes(self, update: Update, turn: Turn) -> pa.Table:
+        """Return the records of the changelog."""
+        topic, partition = turn.changelog
+        keys, values = update.changes["key"], update.changes["value"]
+        return _addressed(keys, values, pa.array([partition] * len(keys), pa.int32()), topic=topic)
 
     def _late(self, update: Update) -> Iterator[pa.Table]:
         """Yield the records of rows that are late, if they have a topic."""
         if (late := self._work.late) is not None:
             for rows in update.late_rows:
-                yield _addressed(*as_records(rows, late.keys), late.topic, None)
+                yield _addressed(*as_records(rows, late.keys), topic=late.topic)
 
     def _retracted(self, update: Update) -> Iterator[pa.Table]:
         """Yield records without a value for the results that count no more, to be sent before those that do."""
         if update.retracted is not None and self._work.output is not None:
             keys, _ = as_records(update.retracted, self._work.operator.result_keys)
-            yield _addressed(keys, pa.chunked_array([pa.nulls(len(keys), pa.binary())]), self._work.output, None)
+            yield _addressed(keys, pa.nulls(len(keys), pa.binary()), topic=self._work.output)
 
     def _fetch(self, partition: TopicPartition, start: int, end: int) -> Iterable[pa.RecordBatch]:
         committed = replace(
@@ -226,12 +272,14 @@ class StatefulTask(PartitionTask):
         return read_splits(committed, [Split(partition.topic, partition.partition, start, end)])
 
 
-def _addressed(keys: pa.ChunkedArray, values: pa.ChunkedArray, topic: str, partition: int | None) -> pa.Table:
+def _addressed(keys: Any, values: Any, partitions: Any = None, times: Any = None, *, topic: str) -> pa.Table:
+    """Return records to a topic; without a partition the key says which, without a time it is that of writing."""
     rows = len(keys)
     columns = [
         pa.array([topic], pa.string()).take(pa.array([0] * rows, pa.int32())),
-        pa.array([partition] * rows, pa.int32()),
+        pa.nulls(rows, pa.int32()) if partitions is None else partitions,
         keys.cast(pa.binary()),
         values.cast(pa.binary()),
+        pa.nulls(rows, _SCHEMA.field("timestamp").type) if times is None else times,
     ]
     return pa.table(columns, schema=_SCHEMA)

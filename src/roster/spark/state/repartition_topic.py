@@ -1,0 +1,123 @@
+"""The driver's side of a topic between two sub-topologies: it is made and checked at the start, and kept short."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+
+from roster.client import Admin, ClaimedBy, ClientError, TopicExistsError
+from roster.model import TopicPartition
+from roster.model.topology import REPARTITION_SETTINGS
+from roster.spark.errors import PipelineError
+from roster.spark.state.between import FIELD, Between
+from roster.spark.state.changelogs import co_partitioned
+
+log = logging.getLogger(__name__)
+
+PURGE_INTERVAL = 30.0
+"""Seconds between two deletions of records: Kafka Streams' `repartition.purge.interval.ms`."""
+
+
+def open_repartition_topic(admin: Admin, group: str, between: Between) -> list[TopicPartition]:
+    """Return the partitions of the topic; make it if the group has never worked.
+
+    Raises PipelineError if it is missing though the group has offsets, has other partitions or settings than it must
+    have, or the group's offsets are not those that belong to it, and ClientError.
+    """
+    name = between.topic
+    sources = co_partitioned(admin, between.before)
+    read = [TopicPartition(topic, number) for topic in between.before.sources for number in range(sources)]
+    claims = {p: ClaimedBy.of(at.metadata) for p, at in admin.group_offsets(group, read, stable=False).items()}
+    if name not in admin.list_topics(internal=True):
+        if claims:
+            raise PipelineError(
+                f"the group {group!r} has offsets of {min(claims).topic!r}, but {name!r} is not there: it was deleted,"
+                " or the group worked without it",
+                field=FIELD,
+                fix="Use another group, or delete this one (`roster state reset`) to begin without state",
+            )
+        _create(admin, name, between.partitions or sources)
+    count = len(admin.describe_topic(name).partitions)
+    if between.partitions is not None and count != between.partitions:
+        raise PipelineError(
+            f"{name!r} has {count} partitions, not {between.partitions}: keys would move away from their state",
+            field="partitions",
+            fix=f"Use {count}, or another group, which starts without state",
+        )
+    _check_settings(admin, name)
+    partitions = [TopicPartition(name, number) for number in range(count)]
+    if any(admin.end_offsets(partitions).values()):
+        _check_claims(name, claims)
+    return partitions
+
+
+def _create(admin: Admin, name: str, count: int) -> None:
+    try:
+        admin.create_topic(name, count, configs=REPARTITION_SETTINGS)
+    except TopicExistsError:
+        return  # another application of the group was quicker
+    except ClientError as error:
+        raise PipelineError(
+            f"{name!r} cannot be made: {error}",
+            field=FIELD,
+            fix=f"Grant CREATE on it, or make it with {count} partitions, cleanup.policy=delete and retention.ms=-1",
+        ) from None
+
+
+def _check_settings(admin: Admin, name: str) -> None:
+    settings = admin.topic_configs(name)
+    for key, wanted in REPARTITION_SETTINGS.items():
+        if key != "segment.bytes" and settings.get(key) != wanted:
+            raise PipelineError(
+                f"{name!r} has {key}={settings.get(key)}, which would lose records before they are read",
+                field=FIELD,
+                fix=f"Set {key}={wanted}",
+            )
+
+
+def _check_claims(name: str, claims: Mapping[TopicPartition, ClaimedBy | None]) -> None:
+    """Raise PipelineError if the input would be read again though its records are in the topic already."""
+    fix = "`roster state reset` lets the group begin anew, or use another group"
+    if not claims:
+        raise PipelineError(f"{name!r} has records, but the group has no offsets of its input", field="group", fix=fix)
+    if strange := sorted(partition for partition, claim in claims.items() if claim is None):
+        raise PipelineError(
+            f"the group's offset of {strange[0]} was set by another program, not with the records in {name!r}",
+            field="group",
+            fix=fix,
+        )
+
+
+class Purge:
+    """Deletes records of one topic that are committed, from time to time; a failure is logged once."""
+
+    def __init__(
+        self,
+        topic: str,
+        delete: Callable[[Mapping[TopicPartition, int]], object],
+        interval: float = PURGE_INTERVAL,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`delete` deletes the records before an offset of each partition. `interval` in seconds."""
+        self._topic, self._delete, self._interval, self._now = topic, delete, interval, now
+        self._next = float("-inf")
+        self._committed: dict[TopicPartition, int] = {}
+        self._has_failed = False
+
+    def committed(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Take note of offsets that the group has committed, and delete what is before them if it is time."""
+        self._committed |= {partition: at for partition, at in offsets.items() if partition.topic == self._topic}
+        if not self._committed or self._now() < self._next:
+            return
+        before, self._committed = self._committed, {}
+        try:
+            self._delete(before)
+        except ClientError as error:
+            log.log(
+                logging.DEBUG if self._has_failed else logging.WARNING,
+                "records of %s that are processed stay: %s",
+                *(self._topic, error),
+            )
+            self._has_failed = True
+        self._next = self._now() + self._interval
