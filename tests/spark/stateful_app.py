@@ -1,9 +1,10 @@
 """The driver of a stateful pipeline as a process that starts in a second: its tasks run in the process.
 
-    stateful_app.py BOOTSTRAP GROUP TOPIC OUT SESSION_TIMEOUT_MS OPEN_SECONDS STATE_DIR [STANDBYS]
+    stateful_app.py BOOTSTRAP GROUP TOPIC OUT SESSION_TIMEOUT_MS OPEN_SECONDS STATE_DIR [STANDBYS [PARTITIONS]]
 
 With STANDBYS each process has a disk of its own in STATE_DIR, and writes what it has done to its standard output: a
-JSON object for each batch and for each piece of work on copies.
+JSON object for each batch and for each piece of work on copies. With PARTITIONS the rows go through a topic of so many
+partitions between two sub-topologies.
 Counts, sums and largest values of the records' numbers by number modulo KEYS. Each transaction stays open for up to
 OPEN_SECONDS, and each turn may end with the changes aside and no report, as a killed worker does. SIGTERM ends it in
 order.
@@ -25,7 +26,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.types import BinaryType, IntegerType, StringType, StructField, StructType
 
-from roster.model.topology import Subtopology
+from roster.model.topology import Subtopology, repartition_topic
 from roster.records.native import compiled
 from roster.spark import KafkaSink
 from roster.spark.driver import DriverLoop, Outcome
@@ -33,6 +34,7 @@ from roster.spark.errors import SinkFencedError
 from roster.spark.options import Options
 from roster.spark.reader import ReaderConfig
 from roster.spark.sinks.base import Source
+from roster.spark.state.between import Between
 from roster.spark.state.runner import definition_of, summed
 from roster.spark.state.sink import StateSink
 from roster.spark.state.stores import Copy, process_id, stores_found
@@ -80,7 +82,7 @@ class InProcess:
 
     def __init__(self, config: ReaderConfig, work: Work, sink: StateSink, open_seconds: float) -> None:
         self._config, self._work, self._turns, self._open_seconds = config, work, sink.turns, open_seconds
-        self._upkeep = sink.upkeep
+        self._upkeep, self._sink = sink.upkeep, sink
 
     def run(self, batch: Batch, tasks: Sequence[Sequence[Split]], sink: Sink) -> Outcome:
         turns, reports, copies = self._turns.prepare(batch), Collected(), Collected()
@@ -117,6 +119,9 @@ class InProcess:
         self._done(done)
         return bool(chores)
 
+    def log_ends(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
+        return self._sink.log_ends(partitions)
+
     def restoring(self) -> Mapping[str, Restoring]:
         return self._upkeep.restoring()
 
@@ -128,7 +133,13 @@ class InProcess:
 
 
 def main() -> None:
-    bootstrap, group, topic, out, session_timeout_ms, open_seconds, state_dir, *standbys = sys.argv[1:]
+    bootstrap, group, topic, out, session_timeout_ms, open_seconds, state_dir, *more = sys.argv[1:]
+    standbys, between = more[:1], None
+    tasks = Subtopology(0, (topic,), ("totals",))
+    if len(more) > 1:
+        by_k = repartition_topic(group, "by-k")
+        between = Between(Subtopology(0, (topic,)), by_k, ("k",), COLUMNS, partitions=int(more[1]))
+        tasks = Subtopology(1, (by_k,), ("totals",))
     if standbys:
         state_dir = f"{state_dir}/{os.getpid()}"
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
@@ -146,17 +157,17 @@ def main() -> None:
         acceptable_lag=20,
         max_warmups=6,
     )
-    sink = StateSink(
-        KafkaSink(bootstrap, out, options={"transaction.timeout.ms": 60_000}),
-        options,
-        Subtopology(0, (topic,), ("totals",)),
-    )
+    to = KafkaSink(bootstrap, out, options={"transaction.timeout.ms": 60_000})
+    sink = StateSink(to, options, tasks, between=between)
+    if sink.purge is not None:
+        sink.purge.interval = 0.5
     sink.open(None, group)  # type: ignore[arg-type]
     sink.bind(Source(bootstrap=bootstrap, group=group, request_timeout_ms=10_000))
     config = ReaderConfig(bootstrap=bootstrap, group=group, compiled=compiled())
     aggregation = Aggregation(("k",), {name: Aggregate.parse(text) for name, text in AGGREGATES.items()})
     place = Place(state_dir, sink.changelog.topic, sink.changelog.topic_id)
-    work = Work(sink.changelog.of, aggregation, place, out, definition_of(aggregation, COLUMNS).encode(), COLUMNS)
+    definition = definition_of(aggregation, COLUMNS).encode()
+    work = Work(sink.changelog.of, aggregation, place, out, definition, COLUMNS, between=between)
     sink.upkeep.found({process_id(place): stores_found(place)})
     runner = InProcess(config, work, sink, float(open_seconds))
     member = sink.member(options)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from roster.spark.batch import Restoring
+from roster.model import TopicPartition
+from roster.spark.batch import Range, Restoring
 from roster.spark.driver import DriverLoop
 from roster.spark.options import Options
 from tests.spark.spark_fakes import P0, P1, FakeMember, FakeRunner, FakeSink, StillGuard
@@ -14,8 +15,6 @@ if TYPE_CHECKING:
 
     import pytest
 
-    from roster.model import TopicPartition
-
 
 class FakeUpkeep:
     """Restores `needs` in so many pieces each, and then has `spare` pieces of work on copies of others."""
@@ -23,6 +22,7 @@ class FakeUpkeep:
     def __init__(self, needs: Mapping[TopicPartition, int], spare: int = 0) -> None:
         self.needs, self.spare = dict(needs), spare
         self.pieces: list[float] = []
+        self.between_ends: dict[TopicPartition, int] = {}
 
     def held(self, partitions: Collection[TopicPartition]) -> frozenset[TopicPartition]:
         return frozenset(each for each in partitions if self.needs.get(each))
@@ -37,6 +37,9 @@ class FakeUpkeep:
         else:
             self.needs[waiting] -= 1
         return True
+
+    def log_ends(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        return {partition: self.between_ends.get(partition, 0) for partition in partitions}
 
     def restoring(self) -> dict[str, Restoring]:
         return {f"0_{each.partition}": Restoring(7, 70, left, None) for each, left in self.needs.items() if left}
@@ -90,4 +93,26 @@ def test_restoring_is_logged_when_it_begins_and_when_it_is_over(caplog: pytest.L
     assert lines == [
         "g: restoring state tasks=0_0 records=7 bytes=70 left=2",
         "g: copies of state are up tasks=0_0",
+    ]
+
+
+def test_a_run_over_what_is_available_ends_when_its_own_records_are_read_too() -> None:
+    between = TopicPartition("g-by-k-repartition", 0)
+    upkeep = FakeUpkeep({})
+    stage = Stage(upkeep, starting_offsets="latest", poll_interval_ms=10)
+    stage.member.counts = {"t": 0}
+    member = stage.member
+    member.begins |= {between: 0}
+    member.ends |= {between: 4}
+    member.become(P0, between, generation=1)
+    upkeep.between_ends = {between: 7}  # of an open transaction there are three more
+
+    def end_transaction() -> None:
+        member.ends[between] = 7
+
+    member.end = end_transaction
+    stage.loop.run(available_now=True)
+    assert [batch.ranges for batch in stage.runner.batches] == [
+        {P0: Range(0, 10), between: Range(0, 4)},
+        {between: Range(4, 7)},
     ]

@@ -60,7 +60,22 @@ def test_state_and_results_are_exact_whatever_befalls_applications_and_broker(tm
         compare(topics, blows(topics, tmp_path, restart, program(tmp_path), ROUNDS))
 
 
-if ROUNDS >= 10:  # one broker is enough by default
+def repartitioned(tmp_path: Path) -> list[str]:
+    return [*program(tmp_path), "0", "4"]
+
+
+if ROUNDS >= 10:  # one broker, and one sub-topology, are enough by default
+
+    def test_what_passes_a_repartition_topic_counts_once(tmp_path: Path) -> None:
+        with quick_broker(tmp_path / "data") as (topics, restart):
+            passing = blows(topics, tmp_path, restart, repartitioned(tmp_path), ROUNDS, "-by-k-repartition")
+            compare(topics, passing)
+
+    def test_what_passes_a_repartition_topic_on_apache_kafka_counts_once(
+        apache_kafka: ApacheKafka, tmp_path: Path
+    ) -> None:
+        with Topics(apache_kafka.bootstrap) as topics:
+            compare(topics, blows(topics, tmp_path, None, repartitioned(tmp_path), ROUNDS, "-by-k-repartition"))
 
     def test_state_and_results_are_exact_on_apache_kafka(apache_kafka: ApacheKafka, tmp_path: Path) -> None:
         with Topics(apache_kafka.bootstrap) as topics:

@@ -134,8 +134,12 @@ def blows(
     restart: Callable[[], object] | None,
     program: Sequence[str] = (str(PROGRAM),),
     rounds: int = ROUNDS,
+    between: str | None = None,
 ) -> Told:
-    """Deal them at random until all is done; prints how long each take-over after a kill took."""
+    """Deal them at random until all is done; prints how long each take-over after a kill took.
+
+    between: the end of the name of a topic that the applications write and read themselves, behind that of the group.
+    """
     chance, group = random.Random(SEED), f"kills-{uuid.uuid4().hex[:8]}"
     topic, out = topics.create(PARTITIONS), topics.create(PARTITIONS)
     started = 0
@@ -177,7 +181,8 @@ def blows(
                 elif kind in ("kill", "stop"):
                     applications[victim] = start()
         until(lambda: check(applications) and shared(topics, group), what="both before they are told to end")
-        until(lambda: caught_up(topics, group, topics.ends(topic)), what="the rest")
+        for read in [topic] if between is None else [topic, f"{group}{between}"]:
+            until(lambda read=read: caught_up(topics, group, topics.ends(read)), what=f"the rest of {read}")
     finally:
         codes = [application.end() for application in applications]
     assert codes == [0, 0], (tmp_path / f"app-{started}.log").read_text()[-3000:]

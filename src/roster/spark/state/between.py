@@ -63,7 +63,7 @@ class Between:
 
     def leaving(self, rows: pa.Table) -> pa.Table:
         """Return the records of rows: columns key, value, partition (null: by the key) and timestamp (null: now)."""
-        keys = key_of_records(rows, self.keys)
+        keys = key_of_records(rows, self.keys).cast(pa.binary())
         count = len(rows)
         values = self.layout.appended([b""] * count, rows, np.zeros(count, np.int64), np.arange(count))
         partitions = pc.if_else(pc.is_null(keys), pa.scalar(0, pa.int32()), pa.scalar(None, pa.int32()))

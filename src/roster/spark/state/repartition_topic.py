@@ -100,7 +100,7 @@ class Purge:
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         """`delete` deletes the records before an offset of each partition. `interval` in seconds."""
-        self._topic, self._delete, self._interval, self._now = topic, delete, interval, now
+        self._topic, self._delete, self.interval, self._now = topic, delete, interval, now
         self._next = float("-inf")
         self._committed: dict[TopicPartition, int] = {}
         self._has_failed = False
@@ -120,4 +120,4 @@ class Purge:
                 *(self._topic, error),
             )
             self._has_failed = True
-        self._next = self._now() + self._interval
+        self._next = self._now() + self.interval

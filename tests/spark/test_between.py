@@ -1,0 +1,152 @@
+"""Rows that pass through a repartition topic, the topic's records that are deleted, and where the driver reads it."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from roster.client import AuthorizationError
+from roster.model import TopicPartition
+from roster.model.tasks import TaskId
+from roster.model.topology import Subtopology
+from roster.spark.arrow_function import ArrowFunction
+from roster.spark.batch import Split
+from roster.spark.errors import PipelineError
+from roster.spark.state.between import Between
+from roster.spark.state.other_stream import together
+from roster.spark.state.repartition_topic import Purge
+from roster.state.store import StateError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+COLUMNS = pa.schema(
+    [("carrier", pa.string()), ("day", pa.date32()), ("delay", pa.int64()), ("timestamp", pa.timestamp("us", "UTC"))]
+)
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+INPUT = Subtopology(0, ("flights",))
+
+
+def between(*keys: str, columns: pa.Schema = COLUMNS, **more: Any) -> Between:
+    return Between(INPUT, "g-by-carrier-repartition", keys or ("carrier",), columns, **more)
+
+
+def arrived(passing: Between, records: pa.Table) -> pa.Table:
+    batches = [rows for batch in records.to_batches() for rows in passing.arriving(batch)]
+    return pa.Table.from_batches(batches) if batches else passing.columns.empty_table()
+
+
+rows = st.fixed_dictionaries(
+    {
+        "carrier": st.none() | st.text(max_size=5),
+        "day": st.none() | st.dates(),
+        "delay": st.none() | st.integers(-(1 << 63), (1 << 63) - 1),
+        "timestamp": st.none() | st.integers(0, 1 << 52).map(lambda at: EPOCH + timedelta(microseconds=at)),
+    }
+)
+
+
+@given(st.lists(rows, max_size=20))
+def test_rows_arrive_as_they_left(given_rows: list[dict[str, Any]]) -> None:
+    table, passing = pa.Table.from_pylist(given_rows, COLUMNS), between()
+    records = passing.leaving(table)
+    assert arrived(passing, records).to_pylist() == given_rows
+    assert records["timestamp"].to_pylist() == [row["timestamp"] for row in given_rows]
+    keys = [None if row["carrier"] is None else row["carrier"].encode() for row in given_rows]
+    assert records["key"].to_pylist() == keys
+    assert records["partition"].to_pylist() == [0 if key is None else None for key in keys]
+
+
+def test_several_columns_make_one_key_and_rows_without_a_time_have_that_of_writing() -> None:
+    passing = between("carrier", "delay", columns=COLUMNS.remove(3))
+    records = passing.leaving(
+        pa.table({"carrier": ["AA", None], "day": [None, None], "delay": [7, None]}).cast(passing.columns)
+    )
+    assert records["key"].to_pylist() == [b'["AA",7]', b"[null,null]"]
+    assert records["partition"].to_pylist() == records["timestamp"].to_pylist() == [None, None]
+
+
+def test_what_follows_is_done_with_rows_that_have_arrived() -> None:
+    def late(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        yield batch.filter(pc.field("delay") > 15)
+
+    passing = between(then=ArrowFunction(late, COLUMNS))
+    records = passing.leaving(pa.Table.from_pylist([{"carrier": "AA", "delay": n} for n in (5, 20, None)], COLUMNS))
+    assert arrived(passing, records)["delay"].to_pylist() == [20]
+
+
+def test_records_of_other_columns_are_refused() -> None:
+    records = between().leaving(pa.Table.from_pylist([{"carrier": "AA"}], COLUMNS))
+    with pytest.raises(StateError, match="the records in g-by-carrier-repartition have not the columns carrier, day"):
+        arrived(between(columns=COLUMNS.remove(3)), records)
+
+
+@pytest.mark.parametrize(
+    ("keys", "kind", "message"),
+    [
+        (("gate",), pa.int64(), "repartition: no column 'gate'. Name one of carrier, x"),
+        (("x",), pa.float64(), "repartition: column 'x' is double; a key is of integers"),
+        (("carrier",), pa.list_(pa.int64()), "repartition: column 'x' is list.*make text of it"),
+    ],
+)
+def test_columns_that_cannot_pass_are_named(keys: tuple[str, ...], kind: pa.DataType, message: str) -> None:
+    with pytest.raises(PipelineError, match=message):
+        between(*keys, columns=pa.schema([("carrier", pa.string()), ("x", kind)]))
+
+
+def test_splits_of_one_task_are_together_and_of_two_sub_topologies_apart() -> None:
+    numbers = {"flights": 0, "between": 1, "carriers": 1}
+    splits = [Split(topic, partition, 0, 9) for topic in numbers for partition in (0, 1)]
+    dealt = together([splits[:3], splits[3:]], lambda split: TaskId(numbers[split.topic], split.partition))
+    assert [[(split.topic, split.partition) for split in each] for each in dealt] == [
+        [("flights", 0), ("flights", 1), ("between", 0), ("carriers", 0)],
+        [("between", 1), ("carriers", 1)],
+    ]
+
+
+class Deletions:
+    def __init__(self) -> None:
+        self.asked: list[Mapping[TopicPartition, int]] = []
+        self.at = 0.0
+        self.error: Exception | None = None
+
+    def __call__(self, before: Mapping[TopicPartition, int]) -> None:
+        self.asked.append(before)
+        if self.error is not None:
+            raise self.error
+
+
+def test_records_are_deleted_up_to_committed_offsets_and_not_at_every_batch() -> None:
+    deletions = Deletions()
+    purge = Purge("b", deletions, 30.0, lambda: deletions.at)
+    first, second, source = TopicPartition("b", 0), TopicPartition("b", 1), TopicPartition("t", 0)
+    purge.committed({source: 7})
+    assert deletions.asked == []
+    purge.committed({first: 5, source: 9})
+    purge.committed({first: 8})
+    purge.committed({first: 9, second: 4})
+    assert deletions.asked == [{first: 5}]
+    deletions.at = 30.0
+    purge.committed({source: 12})
+    assert deletions.asked[1:] == [{first: 9, second: 4}]
+    deletions.at = 60.0
+    purge.committed({source: 13})
+    assert len(deletions.asked) == 2, "nothing has been committed since"
+
+
+def test_records_that_cannot_be_deleted_stay_with_one_warning(caplog: pytest.LogCaptureFixture) -> None:
+    deletions = Deletions()
+    deletions.error = AuthorizationError("grant it DELETE")
+    purge = Purge("b", deletions, 30.0, lambda: deletions.at)
+    for at in (0.0, 30.0, 60.0):
+        deletions.at = at
+        purge.committed({TopicPartition("b", 0): 5})
+    assert len(deletions.asked) == 3
+    warnings = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert warnings == ["records of b that are processed stay: grant it DELETE"]
