@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from roster.cli.root import run
-from roster.cli.state_reset import changelogs_of
+from roster.cli.state_reset import own_topics
 from roster.client import Admin, GroupMember, OffsetAndMetadata
 from roster.model import TopicPartition
-from roster.model.topology import changelog_topic
+from roster.model.topology import changelog_topic, repartition_topic
 from roster.state.cleaning import stores_below
 from roster.state.lmdb_store import LmdbStore
 from tests.real.realparts.cluster import unique
@@ -27,7 +27,9 @@ class Case:
         self.group, self.source = unique("reset"), cluster.create_topic(partitions=2)
         self.changelog = changelog_topic(self.group, "totals")
         self.others = changelog_topic(f"{self.group}-next", "totals")
+        self.between = repartition_topic(self.group, "by-key")
         with self.admin() as admin:
+            admin.create_topic(self.between, 2)
             for topic in (self.changelog, self.others):
                 admin.create_topic(topic, 2, configs={"cleanup.policy": "compact"})
             self.commit(admin, self.group)
@@ -63,17 +65,26 @@ def case(roster_broker, tmp_path, capsys):
 def test_what_would_go_is_shown_and_goes_with_execute_only(case):
     code, out, _ = case.reset()
     assert code == 0
-    for words in (case.changelog, f"{case.source}-1", "would be deleted", "nothing was changed; --execute does it"):
+    for words in (
+        case.changelog,
+        case.between,
+        f"{case.source}-1",
+        "would be deleted",
+        "nothing was changed; --execute does it",
+    ):
         assert words in out
     assert f"stays, may be of group {case.group}-next: name it with --store" in out
     assert case.there() == (True, True, 1, 2)
     code, out, _ = case.reset("--execute", "--json")
     document = json.loads(out)
     assert (code, document["executed"], document["changelogs"]) == (0, True, [case.changelog])
+    assert document["repartitions"] == [case.between]
     assert document["offsets"] == [{"topic": case.source, "partition": 1, "offset": 7}]
     assert len(document["stores"]) == 2
     assert case.there() == (False, True, 0, 0)
     assert len(stores_below(case.root / case.others)) == 2
+    with case.admin() as admin:
+        assert case.between not in admin.list_topics(internal=True)
     code, out, _ = case.reset("--execute")
     assert code == 0, "a reset that was cut short is run again"
     assert case.changelog not in out
@@ -105,7 +116,7 @@ NAMES = st.text("ab-", min_size=1, max_size=4)
 def test_a_changelog_of_another_group_is_never_taken(made, group):
     topics = {changelog_topic(owner, store): owner for owner, store in made}
     others = {owner for owner, _ in made} - {group}
-    taken, doubtful = changelogs_of(group, topics, others)
+    taken, doubtful = own_topics(group, topics, others, "-changelog")
     owned_by_one = {
         topic
         for topic, owner in topics.items()

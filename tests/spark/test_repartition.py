@@ -95,12 +95,12 @@ def totals_by_carrier(spark: SparkSession, topics: Topics, tmp_path: Path) -> No
     assert (counts[between], counts[changelog]) == (3, 3)
     one, two = application("one").start(), application("two").start()
     try:
-        until(lambda: len(topics.admin.describe_group(group).members) == 2, 120, "two members")
+        until(lambda: len(topics.admin.describe_group(group).members) == 2, 180, "two members")
         flights.send(300)
-        until(is_done, 120, "results of both")
+        until(is_done, 180, "results of both")
         one.stop(now=True)
         flights.send(300)
-        until(is_done, 120, "results of the one that goes on")
+        until(is_done, 180, "results of the one that goes on")
         committed = topics.admin.group_offsets(group)
         assert {partition.topic for partition in committed} == {flights.topic, between}
     finally:

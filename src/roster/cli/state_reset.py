@@ -25,14 +25,16 @@ if TYPE_CHECKING:
     from roster.client import Admin
     from roster.model import TopicPartition
 
-_ENDS_WITH = "-changelog"
+_CHANGELOG, _REPARTITION = "-changelog", "-repartition"
+"""How the names of a group's own topics end."""
 
 
 @dataclass(slots=True)
 class Found:
-    """What there is of a group: changelog topics, committed offsets, stores here; topics that may be others'."""
+    """What there is of a group: its own topics, committed offsets, stores here; topics that may be others'."""
 
     changelogs: list[str]
+    repartitions: list[str]
     offsets: dict[TopicPartition, int]
     stores: list[Path] = field(default_factory=list)
     doubtful: dict[str, str] = field(default_factory=dict)
@@ -55,9 +57,9 @@ def reset(
 ) -> None:
     """Show what the state of GROUP is, and with --execute delete it: a pipeline then begins without state.
 
-    Changelog topics are deleted, and the group with its committed offsets, so that the pipeline begins at its
-    starting_offsets; of the stores only those on this machine. Output and dead-letter topics stay as they are. The
-    group must have no members.
+    Changelog and repartition topics are deleted, and the group with its committed offsets, so that the pipeline begins
+    at its starting_offsets; of the stores only those on this machine. Output and dead-letter topics stay as they are.
+    The group must have no members.
     """
     root = state_dir if state_dir is not None else default_directory()
     with admin(target) as cluster:
@@ -70,17 +72,18 @@ def reset(
 
 def _found(cluster: Admin, group: str, names: Sequence[str], root: Path) -> Found:
     topics = cluster.list_topics(internal=True)
+    others = [each.group_id for each in cluster.list_groups() if each.group_id != group]
+    repartitions, of_others = own_topics(group, topics, others, _REPARTITION)
     if names:
         changelogs = [_changelog(group, name) for name in names]
         if missing := [topic for topic in changelogs if topic not in topics]:
             raise UserError(f"--store: there is no topic {missing[0]!r}")
         doubtful: dict[str, str] = {}
     else:
-        others = [each.group_id for each in cluster.list_groups() if each.group_id != group]
-        changelogs, doubtful = changelogs_of(group, topics, others)
+        changelogs, doubtful = own_topics(group, topics, others, _CHANGELOG)
     offsets = {partition: at.offset for partition, at in cluster.group_offsets(group).items()}
     stores = [path for topic in changelogs for path in stores_below(root / directory_name(topic))]
-    return Found(changelogs, offsets, stores, doubtful)
+    return Found(changelogs, repartitions, offsets, stores, doubtful | of_others)
 
 
 def _changelog(group: str, store: str) -> str:
@@ -90,16 +93,18 @@ def _changelog(group: str, store: str) -> str:
         raise UserError(f"--store: {error}") from None
 
 
-def changelogs_of(group: str, topics: Collection[str], others: Collection[str]) -> tuple[list[str], dict[str, str]]:
-    """Return the changelogs of a group, and those that may be another group's, as a name is cut in two ways."""
-    mine = [topic for topic in sorted(topics) if _is_changelog(group, topic)]
-    doubtful = {topic: other for topic in mine for other in sorted(others) if _is_changelog(other, topic)}
+def own_topics(
+    group: str, topics: Collection[str], others: Collection[str], end: str
+) -> tuple[list[str], dict[str, str]]:
+    """Return a group's topics with this end, and those that may be another group's, as a name is cut in two ways."""
+    mine = [topic for topic in sorted(topics) if _is_own(group, topic, end)]
+    doubtful = {topic: other for topic in mine for other in sorted(others) if _is_own(other, topic, end)}
     return [topic for topic in mine if topic not in doubtful], doubtful
 
 
-def _is_changelog(group: str, topic: str) -> bool:
+def _is_own(group: str, topic: str, end: str) -> bool:
     begin = f"{group}-"
-    return topic.startswith(begin) and topic.endswith(_ENDS_WITH) and len(topic) > len(begin) + len(_ENDS_WITH)
+    return topic.startswith(begin) and topic.endswith(end) and len(topic) > len(begin) + len(end)
 
 
 def _require_no_members(cluster: Admin, group: str) -> None:
@@ -120,7 +125,7 @@ def _delete(cluster: Admin, group: str, found: Found) -> None:
         raise Failure(str(error)) from None
     with contextlib.suppress(UnknownGroupError):
         cluster.delete_group(group)
-    for topic in found.changelogs:
+    for topic in [*found.changelogs, *found.repartitions]:
         cluster.delete_topic(topic)
     for path in found.stores:
         try:
@@ -136,6 +141,7 @@ def _show(group: str, found: Found, *, executed: bool, as_json: bool) -> None:
                 "group": group,
                 "executed": executed,
                 "changelogs": found.changelogs,
+                "repartitions": found.repartitions,
                 "offsets": [
                     {"topic": topic, "partition": number, "offset": offset}
                     for (topic, number), offset in sorted(found.offsets.items())
@@ -148,10 +154,13 @@ def _show(group: str, found: Found, *, executed: bool, as_json: bool) -> None:
     done = "deleted" if executed else "would be deleted"
     rows: list[tuple[str, str, str, str]] = []
     rows += [("changelog topic", topic, "", done) for topic in found.changelogs]
+    rows += [("repartition topic", topic, "", done) for topic in found.repartitions]
     rows += [("committed offset", str(at), str(offset), done) for at, offset in sorted(found.offsets.items())]
     rows += [("store on this machine", str(path), f"{store_bytes(path)} bytes", done) for path in found.stores]
     rows += [
         ("changelog topic", topic, "", f"stays, may be of group {other}: name it with --store")
+        if topic.endswith(_CHANGELOG)
+        else ("repartition topic", topic, "", f"stays, may be of group {other}: see `roster topics delete`")
         for topic, other in sorted(found.doubtful.items())
     ]
     print_table(("what", "name", "value", "reset"), rows, f"group {group} has no state", shorten=("name",))

@@ -1,0 +1,102 @@
+"""The topic between two sub-topologies: made with the group's first start, checked at every one; what is refused."""
+
+from __future__ import annotations
+
+import uuid
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+
+from roster.client import ClaimedBy, OffsetAndMetadata
+from roster.model import TopicPartition
+from roster.model.topology import Subtopology
+from roster.spark.errors import PipelineError
+from roster.spark.operations import Operations
+from roster.spark.state.between import Between
+from roster.spark.state.repartition_topic import open_repartition_topic
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.spark.spark_topics import Topics
+
+COLUMNS = pa.schema([("carrier", pa.string())])
+
+
+def between_of(topics: Topics, group: str, partitions: int | None = None, sources: int = 3) -> Between:
+    source = topics.create(sources)
+    topic = f"{group}-by-carrier-repartition"
+    return Between(Subtopology(0, (source,)), topic, ("carrier",), COLUMNS, partitions=partitions)
+
+
+def new_group() -> str:
+    return f"g-{uuid.uuid4().hex[:8]}"
+
+
+@pytest.mark.parametrize(("partitions", "expected"), [(None, 3), (5, 5)])
+def test_the_first_start_makes_it_and_later_ones_take_it(topics: Topics, partitions: int | None, expected: int) -> None:
+    group = new_group()
+    between = between_of(topics, group, partitions)
+    for _ in range(2):
+        found = open_repartition_topic(topics.admin, group, between)
+        assert found == [TopicPartition(between.topic, number) for number in range(expected)]
+    settings = topics.admin.topic_configs(between.topic)
+    wanted = {"cleanup.policy": "delete", "retention.ms": "-1", "segment.bytes": "52428800"}
+    assert {name: settings[name] for name in wanted} == wanted
+    topics.admin.create_partitions(between.before.sources[0], 8)
+    if partitions is None:
+        assert len(open_repartition_topic(topics.admin, group, between)) == 3, "the input may grow"
+
+
+def test_other_partitions_or_settings_are_refused(topics: Topics) -> None:
+    group = new_group()
+    between = between_of(topics, group, 4)
+    topics.admin.create_topic(between.topic, 2, configs={"retention.ms": "60000"})
+    with pytest.raises(PipelineError, match=r"partitions: '.*' has 2 partitions, not 4: keys would move away"):
+        open_repartition_topic(topics.admin, group, between)
+    same = between_of(topics, group, 2)
+    with pytest.raises(PipelineError, match=r"has retention.ms=\d+, which would lose records.*Set retention.ms=-1"):
+        open_repartition_topic(topics.admin, group, same)
+
+
+def test_what_does_not_belong_together_is_refused(topics: Topics) -> None:
+    group = new_group()
+    between = between_of(topics, group)
+    source = TopicPartition(between.before.sources[0], 0)
+    topics.admin.commit_group_offsets(group, {source: OffsetAndMetadata(0)})
+    with pytest.raises(PipelineError, match=r"has offsets of '.*', but '.*' is not there: it was deleted, or"):
+        open_repartition_topic(topics.admin, group, between)
+    topics.admin.create_topic(between.topic, 3, configs={"retention.ms": "-1"})
+    open_repartition_topic(topics.admin, group, between)
+    topics.fill_one(between.topic, 1, 2)
+    with pytest.raises(PipelineError, match=r"offset of .*-0 was set by another program, not with the records in"):
+        open_repartition_topic(topics.admin, group, between)
+    claim = ClaimedBy(f"{group}-1", "m").to_metadata()
+    topics.admin.commit_group_offsets(group, {source: OffsetAndMetadata(0, metadata=claim)})
+    open_repartition_topic(topics.admin, group, between)
+    topics.admin.delete_group(group)
+    with pytest.raises(PipelineError, match="has records, but the group has no offsets of its input"):
+        open_repartition_topic(topics.admin, group, between)
+
+
+def declared() -> Operations:
+    session: Any = None  # nothing is run
+    return Operations(session)
+
+
+@pytest.mark.parametrize(
+    ("declare", "message"),
+    [
+        (lambda it: it.repartition("a").repartition("b"), "repartition: given twice"),
+        (lambda it: it.aggregate("a", {"n": "count(*)"}).repartition("b"), "it comes before a stateful operator"),
+        (lambda it: it.join_table("t", "a", "x int").repartition("b"), "repartition: a table is joined before it"),
+        (lambda it: it.repartition("a").join_table("t", "a", "x int"), "join_table: rows are repartitioned before it"),
+        (lambda it: it.repartition([]), "repartition: no key. Name at least one column"),
+        (lambda it: it.repartition("a", partitions=0), "partitions: 0 is not possible. Use a number from 1 on"),
+        (lambda it: it.repartition("a b"), "name: 'by-a b' is no part of a topic name"),
+    ],
+)
+def test_what_cannot_be_declared_is_named(declare: Callable[[Operations], object], message: str) -> None:
+    with pytest.raises(PipelineError, match=message):
+        declare(declared())
