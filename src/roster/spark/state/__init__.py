@@ -1,8 +1,8 @@
 """Stateful pipelines on Spark: state of each task, in the same Kafka transaction as its outputs and input offsets.
 
-A task with state is a partition of the source topic, `0_<partition>`; behind `repartition` it is one of the topic between
-two sub-topologies, `1_<partition>`, to which tasks without state write. Its truth is the changelog partition of the same
-number. What holds at every moment, whatever is killed:
+A task with state is a partition of the source topic, `0_<partition>`; behind `repartition` it is one of the topic
+between two sub-topologies, `1_<partition>`, to which tasks without state write. Its truth is the changelog partition of
+the same number. What holds at every moment, whatever is killed:
 
 * Outputs, changelog records and input offsets of a batch are one transaction: all count, or none.
 * A task's state before a batch is its changelog from the first offset to its end, committed records only. The driver
