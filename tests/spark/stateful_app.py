@@ -147,7 +147,7 @@ def main() -> None:
         bootstrap=bootstrap,
         group=group,
         topics=(topic,),
-        max_offsets_per_batch=300,
+        max_offsets_per_batch=3000 if between else 300,
         session_timeout_ms=int(session_timeout_ms),
         heartbeat_interval_ms=200,
         trigger_interval_ms=0,
