@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
 CARRIERS = ("AA", "DL", "UA", None, "WN", "B6")
 FLIGHTS = "aircraft string, carrier string, delay long"
