@@ -7,6 +7,8 @@ import json
 import os
 import subprocess
 import sys
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pandas as pd
 import pytest
@@ -17,11 +19,12 @@ from roster.cli.demo.environment import flights
 from roster.cli.demo.oracle import Figures
 from roster.cli.demo.stateful import view
 from roster.cli.demo.stateful.jobs import GRACE, JOBS, flights_in_file
+from roster.cli.demo.stateful.questions import ask
 from roster.cli.demo.stateful.script import StatefulEnvironment, StatefulVerdict
 from roster.cli.demo.stateful.state import SESSION_TIMEOUT_S, StatefulApplication, StatefulState
 from roster.cli.demo.view import _size
 from roster.console import Away, MemberSeen, Position, Snapshot
-from roster.model import TopicPartition
+from roster.model import Address, TopicPartition
 
 AIRCRAFT, CARRIERS = JOBS
 ROWS = [
@@ -179,6 +182,30 @@ def test_flights_are_streamed_in_the_order_of_time_so_that_none_is_late(tmp_path
     pd.testing.assert_frame_equal(flights_in_file(environment.workload.path), ordered.head(250), check_dtype=False)
 
 
+def test_a_question_has_an_answer_or_none(tmp_path):
+    answers = {"/stores/totals/get?key=N1": (200, {"row": {"flights": 3}}), "/stores/totals/get?key=N2": (503, {})}
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self):
+            status, document = answers[self.path]
+            self.send_response(status)
+            self.end_headers()
+            self.wfile.write(json.dumps(document).encode())
+
+        def log_message(self, *_):
+            """Write nothing."""
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        address = Address("127.0.0.1", server.server_port)
+        assert ask(address, "/stores/totals/get", key="N1") == {"row": {"flights": 3}}
+        assert ask(address, "/stores/totals/get", key="N2") is None
+        server.shutdown()
+        thread.join()
+    assert ask(address, "/stores/totals/get", key="N1") is None
+
+
 @pytest.mark.spark
 @pytest.mark.timeout(900)
 def test_some_flights_equal_a_plain_computation_through_a_kill(tmp_path):
@@ -197,4 +224,6 @@ def test_some_flights_equal_a_plain_computation_through_a_kill(tmp_path):
     assert last.endswith(" windows of carriers equals a plain computation")
     assert "B is killed with -9" in demo.stdout
     assert "A has results of all of them" in demo.stdout
+    assert "asked of A, kept in B" in demo.stdout, "state of another application, over HTTP"
+    assert "as the plain computation" in demo.stdout
     assert not list((tmp_path / "tmp").iterdir())

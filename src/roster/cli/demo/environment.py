@@ -104,7 +104,7 @@ class Environment:
         self.directory, self.workload, self.partitions = directory, workload, partitions
         self.inbox: queue.Queue[Any] = queue.Queue()
         self.children: dict[str, Child] = {}
-        self.bootstrap = f"127.0.0.1:{_free_port()}"
+        self.bootstrap = f"127.0.0.1:{free_port()}"
         self.output = directory / "output"
 
     def start_broker(self) -> Child:
@@ -199,7 +199,8 @@ def _roster(*arguments: str) -> list[str]:
     return [sys.executable, "-c", "from roster.cli import main; main()", *arguments]
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """Return a port of this machine that is free now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]

@@ -32,13 +32,14 @@ def main() -> int:
     parser = argparse.ArgumentParser()
     for name in ("--name", "--bootstrap", "--state-dir"):
         parser.add_argument(name, required=True)
+    parser.add_argument("--server", action="append", required=True, help="Where queries are answered, for each job.")
     options = parser.parse_args()
     pipelines: dict[str, Pipeline] = {}
     try:
         spark = open_session(options.name)
         tell({"spark": "up"})
-        for job in JOBS:
-            pipelines[job.group] = started(spark, job, options.name, options.bootstrap, options.state_dir)
+        for job, server in zip(JOBS, options.server, strict=True):
+            pipelines[job.group] = started(spark, job, options.name, options.bootstrap, options.state_dir, server)
         while not any(pipeline.wait(_EVERY_S / len(JOBS)) for pipeline in pipelines.values()):
             for job in JOBS:
                 tell_copies(pipelines[job.group], job)
@@ -53,7 +54,7 @@ def main() -> int:
     return 0
 
 
-def started(spark: SparkSession, job: Job, name: str, bootstrap: str, state_dir: str) -> Pipeline:
+def started(spark: SparkSession, job: Job, name: str, bootstrap: str, state_dir: str, server: str) -> Pipeline:
     """Start the pipeline of a job."""
     pipeline = Pipeline(
         spark,
@@ -62,6 +63,7 @@ def started(spark: SparkSession, job: Job, name: str, bootstrap: str, state_dir:
         job.topic,
         state_dir=state_dir,
         standbys=1,
+        application_server=server,
         client_id=client_id(name),
         on_progress=partial(say, job.group),
         session_timeout_ms=round(SESSION_TIMEOUT_S * 1000),

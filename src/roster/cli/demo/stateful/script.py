@@ -5,21 +5,23 @@ killed, the other goes on with its copies, the results are compared. Every step 
 from __future__ import annotations
 
 import contextlib
+import json
 import zipfile
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from roster.cli.demo import oracle
-from roster.cli.demo.environment import Environment
+from roster.cli.demo.environment import Environment, Workload, free_port
 from roster.cli.demo.script import STREAM_S
 from roster.cli.demo.stage import Stage
 from roster.cli.demo.stateful.jobs import JOBS, flights_in_file
+from roster.cli.demo.stateful.questions import ask
 from roster.cli.demo.stateful.state import StatefulApplication, StatefulState
 from roster.cli.errors import Failure
 from roster.client import Admin, ClientError
 from roster.console import Away, Snapshot
-from roster.model import TopicPartition
+from roster.model import Address, TopicPartition
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -60,7 +62,11 @@ class StatefulVerdict:
 
 
 class StatefulEnvironment(Environment):
-    """Directory, port and children of one run; each application has a disk of its own."""
+    """Directory, ports and children of one run; each application has a disk of its own."""
+
+    def __init__(self, directory: Path, workload: Workload, partitions: int) -> None:
+        super().__init__(directory, workload, partitions)
+        self._servers: dict[tuple[str, str], Address] = {}
 
     def put_in_order(self, records: int | None) -> None:
         """Stream the first flights, or all (None), month after month: the package's file has 10 before 2."""
@@ -75,7 +81,12 @@ class StatefulEnvironment(Environment):
         """Start one of the PySpark applications."""
         state = str(self.directory / f"state-{name}")
         module = "roster.cli.demo.stateful.application"
-        self.start_module(name, module, "--name", name, "--bootstrap", self.bootstrap, "--state-dir", state)
+        servers = [word for job in JOBS for word in ("--server", str(self.server(name, job.group)))]
+        self.start_module(name, module, "--name", name, "--bootstrap", self.bootstrap, "--state-dir", state, *servers)
+
+    def server(self, name: str, group: str) -> Address:
+        """Return where an application answers queries of a group's state."""
+        return self._servers.setdefault((name, group), Address("127.0.0.1", free_port()))
 
     def start_loaders(self, path: Path, rate: float) -> None:
         """Start a `roster load` of the file for each job's topic."""
@@ -103,8 +114,10 @@ class StatefulScript(Stage[StatefulState, GroupSeen]):
                     partitions = [TopicPartition(job.topic, number) for number in range(self.environment.partitions)]
                     lookers.enter_context(self._looker(job.group, partitions, partial(self._saw, job.group)))
                 expected = self._two_share()
+                asked = self._ask_across()
                 self._one_dies()
                 self._all_is_counted()
+                self._ask_again(asked, expected)
                 self._stop(NAMES[0])
             return self._compare(expected)
         finally:
@@ -129,6 +142,46 @@ class StatefulScript(Stage[StatefulState, GroupSeen]):
         self.environment.start_loaders(path, rate)
         self._happened(f"{state.total:,} flights of {path.name} into each topic, at {rate:,.0f} a second")
         return expected
+
+    def _ask_across(self) -> dict[str, Any]:
+        """Ask one application for an aircraft whose task runs in the other; return the aircraft's row."""
+        job = JOBS[0]
+        one, other = (self.environment.server(name, job.group) for name in NAMES)
+        row: dict[str, Any] = {}
+
+        def answered() -> bool:
+            there = ask(other, f"/stores/{job.store}/prefix", limit="1", local="true")
+            if not there or not there["rows"]:
+                return False
+            key = there["rows"][0][job.key]
+            answer = ask(one, f"/stores/{job.store}/get", key=key)
+            if answer is None or ask(one, f"/stores/{job.store}/get", key=key, local="true") is not None:
+                return False
+            row.update(answer["row"])
+            if row[job.key] != key or row["flights"] < there["rows"][0]["flights"]:
+                raise Failure(f"{NAMES[0]} answers {row}, {NAMES[1]} had {there['rows'][0]} before")
+            return True
+
+        self._wait(f"{NAMES[0]} answers for a task of {NAMES[1]}", answered)
+        at = f"http://{one}/stores/{job.store}/get?key={row[job.key]}"
+        self._happened(f"{at}: {row['flights']} flights so far, asked of {NAMES[0]}, kept in {NAMES[1]}")
+        return row
+
+    def _ask_again(self, asked: dict[str, Any], expected: dict[str, oracle.Groups]) -> None:
+        """Ask the survivor for the same aircraft, whose task it runs now."""
+        job = JOBS[0]
+        server, path = self.environment.server(NAMES[0], job.group), f"/stores/{job.store}/get"
+        answers: list[dict[str, Any]] = []
+
+        def answered() -> bool:
+            if (answer := ask(server, path, key=asked[job.key])) is not None:
+                answers.append(answer["row"])
+            return bool(answers)
+
+        self._wait(f"{NAMES[0]} answers", answered)
+        if not job.groups([json.dumps(answers[0]).encode()]).items() <= expected[job.group].items():
+            raise Failure(f"{NAMES[0]} answers {answers[0]}, which is not what a plain computation gives")
+        self._happened(f"asked again, {NAMES[0]} says {answers[0]['flights']} flights, as the plain computation")
 
     def _one_dies(self) -> None:
         state, (heir, victim) = self.state, NAMES
