@@ -4,7 +4,7 @@ import itertools
 import random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from roster.assignors.tasks import Client, TaskPlan, TaskProblem, assign
@@ -494,14 +494,16 @@ class Restoring:
 
 
 @given(seed=st.integers(0, 2**32))
+@example(seed=6125)
 @settings(max_examples=examples(150, "ROSTER_PLACEMENTS"))
 def test_no_caught_up_copy_is_lost_and_what_has_come_to_rest_stays(seed):
-    """At every moment of a move each task has a caught-up copy, and f(f(x)) = f(x)."""
+    """At every moment of a move each task has a caught-up copy, and f(f(x)) = f(x); five placements or more a seed."""
     world = Restoring(random.Random(seed))
     for _ in range(world.chance.randint(1, 6)):
         world.rebalance()
         world.events()
     limit = 3 + len(world.stateful) * (2 + world.options["standbys"])
+    world.rebalance(all_restored=True)  # made while copies were restored, it may leave a better place for one for later
     for _ in range(limit):
         plan = world.rebalance(all_restored=True)
         if not plan.followup:
