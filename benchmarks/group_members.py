@@ -14,7 +14,7 @@ from collections import Counter, deque
 from collections.abc import Callable
 from multiprocessing.connection import Connection as Pipe
 
-JOIN, HEARTBEAT, LEAVE, SYNC, COMMIT, FIND_COORDINATOR = 11, 12, 13, 14, 8, 10
+JOIN, HEARTBEAT, LEAVE, SYNC, COMMIT, FIND_COORDINATOR, API_VERSIONS = 11, 12, 13, 14, 8, 10, 18
 VERSIONS = {JOIN: 5, HEARTBEAT: 3, LEAVE: 3, SYNC: 3, COMMIT: 7}
 NAMES = {JOIN: "JoinGroup", HEARTBEAT: "Heartbeat", LEAVE: "LeaveGroup", SYNC: "SyncGroup", COMMIT: "OffsetCommit"}
 ERROR_AT = {JOIN: 8, HEARTBEAT: 8, SYNC: 8, LEAVE: 8, COMMIT: -2}
@@ -87,8 +87,13 @@ class Member:
         self.connect()
 
     def connect(self) -> None:
+        """Connect and ask for ApiVersions, as clients do: a connection without a request is closed after a while."""
         self.sock = socket.create_connection(self.load.address, self.load.patience)
         self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.sock.sendall(request(API_VERSIONS, 0, b""))
+        size = int.from_bytes(self.sock.recv(4, socket.MSG_WAITALL), "big")
+        if not size or len(self.sock.recv(size, socket.MSG_WAITALL)) < size:
+            raise ConnectionError("the broker closed a connection instead of answering ApiVersions")
         self.buffer.clear()
         self.load.selector.register(self.sock, selectors.EVENT_READ, self)
 
