@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 import pytest
 
 from roster.model import TopicPartition
-from roster.spark import KafkaSink, Pipeline
+from roster.spark import KafkaSink, ParquetSink, Pipeline
 from tests.librdkafka import idempotent_producer
 from tests.spark.spark_topics import Topics, committed_records, until
 
@@ -59,10 +59,14 @@ class Flights:
 
 
 def pipeline(spark: SparkSession, flights: Flights, topics: Topics, group: str, out: str, **options: Any) -> Pipeline:
-    made = Pipeline(spark, topics.bootstrap, group, flights.topic, **options)
+    return declared(Pipeline(spark, topics.bootstrap, group, flights.topic, **options)).write(
+        KafkaSink(topics.bootstrap, out)
+    )
+
+
+def declared(made: Pipeline) -> Pipeline:
     made.json_columns(FLIGHTS, keep=["timestamp"]).repartition("carrier", partitions=3).filter(pc.field("delay") > 0)
-    made.aggregate("carrier", {"flights": "count(*)", "delay": "sum(delay)"}, store="totals")
-    return made.write(KafkaSink(topics.bootstrap, out))
+    return made.aggregate("carrier", {"flights": "count(*)", "delay": "sum(delay)"}, store="totals")
 
 
 def last_results(topics: Topics, out: str) -> dict[str | None, dict[str, Any]]:
@@ -75,7 +79,7 @@ def _flights(result: dict[str, Any]) -> int:
     return int(result["flights"])
 
 
-def totals_by_carrier(spark: SparkSession, topics: Topics, tmp_path: Path) -> None:
+def test_totals_by_another_key_equal_a_plain_computation(spark: SparkSession, topics: Topics, tmp_path: Path) -> None:
     flights, out, group = Flights(topics, 2), topics.create(2), f"g-{uuid.uuid4().hex[:8]}"
     between, changelog = f"{group}-by-carrier-repartition", f"{group}-totals-changelog"
     quick = {"heartbeat_interval_ms": 200, "trigger_interval_ms": 0, "max_offsets_per_batch": 400}
@@ -113,5 +117,13 @@ def totals_by_carrier(spark: SparkSession, topics: Topics, tmp_path: Path) -> No
     assert all(begins[partition] <= committed[partition].offset for partition in begins)
 
 
-def test_totals_by_another_key_equal_a_plain_computation(spark: SparkSession, topics: Topics, tmp_path: Path) -> None:
-    totals_by_carrier(spark, topics, tmp_path)
+def test_results_in_files_are_those_of_tasks_with_state_only(
+    spark: SparkSession, topics: Topics, tmp_path: Path
+) -> None:
+    flights, group, out = Flights(topics, 2), f"g-{uuid.uuid4().hex[:8]}", str(tmp_path / "out")
+    for _ in range(2):
+        flights.send(200)
+        made = declared(Pipeline(spark, topics.bootstrap, group, flights.topic, state_dir=str(tmp_path / "state")))
+        made.write(ParquetSink(out)).run(available_now=True)
+    rows = spark.read.parquet(out).orderBy("flights").collect()
+    assert {row.carrier: row.asDict() for row in rows} == flights.totals()
