@@ -27,7 +27,7 @@ SESSION_MS, REBALANCE_MS = 300_000, 300_000
 SUBSCRIPTION_BYTES = 200
 ASSIGNMENT = bytes(100)
 LOOK_SECONDS = 1.0
-"""Between two heartbeats of a member that waits for the others."""
+"""Between two heartbeats of a member that waits for the others, for each thousand of them."""
 
 
 def text(value: str | None) -> bytes:
@@ -266,7 +266,7 @@ class Load:
         self.turn(timeout)
         if time.monotonic() < self.look_at:
             return
-        self.look_at = time.monotonic() + LOOK_SECONDS
+        self.look_at = time.monotonic() + LOOK_SECONDS * max(len(self.members) / 1_000, 1)
         for member in self.members:
             if member.stable and not member.sent:
                 member.heartbeat()

@@ -94,7 +94,7 @@ class Node:
         self.connections: dict[Connection, None] = {}
         self._timers: Timers[TimerName] = Timers(world.scheduler, self._timer_expired)
         self._writes: deque[tuple[Write, Batch | None, ErrorCode]] = deque()
-        self._synced_at = 0
+        self.synced_at = 0
         self._crash_at_write = crash
         self.transactions = Transactions(self)
 
@@ -335,8 +335,8 @@ class Node:
             batch = appended
             self.transactions.appended(OFFSETS, batch)
         self._writes.append((write, batch, error))
-        self._synced_at = max(self._synced_at, world.scheduler.now + world.sync_ms())
-        world.scheduler.at(self._synced_at, self._write_done, self.life, write.id)
+        self.synced_at = max(self.synced_at, world.scheduler.now + world.sync_ms())
+        world.scheduler.at(self.synced_at, self._write_done, self.life, write.id)
 
     def _write_done(self, life: int, write_id: int) -> None:
         if life != self.life or not self._writes or self._writes[0][0].id != write_id:

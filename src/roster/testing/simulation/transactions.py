@@ -76,6 +76,8 @@ class Host(Protocol):
     name: str
     life: int
     epoch: int
+    synced_at: int
+    """When the last write of the group ends."""
 
     def wall(self) -> int:
         """Wall clock, ms."""
@@ -408,7 +410,8 @@ class Transactions:
         else:
             self.appended(name, batch)
             now = world.scheduler.now
-            self._synced_at[name] = max(self._synced_at.get(name, 0), now + world.sync_ms())
+            earlier = self.host.synced_at if name == OFFSETS else 0  # the writes of one log end in their order
+            self._synced_at[name] = max(self._synced_at.get(name, 0), earlier, now + world.sync_ms())
             self._outcome(self._synced_at[name] - now, done, lambda: self._sync(name, batch))
 
     def _still_leads(self, name: str) -> ErrorCode:
