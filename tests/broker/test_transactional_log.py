@@ -265,3 +265,21 @@ def test_compaction_keeps_what_is_undecided_and_drops_what_was_aborted(history: 
             assert not there & dropped
             assert not list(log.producers.aborted)
         log.close()
+
+
+def test_a_log_of_aborted_records_alone_is_readable_up_to_its_end_when_compacted() -> None:
+    """A fetch has the marker at the end: with nothing behind its offset a reader would wait for ever."""
+    with scratch() as directory:
+        log = opened(directory, compacted=True)
+        for number in range(30):
+            write(log, (1, 0, number), b"k%d" % number)
+        end(log, 1, 0, commit=ABORT)
+        log.roll(NOW)
+        flush(log)
+        old = log.sealed_segments()
+        left_out = log.producers.aborted.overlapping(0, old[-1].next_offset)
+        log.replace(old, rewrite(old, CONFIG.index_interval_bytes, 0, left_out))
+        assert committed(log) == []
+        assert [header.last_offset + 1 for header, _ in log.batches()] == [log.end_offset]
+        assert log.locate(0, 150, at_least_one=True, before=log.last_stable_offset) is not None
+        log.close()

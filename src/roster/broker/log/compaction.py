@@ -87,12 +87,16 @@ def _newest(segments: Sequence[Segment], left_out: _Aborted) -> dict[bytes, int]
 def _kept_batches(
     segments: Sequence[Segment], left_out: _Aborted, is_kept: Callable[[Record], bool]
 ) -> Iterator[tuple[BatchHeader, memoryview]]:
-    """Yield the batches of the new segment; a marker only if a record of its transaction is kept."""
+    """Yield the batches of the new segment; a marker only if a record of its transaction is kept.
+
+    A marker at the end stays: a reader of an aborted transaction with nothing behind it would wait for the log's end.
+    """
     in_transaction: set[int] = set()
+    end = segments[-1].next_offset
     for segment in segments:
         for header, _, batch in segment.batches():
             if header.is_control:
-                if header.producer_id in in_transaction:
+                if header.producer_id in in_transaction or header.last_offset + 1 == end:
                     in_transaction.discard(header.producer_id)
                     yield header, batch
                 continue
