@@ -14,7 +14,7 @@ from roster.member.subscription import decode_assignment, subscription_bytes
 from roster.member.task_assignor import TaskAssignor
 from roster.member.task_options import TASK_OPTIONS, TaskOptions
 from roster.member.task_versions import MixedVersions
-from roster.model import TopicPartition
+from roster.model import NO_GENERATION, TopicPartition
 from roster.model.tasks import TaskId, TaskLags
 from roster.model.topology import Subtopology, TopologyError
 from roster.wire.consumer.messages import Subscription, decode_subscription, encode_subscription
@@ -37,8 +37,8 @@ def assignor(name="m", gaps=None, topology=COUNTS, **options):
     return TaskAssignor(TaskOptions(subtopologies=topology, **options), name.encode().ljust(16), gaps)
 
 
-def joining(member, owned=(), capacity=1, generation=1):
-    join = JoinContext(topics=member.options.topics, owned=frozenset(owned), generation=generation, capacity=capacity)
+def joining(member, owned=(), **more):
+    join = JoinContext(topics=member.options.topics, owned=frozenset(owned), **{"generation": 1, **more})
     return subscription_bytes(member, join)
 
 
@@ -62,6 +62,25 @@ def test_a_task_lost_before_its_store_was_restored_is_joined_with_its_gap():
     member.report({TaskId(0, 0): 500})
     lags = decode_subscription_info(decode_subscription(joining(member)).user_data).tasks.as_dict()
     assert lags == {TaskId(0, 0): 500, TaskId(0, 1): 0}, "one that runs need not be named"
+
+
+@pytest.mark.parametrize(
+    ("is_static", "generation", "asks"),
+    [
+        pytest.param(True, NO_GENERATION, True, id="a static member that starts again"),
+        pytest.param(True, 4, False, id="a static member that joins again"),
+        pytest.param(False, NO_GENERATION, False, id="a new member"),
+    ],
+)
+def test_a_member_asks_for_a_rebalance_if_the_leader_may_not_know_what_it_has_caught_up_on(is_static, generation, asks):
+    member = assignor(gaps={TaskId(0, 1): 3})
+    joining(member, is_static=is_static, generation=generation)
+    info = AssignmentInfo(version=5, commonly_supported=5, standby={TaskId(0, 1): ()})
+    member.on_assignment(sources(), encode_assignment_info(info), 5)
+    assert (member.report({TaskId(0, 1): 3}) is not None) is asks
+    joining(member, is_static=is_static, generation=5)
+    member.on_assignment(sources(), encode_assignment_info(info), 6)
+    assert member.report({TaskId(0, 1): 3}) is None
 
 
 def test_the_bytes_of_a_subscription_are_the_documents():

@@ -94,9 +94,10 @@ def test_tasks_with_state_are_restored_and_move_once_their_copies_have_caught_up
         pytest.param(501029, (1, 2, 3, 4), id="the same with four members"),
         pytest.param(500351, (0, 1, 3, 5, 7), id="an abort needs no positions from an old coordinator"),
         pytest.param(504651, (0, 1, 2, 3, 5, 6, 7, 8, 9, 10), id="the writes of a log end in their order"),
+        pytest.param(505879, (0, 1, 3), id="a static member that starts again says what it has caught up on"),
     ],
 )
-def test_transactions_are_whole_in_seeds_that_once_broke(seed: int, actions: tuple[int, ...]) -> None:
+def test_seeds_that_once_broke_do_so_no_more(seed: int, actions: tuple[int, ...]) -> None:
     assert run_scenario(kept_actions(draw_scenario(seed), actions)).broken is None
 
 

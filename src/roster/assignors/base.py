@@ -27,6 +27,7 @@ class JoinContext:
     last_assignment, last_generation: the newest assignment and the generation it is from, nothing and -1 before the
     first one and after the membership was lost (KIP-341).
     rack, capacity: the member's options. settling: it joins because it has just given up partitions.
+    is_static: it has an instance id: if it joins anew, the leader may not get to see what it sends (KIP-345).
     """
 
     topics: frozenset[str]
@@ -37,6 +38,7 @@ class JoinContext:
     rack: str | None = None
     capacity: int = 1
     settling: bool = False
+    is_static: bool = False
 
 
 class Assignor(ABC):

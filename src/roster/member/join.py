@@ -60,6 +60,7 @@ def send_join_group(me: MemberContext, coordinator: Node) -> None:
         rack=me.config.rack_id,
         capacity=me.config.capacity,
         settling=me.rejoins_after_revocation,
+        is_static=me.config.group_instance_id is not None,
     )
     try:
         subscriptions = {

@@ -15,7 +15,7 @@ from roster.member.task_catch_up import CatchUp
 from roster.member.task_leader import assign_tasks
 from roster.member.task_options import TaskOptions
 from roster.member.task_versions import first_version, version_to_rejoin
-from roster.model import Plan, Problem, TopicPartition
+from roster.model import NO_GENERATION, Plan, Problem, TopicPartition
 from roster.model.tasks import RUNNING, STATELESS, TaskId, TaskLags
 from roster.model.topology import TopologyError
 from roster.wire.streams.assignment_info import AssignmentInfo, decode_assignment_info
@@ -99,7 +99,11 @@ class TaskAssignor(Assignor):
         """Encode SubscriptionInfo: what runs, and the gaps of all other stores."""
         running = self.options.tasks_of(join.owned)
         with_state = self.options.with_state
-        self._joined_with = self._gaps | {task: 0 for task in running if task.subtopology in with_state}
+        # The place of a static member that starts again is given to it without a rebalance: the leader sees no new gap.
+        is_seen = not (join.is_static and join.generation == NO_GENERATION)
+        self._joined_with = (
+            self._gaps | {task: 0 for task in running if task.subtopology in with_state} if is_seen else {}
+        )
         lags = self._gaps | {task: RUNNING if task.subtopology in with_state else STATELESS for task in running}
         info = SubscriptionInfo(
             version=self._version,
