@@ -34,19 +34,20 @@ def rewrite(
     """Replace sealed, consecutive segments by one with the newest record of each key; for a thread of its own.
 
     A tombstone from before `keep_tombstones_since` (wall-clock ms) goes too, a record without a key stays. Every
-    transaction in the segments must be decided: records of `aborted` ones go, and so do markers without records.
+    transaction in the segments must be decided: records of `aborted` ones go, and so do markers without records. What
+    is at the end stays: a reader up to there would wait for it.
     A crash at any point is harmless: the new segment takes the place of the first old one by a rename,
     and the others, which recovery recognises by their offsets, are deleted oldest first, so that a deletion never
     disappears before what it deleted.
     """
     left_out = _Aborted(aborted)
-    newest = _newest(segments, left_out)
+    newest, last = _newest(segments, left_out), segments[-1].next_offset - 1
 
     def is_kept(record: Record) -> bool:
         if record.key is None:
             return True
         return newest[record.key] == record.offset and (
-            record.value is not None or record.timestamp >= keep_tombstones_since
+            record.value is not None or record.timestamp >= keep_tombstones_since or record.offset == last
         )
 
     directory = segments[0].path.parent
@@ -56,11 +57,11 @@ def rewrite(
     compacted.create()
     for header, batch in _kept_batches(segments, left_out, is_kept):
         compacted.append(header, batch, header.base_offset, LEADER_EPOCH)
-    compacted.extend(segments[-1].next_offset)
-    last = Segment(directory, segments[-1].base_offset, index_interval_bytes)
-    producers = last.load_sidecar()
+    compacted.extend(last + 1)
+    newest_segment = Segment(directory, segments[-1].base_offset, index_interval_bytes)
+    producers = newest_segment.load_sidecar()
     if producers is None:
-        raise WireError(f"{last.path} is not sealed")
+        raise WireError(f"{newest_segment.path} is not sealed")
     compacted.sync()
     segments[0].retire(keep_open=True)
     segments[0].unseal()
@@ -87,10 +88,7 @@ def _newest(segments: Sequence[Segment], left_out: _Aborted) -> dict[bytes, int]
 def _kept_batches(
     segments: Sequence[Segment], left_out: _Aborted, is_kept: Callable[[Record], bool]
 ) -> Iterator[tuple[BatchHeader, memoryview]]:
-    """Yield the batches of the new segment; a marker only if a record of its transaction is kept.
-
-    A marker at the end stays: a reader of an aborted transaction with nothing behind it would wait for the log's end.
-    """
+    """Yield the batches of the new segment; a marker only if a record of its transaction is kept, or at the end."""
     in_transaction: set[int] = set()
     end = segments[-1].next_offset
     for segment in segments:
