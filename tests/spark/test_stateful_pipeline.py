@@ -177,6 +177,7 @@ def test_windows_are_emitted_once_they_are_closed(spark: SparkSession, topics: T
         ({"aggregates": {}}, "aggregates: name at least one"),
         ({"sink": ConsoleSink()}, "write: a stateful pipeline writes results and state in one Kafka transaction"),
         ({"at_least_once": True}, "write: a stateful pipeline writes results and state in one Kafka transaction"),
+        ({"keep_timestamps": True}, "keep_timestamps: a result of a stateful pipeline comes from many records"),
         ({"topics": "pattern:t.*"}, "topics: a stateful pipeline reads one topic"),
         ({"topics": ["nowhere-to-be-found"]}, "topics: there is no topic 'nowhere-to-be-found'"),
         ({"late_topic": "nowhere-to-be-found"}, "late_topic: there is no topic 'nowhere-to-be-found'"),
@@ -191,7 +192,9 @@ def test_what_cannot_work_is_named_before_the_group_is_joined(
     topic, out, group = topics.create(1), topics.create(1), f"g-{uuid.uuid4().hex[:8]}"
     if "policy" in change:
         topics.admin.create_topic(f"{group}-s-changelog", 1, configs={"cleanup.policy": change["policy"]})
-    sink = KafkaSink(topics.bootstrap, out, exactly_once=False if "at_least_once" in change else None)
+    exactly_once = False if "at_least_once" in change else None
+    keep_timestamps = "keep_timestamps" in change
+    sink = KafkaSink(topics.bootstrap, out, exactly_once=exactly_once, keep_timestamps=keep_timestamps)
 
     def run() -> None:
         pipeline = Pipeline(spark, topics.bootstrap, group, change.get("topics", topic))

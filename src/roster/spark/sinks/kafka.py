@@ -139,6 +139,11 @@ class KafkaSink(Sink):
         """The argument `exactly_once`."""
         return self._exactly_once
 
+    @property
+    def keeps_timestamps(self) -> bool:
+        """The argument `keep_timestamps`."""
+        return self._writer.keep_timestamps
+
     def carry(self, partitions: Collection[TopicPartition], *, keep_timestamps: bool = False) -> None:
         """Write records for these partitions too, in the same transactions; every row names its topic from now on.
 
@@ -147,9 +152,7 @@ class KafkaSink(Sink):
         """
         self._exactly_once = True
         self._partitions = [*self._partitions, *partitions]
-        self._writer = replace(
-            self._writer, topic=None, keep_timestamps=keep_timestamps or self._writer.keep_timestamps
-        )
+        self._writer = replace(self._writer, topic=None, keep_timestamps=keep_timestamps)
 
     def staging(self) -> TaskWriter:
         """Return what encodes records of any number for the driver to write."""

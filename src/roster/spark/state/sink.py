@@ -164,4 +164,10 @@ def check_sink(sink: Sink | None) -> KafkaSink:
             field="write",
             fix="Use KafkaSink(bootstrap, topic) without exactly_once=False, ParquetSink, DeltaSink or IcebergSink",
         )
+    if sink.keeps_timestamps:
+        raise PipelineError(
+            "a result of a stateful pipeline comes from many records, and has none of their times",
+            field="keep_timestamps",
+            fix="Leave it out: results have the time of writing",
+        )
     return sink
