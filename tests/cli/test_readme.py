@@ -97,12 +97,16 @@ def start_broker(directory: Path, address: str, arguments: list[str]) -> subproc
 def test_every_block_of_the_readme_runs(tmp_path):
     text = (ROOT / "README.md").read_text()
     assert {language for language, _ in BLOCK.findall(text)} == {"sh", "python"}
-    assert all(body.startswith("# shops.py\n") for language, body in BLOCK.findall(text) if language == "python")
+    assert [body.split()[1] for language, body in BLOCK.findall(text) if language == "python"] == [
+        "shops.py",
+        "totals.py",
+    ]
     output = run_blocks(text, tmp_path)
     assert "orders: 4 records acknowledged" in output
     assert re.search(r"\|\s*Rome\|\s*2\|\s*40\.5\|", output)
     assert re.search(r"\|\s*Oslo\|\s*2\|\s*30\.0\|", output)
     assert re.search(r"shops: Empty, 0 members.* lag 0", output)
+    assert re.search(r'"shop":\s*"Rome",\s*"orders":\s*2,\s*"revenue":\s*40\.5', output.replace("\\", ""))
 
 
 @pytest.mark.process
