@@ -9,8 +9,9 @@ from roster.model import TopicPartition
 
 _GROWTH = 2
 """Most by which the rate may rise with one batch."""
-_DONE_WITHIN = 1.0
-"""Seconds from a look for records to the end of the next batch, which has those that came after the look."""
+_DONE_WITHIN = 0.95
+"""Seconds from a look for records to the end of the next batch, which has those that came after the look; 50 ms are for
+the looks themselves."""
 _SHORTEST_INTERVAL, _LONGEST_INTERVAL = 0.75, 0.9  # seconds
 _RECENT = 16
 """Batches whose times the interval goes by."""
