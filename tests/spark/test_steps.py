@@ -100,7 +100,6 @@ def test_results_that_are_taken_back_are_records_without_a_value() -> None:
     config = ReaderConfig(bootstrap="nowhere:1", group="g")
     work = Work(Subtopology(0, ("t",), ("s",)), operator, Place(None, "c", "i"), "out", b"", arrow_schema(COLUMNS))
     (taken_back,) = StatefulTask(config, [], work, {})._retracted(update)
-    assert taken_back.to_pylist() == [
-        {"topic": "out", "partition": None, "key": b'["1970-01-01T00:00:05.000000Z","a"]', "value": None}
-    ]
+    addressed = {"topic": "out", "partition": None, "timestamp": None}
+    assert taken_back.to_pylist() == [{**addressed, "key": b'["1970-01-01T00:00:05.000000Z","a"]', "value": None}]
     assert [row["n"] for row in update.results.to_pylist()] == [2]
