@@ -67,7 +67,8 @@ class TaskWorld(World):
                 if task in held.active and stores[task] == self.ends[task]:
                     self.ends[task] += 10
                     stores[task] += 10
-            if (reason := self.assignors[actor.name].report(self.gaps(actor.name))) is not None:
+            running = held.active | held.revoking
+            if (reason := self.assignors[actor.name].report(self.gaps(actor.name), running)) is not None:
                 actor.feed(RebalanceRequested(reason))
         self.after(TICK, lambda: self._work(actor))
 

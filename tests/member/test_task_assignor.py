@@ -42,6 +42,10 @@ def joining(member, owned=(), **more):
     return subscription_bytes(member, join)
 
 
+def lags(member):
+    return decode_subscription_info(decode_subscription(joining(member)).user_data).tasks.as_dict()
+
+
 def sources(*tasks):
     return frozenset(p for task in tasks for p in COUNTS_OPTIONS.task_partitions(task))
 
@@ -57,11 +61,19 @@ def answers(leader, members, partitions=PARTITIONS):
 
 def test_a_task_lost_before_its_store_was_restored_is_joined_with_its_gap():
     member = assignor()
-    info = AssignmentInfo(version=5, commonly_supported=5, active=[TaskId(0, 0), TaskId(0, 1)])
-    member.on_assignment(sources(TaskId(0, 0), TaskId(0, 1)), encode_assignment_info(info), 1)
-    member.report({TaskId(0, 0): 500})
-    lags = decode_subscription_info(decode_subscription(joining(member)).user_data).tasks.as_dict()
-    assert lags == {TaskId(0, 0): 500, TaskId(0, 1): 0}, "one that runs need not be named"
+    running = [TaskId(0, 0), TaskId(0, 1)]
+    info = AssignmentInfo(version=5, commonly_supported=5, active=running)
+    member.on_assignment(sources(*running), encode_assignment_info(info), 1)
+    member.report({TaskId(0, 0): 500}, running)
+    assert lags(member) == {TaskId(0, 0): 500, TaskId(0, 1): 0}, "one that runs need not be named"
+
+
+def test_a_task_lost_before_it_had_a_store_is_not_joined_with():
+    member = assignor()
+    info = AssignmentInfo(version=5, commonly_supported=5, active=[TaskId(0, 0)])
+    member.on_assignment(sources(TaskId(0, 0)), encode_assignment_info(info), 1)
+    member.report({})
+    assert lags(member) == {}, "the last assignment is void: the leader would take an empty store for a caught-up copy"
 
 
 @pytest.mark.parametrize(

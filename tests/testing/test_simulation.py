@@ -95,6 +95,8 @@ def test_tasks_with_state_are_restored_and_move_once_their_copies_have_caught_up
         pytest.param(500351, (0, 1, 3, 5, 7), id="an abort needs no positions from an old coordinator"),
         pytest.param(504651, (0, 1, 2, 3, 5, 6, 7, 8, 9, 10), id="the writes of a log end in their order"),
         pytest.param(505879, (0, 1, 3), id="a static member that starts again says what it has caught up on"),
+        pytest.param(604208, (0, 1, 2), id="a broker does not forget the newest leader for what it hears late"),
+        pytest.param(606111, (0,), id="a task lost before it had a store has no gap"),
     ],
 )
 def test_seeds_that_once_broke_do_so_no_more(seed: int, actions: tuple[int, ...]) -> None:

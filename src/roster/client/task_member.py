@@ -116,7 +116,7 @@ class TaskMember(GroupMember):
         self._running().post(self._report_gaps, self._assignor.with_state(gaps))
 
     def _report_gaps(self, gaps: Mapping[TaskId, int]) -> None:
-        reason = self._assignor.report(gaps)
+        reason = self._assignor.report(gaps, self._tasks.active | self._tasks.revoking)
         with self._changed:
             self._hold()
         if reason is not None:

@@ -7,7 +7,7 @@ members speak (`task_versions`), and when a store it restores has caught up (`ta
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from roster.assignors import Assignor, ClaimSource, JoinContext, RebalanceProtocol
@@ -65,7 +65,6 @@ class TaskAssignor(Assignor):
         self._gaps = self.with_state(gaps or {})
         self._joined_with: dict[TaskId, int] = {}
         self._version = first_version(LATEST_VERSION, group_speaks=options.group_speaks)
-        self._active: frozenset[TaskId] = frozenset()
         self._standby: frozenset[TaskId] = frozenset()
         self.assignments = 0
         """Assignments taken note of."""
@@ -74,14 +73,14 @@ class TaskAssignor(Assignor):
 
     # The member's side.
 
-    def report(self, gaps: Mapping[TaskId, int]) -> str | None:
+    def report(self, gaps: Mapping[TaskId, int], running: Collection[TaskId] = ()) -> str | None:
         """Take the present gap of every task with a store here, in records; a task left out has no store.
 
-        A task that runs and is left out has no gap; while its store is still restored, name it, for the case that the
-        member loses the task before it has caught up. Returns the reason to join again, if a copy has caught up.
+        A task of `running` that is left out has no gap; while its store is still restored, name it, for the case that
+        the member loses the task before it has caught up. Returns the reason to join again, if a copy has caught up.
         Raises ValueError for a gap below 0.
         """
-        self._gaps = dict.fromkeys(self._active_with_state(), 0) | self.with_state(gaps)
+        self._gaps = self.with_state(dict.fromkeys(running, 0) | dict(gaps))
         done = self._catch_up.caught_up(self._gaps)
         return f"caught up on {', '.join(map(str, done))}" if done else None
 
@@ -128,7 +127,7 @@ class TaskAssignor(Assignor):
         self._check_error(info)
         active = frozenset(info.active)
         self._check_tasks(active, frozenset(info.standby), partitions)
-        self._active, self._standby = active, frozenset(info.standby) - active
+        self._standby = frozenset(info.standby) - active
         self._by_host = self._tasks_by_host(info)
         self.assignments += 1
         self._catch_up.assigned(self._standby, self._joined_with)
@@ -167,9 +166,6 @@ class TaskAssignor(Assignor):
         for host, partitions in info.partitions_by_host.as_dict().items():
             by_host[host] = self.options.tasks_of(frozenset(partitions))
         return by_host
-
-    def _active_with_state(self) -> frozenset[TaskId]:
-        return frozenset(task for task in self._active if task.subtopology in self.options.with_state)
 
     def with_state(self, gaps: Mapping[TaskId, int]) -> dict[TaskId, int]:
         """Return the gaps without those of other topologies' stores. Raises ValueError for a gap below 0."""

@@ -235,7 +235,7 @@ class Node:
         self.step(RequestReceived(token, call.header.api_version, client, "host", self.wall(), call.message))
 
     def _find_coordinator(self, version: int) -> Message:
-        number = self.world.leader_known_to[self.number]
+        number = self.world.leader_known_to(self.number)
         host, port = f"node{number}", 9092
         if version < MANY_KEYS_FROM:
             return FindCoordinatorResponse(node_id=number, host=host, port=port)

@@ -98,8 +98,8 @@ class Setting:
         """The most partitions that each topic has had."""
         self.brokers: list[Broker] = []
         self.applications: list[Application] = []
-        self.leader_known_to = {0: 0, 1: 0}
-        """Number of the broker that leads the group's partition, as far as each broker knows."""
+        self._leader_known_to = {0: (0, 0), 1: (0, 0)}
+        """By broker, the newest epoch it knows of, and the number of the broker that leads the group in it."""
         self.leader_number = 0
         self.impersonated: set[str] = set()
         """Instance ids that a misbehaving client has used."""
@@ -144,6 +144,14 @@ class Setting:
         for log in self.logs.values():
             log.crash()
             log.epoch += 1
+
+    def learn_leader(self, broker: int, epoch: int, leader: int) -> None:
+        """Have a broker learn who leads; what is older than what it knows says nothing."""
+        self._leader_known_to[broker] = max(self._leader_known_to[broker], (epoch, leader))
+
+    def leader_known_to(self, broker: int) -> int:
+        """Return the number of the broker that leads the group's partition, as far as `broker` knows."""
+        return self._leader_known_to[broker][1]
 
     def any_broker(self) -> Broker | None:
         """Return a broker that runs."""

@@ -97,7 +97,8 @@ class TaskWork:
         if self.world.scheduler.now >= process.paused_until:
             self._restore()
             self.reported = self.gaps()
-            reason = self.assignor.report(self.reported)
+            held = self.held
+            reason = self.assignor.report(self.reported, held.active | held.revoking)
             if reason is not None:
                 self.world.counts["copy caught up"] += 1
                 process.feed(RebalanceRequested(reason))

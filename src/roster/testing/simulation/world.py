@@ -64,10 +64,11 @@ class World(Setting):
     def _elect(self, node: Node) -> None:
         self.lose_unsynced()
         self.leader, self.leader_number = node, node.number
+        epoch = self.disk.epoch
         for other in self.nodes:
-            self.scheduler.after(self.network.delay() * 4, self.leader_known_to.__setitem__, other.number, node.number)
+            self.scheduler.after(self.network.delay() * 4, self.learn_leader, other.number, epoch, node.number)
         if node.up:
-            node.lead(self.disk.epoch)
+            node.lead(epoch)
 
     def crash_node(self, node: Node, fate: Fate, is_group: bool) -> None:
         """Kill a node at a write; it is back after a while, and leads again unless another one has taken over."""
