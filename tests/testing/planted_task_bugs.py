@@ -40,9 +40,9 @@ def standby_given_up_before_its_task_comes(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_task_assigned_is_taken_for_caught_up(on_assignment: Any) -> Any:
-    def taken(self: TaskAssignor, *arguments: Any) -> Any:
-        reason = on_assignment(self, *arguments)
-        self._gaps |= dict.fromkeys(self._active_with_state(), 0)
+    def taken(self: TaskAssignor, partitions: Any, *more: Any) -> Any:
+        reason = on_assignment(self, partitions, *more)
+        self._gaps |= self.with_state(dict.fromkeys(self.options.tasks_of(partitions), 0))
         return reason
 
     return taken

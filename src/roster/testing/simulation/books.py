@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import NamedTuple
 
-from roster.coordinator import Effects, Event, PartitionLoaded, RequestReceived, TimerExpired, TimerKind, WriteCompleted
+from roster.coordinator import Effects, Event, PartitionLoaded, RequestReceived, TimerExpired
 from roster.coordinator.group import Group
 from roster.coordinator.states import GroupState
 from roster.member import MemberState
@@ -16,6 +15,7 @@ from roster.member.types import FailureKind
 from roster.model import TopicPartition
 from roster.testing.simulation import invariants
 from roster.testing.simulation.scenario import TASKS
+from roster.testing.simulation.sessions import Before, Sessions, event_name
 from roster.testing.simulation.setting import Application, Broker, Setting
 from roster.testing.simulation.tasks import ACCEPTABLE, SUBTOPOLOGIES, TaskBooks, TaskWork
 from roster.wire import ErrorCode, Message, WireError
@@ -25,7 +25,6 @@ from roster.wire.messages import (
     HeartbeatResponse,
     JoinGroupRequest,
     JoinGroupResponse,
-    LeaveGroupRequest,
     OffsetCommitRequest,
     OffsetCommitResponse,
     OffsetFetchRequest,
@@ -35,43 +34,9 @@ from roster.wire.messages import (
 )
 
 COOPERATIVE = frozenset({"cooperative-sticky", "lag-cooperative-sticky", TASKS})
-LOOK_EVERY_MS = 500
-"""How often sessions and phases are looked at for their end."""
-
-
-class Before(NamedTuple):
-    """A group before a step."""
-
-    group: Group | None
-    state: GroupState
-    generation: int
-    members: dict[str, tuple[bool, str | None, bool, int]]
-    """By member id: whether its JoinGroup is parked, its instance id, whether it is new, and its session timeout."""
-    unsynced: frozenset[str]
-    label: str
-    """Name of the event."""
-
-
 QUIET = (False, None, False, 0)
 """What is noted of each member before a request that takes none out of the group."""
 QUIET_REQUESTS = (HeartbeatRequest, OffsetFetchRequest, OffsetCommitRequest)
-
-
-class Sessions:
-    """What one life of a coordinator may know of its members, in its own time."""
-
-    def __init__(self) -> None:
-        self.alive: dict[str, int] = {}
-        """The last request that certainly renewed the session."""
-        self.contact: dict[str, int] = {}
-        """The last request or response of any kind."""
-        self.phase_since = 0
-        self.joined_since = 0
-        """When the last join phase ended."""
-        self.phase_late = 0
-        """The same, moved with jumps of the clock, which no coordinator can act on before they happen."""
-        self.phase_state: GroupState | None = None
-        self.looked = 0
 
 
 class Books:
@@ -98,7 +63,8 @@ class Books:
         self.accepted: dict[TopicPartition, int] = {}
         self.acknowledged_commits = 0
         self.refused_commits = 0
-        self._sessions: dict[int, Sessions] = defaultdict(Sessions)
+        self._sessions = {node: Sessions(world.scenario) for node in (0, 1)}
+        """By broker, what its present life may know of the members' sessions."""
         self.tasks: TaskBooks | None = None
         if (tasks := world.scenario.tasks) is not None:
             self.tasks = TaskBooks(
@@ -175,7 +141,7 @@ class Books:
         if waited and isinstance(response, JoinGroupResponse | SyncGroupResponse) and not response.error_code:
             of = response if isinstance(response, JoinGroupResponse) else request
             member = getattr(of, "member_id", "")
-            self._sessions[node.number].alive[member] = node.now
+            self._sessions[node.number].renewed(member, node.now)
         match request, response:
             case JoinGroupRequest(), JoinGroupResponse(error_code=ErrorCode.NONE):
                 self._joined(node, version, request, response)
@@ -189,7 +155,7 @@ class Books:
                 self._committed(request, response)
             case OffsetFetchRequest(), OffsetFetchResponse():
                 self._fetched(response)
-        self._contact(node, request)
+        self._sessions[node.number].heard(getattr(request, "member_id", ""), node.now)
 
     def _joined(self, node: Broker, version: int, request: JoinGroupRequest, response: JoinGroupResponse) -> None:
         generation, member = response.generation_id, response.member_id
@@ -198,7 +164,7 @@ class Books:
         invariants.a_member_keeps_its_identity(request.member_id, member)
         self.highest = generation
         self.answered[generation].add(member)
-        self._sessions[node.number].contact[member] = node.now
+        self._sessions[node.number].heard(member, node.now)
         self.instance[member] = request.group_instance_id
         if request.group_instance_id is not None:
             if not request.member_id:
@@ -306,23 +272,15 @@ class Books:
         instance = self.instance.get(one)
         return instance is not None and instance == self.instance.get(other)
 
-    def _contact(self, node: Broker, request: Message) -> None:
-        member = getattr(request, "member_id", "")
-        if member:
-            self._sessions[node.number].contact[member] = node.now
-
     # -- steps of a coordinator ------------------------------------------------------------------------------------
 
     def node_crashed(self, node: Broker) -> None:
         """A coordinator's memory is gone."""
-        self._sessions.pop(node.number, None)
+        self._sessions[node.number] = Sessions(self.world.scenario)
 
     def clock_jumped(self, node: Broker, ms: int) -> None:
         """A coordinator's clock was set forward."""
-        sessions = self._sessions[node.number]
-        sessions.phase_late += ms
-        for member in sessions.contact:
-            sessions.contact[member] += ms
+        self._sessions[node.number].jumped(ms)
 
     def before_step(self, node: Broker, event: Event) -> Before:
         """Note the group as it is, and what comes."""
@@ -334,7 +292,7 @@ class Books:
         if self.world.history.wanted:
             self.world.history.step(node.name, "no group" if group is None else state.value, label)
         if isinstance(event, RequestReceived):
-            self._contact(node, event.message)
+            self._sessions[node.number].heard(getattr(event.message, "member_id", ""), node.now)
             if isinstance(event.message, SyncGroupRequest):
                 self.assigning(event.message)
         if group is None:
@@ -358,21 +316,21 @@ class Books:
         if isinstance(event, RequestReceived) and isinstance(event.message, OffsetCommitRequest) and effects.writes:
             self._commit_judged(node, event.message, before)
         if group is None:
-            sessions.phase_state = None
+            sessions.group_gone()
             return
         if before.group is group:
             invariants.only_legal_transitions(before.state, group.state, before.label)
             if len(group.members) < len(before.members) or before.members.keys() - group.members.keys():
-                self._expelled(node, event, before, group)
+                sessions.judge_expulsions(event, before, group, node.now)
         invariants.a_state_has_what_it_needs(group)
-        self._phases(node, group, sessions)
-        self._renewed(node, event, group, sessions)
+        sessions.judge_phase(group, node, disk_is_faulty=self.world.disk_is_faulty)
+        sessions.took_in(event, group, node.now)
 
     def _loaded(self, node: Broker, group: Group | None) -> None:
-        sessions = self._sessions[node.number] = Sessions()
-        if group is not None:
-            for name in group.members:
-                sessions.alive[name] = sessions.contact[name] = node.now
+        sessions = self._sessions[node.number] = Sessions(self.world.scenario)
+        for name in () if group is None else group.members:
+            sessions.renewed(name, node.now)
+            sessions.heard(name, node.now)
         for partition, offset in self.acked.items():
             stored = None if group is None else group.offsets.get(partition.topic, {}).get(partition.partition)
             found = None if stored is None else stored.offset
@@ -406,83 +364,7 @@ class Books:
             for partition, offset in keys.items():
                 if self._steady(partition):
                     invariants.a_commit_never_goes_back(partition, offset, self.acked.get(partition, 0))
-        self._sessions[node.number].alive[member] = node.now
-
-    def _expelled(self, node: Broker, event: Event, before: Before, group: Group) -> None:
-        sessions = self._sessions[node.number]
-        kept = {instance for instance in group.instances if group.instances[instance] not in before.members}
-        for name, (parked, instance, is_new, session) in before.members.items():
-            if name in group.members or (instance is not None and instance in kept):
-                continue
-            self._judge_expulsion(node, event, name, parked, is_new, session, before, sessions)
-
-    def _judge_expulsion(
-        self,
-        node: Broker,
-        event: Event,
-        name: str,
-        parked: bool,
-        is_new: bool,
-        session: int,
-        before: Before,
-        sessions: Sessions,
-    ) -> None:
-        match event:
-            case TimerExpired(timer) if timer.kind is TimerKind.SESSION and (
-                timer.member_id == name or (before.state is GroupState.PREPARING and not parked)
-            ):
-                if timer.member_id == name:
-                    limit = self.world.scenario.new_member_join_timeout_ms if is_new else session
-                    invariants.nobody_is_expelled_early(name, node.now, sessions.alive.get(name, -limit), limit)
-            case TimerExpired(timer) if timer.kind is TimerKind.JOIN and not parked:
-                invariants.nobody_is_expelled_early(
-                    name, node.now, sessions.phase_since, self.world.scenario.rebalance_ms
-                )
-            case TimerExpired(timer) if timer.kind is TimerKind.SYNC and name in before.unsynced:
-                invariants.nobody_is_expelled_early(
-                    name, node.now, sessions.joined_since, self.world.scenario.rebalance_ms
-                )
-            case RequestReceived(message=LeaveGroupRequest()):
-                if not leaves(event.message, name):
-                    invariants.nobody_is_expelled_without_cause(name, event_name(event))
-            case WriteCompleted() if event.error or not parked:
-                pass
-            case _:
-                invariants.nobody_is_expelled_without_cause(name, event_name(event))
-
-    def _phases(self, node: Broker, group: Group, sessions: Sessions) -> None:
-        if group.state is not sessions.phase_state:
-            sessions.phase_state, sessions.phase_since, sessions.phase_late = group.state, node.now, node.now
-            if group.state is GroupState.COMPLETING:
-                sessions.joined_since = node.now
-        if node.now - sessions.looked < LOOK_EVERY_MS:
-            return
-        sessions.looked = node.now
-        scenario = self.world.scenario
-        if group.state in (GroupState.PREPARING, GroupState.COMPLETING):
-            longest = scenario.rebalance_ms + invariants.SLACK_MS
-            if group.state is GroupState.PREPARING:  # static members that are missing may prolong it once
-                longest += scenario.rebalance_ms + scenario.session_ms
-            if not self.world.disk_is_faulty:
-                invariants.a_rebalance_ends_in_time(group.state, node.now, sessions.phase_late + longest)
-        for name, member in group.members.items():
-            waits = member.parked_sync is not None and node.is_connected(member.parked_sync)
-            if waits or member.parked_join is not None or member.is_new:
-                sessions.contact[name] = node.now
-            elif name in sessions.contact:
-                invariants.a_silent_member_is_expelled_in_time(
-                    name, node.now, sessions.contact[name], member.session_timeout_ms
-                )
-
-    def _renewed(self, node: Broker, event: Event, group: Group, sessions: Sessions) -> None:
-        """A Heartbeat that is accepted renews the session."""
-        if isinstance(event, RequestReceived) and isinstance(event.message, HeartbeatRequest):
-            request = event.message
-            current = request.generation_id == group.generation
-            instance = request.group_instance_id
-            holds = instance is None or group.instances.get(instance) == request.member_id
-            if request.member_id in group.members and current and holds:
-                sessions.alive[request.member_id] = node.now
+        self._sessions[node.number].renewed(member, node.now)
 
 
 def may_fail(world: Setting, process: Application) -> bool:
@@ -505,24 +387,3 @@ def newest_claims(generation: int, response: JoinGroupResponse) -> dict[str, fro
             found[member.member_id] = (subscription.generation_id, owned)
     newest = max((number for number, _ in found.values()), default=-1)
     return {member: owned for member, (number, owned) in found.items() if number == newest}
-
-
-def leaves(request: Message, member: str) -> bool:
-    """Return True if a LeaveGroup names the member."""
-    if not isinstance(request, LeaveGroupRequest):
-        return False
-    return request.member_id == member or any(
-        entry.member_id == member or not entry.member_id for entry in request.members
-    )
-
-
-def event_name(event: Event) -> str:
-    """Name an event of a coordinator, for histories and the table of coverage."""
-    match event:
-        case RequestReceived():
-            return type(event.message).__name__.removesuffix("Request")
-        case TimerExpired(name):
-            return f"{name.kind.value} timer"
-        case WriteCompleted(error=error) if error:
-            return "write failed"
-    return type(event).__name__
