@@ -145,6 +145,12 @@ class Books:
         match request, response:
             case JoinGroupRequest(), JoinGroupResponse(error_code=ErrorCode.NONE):
                 self._joined(node, version, request, response)
+            case (
+                JoinGroupRequest(group_instance_id=str(instance)),
+                JoinGroupResponse(error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE),
+            ):
+                # The write failed: the old member id is the member's again, and its session begins anew, as in Kafka.
+                self._sessions[node.number].heard(self.holder.get(instance, ""), node.now)
             case SyncGroupRequest(), SyncGroupResponse(error_code=ErrorCode.NONE):
                 self._synced(node, request, response)
             case HeartbeatRequest(), HeartbeatResponse(error_code=ErrorCode.NONE):
