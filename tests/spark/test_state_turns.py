@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 import uuid
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -19,7 +20,7 @@ from roster.spark.batch import Batch, Owner, Range
 from roster.spark.errors import PipelineError, SinkFencedError
 from roster.spark.state.changelogs import Changelog
 from roster.spark.state.runner import tokens_of
-from roster.spark.state.turn import Place, Report, take_turn
+from roster.spark.state.turn import Place, Report, Turn, bring_up, take_turn
 from roster.spark.state.turns import Turns
 from roster.state import Position
 from roster.state.aggregate import Update
@@ -200,6 +201,33 @@ def test_a_restore_that_is_cancelled_goes_on_where_it_was(tmp_path: Path, monkey
         assert store.position() == Position(12, {"t": 0})
     assert report.restored == 4
     assert fetched == [(0, 4), (4, 8), (4, 8), (8, 12)]
+
+
+def test_a_piece_of_restoring_ends_in_time_among_aborted_records_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log, place = Log(), Place(str(tmp_path), "g-s-changelog", "id")
+    first, last = (pa.table({"key": [key], "value": [b"v"]}) for key in (b"first", b"last"))
+    log.write(first, committed=True)
+    log.records += [None] * 400_000
+    log.write(last, committed=True)
+    now = 0.0
+    monkeypatch.setattr("roster.spark.state.turn.time", SimpleNamespace(monotonic=lambda: now))
+
+    def fetch(partition: TopicPartition, start: int, end: int) -> Iterator[pa.RecordBatch]:
+        nonlocal now
+        now += (end - start) / 100_000
+        return log.fetch(partition, start, end)
+
+    turn, pieces = Turn(TopicPartition("g-s-changelog", 0), 0, len(log.records), {}, None), list[float]()
+    with place.open("0_0") as store:
+        while store.position().changelog < turn.end:
+            began = now
+            bring_up(store, turn, fetch, until=now + 0.5)
+            pieces.append(now - began)
+        assert dict(store.scan()) == {b"first": b"v", b"last": b"v"}
+    assert max(pieces) <= 1.0, "of 0.5 s each"
+    assert len(pieces) <= 10, "each goes on where the one before was"
 
 
 def test_records_that_are_in_the_state_do_not_count_again(tmp_path: Path) -> None:

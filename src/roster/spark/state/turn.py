@@ -56,7 +56,9 @@ _PATIENCE = 2.0
 """Seconds to wait for a store that another process has: a cancelled task gives it back, work on a copy is shorter."""
 _MOST_COPIES = 8
 _OFFSETS_PER_TRANSACTION = 1_000_000
-"""Changelog offsets that a store is brought up by at once."""
+"""Changelog offsets that a store is brought up by at once, at most."""
+_FEWEST_OFFSETS = 20_000
+"""Changelog offsets that a store is brought up by however little time there is."""
 LONGEST_BEHIND = 43_200.0
 """Seconds after which a store that is behind is not brought up: compaction drops tombstones after a day by default."""
 
@@ -172,8 +174,8 @@ def bring_up(store: LmdbStore, turn: Turn, fetch: Fetch, until: float = float("i
     """Make the store's values those of the changelog up to the turn's end: to restore, to stand by and to commit.
 
     The batch aside is applied if the turn's token names it, which is how a batch is committed; what else is missing is
-    read from the changelog. until: monotonic seconds at which it stops, after one record batch at least; the store then
-    has what its position says.
+    read from the changelog. until: monotonic seconds at which it stops, after one record batch at least, or after as
+    many offsets as there seemed to be time for where records are aborted; the store then has what its position says.
     """
     if store.settle(turn.token, Position(turn.end, turn.inputs)):
         return Applied(turn.end)
@@ -195,7 +197,8 @@ def bring_up(store: LmdbStore, turn: Turn, fetch: Fetch, until: float = float("i
 
     while at < turn.end:
         # Slice by slice: a task that is cancelled meanwhile goes on from the last one.
-        upto = min(turn.end, at + _OFFSETS_PER_TRANSACTION)
+        now = time.monotonic()
+        upto = min(turn.end, at + _offsets_in(until - now, at - position.changelog, now - began))
         records += restore(store, batches(upto), upto, inputs={}, is_over=lambda: time.monotonic() >= until)
         at = store.position().changelog
         if time.monotonic() >= until:
@@ -208,3 +211,14 @@ def bring_up(store: LmdbStore, turn: Turn, fetch: Fetch, until: float = float("i
             *(turn.changelog, records, position.changelog, at, time.monotonic() - began),
         )
     return Applied(at, records, size)
+
+
+def _offsets_in(seconds: float, passed: int, spent: float) -> int:
+    """Return how many offsets to go on by, given what was passed in the seconds spent so far.
+
+    Aborted records make no batch after which to look at the time, so the slice itself is what the time allows.
+    """
+    if seconds == float("inf"):
+        return _OFFSETS_PER_TRANSACTION
+    rate = passed / spent if spent > 0 else 0.0
+    return int(min(max(seconds * rate, _FEWEST_OFFSETS), _OFFSETS_PER_TRANSACTION))
