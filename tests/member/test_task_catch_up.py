@@ -31,6 +31,16 @@ def test_a_task_that_is_not_restored_here_any_more_asks_for_nothing():
     assert catch_up.caught_up({ONE: 0}) == []
 
 
+def test_a_standby_that_is_restored_is_told_too_though_no_task_waits_for_it():
+    """With racks, a plan made while stores are restored may leave a better place for a copy to the next one."""
+    clients = {"a": Client(1, {ONE: RUNNING}), "b": Client(1)}
+    plan = assign(TaskProblem([ONE], [], clients, standbys=1, acceptable_lag=100))
+    assert (plan.followup, plan.clients["b"].standby) == (False, [ONE])
+    catch_up = CatchUp(100)
+    catch_up.assigned(plan.clients["b"].standby, {})
+    assert catch_up.caught_up({ONE: 100}) == [ONE]
+
+
 def test_a_join_ends_in_as_many_rebalances_as_warm_ups_catch_up_and_one():
     """A third client joins two that run six tasks; its stores catch up one after the other."""
     tasks = [TaskId(0, number) for number in range(6)]

@@ -78,7 +78,11 @@ class ClientTasks:
 
 @dataclass(frozen=True, slots=True)
 class TaskPlan:
-    """The placement; `followup` asks for another rebalance once a warm-up has caught up, or a wished standby."""
+    """The placement; `followup` asks for another rebalance once a warm-up has caught up, or a wished standby.
+
+    It is False while only standbys are restored for which no task waits, as in KIP-441. Members join again after these,
+    too (`roster.member.task_catch_up`): where racks are known, a copy may then have a better place.
+    """
 
     clients: dict[str, ClientTasks]
     followup: bool
