@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 
 from roster.cli.demo.script import SHARED_S
+from tests.cli.demo_processes import read_until, wait_until_gone
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 RECORDS = 3000
@@ -45,31 +44,6 @@ def start(tmp_path):
         process.kill()
         process.wait()
         process.stdout.close()
-
-
-def left_behind(tmp_path: Path) -> list[str]:
-    """Command lines of living processes that inherited the demo's temporary directory."""
-    mark = f"TMPDIR={tmp_path / 'tmp'}".encode()
-    found = []
-    for entry in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            if mark in (entry / "environ").read_bytes().split(b"\0"):
-                found.append((entry / "cmdline").read_text().replace("\0", " ")[:200])
-    return found
-
-
-def wait_until_gone(tmp_path: Path) -> list[str]:
-    deadline = time.monotonic() + 120
-    while (found := left_behind(tmp_path)) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    return found
-
-
-def read_until(process: subprocess.Popen, words: str) -> None:
-    for line in process.stdout:
-        if words in line:
-            return
-    pytest.fail(f"the demo ended before it said {words!r}")
 
 
 def test_a_small_file_counts_once_through_deaths_and_restarts(start, tmp_path):

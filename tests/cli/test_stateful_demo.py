@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -25,6 +26,7 @@ from roster.cli.demo.stateful.state import SESSION_TIMEOUT_S, StatefulApplicatio
 from roster.cli.demo.view import _size
 from roster.console import Away, MemberSeen, Position, Snapshot
 from roster.model import Address, TopicPartition
+from tests.cli.demo_processes import read_until, wait_until_gone
 
 AIRCRAFT, CARRIERS = JOBS
 ROWS = [
@@ -227,3 +229,34 @@ def test_some_flights_equal_a_plain_computation_through_a_kill(tmp_path):
     assert "asked of A, kept in B" in demo.stdout, "state of another application, over HTTP"
     assert "as the plain computation" in demo.stdout
     assert not list((tmp_path / "tmp").iterdir())
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(900)
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.parametrize(
+    ("moment", "number"),
+    [("application B starts", signal.SIGINT), ("Spark is up in", signal.SIGTERM), ("B is killed", signal.SIGINT)],
+)
+def test_a_signal_ends_everything_and_removes_the_directory(tmp_path, moment, number):
+    (tmp_path / "tmp").mkdir()
+    command = [sys.executable, "-c", "from roster.cli import main; main()", "demo", "--stateful"]
+    demo = subprocess.Popen(
+        [*command, "--records", "6000", "--rate", "3000", "--deadline", "840"],
+        env={**os.environ, "TMPDIR": str(tmp_path / "tmp")},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    try:
+        read_until(demo, moment)
+        demo.send_signal(number)
+        output, _ = demo.communicate(timeout=180)
+    finally:
+        demo.kill()
+        demo.wait()
+        demo.stdout.close()
+    assert demo.returncode == 130
+    assert "Traceback" not in output
+    assert not wait_until_gone(tmp_path)
+    assert not list((tmp_path / "tmp").glob("roster-demo-*"))

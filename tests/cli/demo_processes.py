@@ -1,0 +1,35 @@
+"""What a demo says and leaves behind: its processes are known by the temporary directory that the test gives it."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+
+def left_behind(tmp_path: Path) -> list[str]:
+    """Command lines of living processes that inherited the demo's temporary directory."""
+    mark = f"TMPDIR={tmp_path / 'tmp'}".encode()
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if mark in (entry / "environ").read_bytes().split(b"\0"):
+                found.append((entry / "cmdline").read_text().replace("\0", " ")[:200])
+    return found
+
+
+def wait_until_gone(tmp_path: Path) -> list[str]:
+    deadline = time.monotonic() + 120
+    while (found := left_behind(tmp_path)) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    return found
+
+
+def read_until(process: subprocess.Popen, words: str) -> None:
+    for line in process.stdout:
+        if words in line:
+            return
+    pytest.fail(f"the demo ended before it said {words!r}")
