@@ -121,12 +121,7 @@ class Application:
 
     def kill(self) -> None:
         """End at once, with everything the process has started."""
-        # All stand still first: a worker whose JVM is gone would complain of a broken pipe before its turn comes.
-        for number in (signal.SIGSTOP, signal.SIGKILL):
-            for pid in _tree(self.process.pid):
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, number)
-        self.process.wait()
+        kill_tree(self.process)
 
     def __enter__(self) -> Self:
         return self
@@ -134,6 +129,16 @@ class Application:
     def __exit__(self, *_: object) -> None:
         if self.process.poll() is None:
             self.kill()
+
+
+def kill_tree(process: subprocess.Popen[str]) -> None:
+    """End a process at once, with everything it has started."""
+    # All stand still first: a worker whose JVM is gone would complain of a broken pipe before its turn comes.
+    for number in (signal.SIGSTOP, signal.SIGKILL) if process.poll() is None else ():
+        for pid in _tree(process.pid):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
+    process.wait()
 
 
 def _tree(pid: int) -> list[int]:

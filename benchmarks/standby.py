@@ -12,10 +12,14 @@ the end of the session (10 s) to that batch's commit. `changelog` is the sum of 
 `standby` each has a disk of its own and the group one copy of each task; in `disk` there is no copy, but both keep
 their stores in one directory, so that the dead one's are still there; in `none` there is neither.
 
-In the mode `join` a third application joins the group of `standby`. Its line says how many batches a task stood still
-at most: those of its old owner after the task's last batch there, or of its new owner before the first one, whichever
-are more. `copies` is the least number of applications that had a copy of a task within the acceptable lag, at any look
-(five a second) from the start of the third to the end of the move: the one that runs the task is one of them.
+In the mode `join` a third application joins the group of `standby`, and its line is about the time until each of the
+three has its share of tasks and copies. `batches`: how many whole batches, at most, of its old or its new owner passed
+a task by, begun after the task's last one was committed and over before its next one began. `idle` is the longest
+time in seconds that a task waited so, `before` is the same while nothing moved: batches begin some time apart.
+`copies` is the least number of stores of a task, over all disks, that were within the acceptable lag of the log's end
+at any look (five a second); the store of the application that runs the task is one of them.
+
+Standard error says what is waited for. Ctrl-C ends it and all that it started.
 """
 
 from __future__ import annotations
@@ -26,12 +30,14 @@ import itertools
 import json
 import random
 import shutil
+import signal
 import subprocess
 import sys
 import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -39,20 +45,23 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from confluent_kafka import Producer
 
-from benchmarks.applications import say
+from benchmarks.applications import kill_tree, say
 from roster.client import Admin, ClientError
 from roster.model import TopicPartition
+from roster.state import StateError
+from roster.state.lmdb_store import LmdbStore
 from roster.testing.broker import BrokerProcess
 
 if TYPE_CHECKING:
     from roster.spark import Progress
 
-    Start = Callable[[], "Owner"]
-
+BEGIN = time.monotonic()
 PARTITIONS = 6
 SESSION_MS = 10_000
-PATIENCE = 2400.0
-"""Seconds until a step must be over."""
+PATIENCE, PATIENCE_PER_MB = 240.0, 2.0
+"""Seconds until a step must be over, and as many more for each MB of state."""
+SAYING = 15.0
+"""Seconds between two words of what is waited for."""
 KEY_BYTES = 480
 ENTRY_BYTES = KEY_BYTES + 20
 """Bytes of a key, its sum and what encodes them, about."""
@@ -84,14 +93,53 @@ class Owner:
         behind: dict[str, int] = self.looks[-1]["behind"] if self.looks else {}
         return len(behind) >= copies * share and max(behind.values(), default=0) <= ACCEPTABLE_LAG
 
-    def copies_at(self, moment: float) -> set[int]:
-        """Return the tasks of which it had a copy within the acceptable lag, by its last look before."""
-        before = [each for each in self.looks if each["at"] <= moment]
-        if not before:
-            return set()
-        last = before[-1]
-        near = {int(task) for task, gap in last["behind"].items() if gap <= ACCEPTABLE_LAG}
-        return near | set(last["whole"])
+    def __str__(self) -> str:
+        if not self.batches:
+            return "no batch"
+        last = self.batches[-1]
+        return f"{len(self.batches)} batches, owns {len(last['owned'])}, restores {last['restoring']}"
+
+
+class Copies:
+    """Looks five times a second how many disks have a store of each task within the acceptable lag.
+
+    disks: the directories of the applications, which may be given while it looks. `least` of the looks so far.
+    """
+
+    def __init__(self, bootstrap: str, changelog: str, disks: Sequence[Path]) -> None:
+        self.looks, self.least = 0, len(disks)
+        self._admin = Admin(bootstrap, request_timeout_ms=60_000)
+        self._logs = [TopicPartition(changelog, number) for number in range(PARTITIONS)]
+        self._disks, self._reached = disks, dict[Path, int]()
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def __enter__(self) -> Copies:
+        self._admin.__enter__()
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._ended.set()
+        self._thread.join()
+        self._admin.close()
+
+    def _run(self) -> None:
+        while not self._ended.wait(0.2):
+            ends = self._admin.end_offsets(self._logs)
+            near = [
+                sum(ends[log] - reached <= ACCEPTABLE_LAG for reached in self._positions(log.partition))
+                for log in self._logs
+            ]
+            self.least, self.looks = min(self.least, *near), self.looks + 1
+
+    def _positions(self, partition: int) -> Iterator[int]:
+        """Yield the changelog offset of each store of a task; one that cannot be read now is where it was."""
+        for path in [path for disk in list(self._disks) for path in disk.glob(f"*/*/0_{partition}")]:
+            with contextlib.suppress(StateError), LmdbStore(path, read_only=True) as store:
+                self._reached[path] = store.position().changelog
+            if path in self._reached:
+                yield self._reached[path]
 
 
 def application(words: Sequence[str]) -> None:
@@ -126,6 +174,7 @@ def application(words: Sequence[str]) -> None:
     spark = session("bench", "local[1]", spark_driver_memory="512m")
     spark.sparkContext.setLogLevel("ERROR")
     options: dict[str, Any] = {"state_dir": directory, "standbys": int(standbys), "session_timeout_ms": SESSION_MS}
+    options["max_offsets_per_batch"] = 50_000  # a transaction ends in time on a machine that does much else, too
     pipeline = Pipeline(spark, bootstrap, group, topic, log="warning", on_progress=report, **options)
     pipeline.map_arrow(columns, "name string, n long")
     pipeline.aggregate("name", {"n": "sum(n)"}, store="sums")
@@ -161,14 +210,23 @@ def stream(bootstrap: str, topic: str, keys: int, rate: int) -> Iterator[None]:
         producer.flush(10)
 
 
-def wait_for(condition: Callable[[], object], what: str, applications: Sequence[Owner] = ()) -> None:
+def note(text: str) -> None:
+    """Say how far it is."""
+    print(f"{time.monotonic() - BEGIN:7.1f} s  {text}", file=sys.stderr, flush=True)
+
+
+def wait_for(condition: Callable[[], object], what: str, megabytes: int, applications: Sequence[Owner] = ()) -> None:
     """Wait for a condition. Raises RuntimeError if it does not come, or an application ends meanwhile."""
-    until = time.monotonic() + PATIENCE
+    patience = PATIENCE + PATIENCE_PER_MB * megabytes
+    until, saying = time.monotonic() + patience, time.monotonic() + SAYING
     while not condition():
         if time.monotonic() > until:
-            raise RuntimeError(f"no {what} within {PATIENCE:g} s")
+            raise RuntimeError(f"no {what} within {patience:g} s")
         if any(each.process.poll() is not None for each in applications):
             raise RuntimeError(f"an application has ended by itself before the {what}")
+        if time.monotonic() > saying:
+            saying += SAYING
+            note(f"waiting for the {what}: " + "; ".join(map(str, applications)))
         time.sleep(0.1)
 
 
@@ -186,53 +244,82 @@ def fill(bootstrap: str, topic: str, keys: int) -> None:
     producer.flush(120)
 
 
+@dataclass
+class Group:
+    """Applications in a steady state, under a steady stream. `start` starts another one, with a disk of its own."""
+
+    name: str
+    megabytes: int
+    disk: Callable[[int], Path]
+    command: Callable[[Path], Owner]
+    owners: list[Owner] = field(default_factory=list)
+    disks: list[Path] = field(default_factory=list)
+
+    @property
+    def changelog(self) -> str:
+        """The topic that has its state."""
+        return f"{self.name}-sums-changelog"
+
+    def start(self) -> None:
+        """Start an application."""
+        self.disks.append(self.disk(len(self.owners)))
+        self.owners.append(self.command(self.disks[-1]))
+
+    def settle(self, what: str, copies: int) -> None:
+        """Wait until each application has its share of tasks and copies."""
+        count = len(self.owners)
+        wait_for(lambda: all(each.is_steady(count, copies) for each in self.owners), what, self.megabytes, self.owners)
+
+
 @contextlib.contextmanager
-def running(bootstrap: str, folder: Path, keys: int, rate: int, mode: str) -> Iterator[tuple[str, list[Owner], Start]]:
-    """Two applications in a steady state, under a steady stream; and what starts another one."""
-    group, topic, out = (f"{name}-{uuid.uuid4().hex[:8]}" for name in ("g", "t", "o"))
+def running(bootstrap: str, folder: Path, megabytes: int, keys: int, rate: int, mode: str) -> Iterator[Group]:
+    """Two applications that have counted all keys; what is left of them is gone afterwards."""
+    name, topic, out = (f"{each}-{uuid.uuid4().hex[:8]}" for each in ("g", "t", "o"))
     standbys = int(mode in ("standby", "join"))
-    owners: list[Owner] = []
-
-    def start() -> Owner:
-        disk = folder / (group if mode == "disk" else f"{group}-{len(owners)}")
-        owners.append(Owner(bootstrap, group, topic, out, str(disk), str(standbys)))
-        return owners[-1]
-
+    group = Group(
+        name,
+        megabytes,
+        lambda number: folder / (name if mode == "disk" else f"{name}-{number}"),
+        lambda disk: Owner(bootstrap, name, topic, out, str(disk), str(standbys)),
+    )
     with Admin(bootstrap, request_timeout_ms=60_000) as admin:
         for each in (topic, out):
             admin.create_topic(each, PARTITIONS)
-        fill(bootstrap, topic, keys)
+        note(f"{mode}, {megabytes:,} MB: two applications start, and {keys:,} keys are sent")
         try:
             for _ in range(2):
-                start()
+                group.start()
+            fill(bootstrap, topic, keys)
+            note("all keys are in the topic")
             with stream(bootstrap, topic, keys, rate):
-                wait_for(lambda: all(each.is_steady(2, standbys) for each in owners), "steady state", owners)
-                yield group, owners, start
+                group.settle("steady state", standbys)
+                yield group
         finally:
-            for owner in owners:
-                owner.process.kill()
-                owner.process.wait()
-            for name in (topic, out, f"{group}-sums-changelog"):
+            for owner in group.owners:
+                kill_tree(owner.process)
+            for each in (topic, out, group.changelog):
                 with contextlib.suppress(ClientError):
-                    admin.delete_topic(name)
-            for disk in folder.glob(f"{group}*"):
+                    admin.delete_topic(each)
+            for disk in group.disks:
                 shutil.rmtree(disk, ignore_errors=True)
 
 
 def killed(bootstrap: str, folder: Path, megabytes: int, rate: int, mode: str) -> None:
     """Print the line of one take-over."""
     keys = 2 * megabytes * 1_000_000 // ENTRY_BYTES
-    with running(bootstrap, folder, keys, rate, mode) as (group, (victim, heir), _):
+    with running(bootstrap, folder, megabytes, keys, rate, mode) as group:
+        victim, heir = group.owners
         moving, seen = set(victim.batches[-1]["owned"]), len(heir.batches)
         at = time.time()
-        victim.process.kill()
+        kill_tree(victim.process)
+        note("one of them is killed")
 
         def is_over() -> bool:
             return moving <= {p for each in heir.batches[seen:] for p in each["partitions"]}
 
-        wait_for(is_over, "result", [heir])
+        wait_for(is_over, "result of all tasks", megabytes, [heir])
         with Admin(bootstrap, request_timeout_ms=60_000) as admin:
-            ends = admin.end_offsets([TopicPartition(f"{group}-sums-changelog", p) for p in range(PARTITIONS)])
+            ends = admin.end_offsets([TopicPartition(group.changelog, p) for p in range(PARTITIONS)])
         before = heir.batches[seen - 1]["generation"]
         until_done: list[dict[str, Any]] = []
         left = set(moving)
@@ -252,33 +339,39 @@ def killed(bootstrap: str, folder: Path, megabytes: int, rate: int, mode: str) -
 def joined(bootstrap: str, folder: Path, megabytes: int, rate: int) -> None:
     """Print the line of one application that joins; the group has as many MB of state."""
     keys = megabytes * 1_000_000 // ENTRY_BYTES
-    with running(bootstrap, folder, keys, rate, "join") as (_, owners, start):
+    with running(bootstrap, folder, megabytes, keys, rate, "join") as group:
         begin = time.time()
-        start()
-        wait_for(lambda: all(each.is_steady(3, 1) for each in owners), "end of the move", owners)
+        group.start()
+        note("a third application starts")
+        with Copies(bootstrap, group.changelog, group.disks) as copies:
+            group.settle("end of the move", 1)
         end = time.time()
-    batches, seconds = longest_pause([[each for each in o.batches if each["at"] >= begin - 5] for o in owners])
-    looks = sorted(look["at"] for owner in owners for look in owner.looks if begin <= look["at"] <= end)
-    copies = min(sum(p in owner.copies_at(at) for owner in owners) for at in looks for p in range(PARTITIONS))
+        batches = [list(owner.batches) for owner in group.owners]
+    before = [[each for each in of if begin - 15 <= each["at"] < begin] for of in batches]
+    passed, idle = longest_pause([[each for each in of if each["at"] >= begin - 5] for of in batches])
     print(
-        f"{megabytes:>8,} {'join':>9} {batches:>8} {seconds:>9.1f} {copies:>8} {len(looks):>8} {end - begin:>9.1f}",
+        f"{megabytes:>8,} {'join':>9} {passed:>8} {idle:>8.1f} {longest_pause(before)[1]:>8.1f} {copies.least:>8}"
+        f" {copies.looks:>8} {end - begin:>9.1f}",
         flush=True,
     )
 
 
 def longest_pause(applications: Sequence[Sequence[Mapping[str, Any]]]) -> tuple[int, float]:
-    """Return the batches and the seconds for which a task stood still at most."""
+    """Return the whole batches that passed a task by at most, and the longest time in seconds that one waited."""
     most, seconds = 0, 0.0
     for partition in range(PARTITIONS):
         worked = sorted(
-            (batch["at"], number)
+            (batch["at"], batch["started"], number)
             for number, batches in enumerate(applications)
             for batch in batches
             if partition in batch["partitions"]
         )
-        for (last, old), (first, new) in itertools.pairwise(worked):
-            missed = [sum(last < batch["at"] < first for batch in applications[number]) for number in {old, new}]
-            most, seconds = max(most, *missed), max(seconds, first - last)
+        for (last, _, old), (_, next_begin, new) in itertools.pairwise(worked):
+            passed = [
+                sum(last <= batch["started"] and batch["at"] <= next_begin for batch in applications[number])
+                for number in {old, new}
+            ]
+            most, seconds = max(most, *passed), max(seconds, next_begin - last)
     return most, seconds
 
 
@@ -295,8 +388,8 @@ def run(*, quick: bool, sizes: Sequence[int] = (), rate: int = 400, modes: Seque
             for mode in [each for each in modes if each != "join"]:
                 killed(broker.bootstrap, Path(folder), megabytes, rate, mode)
         if "join" in modes:
-            of_joins = ("batches", "seconds", "copies", "looks", "whole")
-            print("{:>8} {:>9} {:>8} {:>9} {:>8} {:>8} {:>9}".format("MB", "mode", *of_joins), flush=True)
+            of_joins = ("batches", "idle", "before", "copies", "looks", "whole")
+            print("{:>8} {:>9} {:>8} {:>8} {:>8} {:>8} {:>8} {:>9}".format("MB", "mode", *of_joins), flush=True)
             for megabytes in sizes:
                 joined(broker.bootstrap, Path(folder), megabytes, rate)
 
@@ -312,7 +405,13 @@ def main() -> None:
         application(options.application)
     else:
         sizes = [int(each) for each in options.megabytes.split(",") if each]
-        run(quick=False, sizes=sizes, rate=options.rate, modes=options.modes.split(","))
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        try:
+            run(quick=False, sizes=sizes, rate=options.rate, modes=options.modes.split(","))
+        except RuntimeError as error:
+            sys.exit(str(error))
+        except KeyboardInterrupt:
+            sys.exit(130)
 
 
 if __name__ == "__main__":
