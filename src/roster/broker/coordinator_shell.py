@@ -37,6 +37,7 @@ from roster.wire.control_records import ControlType
 from roster.wire.messages import (
     DescribeGroupsRequest,
     DescribeGroupsResponse,
+    HeartbeatRequest,
     OffsetCommitRequest,
     OffsetCommitResponse,
     OffsetDeleteRequest,
@@ -178,6 +179,18 @@ class CoordinatorShell:
             self._pending.give_up(token)
             raise
         return token
+
+    def beat(self, request: HeartbeatRequest) -> ErrorCode:
+        """Handle a heartbeat, as `begin` does, without what only other requests need. `is_watched` must be False."""
+        error, timers = self._coordinator.heartbeat(request, self._timers.now())
+        if timers:
+            self._timers.apply(timers)
+        return error
+
+    @property
+    def is_watched(self) -> bool:
+        """True if a hook sees every event."""
+        return self._hooks.observe is not None
 
     def give_up(self, token: int) -> None:
         """Drop the reply to a request whose client is gone."""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from roster.broker.call import Call
 from roster.broker.log.record_range import PIECE_BYTES
+from roster.broker.repeated_heartbeat import RepeatedHeartbeat
 from roster.broker.request_limits import decode_small
 from roster.model.acl import AclOperation
 from roster.wire import ApiKey, WireError
@@ -67,6 +68,7 @@ class DirectRequests:
         self._time = asyncio.get_running_loop().time
         self._max_bytes = min(MAX_BYTES, services.config.max_request_bytes)
         self._token = 0
+        self._beats = RepeatedHeartbeat()
         self._waiter: asyncio.Future[None] | None = None
         self._sending: asyncio.Task[None] | None = None
         self.under_way: int | None = None
@@ -83,6 +85,8 @@ class DirectRequests:
 
     def take(self, data: bytes) -> bool:
         """Handle what has arrived if it is exactly one request of the usual kind; return False if it is not."""
+        if self._beats.is_same(data) and self._beat(data):
+            return True
         size = len(data) - _SIZE_BYTES
         if size > self._max_bytes or int.from_bytes(data[:_SIZE_BYTES], "big") != size:
             return False
@@ -95,10 +99,33 @@ class DirectRequests:
         call: Call[Any] = Call(header, message, self._host, session=self._session)
         if not self._is_plain(call):
             return False
+        if header.api_key == ApiKey.HEARTBEAT:
+            self._beats.remember(data, message, header.api_version)
         try:
             self._begin(call)
         except Exception as error:
             self._failed(error)
+        return True
+
+    def _beat(self, data: bytes) -> bool:
+        """Answer the last heartbeat once more; return False if anything wants to see or to check each request."""
+        session, services = self._session, self._services
+        if (
+            services.hooks.intercept is not None
+            or services.group_coordinator.is_watched
+            or session.access.is_checked
+            or not session.is_lasting
+            or self._transport.get_write_buffer_size()
+            or logger.isEnabledFor(logging.DEBUG)
+        ):
+            return False
+        try:
+            error = services.group_coordinator.beat(self._beats.request)
+        except Exception as failure:
+            self._failed(failure)
+            return True
+        self._transport.write(self._beats.reply(data, error))
+        self.last_at = self._time()
         return True
 
     def _is_plain(self, call: Call[Any]) -> bool:

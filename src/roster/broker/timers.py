@@ -31,10 +31,13 @@ class Timers(Generic[N]):
         self._heap: list[tuple[int, int, N]] = []
         self._entries = itertools.count()
         self._handle: asyncio.TimerHandle | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     def now(self) -> int:
         """Milliseconds of the event loop's monotonic clock."""
-        return int(asyncio.get_running_loop().time() * 1000)
+        if self._loop is None:  # kept, as to find it costs a system call
+            self._loop = asyncio.get_running_loop()
+        return int(self._loop.time() * 1000)
 
     def apply(self, effects: Iterable[SetTimer[N] | CancelTimer[N]]) -> None:
         """Set and cancel the timers that a state machine asks for, in order."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from roster.coordinator.config import CoordinatorConfig
@@ -16,6 +16,7 @@ from roster.coordinator.events import (
     PartitionUnloaded,
     Reply,
     RequestReceived,
+    TimerEffect,
     TimerExpired,
     TimerKind,
     TimerName,
@@ -25,7 +26,7 @@ from roster.coordinator.events import (
 )
 from roster.coordinator.group import Group
 from roster.coordinator.group_context import GroupContext
-from roster.coordinator.heartbeat import heartbeat
+from roster.coordinator.heartbeat import beat, heartbeat
 from roster.coordinator.join_group import join_group
 from roster.coordinator.leave_group import leave_group
 from roster.coordinator.offset_commit import commit_offsets
@@ -120,6 +121,13 @@ class Coordinator:
         self._rt.now = now
         self._event_handlers[type(event)](event)
         return self._rt.take_effects()
+
+    def heartbeat(self, request: HeartbeatRequest, now: int) -> tuple[ErrorCode, Sequence[TimerEffect]]:
+        """Do what `step` does for a heartbeat, whose only effects are its error code and perhaps timers."""
+        rt = self._rt
+        rt.now = now
+        error = beat(rt, request)
+        return (error, rt.take_effects().timers) if rt.timers else (error, ())
 
     # -- queries -------------------------------------------------------------------------------------------------
 

@@ -12,13 +12,18 @@ from roster.wire.messages import HeartbeatRequest, HeartbeatResponse
 
 
 def heartbeat(rt: Runtime, event: RequestReceived, request: HeartbeatRequest) -> HeartbeatResponse:
+    """Handle a heartbeat."""
+    return HeartbeatResponse(error_code=beat(rt, request))
+
+
+def beat(rt: Runtime, request: HeartbeatRequest) -> ErrorCode:
     """Renew the session, during a rebalance too; REBALANCE_IN_PROGRESS asks the member to rejoin."""
     group = rt.groups.get(request.group_id)
     error = validate(rt, group, request)
-    if not error and group is not None:
-        GroupContext(rt, group).renew_session(group.members[request.member_id])
-        error = ErrorCode.REBALANCE_IN_PROGRESS if group.state is GroupState.PREPARING else ErrorCode.NONE
-    return HeartbeatResponse(error_code=error)
+    if error or group is None:
+        return error
+    GroupContext(rt, group).renew_session(group.members[request.member_id])
+    return ErrorCode.REBALANCE_IN_PROGRESS if group.state is GroupState.PREPARING else ErrorCode.NONE
 
 
 def validate(rt: Runtime, group: Group | None, request: HeartbeatRequest) -> ErrorCode:
