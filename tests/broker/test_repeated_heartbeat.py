@@ -60,9 +60,7 @@ def test_only_the_correlation_id_may_differ(version: int) -> None:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_each_is_answered_by_the_group_as_it_is_then(
-    tmp_path: Path, short_ways: list[ErrorCode], version: int
-) -> None:
+def test_each_is_answered_by_the_group_as_it_is_then(tmp_path: Path, short_ways: list[ErrorCode], version: int) -> None:
     with running_broker(tmp_path) as broker, settled(broker) as first, settled(broker) as second:
         member_id = a_member(first, "g")
         beat = HeartbeatRequest(group_id="g", generation_id=1, member_id=member_id)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from time import monotonic, sleep
 from typing import Any, TypeVar
 
-from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException
+from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
 from tests.librdkafka import idempotent_producer
@@ -109,6 +109,16 @@ class Cluster:
         return owned
 
     def committed(self, group: str) -> dict[Partition, int]:
-        """The offsets the group committed."""
-        asked = self.admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)])
-        return {(part.topic, part.partition): part.offset for part in asked[group].result(60).topic_partitions}
+        """The offsets the group committed; a coordinator that still loads them is asked again."""
+
+        def loaded() -> Any:
+            asked = self.admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)])
+            try:
+                return asked[group].result(60)
+            except KafkaException as failure:
+                if failure.args[0].code() != KafkaError.COORDINATOR_LOAD_IN_PROGRESS:
+                    raise
+                return None
+
+        found = wait_until(loaded, 120, f"the coordinator has not loaded {group}")
+        return {(part.topic, part.partition): part.offset for part in found.topic_partitions}
