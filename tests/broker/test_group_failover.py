@@ -216,10 +216,10 @@ def test_a_record_that_does_not_fit_on_the_disk_is_refused_and_the_broker_goes_o
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: int
 ) -> None:
     """The record of a generation, of its assignment, of the static member's next id."""
-    from roster.broker import coordinator_shell
+    from roster.broker import gathered_writes
 
     appends = 0
-    real = coordinator_shell.append_records
+    real = gathered_writes.append_records
 
     def append(*arguments: Any) -> None:
         nonlocal appends
@@ -231,7 +231,7 @@ def test_a_record_that_does_not_fit_on_the_disk_is_refused_and_the_broker_goes_o
     def talk(client: RawClient) -> None:
         create(client, "t")
         assert outcome(client, "g", 1) == ErrorCode.NONE
-        monkeypatch.setattr(coordinator_shell, "append_records", append)
+        monkeypatch.setattr(gathered_writes, "append_records", append)
         errors = []
         for _ in range(3):
             joined = client.ask(join_request(), 5)

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from roster._clock import wall_ms
 from roster.broker.errors import BrokerFailedError
+from roster.broker.gathered_writes import GatheredWrites
 from roster.broker.group_parts import COMMITS_AT_ONCE, describe_parts, offset_fetch_parts, topic_parts
-from roster.broker.log.producer_state import NO_TRANSACTION, SequenceError
+from roster.broker.log.producer_state import NO_TRANSACTION
 from roster.broker.pending_replies import PendingReplies
-from roster.broker.stored_records import append_records, read_transactional_records
+from roster.broker.stored_records import read_transactional_records
 from roster.broker.timers import Timers
 from roster.broker.topics import OFFSETS_TOPIC
 from roster.coordinator import Coordinator
@@ -26,7 +27,6 @@ from roster.coordinator.events import (
     TopicsDeleted,
     TransactionEnd,
     TransactionEnded,
-    Write,
     WriteCompleted,
 )
 from roster.coordinator.transactional_offset_commit import transactional_commit_response
@@ -115,6 +115,7 @@ class CoordinatorShell:
         if len(topic.logs) != config.partitions:  # the partition of a group must never change
             config = replace(config, partitions=len(topic.logs))
         self._logs = topic.logs
+        self._writes = GatheredWrites(self._logs, self._flusher, self._write_completed)
         self._coordinator = Coordinator(config, lambda: str(uuid.uuid4()), self._pending.is_waiting)
         for partition in range(len(self._logs)):
             self._step(PartitionLoading(partition))
@@ -320,7 +321,7 @@ class CoordinatorShell:
         effects = self._coordinator.step(event, self._timers.now())
         self._timers.apply(effects.timers)
         for write in effects.writes:
-            self._write(write)
+            self._writes.add(write)
         for reply in effects.replies:
             self._pending.answer(reply.token, reply.message)
         if self._hooks.observe is not None:
@@ -332,18 +333,6 @@ class CoordinatorShell:
             self._step(TimerExpired(name, wall_ms()))
         except Exception:
             logger.exception("timer %s failed", name)
-
-    def _write(self, write: Write) -> None:
-        log = self._logs[write.partition]
-        try:
-            append_records(log, write.records, wall_ms(), write.producer)
-        except (OSError, SequenceError) as error:
-            code = error.code if isinstance(error, SequenceError) else ErrorCode.KAFKA_STORAGE_ERROR
-            if code is ErrorCode.KAFKA_STORAGE_ERROR:
-                logger.error("cannot write to %s-%d: %s", OFFSETS_TOPIC, write.partition, error)
-            asyncio.get_running_loop().call_soon(self._write_completed, WriteCompleted(write.id, code))
-            return
-        self._flusher.when_durable(log, lambda error: self._write_completed(WriteCompleted(write.id, error)))
 
     def _write_completed(self, event: WriteCompleted) -> None:
         if self._stopped:
