@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import itertools
 import os
 import random
 import socket
@@ -17,6 +18,7 @@ import struct
 import sys
 import tempfile
 import time
+from collections import deque
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,7 +37,10 @@ _TEXTS = ("", "t", "g", "orders", "__consumer_offsets", "a" * 300, "é", "x\0y",
 _NUMBERS = (-1, 0, 1, 2, 7, 100, 50_001)
 _FRAMES_OF_A_CONNECTION = 20
 """Few enough for the socket's buffers: a request that waits for others holds up those behind it."""
-PATIENCE = 60.0
+_CONNECTIONS_AT_ONCE = 8
+PATIENCE = 120.0
+PART = 50_000
+"""Frames between two lines about the memory; each part has a seed of its own."""
 GROWTH_BYTES = 192 << 20
 """How much a broker's memory may grow: groups, topics and transactional ids that valid frames made are kept."""
 
@@ -118,41 +123,49 @@ def decode_all(seed: int, count: int) -> int:
     return read
 
 
-class Port:
-    """Sends frames to a broker, over a new connection whenever it closed the one before; answers are thrown away."""
+class Volley:
+    """Some frames on a connection of their own, which ends behind them; the broker reads them all and ends it too.
 
-    def __init__(self, address: tuple[str, int]) -> None:
-        self._address = address
-        self._socket: socket.socket | None = None
-        self._sent = 0
-        self.connections = 0
+    Only the last may be one that the decoder refuses: what follows it would not be read.
+    """
 
-    def send(self, frame: bytes) -> None:
-        """Send one frame; an end of the connection is the broker's right."""
-        if self._socket is None:
-            self._socket = socket.create_connection(self._address, timeout=PATIENCE)
-            self.connections += 1
-            self._sent = 0
-        self._sent += 1
-        try:
-            self._socket.settimeout(PATIENCE)
-            self._socket.sendall(struct.pack(">i", len(frame)) + frame)
-            self._socket.settimeout(0)
-            while self._socket.recv(1 << 16):
+    def __init__(self, address: tuple[str, int], frames: list[bytes]) -> None:
+        self._socket = socket.create_connection(address, timeout=PATIENCE)
+        self._socket.setsockopt(
+            socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0)
+        )  # the port is free at once
+        with contextlib.suppress(OSError):  # to close the connection is the broker's right
+            self._socket.sendall(b"".join(struct.pack(">i", len(frame)) + frame for frame in frames))
+            self._socket.shutdown(socket.SHUT_WR)
+
+    def finish(self) -> None:
+        """Throw the answers away until the broker ends the connection; TimeoutError if it does not."""
+        with contextlib.suppress(ConnectionError):
+            while self._socket.recv(1 << 18):
                 pass
-            self.close()
-        except BlockingIOError:
-            if self._sent >= _FRAMES_OF_A_CONNECTION:
-                self.close()
-        except OSError:
-            self.close()
+        self._socket.close()
 
-    def close(self) -> None:
-        """End the connection without a word."""
-        if self._socket is not None:
-            with contextlib.suppress(OSError):
-                self._socket.close()
-            self._socket = None
+
+def volleys(stream: Iterator[bytes], chance: random.Random) -> Iterator[list[bytes]]:
+    """Frames for one connection after another."""
+    some: list[bytes] = []
+    limit = chance.randint(1, _FRAMES_OF_A_CONNECTION)
+    for frame in stream:
+        some.append(frame)
+        if len(some) == limit or not is_readable(frame):
+            yield some
+            some, limit = [], chance.randint(1, _FRAMES_OF_A_CONNECTION)
+    if some:
+        yield some
+
+
+def is_readable(frame: bytes) -> bool:
+    """Return True if the decoder takes a frame, so that the broker reads the next one."""
+    try:
+        decode_request(frame)
+    except WireError:
+        return False
+    return True
 
 
 def ask_alive(address: tuple[str, int]) -> None:
@@ -163,17 +176,22 @@ def ask_alive(address: tuple[str, int]) -> None:
 
 def send_all(address: tuple[str, int], seed: int, count: int, *, check_every: int = 1_000) -> int:
     """Send frames; return the number of connections that took. Raises OSError if the broker hangs or is gone."""
-    port = Port(address)
     chance = random.Random(seed)
-    for number, frame in zip(range(count), frames(seed), strict=False):
-        port.send(frame)
-        if chance.random() < 0.02:
-            port.close()
-        if number % check_every == 0:
+    under_way: deque[Volley] = deque()
+    connections = sent = checked = 0
+    for some in volleys(itertools.islice(frames(seed), count), chance):
+        under_way.append(Volley(address, some))
+        connections += 1
+        sent += len(some)
+        if len(under_way) >= _CONNECTIONS_AT_ONCE:
+            under_way.popleft().finish()
+        if sent - checked >= check_every:
             ask_alive(address)
-    port.close()
+            checked = sent
+    for volley in under_way:
+        volley.finish()
     ask_alive(address)
-    return port.connections
+    return connections
 
 
 def resident_bytes(pid: int) -> int:
@@ -200,7 +218,11 @@ def main() -> int:
             address = (host, int(port))
             send_all(address, chosen.seed, 5_000)  # so that code and caches are there
             before = resident_bytes(broker.pid)
-            connections = send_all(address, chosen.seed + 1, chosen.frames)
+            connections = 0
+            for part in range(0, chosen.frames, PART):
+                connections += send_all(address, chosen.seed + 1 + part, min(PART, chosen.frames - part))
+                so_far = f"{min(part + PART, chosen.frames)} frames after {time.monotonic() - began:.0f} s"
+                print(f"{so_far}: memory {resident_bytes(broker.pid) >> 20} MiB", flush=True)
             time.sleep(5)
             grown = resident_bytes(broker.pid) - before
             errors = [line for line in broker.log.read_text().splitlines() if "internal error" in line]
