@@ -112,6 +112,9 @@ class InProcess:
     def held(self, partitions: Collection[TopicPartition]) -> frozenset[TopicPartition]:
         return self._upkeep.held(partitions)
 
+    def due(self, partitions: Collection[TopicPartition], *, once: bool) -> frozenset[TopicPartition]:
+        return self._sink.wakeups.due(partitions, once=once)
+
     def tend(self, seconds: float) -> bool:
         chores, seconds = self._upkeep.between(seconds)
         work: Any = StatefulTask(self._config, [], self._work, {}, chores=Chores((), seconds))

@@ -23,9 +23,18 @@ class FakeUpkeep:
         self.needs, self.spare = dict(needs), spare
         self.pieces: list[float] = []
         self.between_ends: dict[TopicPartition, int] = {}
+        self.timers: list[tuple[bool, set[TopicPartition]]] = []
+        """What each look at timers is to find, and whether only a run's first ones count."""
 
     def held(self, partitions: Collection[TopicPartition]) -> frozenset[TopicPartition]:
         return frozenset(each for each in partitions if self.needs.get(each))
+
+    def due(self, partitions: Collection[TopicPartition], *, once: bool) -> frozenset[TopicPartition]:
+        if not self.timers:
+            return frozenset()
+        only_once, due = self.timers.pop(0)
+        assert once is only_once
+        return frozenset(due & set(partitions))
 
     def tend(self, seconds: float) -> bool:
         waiting = next((each for each, pieces in self.needs.items() if pieces), None)
@@ -116,3 +125,28 @@ def test_a_run_over_what_is_available_ends_when_its_own_records_are_read_too() -
         {P0: Range(0, 10), between: Range(0, 4)},
         {between: Range(4, 7)},
     ]
+
+
+def test_a_partition_whose_timer_is_due_has_a_turn_without_records() -> None:
+    upkeep = FakeUpkeep({})
+    stage = Stage(upkeep, poll_interval_ms=10, trigger_interval_ms=0)
+    stage.sink.whole_partitions = True
+    upkeep.timers = [(False, set()), (False, {P1}), (False, {P0})]
+    stage.runner.during = lambda batch: stage.member.ends.update({P1: 23 if batch.number else 20})
+    stage.loop.run(available_now=False)
+    assert [batch.ranges for batch in stage.runner.batches] == [
+        {P0: Range(0, 10), P1: Range(0, 20)},
+        {P1: Range(20, 20)},
+        {P0: Range(10, 10), P1: Range(20, 23)},
+    ]
+    assert stage.member.offsets == {P0: 10, P1: 23}
+
+
+def test_a_timer_waits_until_its_state_is_restored() -> None:
+    upkeep = FakeUpkeep({P0: 2})
+    stage = Stage(upkeep, trigger_interval_ms=0)
+    stage.sink.whole_partitions = True
+    stage.member.begins |= {P0: 10}
+    upkeep.timers = [(True, {P0})] * 4 + [(True, set())]
+    stage.loop.run(available_now=True)
+    assert [batch.ranges for batch in stage.runner.batches] == [{P1: Range(0, 20)}, {P0: Range(10, 10)}]

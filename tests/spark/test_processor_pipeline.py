@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 import uuid
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -120,6 +121,64 @@ def test_a_function_with_group_state_sends_results_without_keys(
         .run(available_now=True)
     )
     assert sorted(committed_records(topics, out), key=str) == [(0, None, b'{"total":1}'), (0, None, b'{"total":2}')]
+
+
+class Ticking(Numbers):
+    """Sets a timer for as soon as possible, and from each timer the next, three times in all."""
+
+    def init(self, handle):
+        super().init(handle)
+        self.handle = handle
+
+    def handleInputRows(self, key, rows, timerValues):
+        self.count.update((sum(1 for _ in rows),))
+        self.handle.registerTimer(timerValues.getCurrentProcessingTimeInMs() + 1)
+        return iter(())
+
+    def handleExpiredTimer(self, key, timerValues, expiredTimerInfo):
+        (n,) = self.count.get()
+        self.count.update((n + 1,))
+        if n < 3:
+            self.handle.registerTimer(timerValues.getCurrentProcessingTimeInMs() + 1)
+        yield Row(name=key[0], n=n, tags=None)
+
+
+def test_timers_are_due_without_records_and_after_a_restart(
+    spark: SparkSession, topics: Topics, tmp_path: Path
+) -> None:
+    topic, out, group = topics.create(2), topics.create(1), f"g-{uuid.uuid4().hex[:8]}"
+    producer = idempotent_producer(topics.bootstrap)
+    for partition in range(2):
+        producer.produce(topic, "1", f"k{partition}", partition=partition)
+    assert producer.flush(60) == 0
+
+    def made() -> Pipeline:
+        return (
+            Pipeline(spark, topics.bootstrap, group, topic, state_dir=str(tmp_path), log=False)
+            .map_arrow(named, "name string, n long, at timestamp")
+            .transform_with_state(Ticking(), "name", OUTPUT, time_mode="ProcessingTime")
+            .write(KafkaSink(topics.bootstrap, out))
+        )
+
+    def ticks() -> list[tuple[str, int]]:
+        each = [json.loads(value or b"") for _, _, value in committed_records(topics, out)]
+        return sorted((row["name"], row["n"]) for row in each)
+
+    made().run(available_now=True)
+    assert ticks() == []
+    made().run(available_now=True)
+    assert ticks() == [("k0", 1), ("k1", 1)], "one turn finds timers that an earlier owner has left"
+    running = made().start()
+    until = time.monotonic() + 300
+    while len(ticks()) < 6 and time.monotonic() < until and not running.wait(0.2):
+        pass
+    last = running.last_progress
+    running.stop()
+    running.wait()
+    assert ticks() == [(f"k{number}", n) for number in range(2) for n in (1, 2, 3)]
+    assert last is not None
+    assert last.rows == 0
+    assert {(span.start, span.end) for span in last.ranges.values()} == {(1, 1)}
 
 
 def pipeline(spark: SparkSession) -> Pipeline:

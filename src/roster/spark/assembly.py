@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 from dataclasses import replace
 
 import pyarrow as pa
@@ -39,6 +40,8 @@ from roster.spark.steps import chained
 from roster.spark.table_join import JoiningRunner, Rows, TableJoin, TableJoining, Tables
 from roster.state.store import NoState
 from roster.state.stream_join import StreamJoin
+
+log = logging.getLogger("roster.pipeline")
 
 
 def assembled(spark: SparkSession, options: Options, declared: Declared, sink: Sink) -> tuple[SparkRunner, Sink]:
@@ -117,8 +120,11 @@ def _state_sink(
     if between is not None:
         joined = () if stateful.other is None else (stateful.other.topic,)
         of = Subtopology(1, (between.topic, *joined), (stateful.store,))
+    has_timers: bool = getattr(stateful.operator, "has_timers", False)
     if not isinstance(sink, (ParquetSink, TableSink)):
-        return StateSink(check_sink(sink), options, of, late_topic, between)
+        return StateSink(check_sink(sink), options, of, late_topic, between, has_timers=has_timers)
+    if has_timers:
+        log.info("results go to a table, so timers of processing time wait for their partition's next records")
     empty = stateful.operator(rows.empty_table(), NoState())
     if empty.retracts or late_topic is not None:
         what = "late rows go to a topic" if late_topic is not None else "sessions take earlier results back"

@@ -34,6 +34,11 @@ class Split(NamedTuple):
     start: int
     end: int
 
+    @property
+    def is_empty(self) -> bool:
+        """True for a turn without records."""
+        return self.end <= self.start
+
 
 @dataclass(frozen=True, slots=True)
 class Owner:

@@ -55,10 +55,16 @@ class Outcome:
 
 
 class Upkeep(Protocol):
-    """Work on copies of state, between batches."""
+    """Work on copies of state, between batches, and what tasks with state need besides records."""
 
     def held(self, partitions: Collection[TopicPartition]) -> frozenset[TopicPartition]:
         """Return those whose state is restored before they are read."""
+
+    def due(self, partitions: Collection[TopicPartition], *, once: bool) -> frozenset[TopicPartition]:
+        """Return those whose tasks need a turn now, be there records or not.
+
+        once: only those that have had none since they were assigned.
+        """
 
     def tend(self, seconds: float) -> bool:
         """Work for some seconds; return False if there was nothing to do."""
@@ -237,6 +243,7 @@ class DriverLoop:
         chosen = self._suspects.choose(frozenset(available))
         ranges = planner.limit({p: span for p, span in available.items() if p in chosen}, self._size.limit)
         deal = planner.whole if self._sink.whole_partitions else planner.tasks
+        ranges |= {p: span for p, span in available.items() if p in chosen and not span.size}
         tasks = deal(ranges, self._options.tasks or self._runner.cores, self._options.min_offsets_per_task)
         batch = Batch(self.batches, self._owner(ownership), ranges)
         timer.lap("plan")
@@ -277,7 +284,10 @@ class DriverLoop:
         )
 
     def _available(self, ends: Mapping[TopicPartition, int], *, available_now: bool) -> dict[TopicPartition, Range]:
-        """Return what there is to read; with `available_now` up to the log end offset seen first."""
+        """Return what there is to read; with `available_now` up to the log end offset seen first.
+
+        Ranges are empty of partitions whose tasks need a turn without records.
+        """
         if available_now:
             for partition, end in ends.items():
                 if not self._is_between(partition):
@@ -285,8 +295,14 @@ class DriverLoop:
             ends = {partition: min(end, self._targets.get(partition, end)) for partition, end in ends.items()}
         bounds = self._sink.bounds(self._positions)
         ends = {partition: min(end, bounds.get(partition, end)) for partition, end in ends.items()}
-        held = self._upkeep.held(self._positions) if self._upkeep is not None else ()
-        return {p: Range(at, ends[p]) for p, at in self._positions.items() if ends[p] > at and p not in held}
+        if self._upkeep is None:
+            return {p: Range(at, ends[p]) for p, at in self._positions.items() if ends[p] > at}
+        held, due = self._upkeep.held(self._positions), self._upkeep.due(self._positions, once=available_now)
+        return {
+            p: Range(at, max(at, ends[p]))
+            for p, at in self._positions.items()
+            if p not in held and (ends[p] > at or p in due)
+        }
 
     def _is_between(self, partition: TopicPartition) -> bool:
         """Return True for a topic that the pipeline writes itself, for another sub-topology to read."""

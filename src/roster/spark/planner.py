@@ -59,9 +59,9 @@ def tasks(ranges: Mapping[TopicPartition, Range], cores: int, least: int = 1) ->
 def whole(ranges: Mapping[TopicPartition, Range], cores: int, least: int = 1) -> list[tuple[Split, ...]]:
     """Deal ranges to tasks as `tasks` does, each partition's in one piece: the largest ones first, to the least loaded.
 
-    Sizes of tasks differ by the largest range at most.
+    Sizes of tasks differ by the largest range at most. Empty ranges are dealt too: tasks may have work without records.
     """
-    spans = sorted(((p, span) for p, span in ranges.items() if span.size > 0), key=lambda each: (-each[1].size, each))
+    spans = sorted(ranges.items(), key=lambda each: (-each[1].size, each))
     total = sum(span.size for _, span in spans)
     count = max(1, min(cores, len(spans), total // max(least, 1)))
     plan: list[list[Split]] = [[] for _ in range(count)]

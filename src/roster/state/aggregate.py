@@ -66,6 +66,8 @@ class Update:
     """True if an update of this operator may retract results."""
     late_rows: tuple[pa.Table, ...] = ()
     """The rows that are late, those of equal columns in one table."""
+    timer_in_ms: int | None = None
+    """Milliseconds until the state's next timer of processing time is due, 0 or less if it is; None: there is none."""
 
 
 def aggregate(

@@ -213,8 +213,10 @@ def test_time_to_live_and_timers_are_kept(tmp_path_factory, batches):
     for batch, pause in [*batches, (last, 1), (last, 200), ([], 200)]:
         plain.now += pause
         code = Recorder(TTL)
-        turn(place, batch, plan, plain.now, code)
+        update = turn(place, batch, plan, plain.now, code)
         expected = [(key, str(plain.act(key, op, n))) for key, op, n in batch] + list(plain.fire())
+        following = min((at for times in plain.timers.values() for at in times), default=None)
+        assert update.timer_in_ms == (None if following is None else following - plain.now)
         for key in ("", "a", "b"):
             assert in_order(code.said, key) == in_order(expected, key)
     assert entries(place) == [], "all is over, and swept"

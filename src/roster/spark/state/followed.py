@@ -51,6 +51,10 @@ class _Followed:
     def has_variables(self) -> bool:
         return getattr(self.operator, "has_variables", False)
 
+    @property
+    def has_timers(self) -> bool:
+        return getattr(self.operator, "has_timers", False)
+
     def key_columns(self, columns: pa.Schema, /) -> pa.Schema:
         return self.operator.key_columns(columns)
 

@@ -94,7 +94,7 @@ class Cluster:
         self._look()
         splits = [split for task in tasks for split in task]
         homes = self._locations.homes({task_of(split) for split in splits})
-        total, dealt = sum(split.end - split.start for split in splits), []
+        total, dealt = max(1, sum(split.end - split.start for split in splits)), []
         for home in sorted(set(homes.values())):
             ranges = {
                 TopicPartition(split.topic, split.partition): Range(split.start, split.end)

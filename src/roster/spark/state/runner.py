@@ -150,6 +150,7 @@ class StatefulRunner(SparkRunner):
             raise _with_batch(error, batch) from None
         self._fenced = 0
         self._upkeep.worked({task: turn.end for task, turn in self._turns.items()})
+        self._sink.wakeups.worked({task: each[-1].timer for task, each in self._reports.value.items()})
         self._upkeep.done(self._copies.value.values(), beside=(lanes, time.monotonic() - began))
         return summed(outcome, self._reports.value, self._upkeep)
 
@@ -185,6 +186,10 @@ class StatefulRunner(SparkRunner):
     def held(self, partitions: Collection[TopicPartition]) -> frozenset[TopicPartition]:
         """Return those whose state is restored before they are read."""
         return self._upkeep.held(partitions)
+
+    def due(self, partitions: Collection[TopicPartition], *, once: bool) -> frozenset[TopicPartition]:
+        """Return those whose tasks need a turn now, be there records or not; see `Wakeups.due`."""
+        return self._sink.wakeups.due(partitions, once=once)
 
     def tend(self, seconds: float) -> bool:
         """Work on copies for some seconds; return False if there was nothing to do."""

@@ -24,6 +24,7 @@ from roster.spark.state.membership import task_member
 from roster.spark.state.repartition_topic import Purge, open_repartition_topic
 from roster.spark.state.turns import Turns
 from roster.spark.state.upkeep import Upkeep
+from roster.spark.state.wakeups import Wakeups
 from roster.spark.write.task import FrameWriter, TaskWriter
 
 _OF_OTHERS = 90.0
@@ -44,10 +45,15 @@ class StateSink(Sink):
         of: Subtopology,
         late_topic: str | None = None,
         between: Between | None = None,
+        *,
+        has_timers: bool = False,
     ) -> None:
-        """`of`: the sub-topology whose tasks have state. `between`: how rows come to it from one without."""
+        """`of`: the sub-topology whose tasks have state. `between`: how rows come to it from one without.
+
+        has_timers: whether tasks may need turns without records.
+        """
         self._inner, self.options, self._of, self._late_topic = inner, options, of, late_topic
-        self.between = between
+        self.between, self._has_timers = between, has_timers
         self._admin = self._new_admin()  # connects with the first batch
         self.default_trigger_interval_ms = inner.default_trigger_interval_ms
         self.output: str | None = inner.topic or ""
@@ -55,6 +61,7 @@ class StateSink(Sink):
         self.changelog: Changelog
         self.turns: Turns
         self.upkeep: Upkeep
+        self.wakeups: Wakeups
         self.purge = None if between is None else Purge(between.topic, self._admin.delete_records)
         """Deletes the records between the sub-topologies that are processed."""
 
@@ -71,6 +78,7 @@ class StateSink(Sink):
             late = self._late_partitions(admin)
         self.turns = Turns(self._admin, self.changelog, _OF_OTHERS)
         self.upkeep = Upkeep(self._admin, self.changelog, self.options.acceptable_lag)
+        self.wakeups = Wakeups(self.changelog, is_used=self._has_timers)
         carried = [self.changelog[task] for task in self.changelog.tasks]
         self._inner.carry([*carried, *late, *passed], keep_timestamps=bool(passed))
 
@@ -110,6 +118,7 @@ class StateSink(Sink):
         self.turns.forget(partitions)
         self._inner.take_over(partitions, owner)
         self.upkeep.took(partitions)
+        self.wakeups.took(partitions)
 
     @override
     def offset_metadata(self, owner: Owner) -> str:

@@ -188,7 +188,7 @@ class StatefulTask(PartitionTask):
             yield from self._passed_on(numbers, work.between)
             return
         turn = self._turns[task]
-        read = (batch for number in numbers for batch in self._rows(number))
+        read = (batch for number in numbers if not self._splits[number].is_empty for batch in self._rows(number))
         rows = pa.Table.from_batches(read, schema=work.columns)
         ends = {split.topic: split.end for split in splits}
         with work.place.open(str(task)) as store:

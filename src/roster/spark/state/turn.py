@@ -80,12 +80,17 @@ class Turn(NamedTuple):
 
 
 class Report(NamedTuple):
-    """What a turn says to the driver: its token, changelog records and bytes restored, and rows that were late."""
+    """What a turn says to the driver.
+
+    Its token, changelog records and bytes restored, rows that were late, and in how many seconds the state's next timer
+    of processing time is due, None without one.
+    """
 
     token: str
     restored: int = 0
     restored_bytes: int = 0
     late: int = 0
+    timer: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +164,8 @@ def take_turn(
     token = uuid.uuid4().hex
     keys, values = (update.changes[name].to_pylist() for name in ("key", "value"))
     store.stage(Pending(token, keys, values, Position(turn.end, inputs)))
-    return update, Report(token, applied.records, applied.bytes, update.late)
+    timer = None if update.timer_in_ms is None else update.timer_in_ms / 1000
+    return update, Report(token, applied.records, applied.bytes, update.late, timer)
 
 
 class Applied(NamedTuple):

@@ -58,6 +58,14 @@ class Overlay:
         entries = dict(stored) | {key: value for key, value in changed.items() if key < end}
         return sorted((key, value) for key, value in entries.items() if value is not None)
 
+    def first(self, scope: bytes) -> bytes | None:
+        """Return the least key that begins with `scope`, None if there is none."""
+        changed = self._ranges.get(scope, {})
+        removed = sum(value is None for value in changed.values())
+        stored = self._store.scan(scope, end_of(scope), removed + 1)
+        kept = [key for key, _ in stored if changed.get(key, _UNKNOWN) is not None]
+        return min([*kept, *(key for key, value in changed.items() if value is not None)], default=None)
+
     def stored(self, start: bytes, stop: bytes, limit: int) -> list[tuple[bytes, bytes]]:
         """Return at most `limit` entries of the store, from `start` up to before `stop`, as they were."""
         return self._store.scan(start, stop, limit)

@@ -44,6 +44,11 @@ class Timers:
         entries = self._overlay.within(BY_TIME, BY_TIME + _encoded(upto + 1))
         return [(key[9:], _number(key[1:9])) for key, _ in entries]
 
+    def first(self) -> int | None:
+        """Return the time of the next timer of any key, None if there is none."""
+        key = self._overlay.first(BY_TIME)
+        return None if key is None else _number(key[1:9])
+
     def _write(self, key: bytes, times: list[bytes]) -> None:
         self._overlay.put(BY_KEY + key, b"".join(sorted(times)) or None)
 

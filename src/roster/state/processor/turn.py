@@ -182,7 +182,9 @@ def take(
     if times.stream_time > times.stream_time_before:
         overlay.put(*stream_time_change(times.stream_time))
     results = code.close()
-    return Update(results, overlay.changes(), len(table) - len(fresh))
+    timer = state.timers.first() if plan.mode is TimeMode.PROCESSING else None
+    wait = None if timer is None else timer - code.threshold(clock())
+    return Update(results, overlay.changes(), len(table) - len(fresh), timer_in_ms=wait)
 
 
 class _Turn:

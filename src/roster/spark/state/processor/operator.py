@@ -15,7 +15,7 @@ from roster.spark.state.processor.handle import SchemaReader, make_row
 from roster.spark.state.processor.rows import RowCode
 from roster.state.processor.overlay import Overlay
 from roster.state.processor.states import Current
-from roster.state.processor.turn import Code, KeyedState, Plan, take
+from roster.state.processor.turn import Code, KeyedState, Plan, TimeMode, take
 from roster.state.store import NoState
 
 if TYPE_CHECKING:
@@ -39,6 +39,11 @@ class _Operator:
     def key_columns(self, columns: pa.Schema) -> pa.Schema:
         """Return the columns of the state's keys."""
         return pa.schema([columns.field(name) for name in self.plan.keys])
+
+    @property
+    def has_timers(self) -> bool:
+        """True if keys may have timers of processing time, which become due without records."""
+        return self.plan.mode is TimeMode.PROCESSING
 
     @property
     def has_variables(self) -> bool:

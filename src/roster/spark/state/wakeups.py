@@ -1,0 +1,51 @@
+"""When tasks need a turn though there are no records for them: timers of processing time, in the state, become due."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Mapping
+
+from roster.model import TopicPartition
+from roster.model.tasks import TaskId
+from roster.spark.state.changelogs import Changelog
+
+
+class Wakeups:
+    """The next timer of each task of one application, as its last turn has said; for the pipeline's thread.
+
+    How long it takes until then is told, not at what time it is, so that clocks of hosts need not agree.
+    """
+
+    def __init__(self, changelog: Changelog, *, is_used: bool, now: Callable[[], float] = time.monotonic) -> None:
+        """`is_used`: whether turns without records are to be had at all. `now` in seconds."""
+        self._changelog, self._is_used, self._now = changelog, is_used, now
+        self._unknown: set[TaskId] = set()
+        self._at: dict[TaskId, float] = {}
+
+    def took(self, partitions: Collection[TopicPartition]) -> None:
+        """Take note of tasks that run here from now on: one turn finds out what timers their state has."""
+        tasks = self._changelog.tasks_of(partitions)
+        self._unknown.update(tasks)
+        for task in tasks:
+            self._at.pop(task, None)
+
+    def worked(self, timers: Mapping[TaskId, float | None]) -> None:
+        """Take note of turns: in how many seconds the next timer of each task is due, None without one."""
+        now = self._now()
+        self._unknown.difference_update(timers)
+        for task, seconds in timers.items():
+            self._at.pop(task, None)
+            if seconds is not None:
+                self._at[task] = now + seconds
+
+    def due(self, partitions: Collection[TopicPartition], *, once: bool = False) -> frozenset[TopicPartition]:
+        """Return those of these source partitions whose tasks need a turn now.
+
+        once: only those that have had none since they were taken, so that a run comes to an end.
+        """
+        if not self._is_used or not (self._unknown or self._at):
+            return frozenset()
+        due, now = set(self._unknown), self._now()
+        if not once:
+            due.update(task for task, at in self._at.items() if at <= now)
+        return frozenset(each for each in partitions if not due.isdisjoint(self._changelog.tasks_of([each])))
