@@ -28,6 +28,7 @@ import argparse
 import contextlib
 import itertools
 import json
+import os
 import random
 import shutil
 import signal
@@ -66,14 +67,25 @@ KEY_BYTES = 480
 ENTRY_BYTES = KEY_BYTES + 20
 """Bytes of a key, its sum and what encodes them, about."""
 ACCEPTABLE_LAG = 10_000
+SMALL = 2_000
+"""Records of a batch, at most, once all keys have been counted."""
 
 
 class Owner:
     """An application in a process of its own; `batches` and `looks` fill with what it says."""
 
-    def __init__(self, *words: str) -> None:
-        command = [sys.executable, "-m", "benchmarks.standby", "--application", *words]
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
+    def __init__(self, scratch: Path, *words: str) -> None:
+        """`scratch` is for temporary files, which stay behind when it is killed."""
+        scratch.mkdir(exist_ok=True)
+        java = f'{os.environ.get("JDK_JAVA_OPTIONS", "")} "-Djava.io.tmpdir={scratch}"'.strip()
+        places = {"TMPDIR": str(scratch), "SPARK_LOCAL_DIRS": str(scratch), "JDK_JAVA_OPTIONS": java}
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "benchmarks.standby", "--application", *words],
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+            env={**os.environ, **places},
+        )
         self.batches: list[dict[str, Any]] = []
         self.looks: list[dict[str, Any]] = []
         threading.Thread(target=self._read, daemon=True).start()
@@ -86,9 +98,11 @@ class Owner:
                 (self.looks if "whole" in said else self.batches).append(said)
 
     def is_steady(self, owners: int, copies: int) -> bool:
-        """True if its last batches had its share of the partitions, its copies are there, and none is restored."""
+        """True if its last batches were small and had its share of the partitions, and its copies are restored."""
         last, share = self.batches[-5:], PARTITIONS // owners
         if len(last) < 5 or any(len(each["owned"]) != share or each["restoring"] for each in last):
+            return False
+        if any(each["rows"] > SMALL for each in last):
             return False
         behind: dict[str, int] = self.looks[-1]["behind"] if self.looks else {}
         return len(behind) >= copies * share and max(behind.values(), default=0) <= ACCEPTABLE_LAG
@@ -156,6 +170,7 @@ def application(words: Sequence[str]) -> None:
             at=time.time(),
             started=progress.started_at / 1000,
             generation=progress.generation,
+            rows=progress.rows,
             partitions=[partition.partition for partition in progress.ranges],
             owned=[partition.partition for partition in progress.lag],
             restored=progress.restored,
@@ -280,7 +295,7 @@ def running(bootstrap: str, folder: Path, megabytes: int, keys: int, rate: int, 
         name,
         megabytes,
         lambda number: folder / (name if mode == "disk" else f"{name}-{number}"),
-        lambda disk: Owner(bootstrap, name, topic, out, str(disk), str(standbys)),
+        lambda disk: Owner(folder / "scratch", bootstrap, name, topic, out, str(disk), str(standbys)),
     )
     with Admin(bootstrap, request_timeout_ms=60_000) as admin:
         for each in (topic, out):
