@@ -98,6 +98,8 @@ def test_tasks_with_state_are_restored_and_move_once_their_copies_have_caught_up
         pytest.param(604208, (0, 1, 2), id="a broker does not forget the newest leader for what it hears late"),
         pytest.param(606111, (0,), id="a task lost before it had a store has no gap"),
         pytest.param(603620, (0, 1), id="a join of a static member that cannot be stored renews its session"),
+        pytest.param(606120, (0, 1, 2, 3), id="the same of an old coordinator"),
+        pytest.param(604911, (0, 1, 2, 3), id="after a failover not all protocols of others are known"),
     ],
 )
 def test_seeds_that_once_broke_do_so_no_more(seed: int, actions: tuple[int, ...]) -> None:

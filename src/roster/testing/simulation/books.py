@@ -36,6 +36,8 @@ from roster.wire.messages import (
 COOPERATIVE = frozenset({"cooperative-sticky", "lag-cooperative-sticky", TASKS})
 QUIET = (False, None, False, 0)
 """What is noted of each member before a request that takes none out of the group."""
+FIRST_EPOCH = 1
+"""Epoch of the log under its first leader."""
 QUIET_REQUESTS = (HeartbeatRequest, OffsetFetchRequest, OffsetCommitRequest)
 
 
@@ -147,7 +149,7 @@ class Books:
                 self._joined(node, version, request, response)
             case (
                 JoinGroupRequest(group_instance_id=str(instance)),
-                JoinGroupResponse(error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE),
+                JoinGroupResponse(error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE | ErrorCode.NOT_COORDINATOR),
             ):
                 # The write failed: the old member id is the member's again, and its session begins anew, as in Kafka.
                 self._sessions[node.number].heard(self.holder.get(instance, ""), node.now)
@@ -327,7 +329,7 @@ class Books:
         if before.group is group:
             invariants.only_legal_transitions(before.state, group.state, before.label)
             if len(group.members) < len(before.members) or before.members.keys() - group.members.keys():
-                sessions.judge_expulsions(event, before, group, node.now)
+                sessions.judge_expulsions(event, before, group, refused(effects), node.now)
         invariants.a_state_has_what_it_needs(group)
         sessions.judge_phase(group, node, disk_is_faulty=self.world.disk_is_faulty)
         sessions.took_in(event, group, node.now)
@@ -374,9 +376,20 @@ class Books:
 
 
 def may_fail(world: Setting, process: Application) -> bool:
-    """Return True for a failure that a rolling upgrade explains: members of the stage before are still there."""
+    """Return True for a failure that others explain: their protocols are different ones, or not all are known.
+
+    The former are members of the stage before in a rolling upgrade. The latter were loaded from the log, which has the
+    metadata of one protocol, and have not joined since.
+    """
     failure = process.member.failure
-    return bool(world.scenario.upgrade) and failure is not None and failure.kind is FailureKind.PROTOCOL
+    is_mixed = len(world.scenario.policies) > 1 and world.disk.epoch > FIRST_EPOCH
+    return (bool(world.scenario.upgrade) or is_mixed) and failure is not None and failure.kind is FailureKind.PROTOCOL
+
+
+def refused(effects: Effects) -> frozenset[str]:
+    """Return the members that a step refused for their protocols."""
+    joins = [each.message for each in effects.replies if isinstance(each.message, JoinGroupResponse)]
+    return frozenset(join.member_id for join in joins if join.error_code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
 
 
 def newest_claims(generation: int, response: JoinGroupResponse) -> dict[str, frozenset[TopicPartition]]:

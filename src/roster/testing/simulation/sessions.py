@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import NamedTuple, Protocol
 
 from roster.coordinator import Event, RequestReceived, TimerExpired, TimerKind, WriteCompleted
@@ -111,11 +112,14 @@ class Sessions:
                     name, now, self._contact[name], member.session_timeout_ms
                 )
 
-    def judge_expulsions(self, event: Event, before: Before, group: Group, now: int) -> None:
-        """Judge each member that a step took out of the group; a static one may have another member id."""
+    def judge_expulsions(self, event: Event, before: Before, group: Group, refused: Collection[str], now: int) -> None:
+        """Judge each member that a step took out of the group, but those whose protocols it refused.
+
+        A static member is not taken out if it has another member id.
+        """
         kept = {instance for instance in group.instances if group.instances[instance] not in before.members}
         for name, (_, instance, _, _) in before.members.items():
-            if name not in group.members and (instance is None or instance not in kept):
+            if name not in group.members and name not in refused and (instance is None or instance not in kept):
                 self._judge_expulsion(event, name, before, now)
 
     def _judge_expulsion(self, event: Event, name: str, before: Before, now: int) -> None:
