@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from roster.state import Position, StateError
-from roster.state.aggregate import Aggregate, Kind, aggregate
+from roster.state.aggregate import Aggregate, Aggregation, Kind, aggregate
 from roster.state.changelog import last_per_key
+from roster.state.definition import Definition, Entries
 from roster.state.keys import encode_keys
 from roster.state.lmdb_store import LmdbStore
 from tests.examples_tried import examples
@@ -70,6 +71,77 @@ def test_aggregates_over_batches_equal_a_plain_computation(tmp_path_factory, bat
             results |= told
         assert len(store.scan()) == len(results)
     assert results == plain(seen)
+
+
+ORDERED = {
+    "text": pa.string(),
+    "large": pa.large_string(),
+    "data": pa.binary(),
+    "day": pa.date32(),
+    "at": pa.timestamp("us", "UTC"),
+    "local": pa.timestamp("ms"),
+}
+days = st.dates(datetime.date(1900, 1, 1))
+texts = st.sampled_from(["", "a", "ab", "\0", "\uffff", "\U0001f600"])
+moments = st.integers(-(2**31), 2**33).map(
+    lambda seconds: (
+        datetime.datetime.fromtimestamp(0, datetime.UTC).replace(tzinfo=None) + datetime.timedelta(seconds=seconds)
+    )
+)
+ordered_rows = st.fixed_dictionaries(
+    {
+        "k": st.sampled_from([1, 2]),
+        "text": st.none() | texts,
+        "large": st.none() | texts,
+        "data": st.none() | st.binary(max_size=2),
+        "day": st.none() | days,
+        "at": st.none() | moments.map(lambda at: at.replace(tzinfo=datetime.UTC)),
+        "local": st.none() | moments,
+    }
+)
+
+
+def extremes(of):
+    """Least, largest and number of each column's values, by key; text by its bytes."""
+    found = {}
+    for key in {row["k"] for row in of}:
+        found[key] = {}
+        for name in ORDERED:
+            known = [row[name] for row in of if row["k"] == key and row[name] is not None]
+            in_order = sorted(known, key=lambda value: value.encode() if isinstance(value, str) else value)
+            first, last = (in_order[0], in_order[-1]) if in_order else (None, None)
+            found[key] |= {f"min {name}": first, f"max {name}": last, f"n {name}": len(known)}
+    return found
+
+
+@given(st.lists(st.lists(ordered_rows, max_size=6), min_size=1, max_size=4))
+@settings(max_examples=examples(40))
+def test_extremes_of_text_bytes_dates_and_timestamps_keep_their_type(tmp_path_factory, batches):
+    schema = pa.schema([("k", pa.int64()), *ORDERED.items()])
+    wanted = {f"{kind.value} {name}": Aggregate(kind, name) for name in ORDERED for kind in (Kind.MIN, Kind.MAX)}
+    wanted |= {f"n {name}": Aggregate(Kind.COUNT, name) for name in ORDERED}
+    operator, seen = Aggregation(("k",), wanted), []
+    entries = Entries.of_definition(Definition(operator.key_columns(schema), operator.layout(schema)))
+    with LmdbStore(tmp_path_factory.mktemp("extremes")) as store:
+        for number, batch in enumerate(batches):
+            update = operator(pa.Table.from_pylist(batch, schema), store)
+            store.commit(*(update.changes[name].to_pylist() for name in ("key", "value")), Position(number))
+            seen += batch
+            told = {row.pop("k"): row for row in update.results.to_pylist()}
+            assert told == {key: row for key, row in extremes(seen).items() if key in {row["k"] for row in batch}}
+        asked = entries.table(store.scan())
+    assert {row.pop("k"): row for row in asked.to_pylist()} == extremes(seen)
+    for name, kind in ORDERED.items():
+        assert asked.schema.field(f"min {name}").type == update.results.schema.field(f"max {name}").type == kind
+
+
+def test_a_value_whose_text_is_cut_off_is_damaged(tmp_path):
+    operator = Aggregation(("tail",), {"first": Aggregate(Kind.MIN, "tail")})
+    with LmdbStore(tmp_path) as store:
+        changes = operator(table([("N1", 1, 1, 1.0)]), store).changes
+        store.commit(changes["key"].to_pylist(), [value[:-1] for value in changes["value"].to_pylist()], Position(1))
+        with pytest.raises(StateError, match="another length than it says: it is damaged"):
+            operator(table([("N1", 1, 1, 1.0)]), store)
 
 
 @pytest.mark.parametrize(

@@ -150,6 +150,10 @@ def test_a_session_of_many_rows_in_a_burst_is_cut_where_it_was_quiet(tmp_path: A
             lambda: run(Window.session("t", SECOND), {"window_end": ALL["sum"]}),
             "have a column 'window_end' of their own",
         ),
+        (
+            lambda: run(Window.session("t", SECOND), {"first": Aggregate.parse("min(k)")}),
+            "aggregate 'first': sessions keep numbers, dates and timestamps, no text",
+        ),
     ],
 )
 def test_what_makes_no_session_is_named(make: Any, message: str) -> None:
@@ -159,6 +163,21 @@ def test_what_makes_no_session_is_named(make: Any, message: str) -> None:
 
 def run(window: Any, aggregates: Any = None) -> None:
     SessionAggregation(("k",), aggregates or ALL, window, final=True)(COLUMNS.empty_table(), NoState())
+
+
+def test_sessions_keep_the_least_and_the_largest_timestamp_over_batches(tmp_path: Any) -> None:
+    extremes = {name: Aggregate.parse(f"{name}(t)") for name in ("min", "max")}
+    operator = SessionAggregation(("k",), extremes, Window.session("t", 4 * SECOND), final=False)
+    with LmdbStore(tmp_path) as store:
+        for number, table in enumerate(batches_of([("a", 1, 3), ("a", 1, 5), ("a", None, 2)], [1, 2])):
+            update = operator(table, store)
+            store.commit(*(update.changes[name].to_pylist() for name in ("key", "value")), Position(number))
+        stored = store.scan(stop=b"\x02")
+    (row,) = update.results.to_pylist()
+    assert (row["min"], row["max"]) == (EPOCH + 2 * SECOND, EPOCH + 5 * SECOND)
+    assert update.results.schema.field("max").type == COLUMNS.field("t").type
+    (entry,) = Entries.of_definition(Definition(operator.key_columns(COLUMNS), operator.layout(COLUMNS))).rows(stored)
+    assert (entry["min"], entry["max"]) == (row["min"], row["max"])
 
 
 def test_a_state_of_another_gap_is_refused(tmp_path: Any) -> None:

@@ -119,6 +119,17 @@ def test_a_key_passes_once_within_a_time(tmp_path_factory: Any, rows: list[Any],
     assert left <= len(first) + 2
 
 
+def test_a_window_has_the_least_text_when_it_is_closed(tmp_path: Any) -> None:
+    operator = WindowedAggregation(("n",), {"least": Aggregate.parse("min(k)")}, Window("t", 2 * SECOND), True)
+    found = []
+    with LmdbStore(tmp_path) as store:
+        for number, table in enumerate(batches_of([("b", 1, 0), ("a", 1, 1), ("c", 1, 9)], [1, 2])):
+            update = operator(table, store)
+            store.commit(*(update.changes[name].to_pylist() for name in ("key", "value")), Position(number))
+            found += update.results.to_pylist()
+    assert [(row["window_start"], row["least"]) for row in found] == [(EPOCH, "a")]
+
+
 def test_keys_that_are_forgotten_leave_the_store(tmp_path: Any) -> None:
     tables = batches_of([(f"k{t}", 0, t) for t in range(200)], list(range(0, 200, 5)))
     _, _, left = outcome(tmp_path, Deduplication(("k",), "t", 10 * SECOND), tables)

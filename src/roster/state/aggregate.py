@@ -1,21 +1,24 @@
 """Aggregates of each key kept in a store: one batch's rows in, the keys' new results and changes out, all by columns.
 
 Time goes into reading and writing the store; no Python runs for a row. The state of a key is one fixed-width row: four
-bytes that name the aggregates, then for each a byte that says whether there is a value, and eight bytes of it.
+bytes that name the aggregates, then for each a byte that says whether there is a value, and eight bytes of it. Of a
+text or bytes the row has the length, in four bytes; they themselves follow behind the row.
 """
 
 from __future__ import annotations
 
+import itertools
 import re
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from roster.state.keys import encode_keys
 from roster.state.store import Snapshot, StateError, Store
@@ -79,16 +82,17 @@ def aggregate(
 ) -> Update:
     """Bring the aggregates of a batch's keys up to date. Nothing is written: the changes are the caller's to commit.
 
-    aggregates: by the name of the result's column. Sums and extremes of integers are int64, of floats float64.
-    definition: what else the state depends on. Raises StateError for columns that are not there or no numbers, for a
-    sum beyond int64, and for a state of other keys, aggregates or another definition.
+    aggregates: by the name of the result's column. Sums and extremes of integers are int64, of floats float64; extremes
+    of dates, timestamps, text and bytes keep their type, and text is compared as its bytes are, as Spark does.
+    definition: what else the state depends on. Raises StateError for columns that are not there or of other types, for
+    a sum beyond int64, and for a state of other keys, aggregates or another definition.
     """
     layout = Layout.of(table.schema, keys, aggregates, definition)
     by_key = grouped(table, keys, layout)
     key_bytes = encode_keys(by_key, keys)
     key_list = key_bytes.to_pylist()
     old = layout.decode(store.multi_get(key_list))
-    new = np.zeros(len(key_list), dtype=layout.row)
+    new = np.zeros(len(key_list), dtype=layout.memory)
     for name, each in aggregates.items():
         _merge(each.kind, name, by_key[name], old, new)
     changes = pa.table({"key": key_bytes, "value": pa.array(layout.encode(new), pa.binary())})
@@ -104,6 +108,20 @@ class Layout:
     fingerprint: int
     sessions: bool = False
     """True if a value has a row for each session of its key."""
+    kinds: Mapping[str, pa.DataType] = field(default_factory=dict)
+    """Types of the results that are no numbers, by aggregate."""
+
+    @property
+    def texts(self) -> list[str]:
+        """Aggregates whose values follow behind the row."""
+        return [name for name, kind in self.kinds.items() if is_text(kind)]
+
+    @property
+    def memory(self) -> np.dtype[Any]:
+        """Columns of rows in memory, which have the bytes of texts."""
+        if not (texts := self.texts):
+            return self.row
+        return np.dtype([(name, "O" if name in texts else self.row[name]) for name in self.row.names or ()])
 
     @classmethod
     def of(
@@ -116,6 +134,7 @@ class Layout:
             raise StateError(f"aggregate {doubled[0]!r}: a key column has this name too")
         fields: list[tuple[str, str]] = [(FINGERPRINT, "<u4")]
         text = [definition, *(f"key {key}" for key in keys)]
+        kinds = {}
         for name, each in aggregates.items():
             if each.column not in columns.names and each.column != ALL_ROWS:
                 raise StateError(f"aggregate {name!r}: no column {each.column!r} among {', '.join(columns.names)}")
@@ -123,14 +142,27 @@ class Layout:
             number = _number(name, each, kind)
             fields += [(_has(name), "?"), (name, number)]
             text.append(f"{name} {each.kind.value} {each.column} {number}")
-        return cls(aggregates, np.dtype(fields), zlib.crc32("\n".join(text).encode()))
+            if each.kind is not Kind.COUNT and not _is_number(kind):
+                kinds[name] = kind
+                text.append(str(kind))
+        return cls(aggregates, np.dtype(fields), zlib.crc32("\n".join(text).encode()), kinds=kinds)
 
     def decode(self, values: Sequence[bytes | None]) -> npt.NDArray[Any]:
         """Return the rows of the state, zero where there is none."""
         size = self.row.itemsize
         nothing = self.fingerprint.to_bytes(4, "little") + bytes(size - 4)
         whole = [nothing if value is None else value for value in values]
-        return self.decode_rows(b"".join(whole), fits=all(len(value) == size for value in whole))
+        if not self.texts:
+            return self.decode_rows(b"".join(whole), fits=all(len(value) == size for value in whole))
+        heads = [value[:size] for value in whole]
+        rows = self.decode_rows(b"".join(heads), fits=all(len(head) == size for head in heads))
+        decoded = np.zeros(len(rows), self.memory)
+        for name in rows.dtype.names or ():
+            decoded[name] = rows[name]
+        for place, value in enumerate(whole):
+            for name, text in zip(self.texts, cut(value, rows[place], self.texts), strict=True):
+                decoded[name][place] = text
+        return decoded
 
     def decode_rows(self, data: bytes, *, fits: bool) -> npt.NDArray[Any]:
         """Return the rows of values put together. Raises StateError if they do not fit, or others wrote them."""
@@ -142,10 +174,13 @@ class Layout:
             )
         return rows
 
-    def with_results(self, table: pa.Table, rows: npt.NDArray[Any]) -> pa.Table:
-        """Append the aggregates to a table of their keys."""
+    def with_results(self, table: pa.Table, rows: npt.NDArray[Any], *, as_numbers: bool = False) -> pa.Table:
+        """Append the aggregates to a table of their keys; `as_numbers`: dates and times as the state has them."""
         for name in self.aggregates:
-            table = table.append_column(name, pa.array(rows[name], mask=~rows[_has(name)]))
+            column = pa.array(rows[name], pa.binary() if name in self.texts else None, mask=~rows[_has(name)])
+            if name in self.kinds and not as_numbers:
+                column = result_of(column, self.kinds[name])
+            table = table.append_column(name, column)
         return table
 
     def set_results(self, rows: npt.NDArray[Any], places: Any, table: pa.Table) -> None:
@@ -163,13 +198,47 @@ class Layout:
 
     def encode(self, rows: npt.NDArray[Any]) -> list[bytes]:
         """Return the bytes of each row."""
+        texts: list[list[bytes]] = [rows[name].tolist() for name in self.texts]
+        if texts:
+            rows, whole = np.zeros(len(rows), self.row), rows
+            for name in self.row.names or ():
+                rows[name] = [len(text) for text in whole[name]] if name in self.texts else whole[name]
         rows[FINGERPRINT] = self.fingerprint
         # A void type keeps the zero bytes at the end, which a bytes type would strip.
         encoded: list[bytes] = rows.view(f"V{self.row.itemsize}").tolist()
-        return encoded
+        return [b"".join(parts) for parts in zip(encoded, *texts, strict=True)] if texts else encoded
 
 
 FINGERPRINT = "fingerprint of keys and aggregates"
+
+
+def is_text(kind: pa.DataType) -> bool:
+    """Return True for types whose values have a length of their own."""
+    return any(
+        of(kind) for of in (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary)
+    )
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_floating(kind) or pa.types.is_integer(kind))
+
+
+def cut(value: bytes, row: Any, texts: Sequence[str]) -> list[bytes]:
+    """Return the texts behind a row of the state. Raises StateError if the value has another length."""
+    ends = np.cumsum([row.dtype.itemsize, *(int(row[name]) for name in texts)]).tolist()
+    if len(value) != ends[-1]:
+        raise StateError("a value of the store has another length than it says: it is damaged; remove the store")
+    return [value[begin:end] for begin, end in itertools.pairwise(ends)]
+
+
+def result_of(column: Any, kind: pa.DataType) -> Any:
+    """Return values of the state, numbers or bytes, as those of a type."""
+    return column.cast(pa.int32()).cast(kind) if pa.types.is_date32(kind) else column.cast(kind)
+
+
+def _numbers(column: Any) -> Any:
+    """Return integers, dates or timestamps as int64."""
+    return column.cast(pa.int32()).cast(pa.int64()) if pa.types.is_date32(column.type) else column.cast(pa.int64())
 
 
 def _has(name: str) -> str:
@@ -183,7 +252,15 @@ def _number(name: str, each: Aggregate, kind: Any) -> str:
         return "<f8"
     if pa.types.is_integer(kind) and not pa.types.is_uint64(kind):
         return "<i8"
-    raise StateError(f"aggregate {name!r}: column {each.column!r} is {kind}, no number of up to 64 bits with a sign")
+    if each.kind is Kind.SUM:
+        problem = "no number of up to 64 bits with a sign"
+    elif pa.types.is_date32(kind) or pa.types.is_timestamp(kind):
+        return "<i8"
+    elif is_text(kind):
+        return "<u4"
+    else:
+        problem = "no number of up to 64 bits with a sign, date, timestamp, text or bytes"
+    raise StateError(f"aggregate {name!r}: column {each.column!r} is {kind}, {problem}")
 
 
 def grouped(table: pa.Table, keys: Sequence[str], layout: Layout) -> pa.Table:
@@ -193,11 +270,14 @@ def grouped(table: pa.Table, keys: Sequence[str], layout: Layout) -> pa.Table:
         raise StateError(f"keys: there is no column {missing[0]!r} among {', '.join(table.column_names)}")
     wanted: list[tuple[str, str]] = []
     names: list[str] = []
+    ordered: dict[str, Any] = {}
     for name, each in layout.aggregates.items():
         source = f"{len(numbers)} {name}"
         column = _ones(len(table)) if each.column == ALL_ROWS else table[each.column]
-        if each.kind is not Kind.COUNT:
-            column = column.cast(pa.float64() if layout.row[name] == "<f8" else pa.int64())
+        if name in layout.texts:
+            column, ordered[name] = _ranked(column)
+        elif each.kind is not Kind.COUNT:
+            column = column.cast(pa.float64()) if layout.row[name] == "<f8" else _numbers(column)
         numbers[source] = column
         wanted.append((source, each.kind.value))
         names.append(name)
@@ -207,10 +287,21 @@ def grouped(table: pa.Table, keys: Sequence[str], layout: Layout) -> pa.Table:
             names.append(f"float {name}")
     found = pa.table(numbers).group_by(list(keys), use_threads=False).aggregate(wanted)
     by_name = {name: found[f"{source}_{kind}"] for name, (source, kind) in zip(names, wanted, strict=True)}
+    for name, texts in ordered.items():
+        by_name[name] = texts.take(by_name[name])
     for name, sums in by_name.items():
         if name.startswith("float ") and name not in layout.aggregates:
             _check_sum(name.removeprefix("float "), np.nan_to_num(sums.to_numpy()))
     return pa.table({key: found[key] for key in keys} | {name: by_name[name] for name in layout.aggregates})
+
+
+def _ranked(column: Any) -> tuple[Any, Any]:
+    """Return the place of each text, and the texts as bytes in their order."""
+    encoded = column.cast(pa.binary()).combine_chunks().dictionary_encode()
+    order = pc.sort_indices(encoded.dictionary)
+    rank = np.empty(len(order), np.int64)
+    rank[order.to_numpy()] = np.arange(len(order))
+    return pa.array(rank).take(encoded.indices), encoded.dictionary.take(order)
 
 
 def _ones(rows: int) -> Any:
@@ -220,7 +311,8 @@ def _ones(rows: int) -> Any:
 def _merge(kind: Kind, name: str, column: Any, old: npt.NDArray[Any], new: npt.NDArray[Any]) -> None:
     """Set the new value of an aggregate from the batch's and the old one."""
     has = column.is_valid().to_numpy()
-    batch = column.fill_null(0).to_numpy().astype(new.dtype[name], copy=False)
+    is_bytes = pa.types.is_binary(column.type)
+    batch = column.fill_null(b"" if is_bytes else 0).to_numpy().astype(new.dtype[name], copy=False)
     had, before = old[_has(name)], old[name]
     new[_has(name)] = has | had
     if kind in (Kind.COUNT, Kind.SUM):

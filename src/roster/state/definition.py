@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from roster._files import write_atomically
-from roster.state.aggregate import Layout
+from roster.state.aggregate import Layout, cut, is_text, result_of
 from roster.state.event_time import read_time
 from roster.state.keys import decode_keys, encode_keys
 from roster.state.sessions import ENDS_KEY
@@ -45,6 +45,9 @@ class Definition:
             document["aggregates"] = list(self.layout.aggregates)
             document["row"] = self.layout.row.descr
             document["sessions"] = self.layout.sessions
+            if self.layout.kinds:
+                kinds = pa.schema(self.layout.kinds.items())
+                document["kinds"] = base64.b64encode(kinds.serialize().to_pybytes()).decode()
         return json.dumps(document).encode()
 
     @property
@@ -54,6 +57,7 @@ class Definition:
         parts = [str(self.keys.remove_metadata()), str(self.has_variables)]
         if layout is not None:
             parts += [str(list(layout.aggregates)), str(layout.row.descr), str(layout.sessions)]
+            parts += [f"{name} {kind}" for name, kind in layout.kinds.items()]
         return hashlib.sha256("|".join(parts).encode()).hexdigest()[:32]
 
 
@@ -71,9 +75,12 @@ class Entries:
         self._keys: pa.Schema | None = None
         self._row: np.dtype[Any] | None = None
         self._names: list[str] = []
+        self._kinds: dict[str, pa.DataType] = {}
         self._has_sessions = False
         if document:
-            self._keys = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(document["keys"])))
+            self._keys = _schema(document["keys"])
+            if "kinds" in document:
+                self._kinds = {each.name: each.type for each in _schema(document["kinds"])}
             self._names = document.get("aggregates", [])
             self._row = np.dtype([(name, kind) for name, kind in document["row"]]) if "row" in document else None
             self._has_sessions = bool(document.get("sessions"))
@@ -118,7 +125,9 @@ class Entries:
             own = [pa.field("first", moment)]
         else:
             own = [pa.field(name, moment) for name in ("first", "last") if self._has_sessions]
-            own += [pa.field(name, pa.from_numpy_dtype(self._row[name])) for name in self._names]
+            own += [
+                pa.field(name, self._kinds.get(name) or pa.from_numpy_dtype(self._row[name])) for name in self._names
+            ]
         return pa.schema([*self._keys.remove_metadata(), *own])
 
     def table(self, entries: Sequence[tuple[bytes, bytes]]) -> pa.Table:
@@ -128,6 +137,10 @@ class Entries:
     def _values(self, value: bytes) -> list[dict[str, Any]]:
         if self._row is None:
             return [{"first": _moment(read_time(value))}]
+        if texts := [name for name, kind in self._kinds.items() if is_text(kind)]:
+            (row,) = np.frombuffer(value[: self._row.itemsize], self._row)
+            found = dict(zip(texts, cut(value, row, texts), strict=True))
+            return [self._aggregates(row) | {name: self._result(name, found[name], row) for name in texts}]
         rows = np.frombuffer(value, self._row)
         return [self._times(row) | self._aggregates(row) for row in rows]
 
@@ -137,7 +150,18 @@ class Entries:
         return {"first": _moment(row[START].item()), "last": _moment(row["last"].item())}
 
     def _aggregates(self, row: Any) -> dict[str, Any]:
-        return {name: row[name].item() if row[f"has {name}"] else None for name in self._names}
+        return {name: self._result(name, row[name].item(), row) for name in self._names}
+
+    def _result(self, name: str, value: Any, row: Any) -> Any:
+        if not row[f"has {name}"]:
+            return None
+        if name not in self._kinds or (isinstance(value, int) and is_text(self._kinds[name])):
+            return value
+        return result_of(pa.array([value]), self._kinds[name])[0].as_py()
+
+
+def _schema(text: str) -> pa.Schema:
+    return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text)))
 
 
 def parsed(texts: Sequence[str], columns: pa.Schema) -> list[Any]:

@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 from roster.state.aggregate import FINGERPRINT, Aggregate, Layout, Update, grouped
 from roster.state.event_time import Clock, Times, left_out, microseconds, ordered_time, with_entries
 from roster.state.keys import decode_keys, encode_keys
-from roster.state.store import Snapshot, Store, Value
+from roster.state.store import Snapshot, StateError, Store, Value
 from roster.state.windows import END, START, SessionWindow, check_names
 
 ENDS_KEY = b"\x02"
@@ -58,6 +58,8 @@ class SessionAggregation:
         """Return the layout of the aggregates of one session."""
         definition = f"sessions {self.window.gap} of {self.window.column}"
         layout = Layout.of(columns, self.keys, self.aggregates, definition)
+        if layout.texts:
+            raise StateError(f"aggregate {layout.texts[0]!r}: sessions keep numbers, dates and timestamps, no text")
         fields: Any = [("ends", "<i8"), (START, "<i8"), ("last", "<i8"), *layout.row.descr]
         return replace(layout, row=np.dtype(fields), sessions=True)
 
@@ -113,7 +115,7 @@ class SessionAggregation:
         layout = known.layout
         parts = grouped(table.append_column(_SESSION, pa.array(of_rows, pa.int64())), [_SESSION], layout)
         if len(old):
-            before = layout.with_results(pa.table({_SESSION: pa.array(of_old, pa.int64())}), old)
+            before = layout.with_results(pa.table({_SESSION: pa.array(of_old, pa.int64())}), old, as_numbers=True)
             parts = pa.concat_tables([parts.cast(before.schema), before])
             parts = grouped(parts, [_SESSION], layout.of_parts())
         layout.set_results(made, parts[_SESSION].to_numpy(), parts)
