@@ -285,6 +285,7 @@ def apache(directory: Path, *, syncs: bool = False) -> Iterator[Side]:
     from tests.real.realparts import apache as real  # noqa: PLC0415
 
     (directory / "apache").mkdir()
+    real.PROPERTIES += "message.max.bytes=67108864\n"  # the record of a group of 10,000 is larger than the default
     if syncs:
         real.PROPERTIES += "log.flush.interval.messages=1\n"
     broker = real.ApacheKafka(directory / "apache", initial_delay_ms=0, options=SERVER_JVM)

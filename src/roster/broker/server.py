@@ -270,13 +270,13 @@ def _reachable(host: str) -> str:
 
 
 def _raise_file_limit() -> int:
-    """Allow as many open files as the system lets us, and give the logs half of them; return how many connections
-    there may be, which take one each.
+    """Allow as many open files as the system lets us, and give the logs a quarter of them, which open theirs again on
+    demand; return how many connections there may be, which take one each and keep it.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         with contextlib.suppress(ValueError, OSError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    OPEN_FILES.limit = max(8, min(limit // 2, MAX_OPEN_LOG_FILES))
+    OPEN_FILES.limit = max(8, min(limit // 4, MAX_OPEN_LOG_FILES))
     return max(8, limit - OPEN_FILES.limit - OTHER_FILES)
