@@ -16,6 +16,7 @@ from roster.spark import DeltaSink, ParquetSink, Pipeline, PipelineError, Window
 from roster.spark.errors import SinkFencedError
 from roster.spark.sinks.kafka import KafkaSink
 from tests.librdkafka import idempotent_producer
+from tests.spark.spark_topics import committed_records
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -104,21 +105,53 @@ def test_results_are_in_the_sink_once_though_state_is_behind(
     assert topics.committed(group) == ends
 
 
-def test_what_a_table_cannot_have_is_named(spark: SparkSession, topics: Topics, tmp_path: Path) -> None:
-    topic = topics.create(1)
-    visits = Window.session("timestamp", timedelta(minutes=1))
+def test_late_rows_are_in_their_topic_once_though_state_is_behind(
+    spark: SparkSession, topics: Topics, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic, late, group = topics.create(1), topics.create(1), f"g-{uuid.uuid4().hex[:8]}"
+    producer = idempotent_producer(topics.bootstrap)
 
-    def pipeline() -> Pipeline:
-        return Pipeline(spark, topics.bootstrap, f"g-{uuid.uuid4().hex[:8]}", topic, state_dir=str(tmp_path))
+    def send(*seconds: int) -> None:
+        for second in seconds:
+            producer.produce(topic, json.dumps({"name": "k", "at": f"2026-01-01T12:00:{second:02}Z"}))
+        assert producer.flush(60) == 0
 
-    for late_topic, window, message in (
-        (topic, Window("timestamp", timedelta(minutes=1)), "write: late rows go to a topic"),
-        (None, visits, "write: sessions take earlier results back"),
-    ):
-        with pytest.raises(PipelineError, match=message):
-            (
-                pipeline()
-                .aggregate("key", {"n": "count(*)"}, window=window, late_topic=late_topic)
-                .write(ParquetSink(tmp_path / "refused"))
-                .run(available_now=True)
+    def run() -> None:
+        (
+            Pipeline(spark, topics.bootstrap, group, topic, state_dir=str(tmp_path / "state"), log=False)
+            .json_columns("name string, at timestamp")
+            .aggregate(
+                "name",
+                {"n": "count(*)"},
+                window=Window("at", timedelta(seconds=10)),
+                results="final",
+                late_topic=late,
             )
+            .write(ParquetSink(tmp_path / "out"))
+            .run(available_now=True)
+        )
+
+    send(1, 2, 15)
+    run()
+    send(3, 27, 4)
+    with monkeypatch.context() as patch:
+        fails(patch, 1, Stopped())
+        with pytest.raises(Stopped):
+            run()
+    assert committed_records(topics, late) == [], "they count with the state, which does not yet"
+    run()
+    rows = spark.read.parquet(str(tmp_path / "out")).collect()
+    assert sorted((row["window_start"].minute, row["n"]) for row in rows) == [(0, 1), (0, 2)]
+    told = [(key, json.loads(value or b"")["at"]) for _, key, value in committed_records(topics, late)]
+    assert told == [(b"k", "2026-01-01T12:00:03.000000Z"), (b"k", "2026-01-01T12:00:04.000000Z")]
+
+
+def test_what_a_table_cannot_have_is_named(spark: SparkSession, topics: Topics, tmp_path: Path) -> None:
+    visits = Window.session("timestamp", timedelta(minutes=1))
+    pipeline = Pipeline(spark, topics.bootstrap, f"g-{uuid.uuid4().hex[:8]}", topics.create(1), state_dir=str(tmp_path))
+    with pytest.raises(PipelineError, match="write: sessions take earlier results back"):
+        (
+            pipeline.aggregate("key", {"n": "count(*)"}, window=visits)
+            .write(ParquetSink(tmp_path / "refused"))
+            .run(available_now=True)
+        )

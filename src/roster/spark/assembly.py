@@ -126,10 +126,10 @@ def _state_sink(
     if has_timers:
         log.info("results go to a table, so timers of processing time wait for their partition's next records")
     empty = stateful.operator(rows.empty_table(), NoState())
-    if empty.retracts or late_topic is not None:
-        what = "late rows go to a topic" if late_topic is not None else "sessions take earlier results back"
-        raise PipelineError(what, field="write", fix="Use KafkaSink, or results='final' without late_topic")
-    return TableStateSink(sink, from_arrow_schema(empty.results.schema), options, of, between)
+    if empty.retracts:
+        what = "sessions take earlier results back"
+        raise PipelineError(what, field="write", fix="Use KafkaSink, or results='final'")
+    return TableStateSink(sink, from_arrow_schema(empty.results.schema), options, of, late_topic, between)
 
 
 def with_sources(options: Options, declared: Declared) -> Options:

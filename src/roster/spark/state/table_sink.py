@@ -3,7 +3,8 @@
 Results are committed first, with the positions that belong to them, then changelog and input offsets as one Kafka
 transaction. Where that does not come about, the sink's position is ahead of the state: whoever runs the task next reads
 the records in between into the state, and drops the results, which are in the sink. That is exactly once as long as
-the state depends on the records only.
+the state depends on the records only. Late rows are records in that transaction, so the reading that drops results
+sends them: they were not sent before.
 """
 
 from __future__ import annotations
@@ -38,10 +39,16 @@ class TableStateSink(StateSink):
     """Hands results to a sink with positions, and changelogs to a `KafkaSink`."""
 
     def __init__(
-        self, results: Sink, columns: StructType, options: Options, of: Subtopology, between: Between | None = None
+        self,
+        results: Sink,
+        columns: StructType,
+        options: Options,
+        of: Subtopology,
+        late_topic: str | None = None,
+        between: Between | None = None,
     ) -> None:
         """`columns` are those of the results."""
-        super().__init__(KafkaSink(options.bootstrap, security=options.security), options, of, between=between)
+        super().__init__(KafkaSink(options.bootstrap, security=options.security), options, of, late_topic, between)
         self.output = None
         self.default_trigger_interval_ms = results.default_trigger_interval_ms
         self._results, self._columns = results, columns
