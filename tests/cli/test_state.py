@@ -13,11 +13,13 @@ from roster.spark.state.runner import definition_of
 from roster.state import Position
 from roster.state.aggregate import Aggregate, Aggregation
 from roster.state.deduplicate import Deduplication
-from roster.state.definition import Entries, write_definition
+from roster.state.definition import Definition, Entries, write_definition
 from roster.state.lmdb_store import LmdbStore
+from roster.state.processor.turn import Plan
 from roster.state.sessions import SessionAggregation
 from roster.state.store import NoState
 from roster.state.windows import Window, WindowedAggregation
+from tests.state.processor.test_turn import Recorder, turn
 
 ROWS = pa.table(
     {
@@ -125,6 +127,22 @@ def test_what_cannot_be_read_is_one_line(tmp_path, roster, arguments, code, mess
     found, _, err = roster(*(known.get(each, each) for each in arguments))
     assert (found, err.count("\n")) == (code, 1)
     assert message in err
+
+
+def test_variables_of_a_processor_are_rows(tmp_path, roster):
+    place = tmp_path / "0_0"
+    turn(place, [("a", "update", 1), ("b", "set", 3), ("a", "append", 2)], Plan(("key",)), 0, Recorder())
+    write_definition(place, Definition(pa.schema([("key", pa.string())]), None, has_variables=True).encode())
+    of_a = [
+        {"variable": "value", "key": {"key": "a"}, "value": {"n": 1}},
+        {"variable": "list", "key": {"key": "a"}, "list_element": {"n": 2}},
+    ]
+    of_b = {"variable": "map", "key": {"key": "b"}, "user_map_key": {"n": 3}, "user_map_value": {"n": 6}}
+    assert [json.loads(line) for line in roster("scan", place)[1].splitlines()] == [*of_a, of_b]
+    assert [json.loads(line) for line in roster("scan", place, "--limit", "1")[1].splitlines()] == of_a[:1]
+    assert [json.loads(line) for line in roster("get", place, "a")[1].splitlines()] == of_a
+    code, _, err = roster("get", place, "c")
+    assert (code, "no entry of c" in err) == (1, True)
 
 
 def test_a_store_without_a_definition_is_hexadecimal(tmp_path, roster):

@@ -16,6 +16,8 @@ from roster.cli.state_reset import reset
 from roster.state import StateError
 from roster.state.definition import Entries, json_text
 from roster.state.lmdb_store import LmdbStore
+from roster.state.processor.entries import VariableEntries
+from roster.state.processor.variables import FIRST, REGISTRY_KEY
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -82,7 +84,9 @@ def _described(path: Path) -> dict[str, Any]:
 def scan(store: Path, limit: int | None) -> None:
     """Print the entries of one STORE, in the order of their keys, one JSON object a line."""
     with _store(store) as opened:
-        _print(Entries.of(store), opened.scan(limit=limit))
+        entries = _entries(store, opened)
+        start = bytes([FIRST]) if isinstance(entries, VariableEntries) else b""
+        _print(entries, opened.scan(start, limit=limit))
 
 
 @state.command(short_help="Print the entry of a key.")
@@ -91,11 +95,17 @@ def scan(store: Path, limit: int | None) -> None:
 def get(store: Path, key: tuple[str, ...]) -> None:
     """Print the entry of a KEY in one STORE as JSON: the value of each key column, in their order."""
     with _store(store) as opened:
-        entries = Entries.of(store)
+        entries = _entries(store, opened)
         try:
-            wanted = entries.key_of(key)
+            wanted = Entries.of(store).key_of(key)
         except (StateError, ValueError) as error:
             raise UserError(f"KEY: {error}") from None
+        if isinstance(entries, VariableEntries):
+            found = [entry for span in entries.spans(wanted) for entry in opened.scan(*span)]
+            if not found:
+                raise Failure(f"{store}: no entry of {' '.join(key)}")
+            _print(entries, found)
+            return
         (value,) = opened.multi_get([wanted])
         if value is None:
             raise Failure(f"{store}: no entry of {' '.join(key)}")
@@ -113,6 +123,15 @@ def _store(path: Path) -> Iterator[LmdbStore]:
         raise Failure(str(error)) from None
 
 
-def _print(entries: Entries, found: list[tuple[bytes, bytes]]) -> None:
+def _entries(path: Path, store: LmdbStore) -> Entries | VariableEntries:
+    """Return what reads the entries of a store."""
+    entries = Entries.of(path)
+    (registry,) = store.multi_get([REGISTRY_KEY])
+    if entries.variable_keys is None or registry is None:
+        return entries
+    return VariableEntries(entries.variable_keys, registry)
+
+
+def _print(entries: Entries | VariableEntries, found: list[tuple[bytes, bytes]]) -> None:
     for row in entries.rows(found):
         click.echo(json_text(row))

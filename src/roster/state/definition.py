@@ -38,10 +38,10 @@ class Definition:
 
     def encode(self) -> bytes:
         """Return it as JSON."""
-        if self.has_variables:
-            return b"{}"
         document: dict[str, Any] = {"keys": base64.b64encode(self.keys.serialize().to_pybytes()).decode()}
-        if self.layout is not None:
+        if self.has_variables:
+            document["variables"] = True
+        elif self.layout is not None:
             document["aggregates"] = list(self.layout.aggregates)
             document["row"] = self.layout.row.descr
             document["sessions"] = self.layout.sessions
@@ -75,9 +75,13 @@ class Entries:
         self._keys: pa.Schema | None = None
         self._row: np.dtype[Any] | None = None
         self._names: list[str] = []
+        self.variable_keys: pa.Schema | None = None
+        """Columns of the keys of a store with variables, of which the store has a list; None for others."""
         self._kinds: dict[str, pa.DataType] = {}
         self._has_sessions = False
-        if document:
+        if document and document.get("variables"):
+            self.variable_keys = _schema(document["keys"])
+        elif document:
             self._keys = _schema(document["keys"])
             if "kinds" in document:
                 self._kinds = {each.name: each.type for each in _schema(document["kinds"])}
@@ -101,11 +105,12 @@ class Entries:
 
     def key_of(self, texts: Sequence[str]) -> bytes:
         """Return a key's bytes from the texts of its columns. Raises StateError if they do not fit."""
-        if self._keys is None:
+        keys = self.variable_keys if self._keys is None else self._keys
+        if keys is None:
             return bytes.fromhex(texts[0])
-        if len(texts) != len(self._keys):
-            raise StateError(f"a key has {len(self._keys)} columns: {', '.join(self._keys.names)}")
-        (key,) = encode_keys(pa.table(parsed(texts, self._keys), self._keys.names), self._keys.names).to_pylist()
+        if len(texts) != len(keys):
+            raise StateError(f"a key has {len(keys)} columns: {', '.join(keys.names)}")
+        (key,) = encode_keys(pa.table(parsed(texts, keys), keys.names), keys.names).to_pylist()
         return bytes(key)
 
     def rows(self, entries: Sequence[tuple[bytes, bytes]]) -> list[dict[str, Any]]:

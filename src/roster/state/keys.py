@@ -83,6 +83,13 @@ def _encoded(table: pa.Table, name: str) -> Any:
     )
 
 
+def key_end(data: bytes, at: int, kinds: Sequence[pa.DataType]) -> int:
+    """Return where a key of these types ends that begins there, with other bytes behind it."""
+    for kind in kinds:
+        _, at = _value_at(data, at, kind)
+    return at
+
+
 def is_text(kind: Any) -> bool:
     """Return True for text and bytes."""
     return any(
