@@ -22,6 +22,7 @@ from roster.records.produce import WriteError
 from roster.spark.arrow_function import ArrowFunction, arrow_schema
 from roster.spark.batch import Batch, Split
 from roster.spark.driver import Outcome
+from roster.spark.driver_rows import DriverRows
 from roster.spark.errors import FunctionError, PipelineError, SinkFencedError
 from roster.spark.executors import SlotProbe, task_counts
 from roster.spark.reader import Counts, ReaderConfig, ReadError, ReadTask
@@ -77,6 +78,7 @@ class SparkRunner:
         self._spark, self._config, self._transform = spark, config, transform
         self._function, self._columns = function, columns
         self._small = small
+        self._driver_rows = DriverRows(spark, columns)
         self._context = spark.sparkContext
         self._counted: Accumulator[dict[int, Counts]] = self._context.accumulator({}, ByTask())
         self._failed: Accumulator[dict[int, tuple[str, str]]] = self._context.accumulator({}, ByTask())
@@ -126,7 +128,7 @@ class SparkRunner:
             return
         self._small.warm_up()
         if writer is None:
-            self._frame_of(arrow_schema(self._columns).empty_table()).collect()
+            self._driver_rows.frame(arrow_schema(self._columns).empty_table()).collect()
         elif sink.writes_in_driver and isinstance(writer, TaskWriter):
             written(writer, iter(()))
 
@@ -270,7 +272,7 @@ class SparkRunner:
     def _frame(self, tasks: Sequence[Sequence[Split]], *, quiet: bool = False) -> DataFrame:
         rows = self._small_rows(tasks, quiet=quiet)
         if rows is not None:
-            frame = self._frame_of(rows)
+            frame = self._driver_rows.frame(rows)
         else:
             read: Any = self._reading(tasks, quiet=quiet)
             count = len(tasks)
@@ -302,10 +304,6 @@ class SparkRunner:
         small.leave(f"{table.nbytes} bytes of rows")
         self._counted.value, self._failed.value = {}, {}
         return None
-
-    def _frame_of(self, rows: pa.Table) -> DataFrame:
-        """Return rows of this process as a DataFrame of one partition, which an aggregate needs no shuffle for."""
-        return self._spark.createDataFrame(rows, self._columns).coalesce(1)
 
     def _transformed(self, transform: Callable[[DataFrame], DataFrame], frame: DataFrame) -> DataFrame:
         """Apply the transform; on the first batch check the plan for operators that need a stream."""
