@@ -8,8 +8,8 @@ from roster.client import OffsetAndMetadata, Ownership
 from roster.model import TopicPartition
 from roster.spark.batch import Batch, Owner
 from roster.spark.batch_guard import BatchGuard
-from roster.spark.driver import Outcome
 from roster.spark.errors import SinkFencedError
+from roster.spark.runner_protocol import Outcome
 from roster.spark.sinks.base import Sink
 
 if TYPE_CHECKING:

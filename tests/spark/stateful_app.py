@@ -29,10 +29,11 @@ from pyspark.sql.types import BinaryType, IntegerType, StringType, StructField, 
 from roster.model.topology import Subtopology, repartition_topic
 from roster.records.native import compiled
 from roster.spark import KafkaSink
-from roster.spark.driver import DriverLoop, Outcome
+from roster.spark.driver import DriverLoop
 from roster.spark.errors import SinkFencedError
 from roster.spark.options import Options
 from roster.spark.reader import ReaderConfig
+from roster.spark.runner_protocol import Outcome
 from roster.spark.sinks.base import Source
 from roster.spark.state.between import Between
 from roster.spark.state.runner import definition_of, summed

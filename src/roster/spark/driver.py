@@ -8,21 +8,22 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
 
 from roster._clock import wall_ms
 from roster.client import ClientError, ClosedError, CommitFenced, OffsetAndMetadata, Ownership
 from roster.model import TopicPartition
 from roster.spark import planner
-from roster.spark.batch import Batch, Owner, Progress, Range, Restoring, Split
+from roster.spark.batch import Batch, Owner, Progress, Range, Split
 from roster.spark.batch_guard import OUTLASTS, BatchGuard, cancel_reason
 from roster.spark.batch_size import BatchInterval, BatchSize, Suspects
 from roster.spark.errors import SinkFencedError
 from roster.spark.member_protocol import Membership
 from roster.spark.options import Options
 from roster.spark.reporting import Reporter
+from roster.spark.runner_protocol import Outcome, Runner, Upkeep
 from roster.spark.sinks.base import Sink
 from roster.spark.starting_offsets import StartingPositions
 
@@ -34,63 +35,6 @@ _SHORT_PAUSE = 1.0  # seconds
 SHORTEST_PIECE = 0.05
 """Seconds of the shortest work on copies of state."""
 _GIVE_UP = 10.0  # seconds for which a stopping pipeline retries the commit of its last batch
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """Result of a batch that is not committed.
-
-    What `Sink.write` returned, the number of records read, of those in the dead-letter topic, of changelog records
-    restored, and of rows that were late; bytes restored, records applied to standby copies, and what is to be restored.
-    """
-
-    staged: Any
-    rows: int
-    dead_letters: int = 0
-    restored: int = 0
-    late: int = 0
-    restored_bytes: int = 0
-    standby_records: int = 0
-    restoring: Mapping[str, Restoring] = field(default_factory=dict)
-
-
-class Upkeep(Protocol):
-    """Work on copies of state, between batches, and what tasks with state need besides records."""
-
-    def held(self, partitions: Collection[TopicPartition]) -> frozenset[TopicPartition]:
-        """Return those whose state is restored before they are read."""
-
-    def due(self, partitions: Collection[TopicPartition], *, once: bool) -> frozenset[TopicPartition]:
-        """Return those whose tasks need a turn now, be there records or not.
-
-        once: only those that have had none since they were assigned.
-        """
-
-    def tend(self, seconds: float) -> bool:
-        """Work for some seconds; return False if there was nothing to do."""
-
-    def log_ends(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
-        """Return the log ends, records of open transactions included. Raises ClientError."""
-
-    def restoring(self) -> Mapping[str, Restoring]:
-        """Return by task how far copies are that have not caught up."""
-
-
-class Runner(Protocol):
-    """Runs batches, one at a time."""
-
-    @property
-    def cores(self) -> int:
-        """Number of tasks that run at once, as far as Spark knows."""
-
-    def run(self, batch: Batch, tasks: Sequence[Sequence[Split]], sink: Sink) -> Outcome:
-        """Read, transform and write. Raises what failed, and Spark's error if cancelled."""
-
-    def cancel(self) -> None:
-        """Cancel the jobs of the running batch; thread-safe."""
-
-    def activity(self) -> object:
-        """Return a value that changes with each job, stage and task of the batch that ends; thread-safe."""
 
 
 class _Timer:

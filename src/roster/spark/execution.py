@@ -21,11 +21,11 @@ from typing_extensions import override
 from roster.records.produce import WriteError
 from roster.spark.arrow_function import ArrowFunction, arrow_schema
 from roster.spark.batch import Batch, Split
-from roster.spark.driver import Outcome
 from roster.spark.driver_rows import DriverRows
 from roster.spark.errors import FunctionError, PipelineError, SinkFencedError
 from roster.spark.executors import SlotProbe, task_counts
 from roster.spark.reader import Counts, ReaderConfig, ReadError, ReadTask
+from roster.spark.runner_protocol import Outcome
 from roster.spark.sinks.base import Sink
 from roster.spark.small_batches import MOST_BYTES, SmallBatches, copied
 from roster.spark.streaming_only import WAY_OUT, checked

@@ -18,10 +18,11 @@ from typing import Protocol
 from roster.client import ClosedError
 from roster.spark.batch import Progress
 from roster.spark.batch_size import Suspects
-from roster.spark.driver import DriverLoop, Runner, Upkeep, batch_size
+from roster.spark.driver import DriverLoop, batch_size
 from roster.spark.member_protocol import Membership
 from roster.spark.options import Options
 from roster.spark.reporting import Reporter
+from roster.spark.runner_protocol import Runner, Upkeep
 from roster.spark.sinks.base import Sink
 
 log = logging.getLogger(__name__)

@@ -23,12 +23,12 @@ from roster.model import TopicPartition
 from roster.model.topology import Subtopology, TopologyError, partition_count
 from roster.spark.arrow_function import ArrowFunction, arrow_schema, as_struct
 from roster.spark.batch import Batch, Split
-from roster.spark.driver import Outcome
 from roster.spark.errors import PipelineError
 from roster.spark.execution import Reading, SparkRunner
 from roster.spark.json_values import parse_json, unsupported
 from roster.spark.options import Options
 from roster.spark.reader import PartitionTask, ReaderConfig, read_splits
+from roster.spark.runner_protocol import Outcome
 from roster.spark.sinks.base import Sink
 from roster.spark.state.results import record_keys
 from roster.spark.state.turn import Place, Turn, bring_up

@@ -20,7 +20,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from roster.state.keys import encode_keys
+from roster.state.keys import encode_keys, is_text
 from roster.state.store import Snapshot, StateError, Store
 
 
@@ -210,13 +210,6 @@ class Layout:
 
 
 FINGERPRINT = "fingerprint of keys and aggregates"
-
-
-def is_text(kind: pa.DataType) -> bool:
-    """Return True for types whose values have a length of their own."""
-    return any(
-        of(kind) for of in (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary)
-    )
 
 
 def _is_number(kind: pa.DataType) -> bool:

@@ -15,9 +15,9 @@ import numpy as np
 import pyarrow as pa
 
 from roster._files import write_atomically
-from roster.state.aggregate import Layout, cut, is_text, result_of
+from roster.state.aggregate import Layout, cut, result_of
 from roster.state.event_time import read_time
-from roster.state.keys import decode_keys, encode_keys
+from roster.state.keys import decode_keys, encode_keys, is_text
 from roster.state.sessions import ENDS_KEY
 from roster.state.store import StateError
 from roster.state.windows import START

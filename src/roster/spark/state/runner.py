@@ -21,11 +21,11 @@ from roster.model import TopicPartition
 from roster.model.tasks import TaskId
 from roster.spark.arrow_function import ArrowFunction, as_struct
 from roster.spark.batch import Batch, Restoring, Split
-from roster.spark.driver import Outcome
 from roster.spark.errors import FunctionError, PipelineError, SinkFencedError
 from roster.spark.execution import ByTask, Reading, SparkRunner
 from roster.spark.options import Options
 from roster.spark.reader import ReaderConfig
+from roster.spark.runner_protocol import Outcome
 from roster.spark.sinks.base import Sink
 from roster.spark.state.care import Care, Tidied, Wanted, tidy
 from roster.spark.state.declare import Stateful

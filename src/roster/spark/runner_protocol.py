@@ -1,0 +1,68 @@
+"""What the loop on the driver asks of what runs its batches, and of what keeps copies of state."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from roster.model import TopicPartition
+from roster.spark.batch import Batch, Restoring, Split
+from roster.spark.sinks.base import Sink
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """Result of a batch that is not committed.
+
+    What `Sink.write` returned, the number of records read, of those in the dead-letter topic, of changelog records
+    restored, and of rows that were late; bytes restored, records applied to standby copies, and what is to be restored.
+    """
+
+    staged: Any
+    rows: int
+    dead_letters: int = 0
+    restored: int = 0
+    late: int = 0
+    restored_bytes: int = 0
+    standby_records: int = 0
+    restoring: Mapping[str, Restoring] = field(default_factory=dict)
+
+
+class Upkeep(Protocol):
+    """Work on copies of state, between batches, and what tasks with state need besides records."""
+
+    def held(self, partitions: Collection[TopicPartition]) -> frozenset[TopicPartition]:
+        """Return those whose state is restored before they are read."""
+
+    def due(self, partitions: Collection[TopicPartition], *, once: bool) -> frozenset[TopicPartition]:
+        """Return those whose tasks need a turn now, be there records or not.
+
+        once: only those that have had none since they were assigned.
+        """
+
+    def tend(self, seconds: float) -> bool:
+        """Work for some seconds; return False if there was nothing to do."""
+
+    def log_ends(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
+        """Return the log ends, records of open transactions included. Raises ClientError."""
+
+    def restoring(self) -> Mapping[str, Restoring]:
+        """Return by task how far copies are that have not caught up."""
+
+
+class Runner(Protocol):
+    """Runs batches, one at a time."""
+
+    @property
+    def cores(self) -> int:
+        """Number of tasks that run at once, as far as Spark knows."""
+
+    def run(self, batch: Batch, tasks: Sequence[Sequence[Split]], sink: Sink) -> Outcome:
+        """Read, transform and write. Raises what failed, and Spark's error if cancelled."""
+
+    def cancel(self) -> None:
+        """Cancel the jobs of the running batch; thread-safe."""
+
+    def activity(self) -> object:
+        """Return a value that changes with each job, stage and task of the batch that ends; thread-safe."""
