@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import io
 import json
@@ -113,6 +114,20 @@ def test_a_cancelled_flight_counts_but_adds_no_delay():
         {"carrier": "UA", "hour": at, "flights": 2, "departed": 1, "delay_minutes": -3},
         {"carrier": "AA", "hour": at.replace(hour=11), "flights": 1, "departed": 0, "delay_minutes": 0},
     ]
+
+
+def test_ctrl_c_is_no_fault_of_the_file_that_is_read(tmp_path):
+    path = tmp_path / "flights.csv"
+    path.write_text("carrier,dep_delay\n" + "UA,1\n" * 2_000_000)
+    before = signal.signal(signal.SIGALRM, signal.default_int_handler)
+    try:
+        for moment in range(1, 9):
+            with contextlib.suppress(KeyboardInterrupt):
+                signal.setitimer(signal.ITIMER_REAL, moment / 100)
+                oracle.read_columns(path, ["carrier", "dep_delay"])
+                signal.setitimer(signal.ITIMER_REAL, 0)
+    finally:
+        signal.signal(signal.SIGALRM, before)
 
 
 def test_a_users_file_is_counted_by_key_and_null_is_a_key(tmp_path):

@@ -15,7 +15,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from roster.cli.demo.oracle import Figures, Group, Groups
+from roster.cli.demo.oracle import Figures, Group, Groups, read_columns
 from roster.client import Admin
 from roster.model import TopicPartition, parse_addresses
 from roster.records.fetch import read_ranges
@@ -120,7 +120,7 @@ def windows_in_file(flights: pd.DataFrame) -> Groups:
 def flights_in_file(path: Path) -> pd.DataFrame:
     """Read the columns that the plain computations need; NA is null."""
     columns = ["carrier", "tailnum", "time_hour", "dep_delay", "distance"]
-    return pd.read_csv(path, usecols=columns, keep_default_na=False, na_values=["NA"])
+    return read_columns(path, columns)
 
 
 def last_values(bootstrap: str, topic: str) -> list[bytes]:
