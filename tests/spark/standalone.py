@@ -57,13 +57,14 @@ class Standalone:
     def executors(self) -> list[int]:
         """Process ids of the executors that the workers run at the moment."""
         sessions = {process.pid for process in self._processes}
-        found = []
+        found = {}
         for path in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):  # it has ended
                 ours = os.getsid(int(path.name)) in sessions
                 if ours and b"CoarseGrainedExecutorBackend" in (path / "cmdline").read_bytes():
-                    found.append(int(path.name))
-        return found
+                    found[int(path.name)] = _parent(path)
+        # a child that an executor has forked bears the executor's command line until it runs its own
+        return [pid for pid, parent in found.items() if parent not in found]
 
     def _start(self, part: str, *arguments: str, number: int = 0) -> Path:
         """Start a master or a worker; returns its log."""
@@ -96,6 +97,11 @@ class Standalone:
                 raise RuntimeError(f"the cluster did not start; the end of {log.name}:\n{log.read_text()[-2000:]}")
             time.sleep(0.1)
         return match[1]
+
+
+def _parent(process: Path) -> int:
+    """The parent of a process, by its folder in /proc (the second field after the name in brackets)."""
+    return int((process / "stat").read_bytes().rpartition(b")")[2].split()[1])
 
 
 def main() -> None:

@@ -76,9 +76,11 @@ def test_rows_of_every_type_are_those_of_create_data_frame(
     assert same(spark, made, table)
     assert made.frame(table.schema.empty_table()).collect() == []
     monkeypatch.setattr(type(spark), "createDataFrame", None)
+    context: Any = spark.sparkContext
+    folder = Path(context._temp_dir)
+    before = {*folder.iterdir()}
     assert made.frame(table).count() == 3
-    folder: Any = spark.sparkContext
-    assert not [*Path(folder._temp_dir).glob("tmp*")], "what was written for the JVM"
+    assert {*folder.iterdir()} == before, "what was written for the JVM stays"
 
 
 @pytest.mark.usefixtures("large")
