@@ -163,7 +163,9 @@ class Books:
                 self._committed(request, response)
             case OffsetFetchRequest(), OffsetFetchResponse():
                 self._fetched(response)
-        self._sessions[node.number].heard(getattr(request, "member_id", ""), node.now)
+        # A first JoinGroup names no member yet; its response does, also where it could not be stored.
+        member = getattr(request, "member_id", "") or getattr(response, "member_id", "")
+        self._sessions[node.number].heard(member, node.now)
 
     def _joined(self, node: Broker, version: int, request: JoinGroupRequest, response: JoinGroupResponse) -> None:
         generation, member = response.generation_id, response.member_id
