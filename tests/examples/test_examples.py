@@ -24,6 +24,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 ORDERS = [("Rome", "book", 12.5), ("Oslo", "lamp", 30), ("Rome", "lamp", 28), ("Oslo", "book", None)]
 TOTALS = ["Oslo 2 30.0", "Rome 2 40.5"]
 PAYMENTS = [("A", 10, minute) for minute in (0, 4, 13, 21, 30)] + [("B", 2000, 31), ("C", 10, 32), ("C", -2000, 33)]
+VISITS = [("1", "/a", 0), ("2", "/b", 1), ("1", "/a", 2), ("3", "/a", 5), ("3", "/a", 5), ("4", "/b", 9)]
 COUNTS = ["(no key) 1", "Oslo 2", "Rome 2"]
 
 
@@ -32,8 +33,10 @@ def bootstrap() -> Iterator[str]:
     with running_broker() as broker, Admin(broker.bootstrap) as admin:
         admin.create_topic("orders", 3)
         admin.create_topic("orders-with-country", 1)
-        for topic in ("totals-by-shop", "largest-orders", "payments", "suspicious"):
+        for topic in ("totals-by-shop", "largest-orders", "payments", "suspicious", "visits-by-page"):
             admin.create_topic(topic, 1)
+        for topic in ("visits", "first-visits"):
+            admin.create_topic(topic, 2)
         producer = idempotent_producer(broker.bootstrap)
         for shop, item, price in ORDERS:
             order = json.dumps({"shop": shop, "item": item, "price": price})
@@ -44,6 +47,9 @@ def bootstrap() -> Iterator[str]:
         for card, amount, minute in [*PAYMENTS, ("D", 10, 59)]:
             paid = {"card": card, "amount": amount, "paid": f"2026-03-01T10:{minute:02}:00Z"}
             producer.produce("payments", json.dumps(paid), card)
+        for visit, page, minute in VISITS:
+            told = {"visit": visit, "page": page, "at": f"2026-03-01T10:{minute:02}:00Z"}
+            producer.produce("visits", json.dumps(told), visit)
         assert producer.flush(60) == 0
         yield broker.bootstrap
 
@@ -82,7 +88,7 @@ for name in names:  # one after the other in one process: starting a JVM for eac
 """
 TWICE = ["totals_to_parquet", "totals_in_sqlite"]
 ONCE = ["clean_with_arrow", "enrich_to_kafka", "totals_by_shop", "largest_orders", "suspicious_sessions"]
-ONCE += ["enrich_from_topic"]
+ONCE += ["enrich_from_topic", "visits_by_page"]
 
 
 @pytest.fixture(scope="module")
@@ -167,6 +173,19 @@ def test_suspicious_sessions_come_once_they_are_over(spark_runs, bootstrap):
     ] == [
         ("A", 5, 50.0, "10:00", "10:40"),
         ("B", 1, 2000.0, "10:31", "10:41"),
+    ]
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(1800)
+def test_visits_that_are_reported_twice_count_once(spark_runs, bootstrap):
+    assert "visits_by_page" in spark_runs
+    found = sorted(
+        (key, row["visits"], row["last"][11:16]) for key, row in first_records(bootstrap, "visits-by-page", 2)
+    )
+    assert found == [
+        (b"/a", 2, "10:05"),
+        (b"/b", 2, "10:09"),
     ]
 
 
