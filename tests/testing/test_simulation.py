@@ -99,6 +99,11 @@ def test_tasks_with_state_are_restored_and_move_once_their_copies_have_caught_up
         pytest.param(606111, (0,), id="a task lost before it had a store has no gap"),
         pytest.param(603620, (0, 1), id="a join of a static member that cannot be stored renews its session"),
         pytest.param(606120, (0, 1, 2, 3), id="the same of an old coordinator"),
+        pytest.param(
+            641833,
+            (0, 1, 2, 3, 4, 5, 6, 7, 8, 10, 11, 12, 13),
+            id="a group without processes is not at rest while one is to start again",
+        ),
         pytest.param(628734, (0, 1, 2, 3), id="a first join that cannot be stored tells the member's id"),
         pytest.param(604911, (0, 1, 2, 3), id="after a failover not all protocols of others are known"),
     ],

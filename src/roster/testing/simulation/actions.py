@@ -66,7 +66,7 @@ def kill_and_restart(world: World, action: Action) -> bool:
     process = chosen(world, action)
     if process is not None:
         process.kill()
-        world.scheduler.after(action.ms, world.restart, process)
+        world.restart_later(action.ms, process)
     return process is not None
 
 
@@ -240,7 +240,7 @@ def _replace(world: World, process: MemberProcess, policy: tuple[str, ...] | Non
         return
     process.close(leave=True)
     process.kill()
-    world.scheduler.after(300, world.restart, process, policy)
+    world.restart_later(300, process, policy)
 
 
 def misbehaving_member(world: World, action: Action) -> bool:

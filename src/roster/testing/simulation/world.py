@@ -49,6 +49,8 @@ class World(Setting):
         self.scripted: list[Scripted] = []
         self.leaders_to_kill: list[int] = []
         """Downtimes of the next leaders, which are killed between JoinGroup and SyncGroup."""
+        self._to_restart = 0
+        """How many processes are to start again after a while."""
         self.calm = False
         """True once the faults have stopped."""
         self._names = count()
@@ -179,6 +181,16 @@ class World(Setting):
             stores=None if old.tasks is None else old.tasks.stores,
         )
 
+    def restart_later(self, ms: int, old: MemberProcess, policy: tuple[str, ...] | None = None) -> None:
+        """Start a process again after some time; until then the group is not at rest."""
+
+        def start() -> None:
+            self._to_restart -= 1
+            self.restart(old, policy)
+
+        self._to_restart += 1
+        self.scheduler.after(ms, start)
+
     def producer_fenced(self, process: MemberProcess) -> None:
         """End a process whose producer is fenced; it starts again unless another one has its transactional id."""
         assert process.producer is not None  # noqa: S101 - it has one
@@ -188,19 +200,19 @@ class World(Setting):
         if took_part and not any(
             other.producer is not None and other.producer.transactional_id == name for other in self.running
         ):
-            self.scheduler.after(3_000, self.restart, process)
+            self.restart_later(3_000, process)
 
     def member_stepped(self, process: MemberProcess) -> None:
         """Kill a leader between JoinGroup and SyncGroup, if that is planned."""
         member = process.member
         if may_fail(self, process) and process.alive:
             process.kill()
-            self.scheduler.after(3_000, self.restart, process)
+            self.restart_later(3_000, process)
         if self.leaders_to_kill and member.leader and member.state is MemberState.COMPLETING_REBALANCE:
             self.counts["leader died between join and sync"] += 1
             self.note(f"{process.name} leads and is killed")
             process.kill()
-            self.scheduler.after(self.leaders_to_kill.pop(0), self.restart, process)
+            self.restart_later(self.leaders_to_kill.pop(0), process)
 
     # -- the end -------------------------------------------------------------------------------------------------
 
@@ -235,6 +247,8 @@ class World(Setting):
     def unrest(self) -> str | None:
         """Describe what keeps the group from being at rest; None if nothing does."""
         running = self.running
+        if self._to_restart:
+            return "a process is to start again"
         for process in running:
             if process.member.state is not MemberState.STABLE or process.owns.revoking:
                 return f"{process.name} is {process.member.state.value} in generation {process.member.generation}"
