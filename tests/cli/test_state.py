@@ -13,11 +13,13 @@ from roster.spark.state.runner import definition_of
 from roster.state import Position
 from roster.state.aggregate import Aggregate, Aggregation
 from roster.state.deduplicate import Deduplication
-from roster.state.definition import Definition, Entries, write_definition
+from roster.state.definition import Definition, entries_of, write_definition
+from roster.state.entries import Read
 from roster.state.lmdb_store import LmdbStore
 from roster.state.processor.turn import Plan
 from roster.state.sessions import SessionAggregation
 from roster.state.store import NoState
+from roster.state.stream_join import StreamJoin, in_columns, joined_columns
 from roster.state.windows import Window, WindowedAggregation
 from tests.state.processor.test_turn import Recorder, turn
 
@@ -45,13 +47,13 @@ WINDOWS = (Window("at", timedelta(hours=1)), Window.session("at", timedelta(minu
     ],
 )
 def test_a_store_as_a_table_has_the_rows_that_are_printed(operator):
-    entries = Entries.of_definition(definition_of(operator, ROWS.schema))
+    entries = entries_of(definition_of(operator, ROWS.schema))
     changes = operator(ROWS, NoState()).changes
-    stored = list(zip(*(changes[name].to_pylist() for name in ("key", "value")), strict=True))
-    rows = entries.rows(stored)
-    table = entries.table(stored)
+    stored = Read(list(zip(*(changes[name].to_pylist() for name in ("key", "value")), strict=True)))
+    rows = entries.rows([stored])
+    table = entries.table([stored])
     assert rows == table.to_pylist() != []
-    assert entries.table([]).schema == table.schema
+    assert entries.table([Read()]).schema == table.schema
     assert not any(pa.types.is_null(kind) for kind in table.schema.types)
 
 
@@ -143,6 +145,41 @@ def test_variables_of_a_processor_are_rows(tmp_path, roster):
     assert [json.loads(line) for line in roster("get", place, "a")[1].splitlines()] == of_a
     code, _, err = roster("get", place, "c")
     assert (code, "no entry of c" in err) == (1, True)
+
+
+def test_rows_of_both_sides_of_a_join_are_printed_by_key(tmp_path, roster):
+    left, right = (pa.schema([("k", pa.string()), (at, pa.timestamp("us", "UTC"))]) for at in ("ordered", "paid"))
+    columns = joined_columns(left, right)
+    join = StreamJoin(("k",), ("ordered", "paid"), ("paid",), timedelta(seconds=2), timedelta(seconds=9), True)
+    batches = [
+        in_columns(
+            pa.record_batch([keys, pa.array(times, side.field(1).type)], schema=side), columns, is_other=is_other
+        )
+        for keys, times, side, is_other in [
+            (["b", "a", "a"], [0, 5_000_000, 1], left, False),
+            (["c", "a"], [4_000_000, 0], right, True),
+        ]
+    ]
+    place = tmp_path / "0_0"
+    with LmdbStore(place) as store:
+        write_definition(store.path, definition_of(join, columns).encode())
+        changes = join(pa.Table.from_batches(batches), store).changes
+        store.commit(changes["key"].to_pylist(), changes["value"].to_pylist(), Position(1))
+
+    def row(side, key, name, at):
+        return {"side": side, "key": {"k": key}, "value": {"k": key, name: f"1970-01-01T00:00:0{at}+00:00"}}
+
+    rows = [
+        row("left", "a", "ordered", "0.000001"),
+        row("left", "a", "ordered", "5"),
+        row("right", "a", "paid", "0"),
+        row("left", "b", "ordered", "0"),
+        row("right", "c", "paid", "4"),
+    ]
+    assert [json.loads(line) for line in roster("scan", place)[1].splitlines()] == rows
+    assert [json.loads(line) for line in roster("scan", place, "--limit", 2)[1].splitlines()] == rows[:2]
+    assert [json.loads(line) for line in roster("get", place, "a")[1].splitlines()] == rows[:3]
+    assert roster("get", place, "d")[0] == 1
 
 
 def test_a_store_without_a_definition_is_hexadecimal(tmp_path, roster):

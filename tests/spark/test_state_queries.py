@@ -28,11 +28,11 @@ from roster.spark.state.queries import StateUnavailableError, StateView, view_of
 from roster.spark.state.runner import definition_of
 from roster.spark.state.state_client import StateClient
 from roster.spark.state.state_server import Served, StateServer, answer
-from roster.spark.state.turn import Place, take_turn
+from roster.spark.state.turn import Operator, Place, take_turn
 from roster.spark.state.turns import Turns
 from roster.spark.state.upkeep import Upkeep
 from roster.state.aggregate import Aggregate, Aggregation
-from roster.state.definition import Definition, json_text
+from roster.state.definition import entries_of, json_text
 from roster.wire.streams.layout import HostInfo
 from tests.spark.test_state_turns import Log
 from tests.spark.test_upkeep import CHANGELOG, Case
@@ -49,28 +49,42 @@ DEFINITION = definition_of(COUNTS, COLUMNS)
 class Application:
     """An application whose tasks take turns, with the view that it has of its group."""
 
-    def __init__(self, directory: Path, active: Sequence[int] = range(4), standby: Sequence[int] = ()) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        active: Sequence[int] = range(4),
+        standby: Sequence[int] = (),
+        operator: Operator = COUNTS,
+        columns: pa.Schema = COLUMNS,
+    ) -> None:
+        self.operator, self.columns, self.definition = operator, columns, definition_of(operator, columns)
         self.log, self.place, self.at = Log(), Place(str(directory), "c", "id"), 0
         self.turns = Turns(self.log, CHANGELOG, 1.0)
         self.case = Case(dict.fromkeys(range(4), 0))
         self.case.join({})
         self.case.member.become(active, standby)
         self.case.upkeep.took([TopicPartition("t", number) for number in active])
-        self.local = LocalState(self.place, self.case.upkeep, self.turns.token)
+        self.local = LocalState(self.place, self.case.upkeep, self.turns.token, entries_of(self.definition))
         self.view = self.viewed(None)
 
     def viewed(self, own: Address | None) -> StateView:
-        client = StateClient("totals", DEFINITION.fingerprint, 60.0)
-        return StateView(self.local, DEFINITION, self.case.upkeep, client, own)
+        client = StateClient("totals", self.definition.fingerprint, 60.0)
+        return StateView(self.local, self.definition, self.case.upkeep, client, own)
+
+    @property
+    def served(self) -> Served:
+        return Served("totals", self.definition.fingerprint, self.view, self.local)
 
     def batch(self, rows: list[tuple[int, str]], *, committed: bool = True, partition: int = 0) -> None:
+        days, names = zip(*rows, strict=True)
+        self.turn(pa.table([pa.array(days), pa.array(names)], schema=COLUMNS), committed=committed, partition=partition)
+
+    def turn(self, table: pa.Table, *, committed: bool = True, partition: int = 0) -> None:
         source = TopicPartition("t", partition)
         batch = Batch(0, Owner("g", 1, "m"), {source: Range(self.at, self.at + 5)})
-        days, names = zip(*rows, strict=True)
         with self.place.open(f"0_{partition}") as store:
             turn = self.turns.prepare(batch)[TaskId(0, partition)]
-            table = pa.table([pa.array(days), pa.array(names)], schema=COLUMNS)
-            update, report = take_turn(store, turn, COUNTS, table, {"t": self.at + 5}, self.log.fetch)
+            update, report = take_turn(store, turn, self.operator, table, {"t": self.at + 5}, self.log.fetch)
         self.log.write(update.changes, committed=committed)
         if committed:
             self.turns.committed({TaskId(0, partition): report.token}, batch)
@@ -181,24 +195,16 @@ def test_a_store_that_cannot_be_read_here_is_named(tmp_path: Path) -> None:
             view_of("totals", known, master)
 
 
-def test_entries_of_a_processor_are_refused_and_not_taken_for_something_else(tmp_path: Path) -> None:
-    one = Application(tmp_path)
-    definition = Definition(COLUMNS, None, has_variables=True)
-    view = StateView(one.local, definition, one.case.upkeep, StateClient("s", ""))
-    with pytest.raises(PipelineError, match="entries of processors and joins cannot be asked for yet"):
-        view.get(1, "a")
-
-
 class Group:
     """Two applications that serve their stores: one runs tasks 0 and 1, the other 2 and 3, with a copy of 1."""
 
-    def __init__(self, directory: Path, opened: contextlib.ExitStack) -> None:
-        self.one = Application(directory / "one", [0, 1])
-        self.two = Application(directory / "two", [2, 3], [1])
+    def __init__(self, directory: Path, opened: contextlib.ExitStack, *operated: Any) -> None:
+        """`operated`: the operator and its columns."""
+        self.one = Application(directory / "one", [0, 1], (), *operated)
+        self.two = Application(directory / "two", [2, 3], [1], *operated)
         self.hosts: dict[HostInfo, frozenset[TaskId]] = {}
         for each in (self.one, self.two):
-            served = Served("totals", DEFINITION.fingerprint, each.view, each.local)
-            server = StateServer(Address("127.0.0.1", 0), served)
+            server = StateServer(Address("127.0.0.1", 0), each.served)
             opened.callback(server.close)
             self.hosts[HostInfo("127.0.0.1", server.port)] = each.case.member.held.active
         for each, host in zip((self.one, self.two), self.hosts, strict=True):
@@ -309,8 +315,7 @@ def test_an_application_with_another_definition_refuses(group: Group) -> None:
 def test_a_wrong_query_is_answered_with_the_field_that_is_wrong(
     tmp_path: Path, target: str, status: int, field: str
 ) -> None:
-    one = Application(tmp_path)
-    code, document = answer(target, Served("totals", DEFINITION.fingerprint, one.view, one.local))
+    code, document = answer(target, Application(tmp_path).served)
     assert (code, document["error"]["field"]) == (status, field)
     assert document["error"]["problem"]
 

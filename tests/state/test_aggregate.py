@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from roster.state import Position, StateError
 from roster.state.aggregate import Aggregate, Aggregation, Kind, aggregate
 from roster.state.changelog import last_per_key
-from roster.state.definition import Definition, Entries
+from roster.state.definition import Definition, entries_of
+from roster.state.entries import Read
 from roster.state.keys import encode_keys
 from roster.state.lmdb_store import LmdbStore
 from tests.examples_tried import examples
@@ -121,7 +122,7 @@ def test_extremes_of_text_bytes_dates_and_timestamps_keep_their_type(tmp_path_fa
     wanted = {f"{kind.value} {name}": Aggregate(kind, name) for name in ORDERED for kind in (Kind.MIN, Kind.MAX)}
     wanted |= {f"n {name}": Aggregate(Kind.COUNT, name) for name in ORDERED}
     operator, seen = Aggregation(("k",), wanted), []
-    entries = Entries.of_definition(Definition(operator.key_columns(schema), operator.layout(schema)))
+    entries = entries_of(Definition(operator.key_columns(schema), operator.layout(schema)))
     with LmdbStore(tmp_path_factory.mktemp("extremes")) as store:
         for number, batch in enumerate(batches):
             update = operator(pa.Table.from_pylist(batch, schema), store)
@@ -129,7 +130,7 @@ def test_extremes_of_text_bytes_dates_and_timestamps_keep_their_type(tmp_path_fa
             seen += batch
             told = {row.pop("k"): row for row in update.results.to_pylist()}
             assert told == {key: row for key, row in extremes(seen).items() if key in {row["k"] for row in batch}}
-        asked = entries.table(store.scan())
+        asked = entries.table([Read(store.scan())])
     assert {row.pop("k"): row for row in asked.to_pylist()} == extremes(seen)
     for name, kind in ORDERED.items():
         assert asked.schema.field(f"min {name}").type == update.results.schema.field(f"max {name}").type == kind

@@ -14,10 +14,9 @@ from roster.cli.options import json_option
 from roster.cli.output import print_json, print_table
 from roster.cli.state_reset import reset
 from roster.state import StateError
-from roster.state.definition import Entries, json_text
+from roster.state.definition import entries_at, json_text
+from roster.state.entries import Entries, Span
 from roster.state.lmdb_store import LmdbStore
-from roster.state.processor.entries import VariableEntries
-from roster.state.processor.variables import FIRST, REGISTRY_KEY
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -82,34 +81,24 @@ def _described(path: Path) -> dict[str, Any]:
 @click.argument("store", type=DIRECTORY)
 @click.option("--limit", type=click.IntRange(min=1), help="At most so many entries.")
 def scan(store: Path, limit: int | None) -> None:
-    """Print the entries of one STORE, in the order of their keys, one JSON object a line."""
+    """Print the entries of one STORE, in the order of their keys, one JSON object a row."""
     with _store(store) as opened:
-        entries = _entries(store, opened)
-        start = bytes([FIRST]) if isinstance(entries, VariableEntries) else b""
-        _print(entries, opened.scan(start, limit=limit))
+        _print(entries_at(store), opened, Span(limit=limit))
 
 
-@state.command(short_help="Print the entry of a key.")
+@state.command(short_help="Print the entries of a key.")
 @click.argument("store", type=DIRECTORY)
 @click.argument("key", nargs=-1, required=True)
 def get(store: Path, key: tuple[str, ...]) -> None:
-    """Print the entry of a KEY in one STORE as JSON: the value of each key column, in their order."""
+    """Print the entries of a KEY in one STORE as JSON: the value of each key column, in their order."""
     with _store(store) as opened:
-        entries = _entries(store, opened)
+        entries = entries_at(store)
         try:
-            wanted = Entries.of(store).key_of(key)
+            wanted = entries.key_of(key)
         except (StateError, ValueError) as error:
             raise UserError(f"KEY: {error}") from None
-        if isinstance(entries, VariableEntries):
-            found = [entry for span in entries.spans(wanted) for entry in opened.scan(*span)]
-            if not found:
-                raise Failure(f"{store}: no entry of {' '.join(key)}")
-            _print(entries, found)
-            return
-        (value,) = opened.multi_get([wanted])
-        if value is None:
+        if not _print(entries, opened, Span(wanted, is_key=True)):
             raise Failure(f"{store}: no entry of {' '.join(key)}")
-        _print(entries, [(wanted, value)])
 
 
 @contextlib.contextmanager
@@ -123,15 +112,11 @@ def _store(path: Path) -> Iterator[LmdbStore]:
         raise Failure(str(error)) from None
 
 
-def _entries(path: Path, store: LmdbStore) -> Entries | VariableEntries:
-    """Return what reads the entries of a store."""
-    entries = Entries.of(path)
-    (registry,) = store.multi_get([REGISTRY_KEY])
-    if entries.variable_keys is None or registry is None:
-        return entries
-    return VariableEntries(entries.variable_keys, registry)
-
-
-def _print(entries: Entries | VariableEntries, found: list[tuple[bytes, bytes]]) -> None:
-    for row in entries.rows(found):
+def _print(entries: Entries, store: LmdbStore, span: Span) -> bool:
+    """Print rows; return False if there are none."""
+    with store.snapshot() as snapshot:
+        read = entries.read(snapshot, span)
+    rows = entries.rows([read])
+    for row in rows:
         click.echo(json_text(row))
+    return bool(rows)

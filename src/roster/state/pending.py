@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 
-from roster.state.store import Position, Value
+from roster.state.store import Position, Snapshot, Value
 
 _TOKEN, _POSITION = b"token", b"position"
 
@@ -46,3 +47,34 @@ class Pending:
         said = table.schema.metadata
         keys, values = table["key"].to_pylist(), table["value"].to_pylist()
         return cls(said[_TOKEN].decode(), keys, values, Position.decode(said[_POSITION]))
+
+
+class WithChanges:
+    """A snapshot as it will be with some changes; a value of None removes its key."""
+
+    def __init__(self, snapshot: Snapshot, changes: Mapping[bytes, Value]) -> None:
+        self._snapshot, self._changes = snapshot, changes
+        self._changed = sorted(changes)
+
+    @property
+    def position(self) -> Position:
+        """The position before the changes."""
+        return self._snapshot.position
+
+    def multi_get(self, keys: Sequence[bytes]) -> list[Value]:
+        """Return the value of each key."""
+        stored = self._snapshot.multi_get(keys)
+        return [self._changes.get(key, value) for key, value in zip(keys, stored, strict=True)]
+
+    def scan(
+        self, start: bytes = b"", stop: bytes | None = None, limit: int | None = None
+    ) -> list[tuple[bytes, bytes]]:
+        """Return entries from `start` up to before `stop`, in the order of keys, at most `limit`."""
+        end = len(self._changed) if stop is None else bisect_left(self._changed, stop)
+        changed = {key: self._changes[key] for key in self._changed[bisect_left(self._changed, start) : end]}
+        removed = sum(value is None for value in changed.values())
+        stored = self._snapshot.scan(start, stop, None if limit is None else limit + removed)
+        if not changed:
+            return stored
+        entries: dict[bytes, Value] = {**dict(stored), **changed}
+        return sorted((key, value) for key, value in entries.items() if value is not None)[:limit]

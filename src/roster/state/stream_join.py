@@ -42,7 +42,9 @@ OTHER = "other side: "
 IS_OTHER = "other side"
 """Column that is true for rows of the right side."""
 LEFT, RIGHT = 0, 1
-_ROWS_KEY = (b"\x03", b"\x04")
+ROWS_KEYS = (b"\x03", b"\x04")
+PREFIX_LENGTH = 10
+"""Bytes in front of the key in the key of rows: of the side, and of the bucket."""
 _WAITING_KEY = b"\x05"
 _TIME_KEY = (b"\xffleft time", b"\xffright time")
 _NEIGHBOURS = np.array([-1, 0, 1])
@@ -83,10 +85,11 @@ class StreamJoin:
         """Return None: values are rows."""
         return None
 
-    @property
-    def has_variables(self) -> bool:
-        """Return True: entries are not of keys and values that tools can read."""
-        return True
+    def sides(self, columns: pa.Schema) -> tuple[pa.Schema, pa.Schema]:
+        """Return the columns of both sides' rows, which are the state's values."""
+        own = [field for field in columns if field.name != IS_OTHER and not field.name.startswith(OTHER)]
+        others = [field for field in columns if field.name.startswith(OTHER)]
+        return pa.schema(own), pa.schema([field.with_name(field.name.removeprefix(OTHER)) for field in others])
 
     def __call__(self, table: pa.Table, store: Store | Snapshot) -> Update:
         """Return the pairs that a batch's rows make, and the rows to keep."""
@@ -150,7 +153,7 @@ class StreamJoin:
         buckets: dict[bytes, set[int]] = {}
         for key in gone:
             time = int.from_bytes(key[2:10], "big") - (1 << 63)
-            buckets.setdefault(_ROWS_KEY[LEFT] + _encoded_number(time // within) + key[10:], set()).add(time)
+            buckets.setdefault(ROWS_KEYS[LEFT] + _encoded_number(time // within) + key[10:], set()).add(time)
         found = layout.decode(store.multi_get(list(buckets)))
         wanted = [(place, time) for place, times in enumerate(buckets.values()) for time in times]
         places = np.array([place for place, _ in wanted], np.int64)
@@ -300,7 +303,7 @@ def _kept(sides: list[_Side], codes: Any, store: Store | Snapshot, within: int) 
         old = store.multi_get(keys)
         values = side.layout.appended(old, rows.table.filter(pa.array(is_kept)), rows.times[is_kept], places)
         changes.append(pa.table({"key": pa.array(keys, pa.binary()), "value": values.cast(pa.binary())}))
-        first, last = _ROWS_KEY[side.number], _ROWS_KEY[side.number] + _encoded_number(bound // within)
+        first, last = ROWS_KEYS[side.number], ROWS_KEYS[side.number] + _encoded_number(bound // within)
         passed = [key for key, _ in store.scan(first, last)]
         changes.append(pa.table({"key": pa.array(passed, pa.binary()), "value": pa.nulls(len(passed), pa.binary())}))
     return pa.concat_tables(changes)
@@ -325,7 +328,7 @@ def _before(codes: Times, times: Times, at_codes: Times, at_times: Times, *, inc
 
 
 def _row_keys(side: int, codes: Any, names: npt.NDArray[Any]) -> list[bytes]:
-    return _keys(_ROWS_KEY[side], names["bucket"], codes, names["code"])
+    return _keys(ROWS_KEYS[side], names["bucket"], codes, names["code"])
 
 
 def _waiting_keys(codes: Any, row_codes: Times, times: Times, chosen: Chosen) -> list[bytes]:

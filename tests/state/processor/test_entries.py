@@ -2,11 +2,11 @@
 
 import pyarrow as pa
 
+from roster.state.entries import Span
 from roster.state.keys import encode_keys, key_end
 from roster.state.lmdb_store import LmdbStore
 from roster.state.processor.entries import VariableEntries
 from roster.state.processor.turn import Plan, TimeMode
-from roster.state.processor.variables import REGISTRY_KEY
 from tests.state.processor.test_turn import Recorder, turn
 
 KEYS = pa.schema([("key", pa.string())])
@@ -16,16 +16,15 @@ ROWS = [("a", "update", 1), ("a", "append list", 2), ("b", "set", 3), ("a\0", "u
 def test_rows_of_values_lists_and_maps_are_told_apart(tmp_path):
     turn(tmp_path, ROWS, Plan(("key",), TimeMode.PROCESSING), 100, Recorder(30))
     with LmdbStore(tmp_path) as store:
-        entries = VariableEntries(KEYS, store.multi_get([REGISTRY_KEY])[0])
-        rows = entries.rows(store.scan())
-        (key,) = encode_keys(pa.table({"key": ["a"]}), ["key"]).to_pylist()
-        of_a = entries.rows([entry for span in entries.spans(key) for entry in store.scan(*span)])
+        entries = VariableEntries(KEYS)
+        rows = entries.rows([entries.read(store, Span())])
+        of_a = entries.rows([entries.read(store, Span(entries.key_of(["a"]), is_key=True))])
     over = {"expiration_timestamp": 130}
     expected = [
         {"variable": "value", "key": {"key": "a"}, "value": {"n": 1}} | over,
-        {"variable": "value", "key": {"key": "a\0"}, "value": {"n": 4}} | over,
         {"variable": "list", "key": {"key": "a"}, "list_element": {"n": 2}} | over,
         {"variable": "list", "key": {"key": "a"}, "list_element": {"n": 3}} | over,
+        {"variable": "value", "key": {"key": "a\0"}, "value": {"n": 4}} | over,
         {"variable": "map", "key": {"key": "b"}, "user_map_key": {"n": 3}, "user_map_value": {"n": 6}} | over,
     ]
     assert rows == expected

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
@@ -37,6 +37,12 @@ def followed(operator: Operator, columns: pa.Schema, steps: Sequence[Step]) -> O
     return _Followed(operator, function, arrow_schema(struct))
 
 
+def sides_of(operator: Operator, columns: pa.Schema) -> tuple[pa.Schema, pa.Schema] | None:
+    """Return the columns of the rows that the operator keeps of two streams, None if it does not join any."""
+    sides: Callable[[pa.Schema], tuple[pa.Schema, pa.Schema] | None] | None = getattr(operator, "sides", None)
+    return None if sides is None else sides(columns)
+
+
 @dataclass(frozen=True)
 class _Followed:
     operator: Operator
@@ -54,6 +60,9 @@ class _Followed:
     @property
     def has_timers(self) -> bool:
         return getattr(self.operator, "has_timers", False)
+
+    def sides(self, columns: pa.Schema) -> tuple[pa.Schema, pa.Schema] | None:
+        return sides_of(self.operator, columns)
 
     def key_columns(self, columns: pa.Schema, /) -> pa.Schema:
         return self.operator.key_columns(columns)

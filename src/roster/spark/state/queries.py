@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any, NamedTuple, Protocol
 
 import pyarrow as pa
@@ -13,13 +14,12 @@ from pyspark.sql import DataFrame, SparkSession
 from roster.model import Address
 from roster.model.tasks import TaskId
 from roster.spark.errors import PipelineError
-from roster.spark.state.local_state import Found, LocalState, Span
+from roster.spark.state.local_state import Found, LocalState
 from roster.spark.state.upkeep import Upkeep
-from roster.state.definition import Definition, Entries, parsed
+from roster.state.definition import Definition, entries_of
+from roster.state.entries import QueryError, Row, Span, behind, parsed
 from roster.state.keys import encode_keys
 from roster.state.store import StateError
-
-Row = dict[str, Any]
 
 PATIENCE = 10.0
 """Seconds for which a read waits for a task that moves."""
@@ -52,13 +52,24 @@ class StateView:
     """The state of a group's tasks as of their last committed batch; from any thread.
 
     Tasks that this application runs are read from their stores, others from the applications that have them, at their
-    `application_server`. Rows have the columns of the keys and the results, as `roster state scan` prints them. With
-    `stale=True` standby copies answer too, and tasks that are being restored; `behind` says how far those here are from
-    the truth. With `local=True` no other application is asked: what they run is missing. Several reads are of several
-    moments.
+    `application_server`. With `stale=True` standby copies answer too, and tasks that are being restored; `behind` says
+    how far those here are from the truth. With `local=True` no other application is asked: what they run is missing.
+    Several reads are of several moments.
 
-    Each method raises PipelineError for values that do not fit the key's columns, StateUnavailableError for tasks that
-    cannot be read within ten seconds, and StateError for a store that cannot be read.
+    Rows are as `roster state scan` prints them, in the order of keys:
+
+    - of aggregates, windows and first rows: the columns of the keys and the results;
+    - of a stateful processor, as Spark's state data source has them: `variable`, `key`, and `value` of a value,
+      `list_element` of each element of a list, `user_map_key` and `user_map_value` of each entry of a map, all of them
+      dictionaries; with a time to live also `expiration_timestamp` in ms since the epoch, which may be over.
+      `variable="count"` asks for one of them, as Spark's option `stateVarName`; the one of
+      `apply_in_pandas_with_state` is `state`;
+    - of a join of two streams, the rows kept for partners that may come yet: `side`, `key`, and `value` with all
+      columns of that side. `side="left"` or `side="right"` asks for one of them, as Spark's option `joinSide`.
+
+    Each method raises PipelineError for values that do not fit the key's columns, for a variable or side that the store
+    does not have, StateUnavailableError for tasks that cannot be read within ten seconds, and StateError for a store
+    that cannot be read.
     """
 
     def __init__(
@@ -66,8 +77,7 @@ class StateView:
     ) -> None:
         """`own`: where this application answers queries, None if it does not."""
         self._local, self._keys, self._upkeep, self._ask, self._own = local, definition.keys, upkeep, ask, own
-        self._has_variables = definition.has_variables
-        self._entries = Entries.of_definition(definition)
+        self._entries = entries_of(definition)
 
     @property
     def tasks(self) -> frozenset[str]:
@@ -89,12 +99,37 @@ class StateView:
         """The columns of the keys."""
         return self._keys
 
-    def get(self, *key: Any, stale: bool = False, local: bool = False, partition: int | None = None) -> Row | None:
+    def part(self, variable: str | None, side: str | None) -> str | None:
+        """Return the one of these that the store can have. Raises PipelineError for one that it cannot have."""
+        given = {"variable": variable, "side": side}
+        own = self._entries.part
+        for name, value in given.items():
+            if value is not None and name != own:
+                raise PipelineError(
+                    f"the store has no {name}s", field=name, fix=f"Use {own}" if own is not None else "Leave it out"
+                )
+        if own is None:
+            return None
+        with _as_pipeline_error():
+            self._entries.check_part(given[own])
+        return given[own]
+
+    def get(
+        self,
+        *key: Any,
+        variable: str | None = None,
+        side: str | None = None,
+        stale: bool = False,
+        local: bool = False,
+        partition: int | None = None,
+    ) -> Row | None:
         """Return the row of a key, given as a value for each key column; None if there is none.
 
-        partition: that of the key's records in the source, which is then the only one asked.
+        partition: that of the key's records in the source, which is then the only one asked. Raises PipelineError where
+        a key has several rows, which `prefix` returns: for a processor with several variables unless one is named, for
+        its lists and maps, and for a key of a join or of sessions that has more than one.
         """
-        return self.got(key, stale=stale, local=local, partition=partition)[0]
+        return self.got(key, self.part(variable, side), stale=stale, local=local, partition=partition)[0]
 
     def parsed(self, texts: Sequence[str]) -> list[Any]:
         """Return values for the first key columns from their texts. Raises PipelineError for what does not fit."""
@@ -106,66 +141,103 @@ class StateView:
             raise PipelineError(str(error), field="key") from None
 
     def got(
-        self, key: Sequence[Any], *, stale: bool, local: bool, partition: int | None = None
+        self, key: Sequence[Any], part: str | None, *, stale: bool, local: bool, partition: int | None = None
     ) -> tuple[Row | None, dict[str, int]]:
         """Return what `get` does, and how far behind the copy is that it was read from."""
-        span = Span(self._encoded(key, whole=True), is_key=True)
+        span = Span(self._encoded(key, whole=True), is_key=True, part=part)
         found = self.find(span, self._tasks_of(partition), stale=stale, local=local)
-        rows = self._entries.rows(list(found.entries.items()))
+        with _as_pipeline_error():
+            self._entries.check(found.by_task(), span.part, is_one=True)
+        rows = self._entries.rows(found.by_task())
+        if len(tasks := [str(task) for task, read in sorted(found.reads.items()) if read.entries]) > 1:
+            raise PipelineError(
+                f"the key is in the tasks {', '.join(tasks)}", field="partition", fix="Name one of them"
+            )
         if len(rows) > 1:
             raise PipelineError(f"the key has {len(rows)} rows", field="get", fix="Use prefix")
         return (rows[0] if rows else None), _texts(found)
 
-    def prefix(self, *values: Any, stale: bool = False, limit: int | None = None, local: bool = False) -> list[Row]:
-        """Return the rows whose first key columns have these values, by key, from at most `limit` keys."""
-        return self.scanned(self.prefix_span(values, limit), stale=stale, local=local).rows
+    def prefix(
+        self,
+        *values: Any,
+        variable: str | None = None,
+        side: str | None = None,
+        stale: bool = False,
+        limit: int | None = None,
+        local: bool = False,
+    ) -> list[Row]:
+        """Return the rows whose first key columns have these values, in the order of keys.
+
+        limit: of entries: keys; of a processor its values, whole lists and entries of maps; of a join the rows of a key
+        and side within as long a time as `within` is.
+        """
+        return self.scanned(self.prefix_span(values, limit, self.part(variable, side)), stale=stale, local=local).rows
 
     def range(
         self,
         start: Sequence[Any] = (),
         stop: Sequence[Any] = (),
         *,
+        variable: str | None = None,
+        side: str | None = None,
         stale: bool = False,
         limit: int | None = None,
         local: bool = False,
     ) -> list[Row]:
-        """Return the rows from the key `start` up to before `stop`, in the order of keys, from at most `limit` keys.
+        """Return the rows from the key `start` up to before `stop`, in the order of keys; `limit` as in `prefix`.
 
         Each is a sequence of values for the first key columns; an empty one is no bound.
         """
-        return self.scanned(self.range_span(start, stop, limit), stale=stale, local=local).rows
+        return self.scanned(
+            self.range_span(start, stop, limit, self.part(variable, side)), stale=stale, local=local
+        ).rows
 
-    def dataframe(self, spark: SparkSession, *, stale: bool = False, local: bool = False) -> DataFrame:
-        """Return the whole store as a DataFrame, as it is now. All rows pass through the driver's memory."""
-        self._encoded(())
-        found = self.find(Span(), self._upkeep.all_tasks, stale=stale, local=local)
-        return spark.createDataFrame(self._entries.table(sorted(found.entries.items())))
+    def dataframe(
+        self,
+        spark: SparkSession,
+        *,
+        variable: str | None = None,
+        side: str | None = None,
+        stale: bool = False,
+        local: bool = False,
+    ) -> DataFrame:
+        """Return the whole store as a DataFrame, as it is now. All rows pass through the driver's memory.
 
-    def prefix_span(self, values: Sequence[Any], limit: int | None = None) -> Span:
+        Of a processor it has one variable, of a join one side, as their columns differ: name it, unless there is but
+        one variable. `key` and the values are structs.
+        """
+        span = Span(part=self.part(variable, side))
+        found = self.find(span, self._upkeep.all_tasks, stale=stale, local=local)
+        with _as_pipeline_error():
+            return spark.createDataFrame(self._entries.table(found.by_task(), span.part))
+
+    def prefix_span(self, values: Sequence[Any], limit: int | None, part: str | None) -> Span:
         """Return what `prefix` reads."""
         start = self._encoded(values)
-        return Span(start, _behind_prefix(start), limit)
+        return Span(start, behind(start), limit, part=part)
 
-    def range_span(self, start: Sequence[Any], stop: Sequence[Any], limit: int | None = None) -> Span:
+    def range_span(self, start: Sequence[Any], stop: Sequence[Any], limit: int | None, part: str | None) -> Span:
         """Return what `range` reads."""
-        return Span(self._encoded(start), self._encoded(stop) or None, limit)
+        return Span(self._encoded(start), self._encoded(stop) or None, limit, part=part)
 
     def scanned(self, span: Span, *, stale: bool, local: bool) -> Answer:
         """Return the rows of a span in the order of keys, and how far behind copies are that were read."""
         found = self.find(span, self._upkeep.all_tasks, stale=stale, local=local)
-        return Answer(self._entries.rows(sorted(found.entries.items())[: span.limit]), _texts(found))
+        with _as_pipeline_error():
+            self._entries.check(found.by_task(), span.part)
+        return Answer(self._entries.rows(found.by_task(), span.limit), _texts(found))
 
     def find(self, span: Span, tasks: Collection[TaskId], *, stale: bool, local: bool) -> Found:
-        """Return the entries of these tasks, wherever they are; of a key that is found those of one task.
+        """Return what is in these tasks, wherever they are; of a key that is found at least that.
 
         Raises StateUnavailableError if one cannot be read within `PATIENCE`.
         """
         found, until = Found(), time.monotonic() + PATIENCE
         while True:
             found.problems = {}
-            self._look(found, span, frozenset(tasks) - found.tasks, stale=stale, local=local)
-            left = frozenset(tasks) - found.tasks
-            if local or not left or (span.is_key and found.entries):
+            self._look(found, span, frozenset(tasks) - found.reads.keys(), stale=stale, local=local)
+            left = frozenset(tasks) - found.reads.keys()
+            if local or not left or (span.is_key and found.has_entries):
                 return found
             problems = {task: found.problems.get(task, "it is moving, or restored") for task in sorted(left)}
             can_ask = bool(self._upkeep.hosts()) or left <= self._upkeep.active()
@@ -176,11 +248,11 @@ class StateView:
     def _look(self, found: Found, span: Span, tasks: frozenset[TaskId], *, stale: bool, local: bool) -> None:
         """Look once for the entries of these tasks: here, then where they run, then with `stale` anywhere."""
         found.add(self._local.read(span, tasks, stale=stale))
-        if local or (span.is_key and found.entries):
+        if local or (span.is_key and found.has_entries):
             return
         hosts = {Address(*host): of for host, of in self._upkeep.hosts().items() if Address(*host) != self._own}
-        self._ask_all(found, span, {host: (tasks & of) - found.tasks for host, of in hosts.items()}, stale=stale)
-        if stale and (left := tasks - found.tasks):
+        self._ask_all(found, span, {host: (tasks & of) - found.reads.keys() for host, of in hosts.items()}, stale=stale)
+        if stale and (left := tasks - found.reads.keys()):
             self._ask_all(found, span, dict.fromkeys(hosts, left), stale=True)
 
     def _ask_all(self, found: Found, span: Span, wanted: dict[Address, frozenset[TaskId]], *, stale: bool) -> None:
@@ -208,12 +280,6 @@ class StateView:
         return tasks
 
     def _encoded(self, values: Sequence[Any], *, whole: bool = False) -> bytes:
-        if self._has_variables:
-            raise PipelineError(
-                "the entries of processors and joins cannot be asked for yet",
-                field="store",
-                fix="Send what is to be asked for as results",
-            )
         names = self._keys.names
         if len(values) > len(names) or (whole and len(values) < len(names)):
             raise PipelineError(f"{len(values)} values given", field="key", fix=f"The columns are {', '.join(names)}")
@@ -244,10 +310,13 @@ def _told(problems: dict[TaskId, str], *, can_ask: bool) -> str:
     return f"task {task}{more}: {reason}; ask again, or read a copy with stale=True"
 
 
-def _behind_prefix(prefix: bytes) -> bytes | None:
-    """Return the first key behind all that begin with the prefix; None if there is none."""
-    plain = prefix.rstrip(b"\xff")
-    return plain[:-1] + bytes([plain[-1] + 1]) if plain else None
+@contextmanager
+def _as_pipeline_error() -> Iterator[None]:
+    """Raise what is wrong about a query as PipelineError."""
+    try:
+        yield
+    except QueryError as error:
+        raise PipelineError(error.problem, field=error.field, fix=error.fix) from None
 
 
 def view_of(name: str, known: tuple[str, StateView] | None, master: str) -> StateView:

@@ -29,6 +29,7 @@ from roster.spark.runner_protocol import Outcome
 from roster.spark.sinks.base import Sink
 from roster.spark.state.care import Care, Tidied, Wanted, tidy
 from roster.spark.state.declare import Stateful
+from roster.spark.state.followed import sides_of
 from roster.spark.state.local_state import LocalState
 from roster.spark.state.locations import Cluster
 from roster.spark.state.other_stream import OtherSide, together
@@ -41,7 +42,7 @@ from roster.spark.state.task import ROWS, Chores, First, StatefulTask, Work
 from roster.spark.state.turn import Operator, Place, Report, Turn
 from roster.spark.state.upkeep import Upkeep, deal
 from roster.spark.write.task import TaskWriter
-from roster.state.definition import Definition
+from roster.state.definition import Definition, entries_of
 from roster.state.store import NoState, StateError
 
 log = logging.getLogger(__name__)
@@ -100,7 +101,7 @@ class StatefulRunner(SparkRunner):
         self._work = Work(
             changelog.of, stateful.operator, place, sink.output, encoded, rows, other, stateful.late, sink.between
         )
-        self._local = LocalState(place, sink.upkeep, sink.turns.token)
+        self._local = LocalState(place, sink.upkeep, sink.turns.token, entries_of(definition))
         client = StateClient(stateful.store, definition.fingerprint)
         view = StateView(self._local, definition, sink.upkeep, client, sink.application_server)
         self.view = stateful.store, view
@@ -315,7 +316,8 @@ def tokens_of(reports: Reports) -> dict[TaskId, str]:
 def definition_of(operator: Operator, columns: pa.Schema) -> Definition:
     """Return what tools and queries need to read the operator's state, for rows of these columns."""
     has_variables = getattr(operator, "has_variables", False)
-    return Definition(operator.key_columns(columns), operator.layout(columns), has_variables)
+    sides = sides_of(operator, columns)
+    return Definition(operator.key_columns(columns), operator.layout(columns), has_variables, sides)
 
 
 def check_operator(operator: Operator, columns: pa.Schema) -> None:

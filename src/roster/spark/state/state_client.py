@@ -11,7 +11,8 @@ from urllib.parse import quote, urlencode
 
 from roster.model import Address
 from roster.model.tasks import TaskId
-from roster.spark.state.local_state import Found, Span
+from roster.spark.state.local_state import Found
+from roster.state.entries import Read, Span
 from roster.state.store import StateError
 
 _TIMEOUT = 5.0
@@ -43,7 +44,8 @@ class StateClient:
         else:
             query.append(("start", span.start.hex()))
             query += [("stop", span.stop.hex())] if span.stop is not None else []
-            query += [("limit", str(span.limit))] if span.limit is not None else []
+        query += [("limit", str(span.limit))] if span.limit is not None else []
+        query += [("part", span.part)] if span.part is not None else []
         return query + ([("stale", "true")] if stale else [])
 
     def _document(self, host: Address, target: str) -> dict[str, Any]:
@@ -61,10 +63,17 @@ class StateClient:
 
 
 def encoded(found: Found) -> dict[str, Any]:
-    """Return entries as a JSON document."""
+    """Return entries as a JSON document; lists of variables, mostly the same in many tasks, once each."""
+    lists: dict[bytes, list[str]] = {}
+    for task, read in sorted(found.reads.items()):
+        if read.registry is not None:
+            lists.setdefault(read.registry, []).append(str(task))
     return {
-        "entries": [[base64.b64encode(part).decode() for part in entry] for entry in found.entries.items()],
-        "tasks": sorted(map(str, found.tasks)),
+        "entries": {
+            str(task): [[_text(name), _text(value)] for name, value in read.entries]
+            for task, read in found.reads.items()
+        },
+        "variables": [[_text(registry), tasks] for registry, tasks in lists.items()],
         "behind": {str(task): gap for task, gap in found.behind.items()},
         "problems": {str(task): problem for task, problem in found.problems.items()},
     }
@@ -72,9 +81,19 @@ def encoded(found: Found) -> dict[str, Any]:
 
 def decoded(document: dict[str, Any]) -> Found:
     """Return what `encoded` was given. Raises ValueError, KeyError and TypeError for another document."""
+    registry_of = {task: base64.b64decode(text) for text, tasks in document["variables"] for task in tasks}
+    reads = {
+        TaskId.parse(task): Read(
+            [(base64.b64decode(name), base64.b64decode(value)) for name, value in entries], registry_of.get(task)
+        )
+        for task, entries in document["entries"].items()
+    }
     return Found(
-        {base64.b64decode(key): base64.b64decode(value) for key, value in document["entries"]},
-        set(map(TaskId.parse, document["tasks"])),
+        reads,
         {TaskId.parse(task): int(gap) for task, gap in document["behind"].items()},
         {TaskId.parse(task): str(problem) for task, problem in document["problems"].items()},
     )
+
+
+def _text(data: bytes) -> str:
+    return base64.b64encode(data).decode()

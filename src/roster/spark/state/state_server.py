@@ -2,10 +2,13 @@
 
     GET /stores                                          the store, its tasks here and elsewhere
     GET /stores/STORE/get?key=A1                         the row of a key: `key` once for each key column
+    GET /stores/STORE/get?key=A1&variable=count          that of a processor's variable
     GET /stores/STORE/prefix?key=A&limit=10              rows by the first key columns
+    GET /stores/STORE/prefix?key=A&side=left             those of one side of a join
     GET /stores/STORE/range?start=A&stop=B&limit=10      rows from one key up to before another
     GET /stores/STORE/entries?…                          for other applications of the group: bytes of named tasks
 
+What rows are is said at `StateView`. `get` has one row; where a key has several, the error says what to name or to use.
 Answers are JSON. With `stale=true` copies answer too, and `behind` says how far each is from the truth; with
 `local=true` no other application is asked. Errors are {"error": {"field", "problem", "fix"}}: 400 for a query that is
 wrong, 404 for what is not there, 409 for a store of another definition, 503 while a task moves.
@@ -29,10 +32,11 @@ from roster._errors import one_line
 from roster.model import Address
 from roster.model.tasks import TaskId
 from roster.spark.errors import PipelineError
-from roster.spark.state.local_state import LocalState, Span
+from roster.spark.state.local_state import LocalState
 from roster.spark.state.queries import StateUnavailableError, StateView
 from roster.spark.state.state_client import encoded
 from roster.state.definition import json_text
+from roster.state.entries import Span
 from roster.state.store import StateError
 
 log = logging.getLogger(__name__)
@@ -130,7 +134,8 @@ def _describe(served: Served, _: Query) -> Mapping[str, Any]:
 def _get(served: Served, query: Query) -> Mapping[str, Any]:
     number = _number(query, "partition", None, least=0)
     key = served.view.parsed(query.get("key", []))
-    row, behind = served.view.got(key, stale=_flag(query, "stale"), local=_flag(query, "local"), partition=number)
+    stale, local = _flag(query, "stale"), _flag(query, "local")
+    row, behind = served.view.got(key, _part(served, query), stale=stale, local=local, partition=number)
     if row is None:
         raise _QueryError(HTTPStatus.NOT_FOUND, "key", "there is no row of it")
     return {"row": row, "behind": behind}
@@ -138,13 +143,14 @@ def _get(served: Served, query: Query) -> Mapping[str, Any]:
 
 def _prefix(served: Served, query: Query) -> Mapping[str, Any]:
     limit = _number(query, "limit", DEFAULT_LIMIT)
-    return _rows(served, query, served.view.prefix_span(served.view.parsed(query.get("key", [])), limit))
+    values = served.view.parsed(query.get("key", []))
+    return _rows(served, query, served.view.prefix_span(values, limit, _part(served, query)))
 
 
 def _range(served: Served, query: Query) -> Mapping[str, Any]:
     view, limit = served.view, _number(query, "limit", DEFAULT_LIMIT)
     start, stop = (view.parsed(query.get(name, [])) for name in ("start", "stop"))
-    return _rows(served, query, view.range_span(start, stop, limit))
+    return _rows(served, query, view.range_span(start, stop, limit, _part(served, query)))
 
 
 def _rows(served: Served, query: Query, span: Span) -> Mapping[str, Any]:
@@ -160,11 +166,11 @@ def _entries(served: Served, query: Query) -> Mapping[str, Any]:
             "this application's store has other columns, or is of another release",
             "Run the same pipeline in all applications of the group",
         )
-    limit = _number(query, "limit", None)
+    limit, part = _number(query, "limit", None), _one(query, "part")
     if "key" in query:
-        span = Span(_bytes(query, "key"), limit=limit, is_key=True)
+        span = Span(_bytes(query, "key"), limit=limit, is_key=True, part=part)
     else:
-        span = Span(_bytes(query, "start"), _bytes(query, "stop") if "stop" in query else None, limit)
+        span = Span(_bytes(query, "start"), _bytes(query, "stop") if "stop" in query else None, limit, part=part)
     try:
         tasks = frozenset(map(TaskId.parse, query.get("task", [])))
     except ValueError as error:
@@ -172,13 +178,13 @@ def _entries(served: Served, query: Query) -> Mapping[str, Any]:
     return encoded(served.local.read(span, tasks, stale=_flag(query, "stale")))
 
 
-_COMMON = ("stale", "local")
+_COMMON = ("variable", "side", "stale", "local")
 _METHODS: Mapping[str, tuple[tuple[str, ...], Callable[[Served, Query], Mapping[str, Any]]]] = {
     "": ((), _describe),
     "get": (("key", "partition", *_COMMON), _get),
     "prefix": (("key", "limit", *_COMMON), _prefix),
     "range": (("start", "stop", "limit", *_COMMON), _range),
-    "entries": (("definition", "task", "key", "start", "stop", "limit", "stale"), _entries),
+    "entries": (("definition", "task", "key", "start", "stop", "limit", "part", "stale"), _entries),
 }
 
 
@@ -187,6 +193,10 @@ def _one(query: Query, name: str) -> str | None:
     if len(values) > 1:
         raise _QueryError(HTTPStatus.BAD_REQUEST, name, f"it is given {len(values)} times", "Give it once")
     return values[0] if values else None
+
+
+def _part(served: Served, query: Query) -> str | None:
+    return served.view.part(_one(query, "variable"), _one(query, "side"))
 
 
 def _flag(query: Query, name: str) -> bool:

@@ -1,65 +1,158 @@
-"""Entries of a store with variables as rows, in the shape of Spark's state data source."""
+"""Entries of a store with variables as rows, in the shape of Spark's state data source.
+
+Rows have `variable`, `key` and, by the kind, `value`, `list_element`, or `user_map_key` and `user_map_value`; of a
+variable with a time to live also `expiration_timestamp` in ms since the epoch. What is over may still be there.
+
+Each store has its own list of variables, in which the same variable may have another number, or fields that were added
+since. So what was read comes with the list of its store.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from datetime import UTC
+from functools import lru_cache
 from struct import Struct
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
+from typing_extensions import override
 
+from roster.state.entries import Entries, QueryError, Read, Row, Span, first_of, in_order
 from roster.state.keys import decode_keys, key_end
-from roster.state.processor.overlay import end_of
-from roster.state.processor.variables import FIRST, LAST, Variable, decode_registry
+from roster.state.processor.variables import REGISTRY_KEY, Entry, Variable, decode_registry
+from roster.state.store import Snapshot, Store
 
 _LENGTH = Struct("<I")
+_VALUE_OF = {"value": "value", "list": "list_element", "map": "user_map_value"}
+"""Column of the rows of each kind of variable."""
 
 
-class VariableEntries:
-    """Reads the entries of values, lists and maps by the store's list of them.
+class VariableEntries(Entries):
+    """Reads the entries of values, lists and maps by each store's list of them; timers are left out."""
 
-    Rows have `variable`, `key` and, by the kind, `value`, `list_element`, or `user_map_key` and `user_map_value`; of a
-    variable with a time to live also `expiration_timestamp` in ms since the epoch. What is over may still be there.
-    """
+    part = "variable"
 
-    def __init__(self, keys: pa.Schema, registry: bytes | None) -> None:
-        self._keys = keys
-        names = {entry.number: (name, entry) for name, entry in decode_registry(registry).items()}
-        self._variables = {
-            number: Variable(name, entry, None, lambda fields, values: dict(zip(fields, values, strict=True)))
-            for number, (name, entry) in names.items()
-        }
-
-    def spans(self, key: bytes) -> list[tuple[bytes, bytes]]:
-        """Return the first key and the one behind the last of what each variable has for a key."""
-        starts = [bytes([number]) + key for number in sorted(self._variables)]
-        return [(start, end_of(start)) for start in starts]
-
-    def rows(self, entries: Sequence[tuple[bytes, bytes]]) -> list[dict[str, Any]]:
-        """Return the rows of entries; timers and what the store notes for itself are left out."""
-        return [row for key, data in entries if FIRST <= key[0] <= LAST for row in self._rows(key, data)]
-
-    def _rows(self, key: bytes, data: bytes) -> Iterator[dict[str, Any]]:
-        variable = self._variables.get(key[0])
-        if variable is None:
+    @override
+    def check(self, reads: Sequence[Read], part: str | None, *, is_one: bool = False) -> None:
+        known = _known(reads)
+        if not known:
+            return  # no task has had a batch
+        if part is not None and part not in known:
+            raise QueryError("variable", f"there is no variable {part!r}", f"The store has {', '.join(known)}")
+        if not is_one:
             return
-        end = key_end(key, 1, self._keys.types)
-        columns = decode_keys([key[1:end]], self._keys.types)
-        of_key = {name: column[0].as_py() for name, column in zip(self._keys.names, columns, strict=True)}
-        row: dict[str, Any] = {"variable": variable.name, "key": of_key}
-        if variable.kind == "map" and variable.map_key is not None:
-            row["user_map_key"] = dict(zip(variable.map_key.names, variable.map_key.decode(key, end), strict=True))
-            yield row | self._value("user_map_value", variable, data, 1)
-        elif variable.kind == "list":
-            at = 1
-            while at < len(data):
-                yield row | self._value("list_element", variable, data, at + _LENGTH.size)
-                at += _LENGTH.size + int(_LENGTH.unpack_from(data, at)[0])
-        else:
-            yield row | self._value("value", variable, data, 1)
+        if part is None and len(known) > 1:
+            fix = f"Name one of {', '.join(known)}, or use prefix"
+            raise QueryError("variable", "a key has rows of each variable", fix)
+        name = part or next(iter(known))
+        if known[name].kind != "value":
+            raise QueryError("variable", f"{name!r} is a {known[name].kind}, of several rows", "Use prefix")
 
-    @staticmethod
-    def _value(name: str, variable: Variable, data: bytes, at: int) -> dict[str, Any]:
-        values, _, expiry = variable.decode(data, at, data[0])
-        found: dict[str, Any] = {name: dict(zip(variable.codec.names, values, strict=True))}
-        return found if expiry is None else found | {"expiration_timestamp": expiry}
+    @override
+    def read(self, store: Store | Snapshot, span: Span) -> Read:
+        (registry,) = store.multi_get([REGISTRY_KEY])
+        found: list[tuple[bytes, bytes]] = []
+        for number, (variable, _) in _variables(registry).items():
+            if span.part in (None, variable.name):
+                found += store.scan(*span.under(bytes([number])), span.limit)
+        return Read(first_of(found, self._key_in, span.limit), registry)
+
+    @override
+    def rows(self, reads: Sequence[Read], limit: int | None = None) -> list[Row]:
+        placed = in_order(reads, self._key_in, limit)
+        variables = [_variables(read.registry) for read in reads]
+        keys = pa.table(decode_keys([each.key for each in placed], self.keys.types), self.keys.names).to_pylist()
+        return [
+            row
+            for each, key in zip(placed, keys, strict=True)
+            for row in _rows(variables[each.number][each.name[0]], key, each.name, 1 + len(each.key), each.value)
+        ]
+
+    @override
+    def schema(self, reads: Sequence[Read], part: str | None = None) -> pa.Schema:
+        self.check(reads, part)
+        known = _known(reads)
+        if not known:
+            problem = "no task has had a batch, so its variables are not known"
+            raise QueryError("store", problem, "Ask again behind the first batch")
+        if part is None and len(known) > 1:
+            fix = f"Name one of {', '.join(known)}"
+            raise QueryError("variable", "the variables have columns of their own", fix)
+        entry = known[part or next(iter(known))]
+        columns = [pa.field("variable", pa.string()), pa.field("key", pa.struct(list(self.keys)))]
+        if entry.map_key is not None:
+            columns.append(pa.field("user_map_key", pa.struct(list(entry.map_key))))
+        columns.append(pa.field(_VALUE_OF[entry.kind], pa.struct(list(entry.written[-1].schema))))
+        if any(written.expires for written in entry.written):
+            columns.append(pa.field("expiration_timestamp", pa.int64()))
+        return pa.schema(columns)
+
+    def _key_in(self, name: bytes) -> tuple[bytes, bytes]:
+        end = key_end(name, 1, self.keys.types)
+        return name[1:end], name[:1] + name[end:]
+
+
+class _Known(NamedTuple):
+    """A variable of a store, and what the list says of it."""
+
+    variable: Variable
+    entry: Entry
+
+
+@lru_cache(maxsize=256)
+def _variables(registry: bytes | None) -> dict[int, _Known]:
+    """Return a store's variables by their numbers."""
+    return {
+        entry.number: _Known(
+            Variable(name, entry, None, lambda fields, values: dict(zip(fields, values, strict=True))), entry
+        )
+        for name, entry in sorted(decode_registry(registry).items(), key=lambda each: each[1].number)
+    }
+
+
+def _known(reads: Sequence[Read]) -> dict[str, Entry]:
+    """Return the variables of all stores by name; of each the list that has seen most of its schemas."""
+    known: dict[str, Entry] = {}
+    for registry in dict.fromkeys(read.registry for read in reads):
+        for variable, entry in _variables(registry).values():
+            if variable.name not in known or len(known[variable.name].written) < len(entry.written):
+                known[variable.name] = entry
+    return known
+
+
+def _rows(known: _Known, key: Row, name: bytes, end: int, data: bytes) -> Iterator[Row]:
+    """Return the rows of an entry whose key ends there in its name."""
+    variable, entry = known
+    row: Row = {"variable": variable.name, "key": key}
+    if variable.map_key is not None and entry.map_key is not None:
+        row["user_map_key"] = _struct(entry.map_key, variable.map_key.decode(name, end))
+        yield row | _value(known, data, 1)
+    elif variable.kind == "list":
+        at = 1
+        while at < len(data):
+            yield row | _value(known, data, at + _LENGTH.size)
+            at += _LENGTH.size + int(_LENGTH.unpack_from(data, at)[0])
+    else:
+        yield row | _value(known, data, 1)
+
+
+def _value(known: _Known, data: bytes, at: int) -> Row:
+    values, _, expiry = known.variable.decode(data, at, data[0])
+    found: Row = {_VALUE_OF[known.variable.kind]: _struct(known.entry.written[-1].schema, values)}
+    return found if expiry is None else found | {"expiration_timestamp": expiry}
+
+
+def _struct(schema: pa.Schema, values: Sequence[Any]) -> Row:
+    return {field.name: _in_utc(value, field.type) for field, value in zip(schema, values, strict=True)}
+
+
+def _in_utc(value: Any, kind: pa.DataType) -> Any:
+    """Return a value with times in UTC: user's code gets them without a zone, in that of its process."""
+    if value is None or not pa.types.is_nested(kind):
+        return value.astimezone(UTC) if value is not None and pa.types.is_timestamp(kind) and kind.tz else value
+    if pa.types.is_struct(kind):
+        return {field.name: _in_utc(value[field.name], field.type) for field in kind}
+    if pa.types.is_map(kind):
+        return {_in_utc(key, kind.key_type): _in_utc(each, kind.item_type) for key, each in value.items()}
+    return [_in_utc(each, kind.value_type) for each in value]

@@ -1,0 +1,141 @@
+"""Reads of one task's state: the entries that a query asks for, and rows of the entries of several tasks.
+
+Queries name keys as `encode_keys` writes them. What is stored under a key depends on the kind of store: one value, the
+values of several variables, or the rows of two sides. So a span of keys becomes spans of entries where the store is.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, ClassVar, NamedTuple
+
+import pyarrow as pa
+
+from roster.state.keys import encode_keys
+from roster.state.store import Snapshot, StateError, Store
+
+Row = dict[str, Any]
+
+
+class QueryError(StateError):
+    """What is asked for is not in this kind of store: `field` names it, `fix` the way out."""
+
+    def __init__(self, field: str, problem: str, fix: str) -> None:
+        super().__init__(f"{field}: {problem}. {fix}")
+        self.field, self.problem, self.fix = field, problem, fix
+
+
+class Span(NamedTuple):
+    """Keys from `start` up to before `stop`, the first `limit` entries of each task.
+
+    is_key: the key `start` alone. part: the variable or the side of a join that entries are of; None for all.
+    """
+
+    start: bytes = b""
+    stop: bytes | None = None
+    limit: int | None = None
+    is_key: bool = False
+    part: str | None = None
+
+    def under(self, prefix: bytes) -> tuple[bytes, bytes | None]:
+        """Return where entries begin, and before which they end, whose names are a prefix, a key, and more."""
+        if self.is_key:
+            return prefix + self.start, behind(prefix + self.start)
+        return prefix + self.start, behind(prefix) if self.stop is None else prefix + self.stop
+
+
+class Read(NamedTuple):
+    """Entries of one task, and the list of its variables where its store has one."""
+
+    entries: Sequence[tuple[bytes, bytes]] = ()
+    registry: bytes | None = None
+
+
+class Placed(NamedTuple):
+    """An entry of several tasks' ones: its key as `encode_keys` writes it, and the number of its task's `Read`."""
+
+    key: bytes
+    number: int
+    name: bytes
+    value: bytes
+
+
+class Entries(ABC):
+    """Reads the entries of one kind of store."""
+
+    part: ClassVar[str | None] = None
+    """What a query calls the parts of such a store, `variable` or `side`; None if it has none."""
+
+    def __init__(self, keys: pa.Schema) -> None:
+        self.keys = keys
+
+    def key_of(self, texts: Sequence[str]) -> bytes:
+        """Return a key's bytes from the texts of its columns. Raises StateError if they do not fit."""
+        if len(texts) != len(self.keys):
+            raise StateError(f"a key has {len(self.keys)} columns: {', '.join(self.keys.names)}")
+        (key,) = encode_keys(pa.table(parsed(texts, self.keys), self.keys.names), self.keys.names).to_pylist()
+        return bytes(key)
+
+    def check_part(self, part: str | None) -> None:
+        """Raise QueryError for a part that no store of this kind has."""
+        return
+
+    def check(self, reads: Sequence[Read], part: str | None, *, is_one: bool = False) -> None:
+        """Raise QueryError for a part that these stores do not have.
+
+        is_one: also if a key may have several rows by the kind of store or part.
+        """
+        self.check_part(part)
+
+    @abstractmethod
+    def read(self, store: Store | Snapshot, span: Span) -> Read:
+        """Return the entries of a span, in the order of keys."""
+
+    @abstractmethod
+    def rows(self, reads: Sequence[Read], limit: int | None = None) -> list[Row]:
+        """Return the rows of the first `limit` entries in the order of keys, without what a store notes for itself."""
+
+    @abstractmethod
+    def schema(self, reads: Sequence[Read], part: str | None = None) -> pa.Schema:
+        """Return the columns of rows of one part. Raises QueryError if there are several and none is named."""
+
+    def table(self, reads: Sequence[Read], part: str | None = None) -> pa.Table:
+        """Return the same rows as an Arrow table. Raises as `schema` does."""
+        return pa.Table.from_pylist(self.rows(reads), self.schema(reads, part))
+
+
+def in_order(
+    reads: Sequence[Read], key_in: Callable[[bytes], tuple[bytes, bytes]], limit: int | None = None
+) -> list[Placed]:
+    """Return the first entries in the order of keys. `key_in` cuts an entry's name in its key, and the rest by which
+    entries of a key are in order.
+    """
+    placed = []
+    for number, read in enumerate(reads):
+        for name, value in read.entries:
+            key, rest = key_in(name)
+            placed.append((key, number, rest, name, value))
+    placed.sort()
+    return [Placed(key, number, name, value) for key, number, _, name, value in placed[:limit]]
+
+
+def first_of(
+    entries: Iterable[tuple[bytes, bytes]], key_in: Callable[[bytes], tuple[bytes, bytes]], limit: int | None
+) -> list[tuple[bytes, bytes]]:
+    """Return the first entries of one task in the order of keys."""
+    return [(each.name, each.value) for each in in_order([Read(list(entries))], key_in, limit)]
+
+
+def behind(prefix: bytes) -> bytes | None:
+    """Return the least key behind all that begin with the prefix; None if there is none."""
+    plain = prefix.rstrip(b"\xff")
+    return plain[:-1] + bytes([plain[-1] + 1]) if plain else None
+
+
+def parsed(texts: Sequence[str], columns: pa.Schema) -> list[Any]:
+    """Return an array of one value for each text, of the first columns' types. Raises StateError if they do not fit."""
+    try:
+        return [pa.array([text], pa.string()).cast(field.type) for text, field in zip(texts, columns, strict=False)]
+    except (pa.ArrowException, UnicodeError) as error:
+        raise StateError(f"the key does not fit its columns {columns.names}: {error}") from None
