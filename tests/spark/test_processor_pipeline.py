@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+import urllib.request
 import uuid
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -15,11 +16,14 @@ import pytest
 from pyspark.sql import Row
 from pyspark.sql.streaming import StatefulProcessor
 
-from roster.spark import FunctionError, KafkaSink, Pipeline, PipelineError
+from roster.spark import FunctionError, KafkaSink, Pipeline, PipelineError, StateView
+from roster.spark.state import queries
 from roster.spark.state.results import as_records
 from roster.state.lmdb_store import LmdbStore
 from roster.state.store import NoState
 from tests.librdkafka import idempotent_producer
+from tests.real.realparts.apache import free_ports
+from tests.real.realparts.cluster import wait_until
 from tests.spark.spark_topics import Topics, committed_records
 
 if TYPE_CHECKING:
@@ -66,6 +70,129 @@ def longest(key, frames, state):
     n = (state.getOption or (0,))[0] + sum(len(frame) for frame in frames)
     state.update((n,))
     yield pd.DataFrame({"total": [n]})
+
+
+class Visits(StatefulProcessor):
+    """How often a name came, when it came last, and how much of each kind it had."""
+
+    def init(self, handle):
+        self.count = handle.getValueState("count", "n long")
+        self.last = handle.getListState("last", "at timestamp, n long")
+        self.kinds = handle.getMapState("kinds", "kind string", "total long")
+
+    def handleInputRows(self, key, rows, timerValues):
+        (n,) = self.count.get() or (0,)
+        for row in rows:
+            n += 1
+            self.last.put([*list(self.last.get())[-1:], (row.at, row.n)])
+            kind = (f"kind {row.n % 3}",)
+            (total,) = self.kinds.getValue(kind) or (0,)
+            self.kinds.updateValue(kind, (total + row.n,))
+            if row.n % 7 == 0:
+                self.kinds.removeKey(kind)
+        self.count.update((n,))
+        yield Row(name=key[0])
+
+    def close(self):
+        pass
+
+
+def visits(sent: dict[str, list[int]]) -> list[dict[str, Any]]:
+    """The rows that are to be found of these numbers."""
+    found: list[dict[str, Any]] = []
+    for name, numbers in sorted(sent.items()):
+        kinds: dict[str, int] = {}
+        for n in numbers:
+            kinds[f"kind {n % 3}"] = kinds.get(f"kind {n % 3}", 0) + n
+            if n % 7 == 0:
+                del kinds[f"kind {n % 3}"]
+        last = [{"at": (NOON + timedelta(seconds=n)).isoformat(), "n": n} for n in numbers[-2:]]
+        parts: list[dict[str, Any]] = [
+            {"variable": "count", "value": {"n": len(numbers)}},
+            *({"variable": "last", "list_element": each} for each in last),
+            *(
+                {"variable": "kinds", "user_map_key": {"kind": kind}, "user_map_value": {"total": total}}
+                for kind, total in sorted(kinds.items())
+            ),
+        ]
+        found += [{"key": {"name": name}, **part} for part in parts]
+    return found
+
+
+def test_the_state_of_one_application_is_asked_of_the_other_one(
+    spark: SparkSession, topics: Topics, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(queries, "PATIENCE", 120.0)  # a loaded machine may lose a member for a while
+    topic, out, group = topics.create(4), topics.create(1), f"g-{uuid.uuid4().hex[:8]}"
+    hosts = [f"127.0.0.1:{port}" for port in free_ports(2)]
+    pipelines = [
+        Pipeline(
+            spark,
+            topics.bootstrap,
+            group,
+            topic,
+            state_dir=str(tmp_path / host.partition(":")[2]),
+            application_server=host,
+            log=False,
+        )
+        .json_columns("name string, n long, at timestamp")
+        .transform_with_state(Visits(), "name", "name string", store="visits")
+        .write(KafkaSink(topics.bootstrap, out))
+        for host in hosts
+    ]
+    try:
+        for pipeline in pipelines:
+            pipeline.start()
+        shared = dict.fromkeys(hosts, 2)
+        wait_until(lambda: all(map(is_running, pipelines)), 120)
+        wait_until(
+            lambda: all({h: len(t) for h, t in p.store("visits").hosts.items()} == shared for p in pipelines), 120
+        )
+        sent: dict[str, list[int]] = {}
+        producer = idempotent_producer(topics.bootstrap)
+        for n in range(120):
+            name = f"n{n % 10}"
+            value = {"name": name, "n": n, "at": (NOON + timedelta(seconds=n)).isoformat()}
+            producer.produce(topic, json.dumps(value), name, partition=n % 10 % 4)
+            sent.setdefault(name, []).append(n)
+        assert producer.flush(60) == 0
+        views = [pipeline.store("visits") for pipeline in pipelines]
+        wait_until(lambda: sum(row["value"]["n"] for row in views[0].prefix(variable="count")) == 120, 120)
+        for view in views:
+            own = wait_until(lambda view=view: view.prefix(variable="count", local=True), 120)
+            assert len(own) < len(sent), "the other application has some of the keys"
+        rows = visits(sent)
+        for host, view in zip(hosts, views, strict=True):
+            with urllib.request.urlopen(f"http://{host}/stores/visits/prefix", timeout=180) as response:
+                assert json.load(response) == {"rows": rows, "behind": {}}
+            for name in sent:
+                assert view.get(name, variable="count") == next(
+                    row for row in rows if row["key"]["name"] == name and row["variable"] == "count"
+                )
+            frame = view.dataframe(spark, variable="last").collect()
+            times = [row.list_element["at"].astimezone(UTC).isoformat() for row in frame]
+            assert times == [row["list_element"]["at"] for row in rows if row["variable"] == "last"]
+            totals = {(row.key.name, row.user_map_key.kind): row.user_map_value.total for row in kinds_of(view, spark)}
+            assert totals == {
+                (row["key"]["name"], row["user_map_key"]["kind"]): row["user_map_value"]["total"]
+                for row in rows
+                if row["variable"] == "kinds"
+            }
+    finally:
+        for pipeline in pipelines:
+            pipeline.stop()
+        assert all(pipeline.wait(120) for pipeline in pipelines)
+
+
+def kinds_of(view: StateView, spark: SparkSession) -> list[Row]:
+    return view.dataframe(spark, variable="kinds").collect()
+
+
+def is_running(pipeline: Pipeline) -> bool:
+    try:
+        return bool(pipeline.store("visits").tasks)
+    except PipelineError:
+        return False
 
 
 def send(topics: Topics, topic: str, numbers: Any) -> None:

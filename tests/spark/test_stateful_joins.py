@@ -85,10 +85,18 @@ def test_two_streams_are_joined_exactly_through_restarts_and_a_lost_store(
             sent[topic].append((f"o{number}", second))
         assert producer.flush(60) == 0
 
+    kept: list[tuple[str, str]] = []
+    """Side and key of the rows that may still find partners, as of the last batch."""
+
     def run(directory: str) -> Counter[tuple[str, bool]]:
+        def note(_: Any) -> None:
+            kept[:] = [(row["side"], row["key"]["order"]) for row in pipeline.store("join").prefix()]
+
+        pipeline = Pipeline(
+            spark, topics.bootstrap, group, orders, state_dir=str(tmp_path / directory), on_progress=note
+        )
         (
-            Pipeline(spark, topics.bootstrap, group, orders, state_dir=str(tmp_path / directory))
-            .json_columns("order string, ordered timestamp")
+            pipeline.json_columns("order string, ordered timestamp")
             .join(
                 payments,
                 "order",
@@ -124,6 +132,10 @@ def test_two_streams_are_joined_exactly_through_restarts_and_a_lost_store(
     send(payments, range(24, 30), 65)
     assert run("two") == expected(), "a new store is filled from the changelog"
     assert expected()[("o1", False)] == 1
+    in_time = {("left", f"o{number}") for number in range(20, 30)} | {
+        ("right", f"o{number}") for number in range(24, 30)
+    }
+    assert kept == sorted(in_time, key=lambda row: (row[1], row[0]))
     assert topics.committed(group).keys() == topics.ends(orders).keys() | topics.ends(payments).keys()
     with pytest.raises(PipelineError, match=rf"join: the topics .* equally many partitions.*{orders} 2, {out} 1"):
         (
