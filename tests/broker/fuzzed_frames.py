@@ -43,8 +43,8 @@ _CONNECTIONS_AT_ONCE = 8
 PATIENCE = 120.0
 PART = 50_000
 """Frames between two lines about the memory; each part has a seed of its own."""
-GROWTH_BYTES = 96 << 20
-"""How much a broker's memory may grow: what a topic of 50,001 partitions leaves to the allocator, and full tables."""
+GROWTH_BYTES = 32 << 20
+"""How much a broker's memory may grow: full tables, and what the allocator keeps."""
 
 
 def frames(seed: int) -> Iterator[bytes]:

@@ -438,6 +438,38 @@ def test_partitions_are_added_and_never_taken_away(client: RawClient, topic: str
     assert grow("no-such", 5) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
+def test_a_request_makes_ten_thousand_partitions_at_most(client: RawClient, topic: str) -> None:
+    def create(*counts: int) -> set[int]:
+        asked = [
+            CreateTopicsRequest.Topic(name=f"large{at}", num_partitions=count, replication_factor=1)
+            for at, count in enumerate(counts)
+        ]
+        answers = client.ask(CreateTopicsRequest(topics=asked, validate_only=True), 7).topics
+        assert len(answers) == len(counts)
+        return {answer.error_code for answer in answers}
+
+    def grow(*counts: int) -> list[int]:
+        names = [topic, "grown-1", "grown-2"]
+        asked = [
+            CreatePartitionsRequest.Topic(name=name, count=count) for name, count in zip(names, counts, strict=False)
+        ]
+        answers = client.ask(CreatePartitionsRequest(topics=asked, validate_only=True), 3).results
+        return [answer.error_code for answer in answers]
+
+    before = len(metadata(client, topic)[0].partitions)
+    for name in ("grown-1", "grown-2"):
+        assert created(client, name=name).error_code == ErrorCode.NONE
+    assert create(9_999) == {ErrorCode.NONE}
+    assert create(10_000) == create(5_000, 5_000) == create(50_001) == {ErrorCode.POLICY_VIOLATION}
+    assert grow(before + 10_000) == [ErrorCode.NONE]
+    assert grow(before + 10_001) == [ErrorCode.POLICY_VIOLATION]
+    assert grow(before + 6_000, 5_001, 4_001) == [
+        ErrorCode.NONE,
+        ErrorCode.POLICY_VIOLATION,
+        ErrorCode.NONE,
+    ]
+
+
 def test_settings_are_described_changed_and_obeyed(client: RawClient, topic: str) -> None:
     def settings() -> dict[str, str]:
         resource = DescribeConfigsRequest.Resource(resource_type=2, resource_name=topic)

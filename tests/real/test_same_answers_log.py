@@ -114,6 +114,8 @@ def test_creating_topics(x):
     create("no partitions", num_partitions=0)
     create("default partitions", num_partitions=-1, replication_factor=-1)
     create("negative partitions", num_partitions=-2)
+    for count in (9_999, 10_000, 10_001):
+        create(f"{count} partitions", num_partitions=count, validate_only=True)
     create("too many replicas", replication_factor=3)
     create("no replicas", replication_factor=0)
     create("negative replicas", replication_factor=-2)
@@ -143,9 +145,12 @@ def test_growing_topics(x):
     grow("same", count=2)
     grow("fewer", count=1)
     grow("zero", count=0)
+    grow("10,000 more", count=10_002, validate_only=True)
     grow("only validated", validate_only=True)
     for version in range(4):
         grow(f"v{version}", version, count=3 + version)
+    twice = {"name": topic, "count": 9, "assignments": None}
+    x.call("twice", "CreatePartitions", 3, topics=[twice, dict(twice)], timeout_ms=1_000, validate_only=False)
     grow("placed", count=7, assignments=[{"broker_ids": [1]}])
     grow("placed on a stranger", count=8, assignments=[{"broker_ids": [9]}])
     grow("placed, too few", count=10, assignments=[{"broker_ids": [1]}])

@@ -38,6 +38,8 @@ SOURCE_TOPIC = 1
 SOURCE_DEFAULT = 5
 OPERATION_SET = 0
 OPERATION_DELETE = 1
+MOST_PARTITIONS_PER_REQUEST = 10_000
+"""As in Apache Kafka, where topics count too: files are made one by one, and each partition takes memory."""
 _DEFAULT = -1
 _TOPICS_BY_NAME_OR_ID_SINCE = 6
 
@@ -51,22 +53,43 @@ def _explain(error: RefusedError | OSError) -> tuple[ErrorCode, str]:
 
 
 async def create_topics(services: Services, call: Call[CreateTopicsRequest]) -> Message:
-    """Create each topic; errors are per topic."""
+    """Create each topic; errors are per topic, but for too many partitions: then no topic is created."""
     request = call.message
     response = CreateTopicsResponse()
+    wanted = sum(_partitions(services, asked) + 1 for asked in request.topics)
     times = Counter(asked.name for asked in request.topics)
     async for asked in in_slices({asked.name: asked for asked in request.topics}.values()):
         answer = CreateTopicsResponse.Topic(name=asked.name, topic_id=ZERO_UUID)
         response.topics.append(answer)
-        if times[asked.name] > 1:
-            answer.error_code = ErrorCode.INVALID_REQUEST
-            answer.error_message = f"topic {asked.name!r} is in the request more than once"
-            continue
         try:
+            _check_once(asked.name, times[asked.name])
+            _check_size(wanted)
             await _create(services, asked, answer, validate_only=request.validate_only)
         except (RefusedError, OSError) as error:
             answer.error_code, answer.error_message = _explain(error)
     return response
+
+
+def _partitions(services: Services, asked: CreateTopicsRequest.Topic) -> int:
+    """Return how many partitions a topic is to have."""
+    if asked.assignments:
+        return len(asked.assignments)
+    return services.config.default_partitions if asked.num_partitions == _DEFAULT else asked.num_partitions
+
+
+def _check_once(name: str, times: int) -> None:
+    """Raise RefusedError for a topic that is in a request more than once."""
+    if times > 1:
+        raise RefusedError(ErrorCode.INVALID_REQUEST, f"topic {name!r} is in the request more than once")
+
+
+def _check_size(new: int) -> None:
+    """Raise RefusedError if a request makes too much."""
+    if new > MOST_PARTITIONS_PER_REQUEST:
+        raise RefusedError(
+            ErrorCode.POLICY_VIOLATION,
+            f"a request makes {MOST_PARTITIONS_PER_REQUEST} topics and partitions at most; a topic can grow later",
+        )
 
 
 async def _create(
@@ -80,7 +103,7 @@ async def _create(
             ErrorCode.INVALID_REPLICATION_FACTOR,
             f"replication factor {asked.replication_factor} is larger than the number of brokers, 1",
         )
-    partitions = services.config.default_partitions if asked.num_partitions == _DEFAULT else asked.num_partitions
+    partitions = _partitions(services, asked)
     if asked.assignments and (asked.num_partitions, asked.replication_factor) != (_DEFAULT, _DEFAULT):
         raise RefusedError(
             ErrorCode.INVALID_REQUEST, "partitions and replication factor must be -1 where replicas are placed by hand"
@@ -92,7 +115,6 @@ async def _create(
                 ErrorCode.INVALID_REPLICA_ASSIGNMENT,
                 f"partitions must be numbered from 0 and placed on broker {services.config.node_id}",
             )
-        partitions = len(placed)
     settings = check_settings({entry.name: entry.value for entry in asked.configs})
     check_partitions(partitions)
     if not validate_only:
@@ -151,17 +173,21 @@ async def create_partitions(services: Services, call: Call[CreatePartitionsReque
     """Add partitions to each topic; errors are per topic."""
     request = call.message
     response = CreatePartitionsResponse()
-    async for asked in in_slices(request.topics):
+    made = 0
+    times = Counter(asked.name for asked in request.topics)
+    async for asked in in_slices({asked.name: asked for asked in request.topics}.values()):
         answer = CreatePartitionsResponse.Result(name=asked.name)
         response.results.append(answer)
         try:
-            await _grow(services, asked, validate_only=request.validate_only)
+            _check_once(asked.name, times[asked.name])
+            made = await _grow(services, asked, made, validate_only=request.validate_only)
         except (RefusedError, OSError) as error:
             answer.error_code, answer.error_message = _explain(error)
     return response
 
 
-async def _grow(services: Services, asked: CreatePartitionsRequest.Topic, *, validate_only: bool) -> None:
+async def _grow(services: Services, asked: CreatePartitionsRequest.Topic, made: int, *, validate_only: bool) -> int:
+    """Add partitions to a topic; return how many the request has made with them, `made` before."""
     topic = _topic(services, asked.name)
     if topic.is_internal:
         raise RefusedError(ErrorCode.INVALID_REQUEST, f"{topic.name} belongs to the broker")
@@ -177,9 +203,12 @@ async def _grow(services: Services, asked: CreatePartitionsRequest.Topic, *, val
                 ErrorCode.INVALID_REPLICA_ASSIGNMENT,
                 f"every new partition must be placed on broker {services.config.node_id}",
             )
+    made += asked.count - len(topic.logs)
+    _check_size(made)
     if not validate_only:
         await services.topics.grow(topic, asked.count)
         logger.info("topic %s has %d partitions now", topic.name, asked.count)
+    return made
 
 
 def _topic(services: Services, name: str) -> Topic:
