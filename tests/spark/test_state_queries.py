@@ -8,6 +8,7 @@ import json
 import math
 import socket
 import time
+from datetime import date
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -336,7 +337,9 @@ def test_an_address_that_is_taken_or_reaches_no_one_is_refused(group: Group) -> 
 
 def test_values_that_json_lacks_are_written_as_text_or_null() -> None:
     row = {"f": math.nan, "b": b"\xff", "t": pa.scalar(0, pa.timestamp("us", "UTC")).as_py(), "n": None, "l": [1, True]}
+    row |= {"m": {date(2026, 1, 2): 1, 3: 2.5, "x": None}}
     expected = {"f": None, "b": "\\xff", "t": "1970-01-01T00:00:00+00:00", "n": None, "l": [1, True]}
+    expected |= {"m": {"2026-01-02": 1, "3": 2.5, "x": None}}
     assert json.loads(json_text(row)) == expected
 
 

@@ -37,6 +37,13 @@ NUMBER, TAG = pa.schema([("n", pa.int64())]), pa.schema([("tag", pa.string())])
 NAMES = ("count", "last", "tags")
 
 
+DESCRIBED = {
+    "count": {"value": {"n": "int64"}},
+    "last": {"list_element": {"n": "int64"}},
+    "tags": {"user_map_key": {"tag": "string"}, "user_map_value": {"n": "int64"}},
+}
+
+
 @dataclass(frozen=True)
 class Notes:
     """Counts numbers by name, lists the last of them, tags them; a name starts anew with a negative number."""
@@ -161,28 +168,30 @@ def test_each_application_has_the_variables_of_all_tasks_as_of_their_last_commit
     chance, plain = random.Random(seed), Plain()
     assert group.one.view.prefix() == group.one.view.prefix(variable="sum") == [], "no variable is known yet"
     assert group.one.view.get("a") is None
-    for _ in range(4):
+    for number in range(4):
         for application, partition, names in ((group.one, 0, "ac"), (group.two, 2, "bd")):
             rows = [(chance.choice(names), chance.randrange(-1, 12)) for _ in range(chance.randrange(1, 9))]
-            committed = chance.random() < 0.7
+            committed = number == 0 or chance.random() < 0.7
             application.turn(notes(rows), committed=committed, partition=partition)
             if committed:
                 plain.take(rows, application.operator.order)  # type: ignore[attr-defined]
-        for number, view in enumerate((group.one.view, group.two.view)):
+        for host, view in enumerate((group.one.view, group.two.view)):
             assert view.prefix() == view.range() == plain.rows()
             assert view.range(("b",), ("d",)) == plain.rows("bc")
             assert view.prefix("c", variable="last") == plain.rows("c", "last")
             for name in "abcdx":
-                found = group.ask(f"/stores/totals/prefix?key={name}", number)
+                found = group.ask(f"/stores/totals/prefix?key={name}", host)
                 assert found == (200, {"rows": plain.rows(name), "behind": {}})
                 row = view.get(name, variable="count")
                 assert [row] == (plain.rows(name, "count") or [None])
-                status, document = group.ask(f"/stores/totals/get?key={name}&variable=count", number)
+                status, document = group.ask(f"/stores/totals/get?key={name}&variable=count", host)
                 assert (status, document.get("row")) == (404 if row is None else 200, row)
+            (described,) = group.ask("/stores", host)[1]["stores"]
+            assert described["variables"] == DESCRIBED
             of_tags = plain.rows(variable="tags")
             for limit in (1, 2, 5):
                 assert view.prefix(variable="tags", limit=limit) == of_tags[:limit]
-                found = group.ask(f"/stores/totals/range?variable=tags&limit={limit}&start=b", number)
+                found = group.ask(f"/stores/totals/range?variable=tags&limit={limit}&start=b", host)
                 assert found[1]["rows"] == plain.rows("bcd", "tags")[:limit]
 
 
@@ -291,5 +300,7 @@ def test_rows_that_wait_for_partners_are_asked_for_by_key_and_side(tmp_path: Pat
                 view.prefix(side="top")
             with pytest.raises(PipelineError, match=r"variable: the store has no variables\. Use side"):
                 view.prefix(variable="count")
+            (described,) = group.ask("/stores", number)[1]["stores"]
+            assert described["sides"]["left"] == {"value": {"k": "string", "t": "timestamp[us, tz=UTC]", "n": "int64"}}
             status, document = group.ask("/stores/totals/prefix?key=a&side=right", number)
             assert (status, json_text(document["rows"])) == (200, json_text(rows("a", "right")))

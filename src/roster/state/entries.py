@@ -88,6 +88,10 @@ class Entries(ABC):
         """
         self.check_part(part)
 
+    def described(self, reads: Sequence[Read]) -> dict[str, Any]:
+        """Return what rows have beside the key where they are not the same in all of the store, for people."""
+        return {}
+
     @abstractmethod
     def read(self, store: Store | Snapshot, span: Span) -> Read:
         """Return the entries of a span, in the order of keys."""
@@ -125,6 +129,11 @@ def first_of(
 ) -> list[tuple[bytes, bytes]]:
     """Return the first entries of one task in the order of keys."""
     return [(each.name, each.value) for each in in_order([Read(list(entries))], key_in, limit)]
+
+
+def kinds_of(columns: pa.Schema) -> dict[str, str]:
+    """Return the types of columns as text."""
+    return {field.name: str(field.type) for field in columns}
 
 
 def behind(prefix: bytes) -> bytes | None:

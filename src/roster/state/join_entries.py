@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import islice
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from typing_extensions import override
 
-from roster.state.entries import Entries, QueryError, Read, Row, Span, behind, first_of, in_order
+from roster.state.entries import Entries, QueryError, Read, Row, Span, behind, first_of, in_order, kinds_of
 from roster.state.keys import decode_keys
 from roster.state.rows import RowLayout
 from roster.state.store import Snapshot, Store
@@ -36,6 +37,10 @@ class JoinEntries(Entries):
     def check_part(self, part: str | None) -> None:
         if part is not None and part not in SIDES:
             raise QueryError("side", f"{part!r} is not possible", f"Use {SIDES[0]!r} or {SIDES[1]!r}")
+
+    @override
+    def described(self, reads: Sequence[Read]) -> dict[str, Any]:
+        return {"sides": {side: {"value": kinds_of(layout.columns)} for side, layout in self._layouts.items()}}
 
     @override
     def read(self, store: Store | Snapshot, span: Span) -> Read:

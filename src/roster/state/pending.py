@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
@@ -54,7 +55,10 @@ class WithChanges:
 
     def __init__(self, snapshot: Snapshot, changes: Mapping[bytes, Value]) -> None:
         self._snapshot, self._changes = snapshot, changes
-        self._changed = sorted(changes)
+
+    @cached_property
+    def _changed(self) -> list[bytes]:
+        return sorted(self._changes)
 
     @property
     def position(self) -> Position:

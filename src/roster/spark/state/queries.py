@@ -99,6 +99,11 @@ class StateView:
         """The columns of the keys."""
         return self._keys
 
+    def described(self) -> dict[str, Any]:
+        """Return the variables of the tasks here, or the sides, with the columns of their rows; nothing for others."""
+        nowhere = Span(b"\x01", b"\x01")
+        return self._entries.described(self._local.read(nowhere, self._upkeep.whole(), stale=False).by_task())
+
     def part(self, variable: str | None, side: str | None) -> str | None:
         """Return the one of these that the store can have. Raises PipelineError for one that it cannot have."""
         given = {"variable": variable, "side": side}

@@ -36,7 +36,7 @@ from roster.spark.state.local_state import LocalState
 from roster.spark.state.queries import StateUnavailableError, StateView
 from roster.spark.state.state_client import encoded
 from roster.state.definition import json_text
-from roster.state.entries import Span
+from roster.state.entries import Span, kinds_of
 from roster.state.store import StateError
 
 log = logging.getLogger(__name__)
@@ -123,7 +123,8 @@ def _describe(served: Served, _: Query) -> Mapping[str, Any]:
     view = served.view
     store = {
         "store": served.name,
-        "key": {field.name: str(field.type) for field in view.columns},
+        "key": kinds_of(view.columns),
+        **view.described(),
         "tasks": sorted(view.tasks),
         "behind": view.behind,
         "hosts": view.hosts,

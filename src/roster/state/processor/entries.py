@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 from typing_extensions import override
 
-from roster.state.entries import Entries, QueryError, Read, Row, Span, first_of, in_order
+from roster.state.entries import Entries, QueryError, Read, Row, Span, first_of, in_order, kinds_of
 from roster.state.keys import decode_keys, key_end
 from roster.state.processor.variables import REGISTRY_KEY, Entry, Variable, decode_registry
 from roster.state.store import Snapshot, Store
@@ -48,6 +48,10 @@ class VariableEntries(Entries):
         name = part or next(iter(known))
         if known[name].kind != "value":
             raise QueryError("variable", f"{name!r} is a {known[name].kind}, of several rows", "Use prefix")
+
+    @override
+    def described(self, reads: Sequence[Read]) -> dict[str, Any]:
+        return {"variables": {name: _columns(entry) for name, entry in _known(reads).items()}}
 
     @override
     def read(self, store: Store | Snapshot, span: Span) -> Read:
@@ -119,6 +123,12 @@ def _known(reads: Sequence[Read]) -> dict[str, Entry]:
             if variable.name not in known or len(known[variable.name].written) < len(entry.written):
                 known[variable.name] = entry
     return known
+
+
+def _columns(entry: Entry) -> dict[str, Any]:
+    """Return the columns of a variable's rows that are its own, with the fields in each."""
+    key = {} if entry.map_key is None else {"user_map_key": kinds_of(entry.map_key)}
+    return key | {_VALUE_OF[entry.kind]: kinds_of(entry.written[-1].schema)}
 
 
 def _rows(known: _Known, key: Row, name: bytes, end: int, data: bytes) -> Iterator[Row]:
