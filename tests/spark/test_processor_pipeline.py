@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
+    from roster.spark import Progress
+
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -240,14 +242,24 @@ def test_a_function_with_group_state_sends_results_without_keys(
 ) -> None:
     topic, out = topics.create(1), topics.create(1)
     send(topics, topic, [0, 1, 3])
+    asked: list[Any] = []
+
+    def note(_: Progress) -> None:
+        groups = pipeline.store("groups")
+        frame = [(row.key.name, row.value.n) for row in groups.dataframe(spark).collect()]
+        asked.append(([groups.get(name) for name in ("k0", "k1", "k2")], frame))
+
+    group = f"g-{uuid.uuid4().hex[:8]}"
+    pipeline = Pipeline(spark, topics.bootstrap, group, topic, state_dir=str(tmp_path), log=False, on_progress=note)
     (
-        Pipeline(spark, topics.bootstrap, f"g-{uuid.uuid4().hex[:8]}", topic, state_dir=str(tmp_path), log=False)
-        .map_arrow(named, "name string, n long, at timestamp")
+        pipeline.map_arrow(named, "name string, n long, at timestamp")
         .apply_in_pandas_with_state(longest, ["name"], "total long", "n long")
         .write(KafkaSink(topics.bootstrap, out))
         .run(available_now=True)
     )
     assert sorted(committed_records(topics, out), key=str) == [(0, None, b'{"total":1}'), (0, None, b'{"total":2}')]
+    rows = [{"variable": "state", "key": {"name": f"k{n}"}, "value": {"n": 2 - n}} for n in (0, 1)]
+    assert asked[-1] == ([*rows, None], [("k0", 2), ("k1", 1)]), "without the name of the only variable"
 
 
 class Ticking(Numbers):
