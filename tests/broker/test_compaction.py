@@ -151,6 +151,8 @@ async def test_a_log_is_compacted_once_it_is_dirty_enough_and_goes_on_meanwhile(
         if n % 20 == 0:
             await commit.durable(log)
     await commit.durable(log)
+    while compactor._task is not None:
+        await asyncio.wait([compactor._task])
     await compactor.stop()
     await commit.close()
     assert not failures

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import shutil
 import tempfile
 from contextlib import contextmanager
@@ -115,13 +116,11 @@ def test_a_crash_at_every_byte_of_the_tail_loses_only_the_batches_it_hit(sent: l
         for length in some(range(len(whole) + 1), quick=30):
             shutil.rmtree(directory, ignore_errors=True)
             directory.mkdir()
-            path.write_bytes(whole[:length] + garbage)
+            left = whole[:length] + garbage
+            path.write_bytes(left)
             log = opened(directory, config)
-            survivors = [raw for n, raw in enumerate(wanted) if sum(map(len, wanted[: n + 1])) <= length]
-            if length + len(garbage) <= len(whole) and (whole[:length] + garbage) == whole[: length + len(garbage)]:
-                survivors = [
-                    raw for n, raw in enumerate(wanted) if sum(map(len, wanted[: n + 1])) <= length + len(garbage)
-                ]
+            ends = itertools.accumulate(map(len, wanted))  # garbage may happen to be what is missing
+            survivors = [raw for raw, end in zip(wanted, ends, strict=True) if left[:end] == whole[:end]]
             assert [bytes(raw) for _, raw in log.batches()] == survivors
             assert path.stat().st_size == sum(map(len, survivors))
             after = batch([b"after"])

@@ -158,6 +158,9 @@ class Compactor:
         try:
             while self._queue:
                 log = next(iter(self._queue))
+                del self._queue[log]  # what is appended from here on may make it dirty again
+                if not log.wants_compaction:
+                    continue
                 try:
                     async with log.maintenance:
                         await self._compact(log)
@@ -166,8 +169,6 @@ class Compactor:
                         "%s: cannot be compacted, and stays as it is until the next start: %s", log.directory, error
                     )
                     log.compacted = False
-                finally:
-                    del self._queue[log]
         finally:
             self._task = None
 
@@ -188,6 +189,6 @@ class Compactor:
 
     async def stop(self) -> None:
         """Finish the compaction under way and start no other."""
-        self._queue = dict(list(self._queue.items())[:1])
+        self._queue.clear()
         if self._task is not None:
             await asyncio.wait([self._task])
