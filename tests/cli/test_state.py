@@ -143,8 +143,16 @@ def test_variables_of_a_processor_are_rows(tmp_path, roster):
     assert [json.loads(line) for line in roster("scan", place)[1].splitlines()] == [*of_a, of_b]
     assert [json.loads(line) for line in roster("scan", place, "--limit", "1")[1].splitlines()] == of_a[:1]
     assert [json.loads(line) for line in roster("get", place, "a")[1].splitlines()] == of_a
-    code, _, err = roster("get", place, "c")
-    assert (code, "no entry of c" in err) == (1, True)
+    assert [json.loads(line) for line in roster("scan", place, "--variable", "map")[1].splitlines()] == [of_b]
+    assert [json.loads(line) for line in roster("get", place, "a", "--variable", "list")[1].splitlines()] == of_a[1:]
+    for arguments, expected, message in [
+        (("get", place, "c"), 1, "no entry of c"),
+        (("get", place, "a", "--variable", "lists"), 2, "no variable 'lists'. The store has value, list, map"),
+        (("scan", place, "--side", "left"), 2, "--side: the store has no sides. Use variable"),
+    ]:
+        code, _, err = roster(*arguments)
+        assert (code, err.count("\n")) == (expected, 1)
+        assert message in err
 
 
 def test_rows_of_both_sides_of_a_join_are_printed_by_key(tmp_path, roster):
@@ -179,7 +187,9 @@ def test_rows_of_both_sides_of_a_join_are_printed_by_key(tmp_path, roster):
     assert [json.loads(line) for line in roster("scan", place)[1].splitlines()] == rows
     assert [json.loads(line) for line in roster("scan", place, "--limit", 2)[1].splitlines()] == rows[:2]
     assert [json.loads(line) for line in roster("get", place, "a")[1].splitlines()] == rows[:3]
+    assert [json.loads(line) for line in roster("scan", place, "--side", "right")[1].splitlines()] == rows[2::2]
     assert roster("get", place, "d")[0] == 1
+    assert "--side: 'top' is not possible. Use 'left' or 'right'" in roster("scan", place, "--side", "top")[2]
 
 
 def test_a_store_without_a_definition_is_hexadecimal(tmp_path, roster):

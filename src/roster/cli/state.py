@@ -15,7 +15,7 @@ from roster.cli.output import print_json, print_table
 from roster.cli.state_reset import reset
 from roster.state import StateError
 from roster.state.definition import entries_at, json_text
-from roster.state.entries import Entries, Span
+from roster.state.entries import Entries, QueryError, Span
 from roster.state.lmdb_store import LmdbStore
 
 if TYPE_CHECKING:
@@ -77,19 +77,28 @@ def _described(path: Path) -> dict[str, Any]:
         }
 
 
+_variable = click.option("--variable", help="Of a processor's store: this variable only.")
+_side = click.option("--side", help="Of a join's store: left or right only.")
+
+
 @state.command(short_help="Print entries of a store as JSON lines.")
 @click.argument("store", type=DIRECTORY)
 @click.option("--limit", type=click.IntRange(min=1), help="At most so many entries.")
-def scan(store: Path, limit: int | None) -> None:
+@_variable
+@_side
+def scan(store: Path, limit: int | None, variable: str | None, side: str | None) -> None:
     """Print the entries of one STORE, in the order of their keys, one JSON object a row."""
     with _store(store) as opened:
-        _print(entries_at(store), opened, Span(limit=limit))
+        entries = entries_at(store)
+        _print(entries, opened, Span(limit=limit, part=_part(entries, variable, side)))
 
 
 @state.command(short_help="Print the entries of a key.")
 @click.argument("store", type=DIRECTORY)
 @click.argument("key", nargs=-1, required=True)
-def get(store: Path, key: tuple[str, ...]) -> None:
+@_variable
+@_side
+def get(store: Path, key: tuple[str, ...], variable: str | None, side: str | None) -> None:
     """Print the entries of a KEY in one STORE as JSON: the value of each key column, in their order."""
     with _store(store) as opened:
         entries = entries_at(store)
@@ -97,7 +106,8 @@ def get(store: Path, key: tuple[str, ...]) -> None:
             wanted = entries.key_of(key)
         except (StateError, ValueError) as error:
             raise UserError(f"KEY: {error}") from None
-        if not _print(entries, opened, Span(wanted, is_key=True)):
+        span = Span(wanted, is_key=True, part=_part(entries, variable, side))
+        if not _print(entries, opened, span):
             raise Failure(f"{store}: no entry of {' '.join(key)}")
 
 
@@ -112,10 +122,21 @@ def _store(path: Path) -> Iterator[LmdbStore]:
         raise Failure(str(error)) from None
 
 
+def _part(entries: Entries, variable: str | None, side: str | None) -> str | None:
+    try:
+        return entries.part_of(variable, side)
+    except QueryError as error:
+        raise UserError(f"--{error}") from None
+
+
 def _print(entries: Entries, store: LmdbStore, span: Span) -> bool:
     """Print rows; return False if there are none."""
     with store.snapshot() as snapshot:
         read = entries.read(snapshot, span)
+    try:
+        entries.check([read], span.part)
+    except QueryError as error:
+        raise UserError(f"--{error}") from None
     rows = entries.rows([read])
     for row in rows:
         click.echo(json_text(row))

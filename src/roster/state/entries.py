@@ -77,6 +77,17 @@ class Entries(ABC):
         (key,) = encode_keys(pa.table(parsed(texts, self.keys), self.keys.names), self.keys.names).to_pylist()
         return bytes(key)
 
+    def part_of(self, variable: str | None, side: str | None) -> str | None:
+        """Return the one of these that such a store has. Raises QueryError for one that it cannot have."""
+        given = {"variable": variable, "side": side}
+        for name, value in given.items():
+            if value is not None and name != self.part:
+                fix = "Leave it out" if self.part is None else f"Use {self.part}"
+                raise QueryError(name, f"the store has no {name}s", fix)
+        part = None if self.part is None else given[self.part]
+        self.check_part(part)
+        return part
+
     def check_part(self, part: str | None) -> None:
         """Raise QueryError for a part that no store of this kind has."""
         return

@@ -106,18 +106,8 @@ class StateView:
 
     def part(self, variable: str | None, side: str | None) -> str | None:
         """Return the one of these that the store can have. Raises PipelineError for one that it cannot have."""
-        given = {"variable": variable, "side": side}
-        own = self._entries.part
-        for name, value in given.items():
-            if value is not None and name != own:
-                raise PipelineError(
-                    f"the store has no {name}s", field=name, fix=f"Use {own}" if own is not None else "Leave it out"
-                )
-        if own is None:
-            return None
         with _as_pipeline_error():
-            self._entries.check_part(given[own])
-        return given[own]
+            return self._entries.part_of(variable, side)
 
     def get(
         self,
