@@ -19,6 +19,7 @@ from pyspark.sql.streaming import StatefulProcessor
 from roster.spark import FunctionError, KafkaSink, Pipeline, PipelineError, StateView
 from roster.spark.state import queries
 from roster.spark.state.results import as_records
+from roster.state.definition import json_text
 from roster.state.lmdb_store import LmdbStore
 from roster.state.store import NoState
 from tests.librdkafka import idempotent_producer
@@ -180,6 +181,10 @@ def test_the_state_of_one_application_is_asked_of_the_other_one(
                 for row in rows
                 if row["variable"] == "kinds"
             }
+        pipelines[0].stop()
+        assert pipelines[0].wait(120)
+        assert json.loads(json_text(views[1].prefix())) == rows, "with what was restored from the changelog"
+        wait_until(lambda: len(views[1].prefix(variable="count", local=True)) == len(sent), 120)
     finally:
         for pipeline in pipelines:
             pipeline.stop()
