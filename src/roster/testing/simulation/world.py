@@ -137,8 +137,9 @@ class World(Setting):
         versions = NEWEST
         if instance is None and chance.random() < scenario.old:
             which = chance.choice(list(VERSIONS))
-            self.counts[f"member that speaks versions {which}"] += which != "newest"
             versions = VERSIONS[which]
+            if versions is not NEWEST:
+                self.counts[f"member that speaks versions {which}"] += 1
         names = chance.choice(self.policies) if policy is None else policy
         work = None
         if self.books.tasks is not None:
