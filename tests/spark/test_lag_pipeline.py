@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from roster.assignors import LagOptions, lag_cooperative_sticky
+from roster.assignors import LagOptions, lag_sticky
 from roster.spark import ConsoleSink, ParquetSink, Pipeline
 from roster.spark.member_protocol import group_member
 from tests.spark.spark_topics import Topics, until
@@ -70,7 +70,8 @@ def test_the_options_of_a_policy_decide_what_a_rebalance_moves(
             heartbeat_interval_ms=300,
             metadata_max_age_ms=500,
             trigger_interval_ms=600_000,
-            assignors=lag_cooperative_sticky(options),
+            # An eager one decides in one round: between two, who got a new partition would read what it had left.
+            assignors=lag_sticky(options),
             capacity=1,
         )
         .write(ConsoleSink())
