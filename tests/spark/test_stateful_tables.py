@@ -12,23 +12,41 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from roster.model import TopicPartition
-from roster.spark import DeltaSink, ParquetSink, Pipeline, PipelineError, Window
+from roster.spark import ParquetSink, Pipeline, PipelineError, Window
 from roster.spark.errors import SinkFencedError
 from roster.spark.sinks.kafka import KafkaSink
 from tests.librdkafka import idempotent_producer
 from tests.spark.spark_topics import committed_records
+from tests.spark.table_places import DeltaPlace, IcebergPlace
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from pyspark.sql import SparkSession
 
+    from roster.spark.sinks.base import Sink
     from tests.spark.spark_topics import Topics
 
-KINDS = os.environ.get("STATEFUL_TABLES", "parquet").split(",")
-"""Sinks that are tried: "parquet,delta" for both."""
+KINDS = os.environ.get("STATEFUL_TABLES", "parquet,iceberg").split(",")
+"""Sinks that are tried: "parquet,delta,iceberg" for all."""
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+
+
+class Results:
+    """Where results go."""
+
+    def __init__(self, spark: SparkSession, kind: str, folder: Path) -> None:
+        self._spark, self._folder = spark, folder
+        self._table = {"delta": DeltaPlace, "iceberg": IcebergPlace}[kind](str(folder)) if kind != "parquet" else None
+
+    def sink(self) -> Sink:
+        return ParquetSink(self._folder / "out") if self._table is None else self._table.sink()
+
+    def rows(self) -> list[dict[str, Any]]:
+        if self._table is None:
+            return [row.asDict() for row in self._spark.read.parquet(str(self._folder / "out")).collect()]
+        return list(self._table.arrow().to_pylist())
 
 
 class Stopped(BaseException):
@@ -54,7 +72,7 @@ def test_results_are_in_the_sink_once_though_state_is_behind(
     topic, group = topics.create(2), f"g-{uuid.uuid4().hex[:8]}"
     producer = idempotent_producer(topics.bootstrap)
     sent: dict[str, list[int]] = defaultdict(list)
-    sink = ParquetSink(tmp_path / "out") if kind == "parquet" else DeltaSink(tmp_path / "out")
+    results = Results(spark, kind, tmp_path)
 
     def send(first: int, count: int) -> None:
         for number in range(first, first + count):
@@ -69,14 +87,14 @@ def test_results_are_in_the_sink_once_though_state_is_behind(
             )
             .json_columns("name string, n long")
             .aggregate("name", {"count": "count(*)", "total": "sum(n)"})
-            .write(sink)
+            .write(results.sink())
             .run(available_now=True)
         )
 
     def check() -> None:
         """Each result is one of the running totals, none is there twice, and the last ones are those of all rows."""
         found: dict[str, list[tuple[int, int]]] = defaultdict(list)
-        for row in spark.read.parquet(str(tmp_path / "out")).collect() if kind == "parquet" else delta_rows():
+        for row in results.rows():
             found[row["name"]].append((row["count"], row["total"]))
         assert found.keys() == sent.keys()
         for name, numbers in sent.items():
@@ -84,11 +102,6 @@ def test_results_are_in_the_sink_once_though_state_is_behind(
             assert len(set(totals)) == len(totals)
             assert all(total == sum(numbers[:count]) for count, total in totals)
             assert totals[-1] == (len(numbers), sum(numbers))
-
-    def delta_rows() -> list[dict[str, Any]]:
-        from deltalake import DeltaTable
-
-        return list(DeltaTable(str(tmp_path / "out")).to_pyarrow_table().to_pylist())
 
     send(0, 30)
     with monkeypatch.context() as patch:
@@ -105,10 +118,12 @@ def test_results_are_in_the_sink_once_though_state_is_behind(
     assert topics.committed(group) == ends
 
 
+@pytest.mark.parametrize("kind", KINDS)
 def test_late_rows_are_in_their_topic_once_though_state_is_behind(
-    spark: SparkSession, topics: Topics, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, topics: Topics, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     topic, late, group = topics.create(1), topics.create(1), f"g-{uuid.uuid4().hex[:8]}"
+    results = Results(spark, kind, tmp_path)
     producer = idempotent_producer(topics.bootstrap)
 
     def send(*seconds: int) -> None:
@@ -127,7 +142,7 @@ def test_late_rows_are_in_their_topic_once_though_state_is_behind(
                 results="final",
                 late_topic=late,
             )
-            .write(ParquetSink(tmp_path / "out"))
+            .write(results.sink())
             .run(available_now=True)
         )
 
@@ -140,7 +155,7 @@ def test_late_rows_are_in_their_topic_once_though_state_is_behind(
             run()
     assert committed_records(topics, late) == [], "they count with the state, which does not yet"
     run()
-    rows = spark.read.parquet(str(tmp_path / "out")).collect()
+    rows = results.rows()
     assert sorted((row["window_start"].minute, row["n"]) for row in rows) == [(0, 1), (0, 2)]
     told = [(key, json.loads(value or b"")["at"]) for _, key, value in committed_records(topics, late)]
     assert told == [(b"k", "2026-01-01T12:00:03.000000Z"), (b"k", "2026-01-01T12:00:04.000000Z")]
