@@ -65,7 +65,7 @@ def test_totals_go_on_with_a_store_with_a_part_of_it_and_without_one(
     seen: list[Progress] = []
     address = f"127.0.0.1:{free_ports(1)[0]}"
 
-    def run(place: str, store: str = "totals") -> int:
+    def run(place: str, store: str = "totals", starting_offsets: str = "earliest") -> int:
         seen.clear()
         asked: dict[str, dict[str, Any]] = {}
 
@@ -84,6 +84,7 @@ def test_totals_go_on_with_a_store_with_a_part_of_it_and_without_one(
             group,
             topic,
             state_dir=str(tmp_path / place),
+            starting_offsets=starting_offsets,
             max_offsets_per_batch=400,
             on_progress=note,
             application_server=address,
@@ -113,8 +114,11 @@ def test_totals_go_on_with_a_store_with_a_part_of_it_and_without_one(
     with pytest.raises(PipelineError, match=r"has state in .*, but the group's offset \d+ was set by another"):
         run("one")
     topics.admin.delete_group(group)
-    with pytest.raises(PipelineError, match=r"has state in '.*', but the group has no offset of it"):
-        run("one")
+    feed.send(11)
+    for start in ("earliest", "latest"):
+        refused = "has state in '.*', but the group has no offset of it, and would not go on where the state ends"
+        with pytest.raises(PipelineError, match=refused):
+            run("one", starting_offsets=start)
     topics.admin.create_partitions(topic, 4)
     with pytest.raises(PipelineError, match=r"has 4 partitions and the changelog .* has 3: keys may have moved"):
         run("one")

@@ -115,7 +115,7 @@ def _check_offsets(admin: Admin, group: str, name: str, sources: Sequence[str], 
     fix = f"Delete the topic {name!r} and the group to begin without state, or use another group"
     for partition in sorted(used):
         if partition not in committed:
-            problem = "the group has no offset of it, and would read again what is in the state"
+            problem = "the group has no offset of it, and would not go on where the state ends"
         elif ClaimedBy.of(committed[partition].metadata) is None:
             problem = f"the group's offset {committed[partition].offset} was set by another program, not with the state"
         else:
