@@ -46,7 +46,7 @@ from roster.spark.write.task import written
 from roster.state.aggregate import Aggregate, Aggregation
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     from roster.model import TopicPartition
     from roster.spark.batch import Batch, Restoring, Split
@@ -81,8 +81,16 @@ class InProcess:
 
     cores = 2
 
-    def __init__(self, config: ReaderConfig, work: Work, sink: StateSink, open_seconds: float) -> None:
+    def __init__(
+        self,
+        config: ReaderConfig,
+        work: Work,
+        sink: StateSink,
+        open_seconds: float,
+        function: Callable[[pa.RecordBatch], Iterator[pa.RecordBatch]],
+    ) -> None:
         self._config, self._work, self._turns, self._open_seconds = config, work, sink.turns, open_seconds
+        self._function = function
         self._upkeep, self._sink = sink.upkeep, sink
 
     def run(self, batch: Batch, tasks: Sequence[Sequence[Split]], sink: Sink) -> Outcome:
@@ -92,7 +100,7 @@ class InProcess:
         lanes, began = deal(wanted, len(tasks), self.cores), time.monotonic()
         tasks = [*tasks, *[()] * (len(lanes) - len(tasks))]
         chores: Any = Chores(lanes, seconds, copies)  # type: ignore[arg-type]
-        reading: Any = StatefulTask(self._config, tasks, self._work, turns, reports, chores, function=numbers)  # type: ignore[arg-type]
+        reading: Any = StatefulTask(self._config, tasks, self._work, turns, reports, chores, function=self._function)  # type: ignore[arg-type]
         results = [pickle.loads(pickle.dumps(written(writer, reading.read([task])))) for task in range(len(lanes))]
         if random.random() < 0.05:
             raise SinkFencedError("as if a worker had been killed")
@@ -102,6 +110,7 @@ class InProcess:
         time.sleep(random.uniform(0, self._open_seconds))
         assert staged is None
         self._upkeep.worked({task: turn.end for task, turn in turns.items()})
+        self._sink.wakeups.worked({task: each[-1].timer for task, each in reports.value.items()})  # type: ignore[misc]
         self._done(list(copies.value.values()), beside=(lanes, time.monotonic() - began))
         return summed(Outcome(None, batch.offsets), reports.value, self._upkeep)
 
@@ -136,13 +145,17 @@ class InProcess:
         return time.monotonic()
 
 
-def main() -> None:
+TOTALS = Aggregation(("k",), {name: Aggregate.parse(text) for name, text in AGGREGATES.items()})
+
+
+def main(operator: Any = TOTALS, columns: pa.Schema = COLUMNS, function: Any = numbers) -> None:
+    """`function` makes rows of `columns` of records, for the operator."""
     bootstrap, group, topic, out, session_timeout_ms, open_seconds, state_dir, *more = sys.argv[1:]
     standbys, between = more[:1], None
     tasks = Subtopology(0, (topic,), ("totals",))
     if len(more) > 1:
         by_k = repartition_topic(group, "by-k")
-        between = Between(Subtopology(0, (topic,)), by_k, ("k",), COLUMNS, partitions=int(more[1]))
+        between = Between(Subtopology(0, (topic,)), by_k, ("k",), columns, partitions=int(more[1]))
         tasks = Subtopology(1, (by_k,), ("totals",))
     if standbys:
         state_dir = f"{state_dir}/{os.getpid()}"
@@ -162,18 +175,17 @@ def main() -> None:
         max_warmups=6,
     )
     to = KafkaSink(bootstrap, out, options={"transaction.timeout.ms": 60_000})
-    sink = StateSink(to, options, tasks, between=between)
+    sink = StateSink(to, options, tasks, between=between, has_timers=getattr(operator, "has_timers", False))
     if sink.purge is not None:
         sink.purge.interval = 0.5
     sink.open(None, group)  # type: ignore[arg-type]
     sink.bind(Source(bootstrap=bootstrap, group=group, request_timeout_ms=10_000))
     config = ReaderConfig(bootstrap=bootstrap, group=group, compiled=compiled())
-    aggregation = Aggregation(("k",), {name: Aggregate.parse(text) for name, text in AGGREGATES.items()})
     place = Place(state_dir, sink.changelog.topic, sink.changelog.topic_id)
-    definition = definition_of(aggregation, COLUMNS).encode()
-    work = Work(sink.changelog.of, aggregation, place, out, definition, COLUMNS, between=between)
+    definition = definition_of(operator, columns).encode()
+    work = Work(sink.changelog.of, operator, place, out, definition, columns, between=between)
     sink.upkeep.found({process_id(place): stores_found(place)})
-    runner = InProcess(config, work, sink, float(open_seconds))
+    runner = InProcess(config, work, sink, float(open_seconds), function)
     member = sink.member(options)
     loop = DriverLoop(
         *(member, runner, sink, options, lambda done: print(done.to_json(), flush=True) if standbys else None),
