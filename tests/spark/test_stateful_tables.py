@@ -161,6 +161,39 @@ def test_late_rows_are_in_their_topic_once_though_state_is_behind(
     assert told == [(b"k", "2026-01-01T12:00:03.000000Z"), (b"k", "2026-01-01T12:00:04.000000Z")]
 
 
+def test_no_record_is_passed_over_where_group_and_changelog_are_gone_and_the_results_are_not(
+    spark: SparkSession, topics: Topics, tmp_path: Path
+) -> None:
+    topic, group, results = topics.create(1), f"g-{uuid.uuid4().hex[:8]}", Results("parquet", tmp_path / "out")
+    producer = idempotent_producer(topics.bootstrap)
+
+    def send() -> None:
+        for number in range(10):
+            producer.produce(topic, json.dumps({"name": "k", "n": number}))
+        assert producer.flush(60) == 0
+
+    def run(starting_offsets: str) -> None:
+        options: dict[str, Any] = {"starting_offsets": starting_offsets, "log": False}
+        (
+            Pipeline(spark, topics.bootstrap, group, topic, state_dir=str(tmp_path / "state"), **options)
+            .json_columns("name string, n long")
+            .aggregate("name", {"count": "count(*)"}, store="counts")
+            .write(results.sink())
+            .run(available_now=True)
+        )
+
+    send()
+    run("earliest")
+    topics.admin.delete_group(group)
+    topics.admin.delete_topic(f"{group}-counts-changelog")
+    send()
+    with pytest.raises(PipelineError, match=f"starting_offsets: the results of {topic}-0 end at 10, and the group has"):
+        run("latest")
+    assert not topics.exists(group) or topics.committed(group) == {}
+    run("earliest")
+    assert sorted(row["count"] for row in results.rows(spark)) == [10, 20]
+
+
 def test_what_a_table_cannot_have_is_named(spark: SparkSession, topics: Topics, tmp_path: Path) -> None:
     visits = Window.session("timestamp", timedelta(minutes=1))
     pipeline = Pipeline(spark, topics.bootstrap, f"g-{uuid.uuid4().hex[:8]}", topics.create(1), state_dir=str(tmp_path))

@@ -77,6 +77,13 @@ class TableStateSink(StateSink):
         for partition in partitions:
             self._gaps.pop(partition, None)
             at = found.get(partition)
+            if at is not None and partition not in committed and self.options.starting_offsets == "latest":
+                raise PipelineError(
+                    f"the results of {partition} end at {at}, and the group has no offset of it: records from there to"
+                    " the log's end would be passed over, and those before are in no state",
+                    field="starting_offsets",
+                    fix="Use 'earliest', which reads the state up to there again without results, or another group",
+                )
             if at is not None and at > committed.get(partition, -1):
                 log.info("%s: the results end at %d, the state is read up to there without any", partition, at)
                 self._gaps[partition] = at
