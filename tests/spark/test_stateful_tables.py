@@ -164,7 +164,7 @@ def test_late_rows_are_in_their_topic_once_though_state_is_behind(
 def test_no_record_is_passed_over_where_group_and_changelog_are_gone_and_the_results_are_not(
     spark: SparkSession, topics: Topics, tmp_path: Path
 ) -> None:
-    topic, group, results = topics.create(1), f"g-{uuid.uuid4().hex[:8]}", Results("parquet", tmp_path / "out")
+    topic, group, results = topics.create(1), f"g-{uuid.uuid4().hex[:8]}", Results(spark, "parquet", tmp_path)
     producer = idempotent_producer(topics.bootstrap)
 
     def send() -> None:
@@ -191,7 +191,7 @@ def test_no_record_is_passed_over_where_group_and_changelog_are_gone_and_the_res
         run("latest")
     assert not topics.exists(group) or topics.committed(group) == {}
     run("earliest")
-    assert sorted(row["count"] for row in results.rows(spark)) == [10, 20]
+    assert sorted(row["count"] for row in results.rows()) == [10, 20]
 
 
 def test_what_a_table_cannot_have_is_named(spark: SparkSession, topics: Topics, tmp_path: Path) -> None:
