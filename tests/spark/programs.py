@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any, Self
 
 START_SECONDS = 300
+ENVIRONMENT = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
+"""Of programs that import from the tests."""
 
 
 class Application:

@@ -23,6 +23,7 @@ import pytest
 
 from tests.librdkafka import idempotent_producer
 from tests.spark.late_app import WINDOW, Results, windows
+from tests.spark.programs import ENVIRONMENT
 from tests.spark.spark_topics import Topics, committed_records
 
 if TYPE_CHECKING:
@@ -85,7 +86,11 @@ def test_table_and_late_rows_are_exact_though_the_driver_is_killed_in_between(
         log = tmp_path / f"killed-{number}.log"
         with log.open("w") as lines:
             killed = subprocess.Popen(
-                [*command, str(chance.randint(1, 3))], stdout=lines, stderr=lines, start_new_session=True
+                [*command, str(chance.randint(1, 3))],
+                stdout=lines,
+                stderr=lines,
+                env=ENVIRONMENT,
+                start_new_session=True,
             )
             try:
                 assert killed.wait(300) == -signal.SIGKILL, log.read_text()[-3000:]

@@ -24,6 +24,7 @@ import pytest
 from roster.client import ClaimedBy, ClientError
 from roster.testing.broker import BrokerProcess
 from tests.librdkafka import idempotent_producer
+from tests.spark.programs import ENVIRONMENT
 from tests.spark.spark_topics import Topics, committed_records, until
 
 if TYPE_CHECKING:
@@ -46,7 +47,8 @@ class Application:
     def __init__(self, program: Sequence[str], bootstrap: str, group: str, topic: str, out: str, log: Path) -> None:
         self.log, self._log = log, log.open("w")
         arguments = [bootstrap, group, topic, out, str(int(SESSION_SECONDS * 1000)), "0.4", *program[1:]]
-        self.process = subprocess.Popen([sys.executable, program[0], *arguments], stdout=self._log, stderr=self._log)
+        command = [sys.executable, program[0], *arguments]
+        self.process = subprocess.Popen(command, stdout=self._log, stderr=self._log, env=ENVIRONMENT)
 
     def send(self, number: int) -> None:
         self.process.send_signal(number)
