@@ -16,37 +16,20 @@ from roster.spark import ParquetSink, Pipeline, PipelineError, Window
 from roster.spark.errors import SinkFencedError
 from roster.spark.sinks.kafka import KafkaSink
 from tests.librdkafka import idempotent_producer
+from tests.spark.late_app import Results
 from tests.spark.spark_topics import committed_records
-from tests.spark.table_places import DeltaPlace, IcebergPlace
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from pyspark.sql import SparkSession
 
-    from roster.spark.sinks.base import Sink
     from tests.spark.spark_topics import Topics
 
 KINDS = os.environ.get("STATEFUL_TABLES", "parquet,iceberg").split(",")
 """Sinks that are tried: "parquet,delta,iceberg" for all."""
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
-
-
-class Results:
-    """Where results go."""
-
-    def __init__(self, spark: SparkSession, kind: str, folder: Path) -> None:
-        self._spark, self._folder = spark, folder
-        self._table = {"delta": DeltaPlace, "iceberg": IcebergPlace}[kind](str(folder)) if kind != "parquet" else None
-
-    def sink(self) -> Sink:
-        return ParquetSink(self._folder / "out") if self._table is None else self._table.sink()
-
-    def rows(self) -> list[dict[str, Any]]:
-        if self._table is None:
-            return [row.asDict() for row in self._spark.read.parquet(str(self._folder / "out")).collect()]
-        return list(self._table.arrow().to_pylist())
 
 
 class Stopped(BaseException):
@@ -72,7 +55,7 @@ def test_results_are_in_the_sink_once_though_state_is_behind(
     topic, group = topics.create(2), f"g-{uuid.uuid4().hex[:8]}"
     producer = idempotent_producer(topics.bootstrap)
     sent: dict[str, list[int]] = defaultdict(list)
-    results = Results(spark, kind, tmp_path)
+    results = Results(kind, tmp_path / "out")
 
     def send(first: int, count: int) -> None:
         for number in range(first, first + count):
@@ -94,7 +77,7 @@ def test_results_are_in_the_sink_once_though_state_is_behind(
     def check() -> None:
         """Each result is one of the running totals, none is there twice, and the last ones are those of all rows."""
         found: dict[str, list[tuple[int, int]]] = defaultdict(list)
-        for row in results.rows():
+        for row in results.rows(spark):
             found[row["name"]].append((row["count"], row["total"]))
         assert found.keys() == sent.keys()
         for name, numbers in sent.items():
@@ -123,7 +106,7 @@ def test_late_rows_are_in_their_topic_once_though_state_is_behind(
     spark: SparkSession, topics: Topics, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     topic, late, group = topics.create(1), topics.create(1), f"g-{uuid.uuid4().hex[:8]}"
-    results = Results(spark, kind, tmp_path)
+    results = Results(kind, tmp_path / "out")
     producer = idempotent_producer(topics.bootstrap)
 
     def send(*seconds: int) -> None:
@@ -155,7 +138,7 @@ def test_late_rows_are_in_their_topic_once_though_state_is_behind(
             run()
     assert committed_records(topics, late) == [], "they count with the state, which does not yet"
     run()
-    rows = results.rows()
+    rows = results.rows(spark)
     assert sorted((row["window_start"].minute, row["n"]) for row in rows) == [(0, 1), (0, 2)]
     told = [(key, json.loads(value or b"")["at"]) for _, key, value in committed_records(topics, late)]
     assert told == [(b"k", "2026-01-01T12:00:03.000000Z"), (b"k", "2026-01-01T12:00:04.000000Z")]
@@ -164,7 +147,7 @@ def test_late_rows_are_in_their_topic_once_though_state_is_behind(
 def test_no_record_is_passed_over_where_group_and_changelog_are_gone_and_the_results_are_not(
     spark: SparkSession, topics: Topics, tmp_path: Path
 ) -> None:
-    topic, group, results = topics.create(1), f"g-{uuid.uuid4().hex[:8]}", Results(spark, "parquet", tmp_path)
+    topic, group, results = topics.create(1), f"g-{uuid.uuid4().hex[:8]}", Results("parquet", tmp_path / "out")
     producer = idempotent_producer(topics.bootstrap)
 
     def send() -> None:
@@ -191,7 +174,7 @@ def test_no_record_is_passed_over_where_group_and_changelog_are_gone_and_the_res
         run("latest")
     assert not topics.exists(group) or topics.committed(group) == {}
     run("earliest")
-    assert sorted(row["count"] for row in results.rows()) == [10, 20]
+    assert sorted(row["count"] for row in results.rows(spark)) == [10, 20]
 
 
 def test_what_a_table_cannot_have_is_named(spark: SparkSession, topics: Topics, tmp_path: Path) -> None:
