@@ -38,8 +38,9 @@ from roster.spark.sinks.base import Source
 from roster.spark.state.between import Between
 from roster.spark.state.runner import definition_of, summed
 from roster.spark.state.sink import StateSink
+from roster.spark.state.stage import Link, Stage
 from roster.spark.state.stores import Copy, process_id, stores_found
-from roster.spark.state.task import Chores, StatefulTask, Work
+from roster.spark.state.task import Chores, StatefulTask, StoreKind, Work
 from roster.spark.state.turn import Place
 from roster.spark.state.upkeep import deal
 from roster.spark.write.task import written
@@ -109,7 +110,7 @@ class InProcess:
         staged = sink.collect(writer, results, batch)
         time.sleep(random.uniform(0, self._open_seconds))
         assert staged is None
-        self._upkeep.worked({task: turn.end for task, turn in turns.items()})
+        self._upkeep.worked({turn.changelog: turn.end for each in turns.values() for turn in each})
         self._sink.wakeups.worked({task: each[-1].timer for task, each in reports.value.items()})  # type: ignore[misc]
         self._done(list(copies.value.values()), beside=(lanes, time.monotonic() - began))
         return summed(Outcome(None, batch.offsets), reports.value, self._upkeep)
@@ -117,7 +118,7 @@ class InProcess:
     def _done(self, copies: list[Copy], **beside: Any) -> None:
         self._upkeep.done(copies, **beside)
         if copies:
-            print(json.dumps({"copies": {each.task.partition: each.position for each in copies}}), flush=True)
+            print(json.dumps({"copies": {each.changelog.partition: each.position for each in copies}}), flush=True)
 
     def held(self, partitions: Collection[TopicPartition]) -> frozenset[TopicPartition]:
         return self._upkeep.held(partitions)
@@ -151,12 +152,13 @@ TOTALS = Aggregation(("k",), {name: Aggregate.parse(text) for name, text in AGGR
 def main(operator: Any = TOTALS, columns: pa.Schema = COLUMNS, function: Any = numbers) -> None:
     """`function` makes rows of `columns` of records, for the operator."""
     bootstrap, group, topic, out, session_timeout_ms, open_seconds, state_dir, *more = sys.argv[1:]
-    standbys, between = more[:1], None
-    tasks = Subtopology(0, (topic,), ("totals",))
+    standbys, link = more[:1], Link(operator, columns, "totals")
+    stages = [Stage(Subtopology(0, (topic,), ("totals",)), (link,))]
     if len(more) > 1:
         by_k = repartition_topic(group, "by-k")
         between = Between(Subtopology(0, (topic,)), by_k, ("k",), columns, partitions=int(more[1]))
         tasks = Subtopology(1, (by_k,), ("totals",))
+        stages = [Stage(between.before, (), leaving=between), Stage(tasks, (link,), arriving=between)]
     if standbys:
         state_dir = f"{state_dir}/{os.getpid()}"
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
@@ -164,7 +166,7 @@ def main(operator: Any = TOTALS, columns: pa.Schema = COLUMNS, function: Any = n
         bootstrap=bootstrap,
         group=group,
         topics=(topic,),
-        max_offsets_per_batch=3000 if between else 300,
+        max_offsets_per_batch=3000 if len(stages) > 1 else 300,
         session_timeout_ms=int(session_timeout_ms),
         heartbeat_interval_ms=200,
         trigger_interval_ms=0,
@@ -175,16 +177,16 @@ def main(operator: Any = TOTALS, columns: pa.Schema = COLUMNS, function: Any = n
         max_warmups=6,
     )
     to = KafkaSink(bootstrap, out, options={"transaction.timeout.ms": 60_000})
-    sink = StateSink(to, options, tasks, between=between, has_timers=getattr(operator, "has_timers", False))
-    if sink.purge is not None:
-        sink.purge.interval = 0.5
+    sink = StateSink(to, options, stages)
+    sink.purge.interval = 0.5
     sink.open(None, group)  # type: ignore[arg-type]
     sink.bind(Source(bootstrap=bootstrap, group=group, request_timeout_ms=10_000))
     config = ReaderConfig(bootstrap=bootstrap, group=group, compiled=compiled())
-    place = Place(state_dir, sink.changelog.topic, sink.changelog.topic_id)
-    definition = definition_of(operator, columns).encode()
-    work = Work(sink.changelog.of, operator, place, out, definition, columns, between=between)
-    sink.upkeep.found({process_id(place): stores_found(place)})
+    (changelog,) = sink.changelogs
+    place = Place(state_dir, changelog.topic, changelog.topic_id)
+    work = Work(tuple(stages), {"totals": StoreKind(place, definition_of(operator, columns).encode())}, out)
+    found = {changelog[task]: offset for task, offset in stores_found(place).items()}
+    sink.upkeep.found({process_id(place): found})
     runner = InProcess(config, work, sink, float(open_seconds), function)
     member = sink.member(options)
     loop = DriverLoop(

@@ -124,7 +124,7 @@ class Deletions:
 
 def test_records_are_deleted_up_to_committed_offsets_and_not_at_every_batch() -> None:
     deletions = Deletions()
-    purge = Purge("b", deletions, 30.0, lambda: deletions.at)
+    purge = Purge(["b"], deletions, 30.0, lambda: deletions.at)
     first, second, source = TopicPartition("b", 0), TopicPartition("b", 1), TopicPartition("t", 0)
     purge.committed({source: 7})
     assert deletions.asked == []
@@ -143,7 +143,7 @@ def test_records_are_deleted_up_to_committed_offsets_and_not_at_every_batch() ->
 def test_records_that_cannot_be_deleted_stay_with_one_warning(caplog: pytest.LogCaptureFixture) -> None:
     deletions = Deletions()
     deletions.error = AuthorizationError("grant it DELETE")
-    purge = Purge("b", deletions, 30.0, lambda: deletions.at)
+    purge = Purge(["b"], deletions, 30.0, lambda: deletions.at)
     for at in (0.0, 30.0, 60.0):
         deletions.at = at
         purge.committed({TopicPartition("b", 0): 5})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -11,6 +12,7 @@ import pytest
 from roster.client import ClaimedBy, OffsetAndMetadata
 from roster.model import TopicPartition
 from roster.model.topology import Subtopology
+from roster.spark import Window
 from roster.spark.errors import PipelineError
 from roster.spark.operations import Operations
 from roster.spark.state.between import Between
@@ -80,6 +82,14 @@ def test_what_does_not_belong_together_is_refused(topics: Topics) -> None:
         open_repartition_topic(topics.admin, group, between)
 
 
+COUNT = {"n": "count(*)"}
+SESSIONS = Window.session("at", timedelta(seconds=1))
+
+
+def first_rows(operations: Operations) -> Operations:
+    return operations.deduplicate("a", within=timedelta(seconds=1))
+
+
 def declared() -> Operations:
     session: Any = None  # nothing is run
     return Operations(session)
@@ -88,10 +98,14 @@ def declared() -> Operations:
 @pytest.mark.parametrize(
     ("declare", "message"),
     [
-        (lambda it: it.repartition("a").repartition("b"), "repartition: given twice"),
-        (lambda it: it.aggregate("a", {"n": "count(*)"}).repartition("b"), "it comes before a stateful operator"),
-        (lambda it: it.join_table("t", "a", "x int").repartition("b"), "repartition: a table is joined before it"),
-        (lambda it: it.repartition("a").join_table("t", "a", "x int"), "join_table: rows are repartitioned before it"),
+        (lambda it: it.repartition("a").repartition("b"), "nothing between it and the one before, by a, has state"),
+        (lambda it: first_rows(it.repartition("a")).repartition("a"), "name: there is one of the name 'by-a' already"),
+        (lambda it: it.repartition("a").join_table("t", "a", "x int"), "join_table: it comes once, and before"),
+        (lambda it: first_rows(it).join_table("t", "a", "x int"), "join_table: it comes once, and before stateful"),
+        (lambda it: first_rows(first_rows(it)), "store: there is a store 'keys' already. Give each store its name"),
+        (lambda it: first_rows(it.aggregate("a", COUNT)), "deduplicate: the aggregate before it sends running updates"),
+        (lambda it: it.aggregate("a", COUNT).repartition("b").aggregate("b", COUNT, store="b"), "running updates"),
+        (lambda it: it.aggregate("a", COUNT, window=SESSIONS).aggregate("a", COUNT, store="b"), "take earlier results"),
         (lambda it: it.repartition([]), "repartition: no key. Name at least one column"),
         (lambda it: it.repartition("a", partitions=0), "partitions: 0 is not possible. Use a number from 1 on"),
         (lambda it: it.repartition("a b"), "name: 'by-a b' is no part of a topic name"),

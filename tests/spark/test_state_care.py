@@ -80,9 +80,9 @@ def test_a_host_gives_up_what_is_too_much(tmp_path: Path) -> None:
     make(place.root, "0_0", "0_1", "0_2", entries=3_000)
     before = sizes(place.root)
     wanted = Wanted({"0_0", "0_1"}, {"0_1"}, 600.0, before["0_0"] + before["0_1"])
-    done = tidy(place, wanted)
+    done = tidy([place], wanted)
     assert (done.removed, done.given_up, done.bytes) == (["0_2"], {}, before["0_0"] + before["0_1"])
-    done = tidy(place, wanted._replace(limit=before["0_0"], delay=None))
+    done = tidy([place], wanted._replace(limit=before["0_0"], delay=None))
     assert (done.removed, done.given_up, done.bytes) == ([], {"0_1": before["0_1"]}, before["0_0"])
 
 

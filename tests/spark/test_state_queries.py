@@ -22,7 +22,7 @@ from roster.spark.batch import Batch, Owner, Range
 from roster.spark.errors import PipelineError
 from roster.spark.options import Options
 from roster.spark.state import queries
-from roster.spark.state.changelogs import open_changelog
+from roster.spark.state.changelogs import Changelogs, open_changelog
 from roster.spark.state.local_state import LocalState
 from roster.spark.state.membership import task_member
 from roster.spark.state.queries import StateUnavailableError, StateView, view_of
@@ -36,7 +36,7 @@ from roster.state.aggregate import Aggregate, Aggregation
 from roster.state.definition import entries_of, json_text
 from roster.wire.streams.layout import HostInfo
 from tests.spark.test_state_turns import Log
-from tests.spark.test_upkeep import CHANGELOG, Case
+from tests.spark.test_upkeep import CHANGELOG, Case, at
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -60,12 +60,12 @@ class Application:
     ) -> None:
         self.operator, self.columns, self.definition = operator, columns, definition_of(operator, columns)
         self.log, self.place, self.at = Log(), Place(str(directory), "c", "id"), 0
-        self.turns = Turns(self.log, CHANGELOG, 1.0)
+        self.turns = Turns(self.log, Changelogs([CHANGELOG]), 1.0)
         self.case = Case(dict.fromkeys(range(4), 0))
         self.case.join({})
         self.case.member.become(active, standby)
         self.case.upkeep.took([TopicPartition("t", number) for number in active])
-        self.local = LocalState(self.place, self.case.upkeep, self.turns.token, entries_of(self.definition))
+        self.local = LocalState(self.place, CHANGELOG, self.case.upkeep, self.turns.token, entries_of(self.definition))
         self.view = self.viewed(None)
 
     def viewed(self, own: Address | None) -> StateView:
@@ -84,7 +84,7 @@ class Application:
         source = TopicPartition("t", partition)
         batch = Batch(0, Owner("g", 1, "m"), {source: Range(self.at, self.at + 5)})
         with self.place.open(f"0_{partition}") as store:
-            turn = self.turns.prepare(batch)[TaskId(0, partition)]
+            turn = self.turns.prepare(batch)[TaskId(0, partition)][0]
             update, report = take_turn(store, turn, self.operator, table, {"t": self.at + 5}, self.log.fetch)
         self.log.write(update.changes, committed=committed)
         if committed:
@@ -142,7 +142,7 @@ def test_a_task_taken_over_is_not_read_before_its_store_has_all_that_was_committ
     upkeep.took([TopicPartition("t", 0)])
     assert not task.view.tasks, "three records are missing"
     assert not upkeep.held([TopicPartition("t", 0)]), "which are few enough to read with its first batch"
-    upkeep.worked({TaskId(0, 0): 3})
+    upkeep.worked({at(0): 3})
     assert task.view.tasks == {"0_0"}
     logs.open = {0}
     upkeep.took([TopicPartition("t", 0)])
@@ -161,7 +161,7 @@ def test_a_task_taken_over_is_not_read_before_its_store_has_all_that_was_committ
 def test_a_store_that_another_process_has_is_not_taken_for_the_task_s(tmp_path: Path) -> None:
     task = Application(tmp_path)
     task.batch([(1, "a")])
-    task.case.upkeep.worked({TaskId(0, 0): 5})
+    task.case.upkeep.worked({at(0): 5})
     with pytest.raises(StateUnavailableError, match="task 0_0: its store on this host is behind offset 5"):
         task.view.get(1, "a", partition=0)
 
@@ -186,11 +186,11 @@ def test_a_key_that_does_not_fit_is_named(tmp_path: Path, key: tuple[Any, ...], 
 
 def test_a_store_that_cannot_be_read_here_is_named(tmp_path: Path) -> None:
     view = Application(tmp_path).view
-    assert view_of("totals", ("totals", view), "local[2]") is view
+    assert view_of("totals", {"totals": view}, "local[2]") is view
     for known, master, message in [
-        (None, "local", "no stateful pipeline is running"),
-        (("others", view), "local", "there is no store 'totals'. The pipeline has 'others'"),
-        (("totals", view), "spark://h:7077", "the stores lie on the executors' hosts"),
+        ({}, "local", "no stateful pipeline is running"),
+        ({"others": view, "more": view}, "local", "there is no store 'totals'. The pipeline has 'others', 'more'"),
+        ({"totals": view}, "spark://h:7077", "the stores lie on the executors' hosts"),
     ]:
         with pytest.raises(PipelineError, match=message):
             view_of("totals", known, master)
@@ -205,7 +205,7 @@ class Group:
         self.two = Application(directory / "two", [2, 3], [1], *operated)
         self.hosts: dict[HostInfo, frozenset[TaskId]] = {}
         for each in (self.one, self.two):
-            server = StateServer(Address("127.0.0.1", 0), each.served)
+            server = StateServer(Address("127.0.0.1", 0), [each.served])
             opened.callback(server.close)
             self.hosts[HostInfo("127.0.0.1", server.port)] = each.case.member.held.active
         for each, host in zip((self.one, self.two), self.hosts, strict=True):
@@ -316,7 +316,7 @@ def test_an_application_with_another_definition_refuses(group: Group) -> None:
 def test_a_wrong_query_is_answered_with_the_field_that_is_wrong(
     tmp_path: Path, target: str, status: int, field: str
 ) -> None:
-    code, document = answer(target, Application(tmp_path).served)
+    code, document = answer(target, {"totals": Application(tmp_path).served})
     assert (code, document["error"]["field"]) == (status, field)
     assert document["error"]["problem"]
 
@@ -329,7 +329,7 @@ def test_other_methods_are_refused_as_json(group: Group) -> None:
 def test_an_address_that_is_taken_or_reaches_no_one_is_refused(group: Group) -> None:
     served = Served("totals", "", group.one.view, group.one.local)
     with pytest.raises(PipelineError, match=r"application_server: 127.0.0.1:.* cannot be listened on"):
-        StateServer(Address(*next(iter(group.hosts))), served)
+        StateServer(Address(*next(iter(group.hosts))), [served])
     for address in ("0.0.0.0:80", "127.0.0.1", ":80", "127.0.0.1:0", 80):
         with pytest.raises(PipelineError, match=r"^application_server: "):
             Options("h:1", "g", ("t",), application_server=address)  # type: ignore[arg-type]
@@ -349,13 +349,13 @@ def test_members_learn_where_each_application_answers(roster_broker: Any) -> Non
     with contextlib.ExitStack() as opened:
         admin = opened.enter_context(Admin(roster_broker.bootstrap))
         tasks = Subtopology(0, (topic,), ("totals",))
-        changelog = open_changelog(admin, name, tasks)
+        changelog = open_changelog(admin, name, tasks, "totals")
         known = []
         for host in hosts:
             options = Options(
                 roster_broker.bootstrap, name, (topic,), application_server=host, heartbeat_interval_ms=100
             )
-            upkeep = Upkeep(admin, changelog, 10)
+            upkeep = Upkeep(admin, Changelogs([changelog]), 10)
             member = opened.enter_context(contextlib.closing(task_member(options, [tasks], upkeep)))
             member.start(60)
             known.append((upkeep, member))

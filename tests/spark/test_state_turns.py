@@ -18,7 +18,7 @@ from roster.model.tasks import TaskId
 from roster.model.topology import Subtopology
 from roster.spark.batch import Batch, Owner, Range
 from roster.spark.errors import PipelineError, SinkFencedError
-from roster.spark.state.changelogs import Changelog
+from roster.spark.state.changelogs import Changelog, Changelogs
 from roster.spark.state.runner import tokens_of
 from roster.spark.state.turn import Place, Report, Turn, bring_up, take_turn
 from roster.spark.state.turns import Turns
@@ -103,15 +103,15 @@ steps = st.tuples(
 def test_a_turn_sees_the_state_of_all_committed_batches(tmp_path_factory: pytest.TempPathFactory, script: Any) -> None:
     disk = tmp_path_factory.mktemp("state")
     log, model = Log(), {}
-    changelog = Changelog("g-s-changelog", "id", 1, TASKS)
-    applications = [(Turns(log, changelog, 1.0), Place(str(disk / name), "g-s-changelog", "id")) for name in "ab"]
+    changelogs = Changelogs([Changelog("g-s-changelog", "id", 1, TASKS)])
+    applications = [(Turns(log, changelogs, 1.0), Place(str(disk / name), "g-s-changelog", "id")) for name in "ab"]
     at = 0
 
     def turn(turns: Turns, place: Place, changes: dict[bytes, bytes]) -> tuple[Update, Report]:
         rows = pa.table({"k": list(changes), "v": list(changes.values())})
         with place.open("0_0") as store:
             return take_turn(
-                store, turns.prepare(batch_of(at, 5))[TASK], replace_values, rows, {"t": at + 5}, log.fetch
+                store, turns.prepare(batch_of(at, 5))[TASK][0], replace_values, rows, {"t": at + 5}, log.fetch
             )
 
     for kind, changes in script:
@@ -149,7 +149,7 @@ def test_a_store_is_brought_up_by_what_is_left_of_the_log_and_not_by_more(tmp_pa
     for number in range(4):
         changes = pa.table({"key": [b"%d" % number], "value": [b"v"]})
         log.write(changes, committed=True)
-    turns = Turns(log, Changelog("g-s-changelog", "id", 1, TASKS), 1.0)
+    turns = Turns(log, Changelogs([Changelog("g-s-changelog", "id", 1, TASKS)]), 1.0)
     fetched: list[tuple[int, int]] = []
 
     def fetch(partition: TopicPartition, start: int, end: int) -> Iterator[pa.RecordBatch]:
@@ -161,7 +161,9 @@ def test_a_store_is_brought_up_by_what_is_left_of_the_log_and_not_by_more(tmp_pa
     def restored() -> int:
         turns.forget([SOURCE])
         with place.open("0_0") as store:
-            return take_turn(store, turns.prepare(batch_of(0, 5))[TASK], replace_values, nothing, {}, fetch)[1].restored
+            return take_turn(store, turns.prepare(batch_of(0, 5))[TASK][0], replace_values, nothing, {}, fetch)[
+                1
+            ].restored
 
     assert (restored(), fetched) == (4, [(0, 8)])
     log.write(pa.table({"key": [b"x"], "value": [b"v"]}), committed=True)
@@ -184,7 +186,7 @@ def test_a_restore_that_is_cancelled_goes_on_where_it_was(tmp_path: Path, monkey
     log, place = Log(), Place(str(tmp_path), "g-s-changelog", "id")
     for number in range(6):
         log.write(pa.table({"key": [b"%d" % number], "value": [b"v"]}), committed=True)
-    turns, fetched = Turns(log, Changelog("g-s-changelog", "id", 1, TASKS), 1.0), list[tuple[int, int]]()
+    turns, fetched = Turns(log, Changelogs([Changelog("g-s-changelog", "id", 1, TASKS)]), 1.0), list[tuple[int, int]]()
 
     def fetch(partition: TopicPartition, start: int, end: int) -> Iterator[pa.RecordBatch]:
         fetched.append((start, end))
@@ -194,9 +196,9 @@ def test_a_restore_that_is_cancelled_goes_on_where_it_was(tmp_path: Path, monkey
 
     nothing = pa.table({"k": pa.array([], pa.binary()), "v": pa.array([], pa.binary())})
     with place.open("0_0") as store, pytest.raises(RuntimeError):
-        take_turn(store, turns.prepare(batch_of(0, 5))[TASK], replace_values, nothing, {}, fetch)
+        take_turn(store, turns.prepare(batch_of(0, 5))[TASK][0], replace_values, nothing, {}, fetch)
     with place.open("0_0") as store:
-        _, report = take_turn(store, turns.prepare(batch_of(0, 5))[TASK], replace_values, nothing, {}, fetch)
+        _, report = take_turn(store, turns.prepare(batch_of(0, 5))[TASK][0], replace_values, nothing, {}, fetch)
         assert dict(store.scan()) == {b"%d" % number: b"v" for number in range(6)}
         assert store.position() == Position(12, {"t": 0})
     assert report.restored == 4
@@ -232,11 +234,14 @@ def test_a_piece_of_restoring_ends_in_time_among_aborted_records_too(
 
 def test_records_that_are_in_the_state_do_not_count_again(tmp_path: Path) -> None:
     log, place = Log(), Place(str(tmp_path), "g-s-changelog", "id")
-    turns, rows = Turns(log, Changelog("g-s-changelog", "id", 1, TASKS), 1.0), pa.table({"k": [b"a"], "v": [b"1"]})
+    turns, rows = (
+        Turns(log, Changelogs([Changelog("g-s-changelog", "id", 1, TASKS)]), 1.0),
+        pa.table({"k": [b"a"], "v": [b"1"]}),
+    )
 
     def turn(start: int) -> None:
         with place.open("0_0") as store:
-            prepared = turns.prepare(batch_of(start, 5))[TASK]
+            prepared = turns.prepare(batch_of(start, 5))[TASK][0]
             update, _ = take_turn(store, prepared, replace_values, rows, {"t": start + 5}, log.fetch)
             log.write(update.changes, committed=True)
 
@@ -249,26 +254,26 @@ def test_records_that_are_in_the_state_do_not_count_again(tmp_path: Path) -> Non
 
 
 def test_tokens_of_a_batch_replace_all_that_its_tasks_had() -> None:
-    turns = Turns(Log(), Changelog("g-s-changelog", "id", 1, TASKS), 1.0)
+    turns = Turns(Log(), Changelogs([Changelog("g-s-changelog", "id", 1, TASKS)]), 1.0)
     turns.committed({TASK: "a"}, batch_of(0, 5))
-    assert turns.prepare(batch_of(5, 5))[TASK].token == "a"
+    assert turns.prepare(batch_of(5, 5))[TASK][0].token == "a"
     turns.committed({}, batch_of(5, 5))  # two attempts ended
-    assert turns.prepare(batch_of(10, 5))[TASK].token is None
+    assert turns.prepare(batch_of(10, 5))[TASK][0].token is None
 
 
 def test_a_batch_waits_until_the_transactions_before_are_decided() -> None:
     log = Log()
     log.records, log.open_from = [None] * 9, 4
-    turns = Turns(log, Changelog("c", "id", 1, TASKS), 60.0)
-    assert turns.prepare(batch_of(3, 2))[TASK].end == 9
+    turns = Turns(log, Changelogs([Changelog("c", "id", 1, TASKS)]), 60.0)
+    assert turns.prepare(batch_of(3, 2))[TASK][0].end == 9
     assert log.looks == 4
     log.looks = -10_000
     with pytest.raises(SinkFencedError, match="c-0: a transaction is open from offset 4 on"):
-        Turns(log, Changelog("c", "id", 1, TASKS), 0.0).prepare(batch_of(3, 2))
+        Turns(log, Changelogs([Changelog("c", "id", 1, TASKS)]), 0.0).prepare(batch_of(3, 2))
 
 
 def test_a_topic_that_has_grown_ends_the_run() -> None:
-    turns = Turns(Log(), Changelog("c", "id", 1, TASKS), 1.0)
+    turns = Turns(Log(), Changelogs([Changelog("c", "id", 1, TASKS)]), 1.0)
     beyond = Batch(0, Owner("g", 1, "m"), {TopicPartition("t", 1): Range(0, 1)})
     with pytest.raises(PipelineError, match="the topic 't' has grown, its changelog 'c' has 1 partitions"):
         turns.prepare(beyond)

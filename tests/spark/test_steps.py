@@ -15,16 +15,18 @@ from roster.spark.arrow_function import arrow_schema
 from roster.spark.errors import FunctionError, PipelineError
 from roster.spark.reader import ReaderConfig
 from roster.spark.state.followed import followed
-from roster.spark.state.task import StatefulTask, Work
+from roster.spark.state.stage import Link, Stage
+from roster.spark.state.task import StatefulTask, StoreKind, Work
 from roster.spark.state.turn import Place
 from roster.spark.steps import Filtered, Mapped, Parsed, chained
 from roster.state.aggregate import Aggregate, Aggregation
 from roster.state.sessions import SessionAggregation
 from roster.state.store import NoState
-from roster.state.windows import Window
+from roster.state.windows import Window, WindowedAggregation
 
 COLUMNS = StructType([StructField("k", StringType()), StructField("n", LongType())])
 ROWS = pa.table({"k": ["a", "b", "a"], "n": [1, 2, 3]})
+HOUR = timedelta(hours=1)
 TEXT = StructType([StructField("value", StringType()), StructField("key", StringType())])
 
 
@@ -54,6 +56,11 @@ def test_results_go_on_through_the_steps_behind_and_the_state_does_not() -> None
     assert update.changes.equals(plain.changes)
     assert after.result_keys == operator.result_keys
     assert after.layout(ROWS.schema) == operator.layout(ROWS.schema)
+
+    windowed = WindowedAggregation(("k",), {"n": Aggregate.parse("sum(n)")}, Window("at", HOUR), final=False)
+    rows = ROWS.append_column("at", pa.array([0] * len(ROWS), pa.timestamp("us", "UTC")))
+    results = followed(windowed, rows.schema, [Filtered(pc.field("n") > 2)])(rows, NoState()).results
+    assert results.select(["k", "n"]).to_pylist() == [{"k": "a", "n": 4}], "whose times are in milliseconds"
 
     def fails(batch: pa.RecordBatch) -> pa.RecordBatch:
         raise ValueError("no such luck")
@@ -98,8 +105,9 @@ def test_results_that_are_taken_back_are_records_without_a_value() -> None:
 
     update = operator(pa.table({"k": ["a"], "at": at.slice(1, 1)}), Known())
     config = ReaderConfig(bootstrap="nowhere:1", group="g")
-    work = Work(Subtopology(0, ("t",), ("s",)), operator, Place(None, "c", "i"), "out", b"", arrow_schema(COLUMNS))
-    (taken_back,) = StatefulTask(config, [], work, {})._retracted(update)
+    link = Link(operator, arrow_schema(COLUMNS), "s")
+    work = Work((Stage(Subtopology(0, ("t",), ("s",)), (link,)),), {"s": StoreKind(Place(None, "c", "i"), b"")}, "out")
+    (taken_back,) = StatefulTask(config, [], work, {})._retracted(update, link)
     addressed = {"topic": "out", "partition": None, "timestamp": None}
     assert taken_back.to_pylist() == [{**addressed, "key": b'["1970-01-01T00:00:05.000000Z","a"]', "value": None}]
     assert [row["n"] for row in update.results.to_pylist()] == [2]

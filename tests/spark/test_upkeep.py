@@ -14,7 +14,7 @@ from roster.member.task_assignor import HeldTasks
 from roster.model import TopicPartition
 from roster.model.tasks import TaskId
 from roster.model.topology import Subtopology
-from roster.spark.state.changelogs import Changelog
+from roster.spark.state.changelogs import Changelog, Changelogs
 from roster.spark.state.stores import Chore, Copy, process_id, stores_found, work_on_copy
 from roster.spark.state.turn import Place, Turn, bring_up
 from roster.spark.state.upkeep import SHARE, Allowance, Upkeep, deal
@@ -27,6 +27,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 CHANGELOG = Changelog("g-s-changelog", "id", 4, Subtopology(0, ("t",), ("s",)))
+
+
+def at(number: int) -> TopicPartition:
+    return TopicPartition(CHANGELOG.topic, number)
 
 
 class Logs:
@@ -66,10 +70,10 @@ class Member:
 class Case:
     def __init__(self, ends: Mapping[int, int], lag: int = 10) -> None:
         self.at, self.logs, self.member = 0.0, Logs(ends), Member()
-        self.upkeep = Upkeep(self.logs, CHANGELOG, lag, lambda: self.at)
+        self.upkeep = Upkeep(self.logs, Changelogs([CHANGELOG]), lag, lambda: self.at)
 
     def join(self, found: Mapping[int, int]) -> dict[int, int]:
-        self.upkeep.found({uuid.uuid4().hex: {TaskId(0, number): at for number, at in found.items()}})
+        self.upkeep.found({uuid.uuid4().hex: {at(number): offset for number, offset in found.items()}})
         self.upkeep.join(self.member)
         return {task.partition: gap for task, gap in self.upkeep.gaps().items()}
 
@@ -89,7 +93,7 @@ def test_applications_that_share_a_directory_are_one_process_and_others_are_not(
     def process(*names: str) -> uuid.UUID:
         case = Case({})
         places = [Place(str(tmp_path / name), "c", "id") for name in names]
-        case.upkeep.found({process_id(place): stores_found(place) for place in places})
+        case.upkeep.found({process_id(place): {} for place in places})
         return case.upkeep.process_id
 
     assert process("a") == process("a") != process("b")
@@ -103,13 +107,13 @@ def test_copies_are_worked_on_in_turn_and_their_gaps_reported() -> None:
     first, second = case.chores(), case.chores()
     assert sorted(first) == sorted(second) == [1, 2]
     assert first != second, "one of them would never get time if it did not suffice"
-    case.upkeep.done([Copy(TaskId(0, 1), 95, 80, 800), Copy(TaskId(0, 2), 40, 40, 400)])
+    case.upkeep.done([Copy(at(1), 95, 80, 800), Copy(at(2), 40, 40, 400)])
     assert case.member.reports[-1] == {0: 0, 1: 5, 2: 60, 3: 100}
     case.at = 2.0
     (task, restoring), *_ = case.upkeep.restoring().items()
     assert (task, restoring.records, restoring.bytes, restoring.left) == ("0_2", 40, 400, 60)
     assert restoring.seconds_left == 3.0
-    case.upkeep.done([Copy(TaskId(0, 2), 100, 60, 600)])
+    case.upkeep.done([Copy(at(2), 100, 60, 600)])
     assert case.upkeep.restoring() == {}
     assert case.upkeep.take_records() == 180
 
@@ -136,9 +140,9 @@ def test_an_own_task_far_behind_is_restored_before_it_is_read() -> None:
     assert case.upkeep.held(source(0, 1, 2)) == set(source(0))
     chores, seconds = case.upkeep.with_batch()
     assert ([chore.task.partition for chore in chores], seconds > 0) == ([0], True), "before copies of others"
-    case.upkeep.done([Copy(TaskId(0, 0), 50, 50, 500)])
+    case.upkeep.done([Copy(at(0), 50, 50, 500)])
     assert case.upkeep.held(source(0)) == set(source(0))
-    case.upkeep.done([Copy(TaskId(0, 0), 91, 41, 410)])
+    case.upkeep.done([Copy(at(0), 91, 41, 410)])
     assert not case.upkeep.held(source(0))
     case.upkeep.took(source(3))
     case.member.become([0, 1, 2])
@@ -152,7 +156,7 @@ def test_a_copy_that_fails_is_left_alone_for_a_while_and_an_own_task_goes_on_to_
     case.member.become([0], [1])
     case.upkeep.took(source(0))
     assert case.chores() == [0]
-    case.upkeep.done([Copy(TaskId(0, 0), None, problem="no room")])
+    case.upkeep.done([Copy(at(0), None, problem="no room")])
     assert not case.upkeep.held(source(0))
     assert case.chores() == []
     case.at = 1.0

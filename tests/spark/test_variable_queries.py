@@ -250,7 +250,7 @@ def test_a_query_that_does_not_fit_a_processor_says_what_does(
 ) -> None:
     one = Application(tmp_path, operator=Notes(), columns=NOTES)
     one.turn(notes([("a", 1)]))
-    status, document = answer(f"/stores/totals/{target}", one.served)
+    status, document = answer(f"/stores/totals/{target}", {"totals": one.served})
     error = document["error"]
     assert (status, error["field"], f"{error['problem']}. {error['fix']}") == (400, field, problem)
 

@@ -7,7 +7,7 @@ from roster.model.tasks import TaskId
 from roster.model.topology import Subtopology
 from roster.spark import planner
 from roster.spark.batch import Range, Split
-from roster.spark.state.changelogs import Changelog
+from roster.spark.state.changelogs import Changelog, Changelogs
 from roster.spark.state.wakeups import Wakeups
 
 P0, P1, P2 = (TopicPartition("t", number) for number in range(3))
@@ -17,8 +17,8 @@ T0, T1 = TaskId(0, 0), TaskId(0, 1)
 class Case:
     def __init__(self, *, is_used: bool = True) -> None:
         self.at = 100.0
-        changelog = Changelog("g-s-changelog", "id", 3, Subtopology(0, ("t",), ("s",)))
-        self.wakeups = Wakeups(changelog, is_used=is_used, now=lambda: self.at)
+        changelogs = Changelogs([Changelog("g-s-changelog", "id", 3, Subtopology(0, ("t",), ("s",)))])
+        self.wakeups = Wakeups(changelogs, is_used=is_used, now=lambda: self.at)
 
     def due(self, *, once: bool = False) -> set[TopicPartition]:
         return set(self.wakeups.due([P0, P1], once=once))

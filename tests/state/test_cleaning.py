@@ -86,7 +86,7 @@ def test_the_largest_copies_are_given_up_first_and_no_more_than_needed(tmp_path:
     make(tmp_path, "0_2")
     before = sizes(tmp_path)
     assert before["0_0"] > before["0_1"] > before["0_2"] > 0
-    assert give_up(tmp_path, {"0_1", "0_2"}, before["0_1"]) == {"0_1": before["0_1"]}
+    assert give_up([tmp_path], {"0_1", "0_2"}, before["0_1"]) == {"0_1": before["0_1"]}
     assert names(tmp_path) == ["0_0", "0_2", "0_3"]
-    assert give_up(tmp_path, {"0_2"}, 10**9) == {"0_2": before["0_2"]}
+    assert give_up([tmp_path], {"0_2"}, 10**9) == {"0_2": before["0_2"]}
     assert names(tmp_path) == ["0_0", "0_3"]

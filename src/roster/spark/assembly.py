@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import logging
+from collections.abc import Sequence
 from dataclasses import replace
 
-import pyarrow as pa
 from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
@@ -18,9 +18,9 @@ from roster.records.native import WRITE, compiled
 from roster.records.produce import KafkaWriter
 from roster.spark.arrow_function import ArrowFunction, arrow_schema, as_struct
 from roster.spark.dead_letters import DEAD_LETTER_SECONDS
+from roster.spark.declared import Declared, DeclaredOperator, DeclaredStage
 from roster.spark.errors import PipelineError
 from roster.spark.execution import SparkRunner
-from roster.spark.operations import Declared, Repartitioned
 from roster.spark.options import Options
 from roster.spark.reader import ReaderConfig
 from roster.spark.reader_options import parse_reader_options
@@ -30,11 +30,11 @@ from roster.spark.sinks.table import TableSink
 from roster.spark.small_batches import SmallBatches
 from roster.spark.state.between import FIELD as REPARTITION
 from roster.spark.state.between import Between
-from roster.spark.state.declare import Stateful
 from roster.spark.state.followed import followed
 from roster.spark.state.other_stream import columns_of
 from roster.spark.state.runner import StatefulRunner, check_operator, check_options
 from roster.spark.state.sink import StateSink, check_sink
+from roster.spark.state.stage import Link, Stage
 from roster.spark.state.table_sink import TableStateSink
 from roster.spark.steps import chained
 from roster.spark.table_join import JoiningRunner, Rows, TableJoin, TableJoining, Tables
@@ -50,102 +50,121 @@ def assembled(spark: SparkSession, options: Options, declared: Declared, sink: S
     Raises PipelineError for options and operators that do not go together, ClientError, and what the sink raises.
     """
     own, options = options, with_sources(options, declared)
-    steps = declared.before if declared.input is None else declared.input.steps
-    _check_dead_letters(options, has_function=bool(steps))
+    _check_dead_letters(options, has_function=bool(declared.first.before))
     config = _reader_config(options)
-    function, columns = chained(steps, as_struct(config.schema))
-    between, table = None, None
-    if declared.input is not None:
-        between, columns = _between(own, declared, declared.input, columns)
-    if declared.join is not None:
-        table = _joined(declared.join, function, columns, declared)
+    function, columns = chained(declared.first.before, as_struct(config.schema))
+    table = None
+    if declared.first.join is not None:
+        table = _joined(declared.first.join, function, columns, declared)
         columns = table.columns
-    stateful = declared.stateful
-    if stateful is None:
+    if not declared.operators:
+        _check_repartitioned(declared)
         return _stateless(spark, options, config, (function, columns, table), declared, sink), sink
-    check_options(
-        options,
-        has_transform=declared.transform is not None,
-        sources=1 + (stateful.other is not None),
-        repartitions=between is not None,
-    )
-    rows, other = arrow_schema(columns), None
-    if stateful.other is not None and isinstance(stateful.operator, StreamJoin):
-        join, other = stateful.other.resolved(stateful.operator, columns, as_struct(config.schema))
-        stateful, rows = replace(stateful, operator=join), columns_of(other)
-    check_operator(stateful.operator, rows)
-    stateful = replace(stateful, operator=followed(stateful.operator, rows, declared.after))
+    has_transform, first_has_state = declared.transform is not None, bool(declared.first.operators)
+    check_options(own, has_transform=has_transform, first_has_state=first_has_state)
+    stages = staged(own, declared, columns, as_struct(config.schema))
     joining = None
-    if table is not None and declared.join is not None:
-        joining = TableJoining(table, Tables.open(own, declared.join))
-    state_sink = _state_sink(options, stateful, rows, sink, between)
+    if table is not None and declared.first.join is not None:
+        joining = TableJoining(table, Tables.open(own, declared.first.join))
+    state_sink = _state_sink(options, stages, sink)
     state_sink.open(spark, options.group)
-    return StatefulRunner(
-        spark, config, function, rows, stateful, state_sink, options.state_dir, joining, other
-    ), state_sink
+    return StatefulRunner(spark, config, function, state_sink, joining), state_sink
 
 
-def _between(
-    options: Options, declared: Declared, repartitioned: Repartitioned, columns: StructType
-) -> tuple[Between, StructType]:
-    """Return how rows of these columns come to tasks by their new key, and the columns of what is done with them then.
-
-    `options` have the topics that the pipeline is given. Raises PipelineError.
-    """
-    if declared.stateful is None:
+def _check_repartitioned(declared: Declared) -> None:
+    """Raise PipelineError if nothing has state behind the last repartitioning."""
+    if not declared.last.operators and declared.last.by is not None:
         raise PipelineError(
             "nothing behind it has state, so no row needs to move",
             field=REPARTITION,
             fix="Leave it out; to write records with another key, make a column `key` in map_arrow for a KafkaSink",
         )
-    check_options(options, has_transform=False, repartitions=True)
-    topics: tuple[str, ...] = options.topics  # type: ignore[assignment] # checked in the line before
-    by = repartitioned.by
+
+
+def staged(options: Options, declared: Declared, columns: StructType, records: StructType) -> tuple[Stage, ...]:
+    """Return the sub-topologies of a stateful pipeline.
+
+    `options` have the topics that it is given. columns: of the rows that the first operator gets. records: of those
+    that are read. Raises PipelineError for what does not fit.
+    """
+    _check_repartitioned(declared)
+    sources: tuple[str, ...] = options.topics  # type: ignore[assignment] # what is no tuple is refused before
+    stages: list[Stage] = []
+    arriving: Between | None = None
+    for number, stage in enumerate(declared.stages):
+        links: list[Link] = []
+        for operator in stage.operators:
+            is_last = operator is declared.operators[-1]
+            link, columns = _linked(operator, columns, records, is_last=is_last)
+            links.append(link)
+        others = [link.other.topic for link in links if link.other is not None]
+        of = Subtopology(number, (*sources, *others), [link.store for link in links])
+        leaving = None
+        if stage is not declared.last:
+            leaving, columns = _between(options.group, of, declared.stages[number + 1], columns)
+            sources = (leaving.topic,)
+        stages.append(Stage(of, tuple(links), arriving, leaving))
+        arriving = leaving
+    return tuple(stages)
+
+
+def _linked(
+    declared: DeclaredOperator, columns: StructType, records: StructType, *, is_last: bool
+) -> tuple[Link, StructType]:
+    """Return an operator for rows of these columns, and the columns of its results. Raises PipelineError."""
+    stateful, other = declared.stateful, None
+    operator, rows = stateful.operator, arrow_schema(columns)
+    if stateful.other is not None and isinstance(operator, StreamJoin):
+        operator, other = stateful.other.resolved(operator, columns, records)
+        rows = columns_of(other)
+    check_operator(operator, rows)
+    operator = followed(operator, rows, declared.after, keeps_keys=is_last)
+    results = operator(rows.empty_table(), NoState()).results.schema
+    return Link(operator, rows, stateful.store, stateful.late, other), from_arrow_schema(results)
+
+
+def _between(group: str, before: Subtopology, stage: DeclaredStage, columns: StructType) -> tuple[Between, StructType]:
+    """Return how rows of these columns come to a stage, and the columns of what is done with them then.
+
+    Raises PipelineError.
+    """
+    assert stage.by is not None  # noqa: S101 - all but the first have it
     try:
-        topic = repartition_topic(options.group, by.name)
+        topic = repartition_topic(group, stage.by.name)
     except TopologyError as error:
         raise PipelineError(str(error), field="name") from None
-    then, arrived = chained(declared.before, columns)
-    before = Subtopology(0, topics)
-    return Between(before, topic, by.keys, arrow_schema(columns), then, by.partitions), arrived
+    then, arrived = chained(stage.before, columns)
+    return Between(before, topic, stage.by.keys, arrow_schema(columns), then, stage.by.partitions), arrived
 
 
-def _state_sink(
-    options: Options, stateful: Stateful, rows: pa.Schema, sink: Sink, between: Between | None
-) -> StateSink:
-    """Return the sink of a stateful pipeline whose operator gets these columns. Raises PipelineError."""
-    late_topic = None if stateful.late is None else stateful.late.topic
-    topics: tuple[str, ...] = options.topics  # type: ignore[assignment] # what is no tuple is refused before
-    of = Subtopology(0, topics, (stateful.store,))
-    if between is not None:
-        joined = () if stateful.other is None else (stateful.other.topic,)
-        of = Subtopology(1, (between.topic, *joined), (stateful.store,))
-    has_timers: bool = getattr(stateful.operator, "has_timers", False)
+def _state_sink(options: Options, stages: Sequence[Stage], sink: Sink) -> StateSink:
+    """Return the sink of a stateful pipeline. Raises PipelineError."""
     if not isinstance(sink, (ParquetSink, TableSink)):
-        return StateSink(check_sink(sink), options, of, late_topic, between, has_timers=has_timers)
-    if has_timers:
+        return StateSink(check_sink(sink), options, stages)
+    if any(link.has_timers for stage in stages for link in stage.links):
         log.info("results go to a table, so timers of processing time wait for their partition's next records")
-    empty = stateful.operator(rows.empty_table(), NoState())
+    last = stages[-1].links[-1]
+    empty = last.operator(last.columns.empty_table(), NoState())
     if empty.retracts:
         what = "sessions take earlier results back"
         raise PipelineError(what, field="write", fix="Use KafkaSink, or results='final'")
-    return TableStateSink(sink, from_arrow_schema(empty.results.schema), options, of, late_topic, between)
+    return TableStateSink(sink, from_arrow_schema(empty.results.schema), options, stages)
 
 
 def with_sources(options: Options, declared: Declared) -> Options:
     """Return the options with the topics that operators read beside the pipeline's own. Raises PipelineError."""
-    other = declared.stateful.other if declared.stateful is not None else None
-    if other is None or not isinstance(options.topics, tuple):
+    if not declared.others or not isinstance(options.topics, tuple):
         return options
-    if other.topic in options.topics:
-        raise PipelineError(f"{other.topic!r} is read already", field="join", fix="Name another topic")
-    return replace(options, topics=(*options.topics, other.topic))
+    read = [*options.topics, *declared.others]
+    if twice := [topic for place, topic in enumerate(read) if topic in read[:place]]:
+        raise PipelineError(f"{twice[0]!r} is read already", field="join", fix="Name another topic")
+    return replace(options, topics=tuple(read))
 
 
 def _joined(join: TableJoin, function: ArrowFunction | None, columns: StructType, declared: Declared) -> Rows:
     """Return the way of rows of these columns through the join with a table. Raises PipelineError."""
     lookup, columns = join.resolved(columns)
-    then, columns = chained(declared.joined, columns)
+    then, columns = chained(declared.first.joined, columns)
     return Rows(function, lookup, then, columns, declared.transform)
 
 
@@ -159,11 +178,12 @@ def _stateless(
 ) -> SparkRunner:
     """Return the runner of a pipeline without a stateful operator, and open the sink."""
     function, columns, table = way
-    if table is None or declared.join is None:
+    join = declared.first.join
+    if table is None or join is None:
         sink.open(spark, options.group)
-        small = SmallBatches.of(options.small_batches, config, declared.before)
+        small = SmallBatches.of(options.small_batches, config, declared.first.before)
         return SparkRunner(spark, config, function, columns, declared.transform, small)
-    tables = Tables.open(options, declared.join)
+    tables = Tables.open(options, join)
     sink.whole_partitions = True  # a store has one writer
     sink.open(spark, options.group)
     return JoiningRunner(spark, config, table, tables)

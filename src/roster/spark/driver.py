@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -92,8 +92,10 @@ class DriverLoop:
         self._margin = margin
         self._positions: dict[TopicPartition, int] = {}
         self._targets: dict[TopicPartition, int] = {}
-        """With `available_now`: the log end offset of each partition when it was assigned; of a topic between
-        sub-topologies when the others were read up to theirs."""
+        """With `available_now`: the log end offset of each partition when it was assigned; of topics between
+        sub-topologies when all were read up to theirs, once for each of these topics."""
+        self._rounds = 0
+        """How often the targets of topics between sub-topologies were set since the assignment."""
         self._adopted: Ownership | None = None
         self._stopping = False
         self.batches = first_batch
@@ -253,17 +255,25 @@ class DriverLoop:
         return isinstance(self._options.topics, tuple) and partition.topic not in self._options.topics
 
     def _awaits_own_records(self) -> bool:
-        """Return True while topics between sub-topologies hold what was there once the others were read."""
+        """Return True while topics between sub-topologies hold what was there once the others were read.
+
+        What is read of one of them may be written to the next, so their ends are looked at once for each.
+        """
         between = [partition for partition in self._positions if self._is_between(partition)]
-        unknown = [partition for partition in between if partition not in self._targets]
-        try:
-            if unknown and self._upkeep is not None:
-                self._targets |= self._upkeep.log_ends(unknown)
-        except ClientError as error:
-            if not error.retriable:
-                raise
-            return True
-        return any(self._positions[partition] < self._targets.get(partition, 0) for partition in between)
+        while not self._has_left(between):
+            if self._upkeep is None or self._rounds >= len({partition.topic for partition in between}):
+                return False
+            try:
+                self._targets |= self._upkeep.log_ends(between)
+            except ClientError as error:
+                if not error.retriable:
+                    raise
+                return True
+            self._rounds += 1
+        return True
+
+    def _has_left(self, partitions: Collection[TopicPartition]) -> bool:
+        return any(self._positions[partition] < self._targets.get(partition, 0) for partition in partitions)
 
     def _tend(self, ownership: Ownership, seconds: float = float("inf"), *, available_now: bool) -> bool:
         """Work on copies of state while no batch runs; return False if there was nothing to do.
@@ -318,6 +328,7 @@ class DriverLoop:
         self._positions = {**kept, **found}
         kept_targets = ownership.partitions if not new else {p for p in ownership.partitions if not self._is_between(p)}
         self._targets = {p: end for p, end in self._targets.items() if p in kept_targets}
+        self._rounds = 0 if new else self._rounds
         if new:
             self._batch_started = float("-inf")  # what they hold has waited for its owner
         self._adopted = ownership

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
+from roster.spark.declared import Declared
 from roster.spark.errors import PipelineError
-from roster.spark.state.between import FIELD as REPARTITION
 from roster.spark.state.declare import (
     LateRows,
     Repartition,
@@ -31,27 +31,6 @@ from roster.state.windows import SessionWindow, Window
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.stateful_processor import StatefulProcessor
-
-
-@dataclass
-class Declared:
-    """What a pipeline declares: steps before a table is joined or the stateful operator, these, and steps behind."""
-
-    before: list[Step] = field(default_factory=list)
-    join: TableJoin | None = None
-    joined: list[Step] = field(default_factory=list)
-    stateful: Stateful | None = None
-    after: list[Step] = field(default_factory=list)
-    transform: Callable[[DataFrame], DataFrame] | None = None
-    input: Repartitioned | None = None
-    """Where the rows come from, if that is no topic that the pipeline is given."""
-
-
-class Repartitioned(NamedTuple):
-    """Rows that come by a topic between two sub-topologies: what was done with them before, in another task."""
-
-    steps: list[Step]
-    by: Repartition
 
 
 class Operations:
@@ -119,10 +98,8 @@ class Operations:
         return self._step(Filtered(condition))
 
     def _step(self, step: Step) -> Self:
-        """Append a step: for records as they are read, or for the results of the stateful operator if there is one."""
-        declared = self._declared
-        rows = declared.before if declared.join is None else declared.joined
-        (rows if declared.stateful is None else declared.after).append(step)
+        """Append a step: for records as they are read, or for the results of the last stateful operator."""
+        self._declared.last.steps.append(step)
         return self
 
     def transform(self, function: Callable[[DataFrame], DataFrame]) -> Self:
@@ -160,19 +137,7 @@ class Operations:
                 for a topic that is missing though the group has worked, or has other partitions or settings.
 
         """
-        declared = self._declared
-        if declared.input is not None:
-            raise PipelineError("given twice", field=REPARTITION, fix="Let another pipeline repartition the results")
-        if declared.stateful is not None:
-            raise PipelineError(
-                "it comes before a stateful operator", field=REPARTITION, fix="Let another pipeline read the results"
-            )
-        if declared.join is not None:
-            raise PipelineError(
-                "a table is joined before it", field=REPARTITION, fix="Let another pipeline join the table"
-            )
-        by = Repartition.by(key, name, partitions)
-        declared.input, declared.before = Repartitioned(declared.before, by), []
+        self._declared.add_stage(Repartition.by(key, name, partitions))
         return self
 
     def aggregate(
@@ -358,18 +323,15 @@ class Operations:
                 with it for columns that do not fit, and topics that are missing or have not equally many partitions.
 
         """
-        if self._declared.join is not None or self._declared.stateful is not None:
+        first = self._declared.first
+        if first.join is not None or first.operators or len(self._declared.stages) > 1:
             raise PipelineError(
-                "it comes once, and before a stateful operator",
+                "it comes once, and before stateful operators and repartition",
                 field="join_table",
                 fix="Move it in front, or let another pipeline join the results",
             )
-        if self._declared.input is not None:
-            raise PipelineError(
-                "rows are repartitioned before it", field="join_table", fix="Let another pipeline join the results"
-            )
         check_extra("join_table")
-        self._declared.join = TableJoin(topic, on, schema, how)
+        first.join = TableJoin(topic, on, schema, how)
         return self
 
     def join(
@@ -419,9 +381,7 @@ class Operations:
         return self
 
     def _declare(self, method: str, stateful: Stateful, late: LateRows | None = None) -> None:
-        if self._declared.stateful is not None:
-            raise PipelineError("given twice", field=method, fix="Use one stateful operator per pipeline")
-        self._declared.stateful = replace(stateful, late=late)
+        self._declared.add_operator(method, replace(stateful, late=late))
 
 
 def check_callable(function: object, field: str) -> None:

@@ -218,7 +218,7 @@ class Pipeline(Operations):
         self._last_progress: Progress | None = None
         self._thread: InheritableThread | None = None
         self._failure: BaseException | None = None
-        self._view: tuple[str, StateView] | None = None
+        self._views: Mapping[str, StateView] = {}
 
     def write(self, sink: Sink) -> Self:
         """Send batches to `sink`. Raises PipelineError if it is not a Sink, or there is one already."""
@@ -331,7 +331,7 @@ class Pipeline(Operations):
         Raises PipelineError if the pipeline is not running, has no store of this name, or its stores lie elsewhere than
         on the driver's host.
         """
-        return view_of(name, self._view, self._spark.sparkContext.master or "")
+        return view_of(name, self._views, self._spark.sparkContext.master or "")
 
     def stop(self, *, now: bool = False) -> None:
         """End after the running batch, or with `now` cancel it. Returns at once, from any thread; see `wait`.
@@ -378,7 +378,7 @@ class Pipeline(Operations):
             reporter.ended(self._stop_reason or "all that was available is done")
         finally:
             with self._lock:
-                self._last_progress, self._run_now, self._view = self.last_progress, None, None
+                self._last_progress, self._run_now, self._views = self.last_progress, None, {}
                 self._active = False
 
     def _run(self, reporter: Reporter, *, available_now: bool) -> None:
@@ -395,7 +395,7 @@ class Pipeline(Operations):
         membership, upkeep = self._membership, None
         if isinstance(runner, StatefulRunner) and isinstance(sink, StateSink):
             membership, upkeep = sink.member if membership is group_member else membership, runner
-            self._view = runner.view
+            self._views = runner.views
         run = Run(options, runner, sink, membership, reporter, self._on_progress, upkeep)
         with contextlib.closing(runner), contextlib.closing(sink):
             sink.bind(

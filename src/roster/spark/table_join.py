@@ -92,8 +92,9 @@ class Lookup:
 class Tables:
     """The driver's side: which part of the table each batch sees."""
 
-    def __init__(self, admin: Admin, options: Options, topic: str, topic_id: str) -> None:
-        self._admin, self._topic = admin, topic
+    def __init__(self, admin: Admin, options: Options, source: str, topic: str, topic_id: str) -> None:
+        """`source` is the topic of the rows that are joined, `topic` the table."""
+        self._admin, self._source, self._topic = admin, source, topic
         self.place = Place(options.state_dir, f"{options.group}-{topic}-table", topic_id)
 
     @classmethod
@@ -116,11 +117,12 @@ class Tables:
             except TopologyError as error:
                 raise PipelineError(str(error), field=_FIELD) from None
             unless_checked.pop_all()
-        return cls(admin, options, join.topic, topic_id.hex())
+        return cls(admin, options, options.topics[0], join.topic, topic_id.hex())
 
     def prepare(self, batch: Batch) -> dict[int, Turn]:
         """Return up to where the table goes for each partition of a batch. Raises ClientError."""
-        logs = [TopicPartition(self._topic, partition.partition) for partition in batch.ranges]
+        sources = [partition for partition in batch.ranges if partition.topic == self._source]
+        logs = [TopicPartition(self._topic, partition.partition) for partition in sources]
         begins, ends = self._admin.beginning_offsets(logs), self._admin.stable_offsets(logs)
         return {log.partition: Turn(log, begins[log], max(begins[log], ends[log]), {}, None) for log in logs}
 

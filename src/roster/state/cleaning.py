@@ -1,11 +1,11 @@
-"""Stores of one changelog topic on this host: their sizes, which of them are kept, and removal of the others."""
+"""Stores of changelog topics on this host: their sizes, which of them are kept, and removal of the others."""
 
 from __future__ import annotations
 
 import contextlib
 import logging
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 
 from roster.state.store import StoreInUseError
@@ -86,12 +86,16 @@ def sizes(root: Path) -> Mapping[str, int]:
     return found
 
 
-def give_up(root: Path, tasks: Collection[str], excess: int) -> dict[str, int]:
-    """Remove stores of these tasks, the largest first, until so many bytes are free; return the bytes of each."""
+def give_up(roots: Iterable[Path], tasks: Collection[str], excess: int) -> dict[str, int]:
+    """Remove the stores of these tasks, the largest task first, until so many bytes are free; return those of each."""
+    stores: dict[str, list[tuple[Path, int]]] = {}
+    for path in (path for root in roots for path in stores_below(root)):
+        if task_name(path) in tasks:
+            stores.setdefault(task_name(path), []).append((path, store_bytes(path)))
     gone: dict[str, int] = {}
-    by_size = sorted(((store_bytes(path), path) for path in stores_below(root)), reverse=True)
-    for size, path in by_size:
-        if excess > 0 and task_name(path) in tasks and _removed(path):
-            excess -= size
-            gone[task_name(path)] = gone.get(task_name(path), 0) + size
+    for task in sorted(stores, key=lambda each: sum(size for _, size in stores[each]), reverse=True):
+        if sum(gone.values()) >= excess:
+            break
+        if freed := sum(size for path, size in stores[task] if _removed(path)):
+            gone[task] = freed
     return gone

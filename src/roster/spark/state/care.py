@@ -46,17 +46,20 @@ class Tidied(NamedTuple):
     bytes: int
 
 
-def tidy(place: Place, wanted: Wanted) -> Tidied:
-    """Do what is wanted on this host."""
-    now, given_up = wall_ms() / 1000, {}
-    removed = [path.name for path in clean(place.root, wanted.kept, wanted.delay, now)] if wanted.delay else []
-    if wanted.delay is None:
-        keep(place.root, wanted.kept, now)
-    used = sum(sizes(place.root).values()) if wanted.limit is not None else 0
+def tidy(places: Sequence[Place], wanted: Wanted) -> Tidied:
+    """Do what is wanted on this host with the stores of all changelogs."""
+    now, given_up, removed = wall_ms() / 1000, {}, list[str]()
+    roots = [place.root for place in places]
+    for root in roots:
+        if wanted.delay is None:
+            keep(root, wanted.kept, now)
+        else:
+            removed += [path.name for path in clean(root, wanted.kept, wanted.delay, now)]
+    used = sum(sum(sizes(root).values()) for root in roots) if wanted.limit is not None else 0
     if wanted.limit is not None and used > wanted.limit:
-        given_up = give_up(place.root, wanted.standby, used - wanted.limit)
+        given_up = give_up(roots, wanted.standby, used - wanted.limit)
         used -= sum(given_up.values())
-    return Tidied(process_id(place), removed, given_up, used)
+    return Tidied(process_id(places[0]), removed, given_up, used)
 
 
 OnHosts = Callable[[Wanted], Sequence[Tidied]]

@@ -1,8 +1,8 @@
-"""The changelog topic of a store: made when a group starts for the first time, and checked whenever it starts."""
+"""The changelog topics of a pipeline's stores: made when a group starts for the first time, checked at every start."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from roster.client import Admin, ClaimedBy, ClientError, TopicExistsError, UnknownTopicError
@@ -14,7 +14,7 @@ from roster.spark.errors import PipelineError
 
 @dataclass(frozen=True, slots=True)
 class Changelog:
-    """A changelog topic that fits the tasks whose state it holds: those of one sub-topology."""
+    """The changelog topic of a store, which fits the tasks whose state it holds: those of one sub-topology."""
 
     topic: str
     topic_id: str
@@ -29,23 +29,69 @@ class Changelog:
         """All tasks with state in it."""
         return [TaskId(self.of.number, partition) for partition in range(self.partitions)]
 
+
+class Changelogs:
+    """The changelogs of all stores of a pipeline, and its tasks that have state in them."""
+
+    def __init__(self, changelogs: Iterable[Changelog]) -> None:
+        """Those of one sub-topology are in the order of its stores."""
+        self._all = tuple(changelogs)
+        self._stages: dict[int, list[Changelog]] = {}
+        for each in self._all:
+            self._stages.setdefault(each.of.number, []).append(each)
+        self._readers = {topic: of[0] for of in self._stages.values() for topic in of[0].of.sources}
+        self._owners: Mapping[str, Changelog] = {each.topic: each for each in self._all}
+
+    def __iter__(self) -> Iterator[Changelog]:
+        return iter(self._all)
+
+    @property
+    def tasks(self) -> list[TaskId]:
+        """All tasks with state, ascending."""
+        return [task for number in sorted(self._stages) for task in self._stages[number][0].tasks]
+
+    def logs_of(self, task: TaskId) -> list[TopicPartition]:
+        """Return the changelog partition of each store of a task."""
+        return [each[task] for each in self._stages[task.subtopology]]
+
+    def task_of_log(self, log: TopicPartition) -> TaskId:
+        """Return the task that has state in a changelog partition."""
+        return TaskId(self._owners[log.topic].of.number, log.partition)
+
     def sources_in(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
-        """Return those of the partitions that tasks with state in it read."""
-        return [partition for partition in partitions if partition.topic in self.of.sources]
+        """Return those of the partitions that tasks with state read."""
+        return [partition for partition in partitions if partition.topic in self._readers]
+
+    def reader_of(self, source: TopicPartition) -> TaskId | None:
+        """Return the task with state that reads a partition; None if its topic has more than the changelog."""
+        changelog = self._readers[source.topic]
+        return TaskId(changelog.of.number, source.partition) if source.partition < changelog.partitions else None
 
     def tasks_of(self, partitions: Iterable[TopicPartition]) -> list[TaskId]:
-        """Return the tasks with state in it that read these partitions, each once; those of other topics have none."""
-        numbers = dict.fromkeys(partition.partition for partition in self.sources_in(partitions))
-        return [TaskId(self.of.number, number) for number in numbers if number < self.partitions]
+        """Return the tasks with state that read these partitions, each once; those of other topics have none."""
+        readers = map(self.reader_of, self.sources_in(partitions))
+        return list(dict.fromkeys(task for task in readers if task is not None))
+
+    def check_grown(self, sources: Iterable[TopicPartition]) -> None:
+        """Raise PipelineError for a partition that tasks with state read and the changelog does not have."""
+        for source in sources:
+            if self.reader_of(source) is None:
+                changelog = self._readers[source.topic]
+                raise PipelineError(
+                    f"the topic {source.topic!r} has grown, its changelog {changelog.topic!r} has"
+                    f" {changelog.partitions} partitions: keys may have moved to partitions without their state",
+                    field="aggregate",
+                    fix="Use another group, which starts without state",
+                )
 
 
-def open_changelog(admin: Admin, group: str, of: Subtopology) -> Changelog:
-    """Return the changelog of the sub-topology's store; make it if the group has never worked.
+def open_changelog(admin: Admin, group: str, of: Subtopology, store: str) -> Changelog:
+    """Return the changelog of a store of the sub-topology; make it if the group has never worked.
 
     Raises PipelineError if its sources are not co-partitioned, if it is missing though the group has offsets, or has
     other partitions or settings than it must have, and ClientError.
     """
-    (store,), sources = of.stores, of.sources
+    sources = of.sources
     try:
         name = changelog_topic(group, store)
     except TopologyError as error:

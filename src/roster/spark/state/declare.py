@@ -37,13 +37,19 @@ class LateRows:
 
 @dataclass(frozen=True)
 class Stateful:
-    """The stateful part of a pipeline: its operator, and its store's name."""
+    """A stateful operator of a pipeline, and its store's name."""
 
     operator: Operator
     store: str
     other: OtherStream | None = None
     """What the rows are joined with, if the operator is that."""
     late: LateRows | None = None
+    has_updates: bool = False
+    """True if it sends a new result in place of an earlier one of the same keys."""
+    takes_updates: bool = False
+    """True if it may be behind one that does."""
+    retracts: bool = False
+    """True if an update may take back a result of other keys."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +97,9 @@ def aggregation(
             operator = WindowedAggregation(as_columns(keys), parsed, window, results == "final")
     except RosterError as error:
         raise PipelineError(str(error), field="aggregate") from None
-    return Stateful(operator, store)
+    has_updates = results == "updates"
+    retracts = has_updates and isinstance(operator, SessionAggregation)
+    return Stateful(operator, store, has_updates=has_updates, retracts=retracts)
 
 
 def deduplication(keys: str | Sequence[str], within: timedelta, column: str, store: str) -> Stateful:

@@ -17,24 +17,25 @@ from roster.state.aggregate import Layout, Update
 from roster.state.store import NoState, Snapshot, Store
 
 
-def followed(operator: Operator, columns: pa.Schema, steps: Sequence[Step]) -> Operator:
+def followed(operator: Operator, columns: pa.Schema, steps: Sequence[Step], *, keeps_keys: bool = True) -> Operator:
     """Return the operator with the steps applied to its results; `columns` are those of the rows that it gets.
 
-    Raises PipelineError for steps that do not fit, or leave out a column of the results' keys.
+    keeps_keys: whether results must have the columns that become the key of their records. Raises PipelineError for
+    steps that leave one out then, or do not fit.
     """
     if not steps:
         return operator
-    results = operator(columns.empty_table(), NoState()).results
-    function, struct = chained(steps, from_arrow_schema(results.schema))
+    results = from_arrow_schema(operator(columns.empty_table(), NoState()).results.schema)
+    function, struct = chained(steps, results)
     if function is None:
         return operator
-    if missing := [name for name in operator.result_keys if name not in struct.names]:
+    if keeps_keys and (missing := [name for name in operator.result_keys if name not in struct.names]):
         raise PipelineError(
             f"the column {missing[0]!r} is missing, a part of the records' key",
             field="map_arrow",
             fix="Leave the key columns in place behind a stateful operator",
         )
-    return _Followed(operator, function, arrow_schema(struct))
+    return _Followed(operator, arrow_schema(results), function, arrow_schema(struct))
 
 
 def sides_of(operator: Operator, columns: pa.Schema) -> tuple[pa.Schema, pa.Schema] | None:
@@ -45,7 +46,10 @@ def sides_of(operator: Operator, columns: pa.Schema) -> tuple[pa.Schema, pa.Sche
 
 @dataclass(frozen=True)
 class _Followed:
+    """`given` are the columns of the results as Spark has them, `schema` those behind the function."""
+
     operator: Operator
+    given: pa.Schema
     function: ArrowFunction
     schema: pa.Schema
 
@@ -78,6 +82,6 @@ class _Followed:
         mapped = [
             conformed(part, self.schema)
             for batch in results.to_batches()
-            for part in applied(self.function, batch, "results of the stateful operator")
+            for part in applied(self.function, conformed(batch, self.given), "results of the stateful operator")
         ]
         return pa.Table.from_batches(mapped, schema=self.schema)

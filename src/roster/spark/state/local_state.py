@@ -11,6 +11,7 @@ from pathlib import Path
 
 from roster._errors import one_line
 from roster.model.tasks import TaskId
+from roster.spark.state.changelogs import Changelog
 from roster.spark.state.turn import Place
 from roster.spark.state.upkeep import Upkeep
 from roster.state.entries import Entries, Read, Span
@@ -55,21 +56,40 @@ class Found:
 
 
 class LocalState:
-    """The stores of one application; from any thread."""
+    """The stores of one changelog in one application; from any thread."""
 
-    def __init__(self, place: Place, upkeep: Upkeep, token: Callable[[TaskId], str | None], entries: Entries) -> None:
+    def __init__(
+        self,
+        place: Place,
+        changelog: Changelog,
+        upkeep: Upkeep,
+        token: Callable[[TaskId], str | None],
+        entries: Entries,
+    ) -> None:
         """`token` returns that of a task's last committed batch, None if it is not known. `entries` reads stores."""
         self._place, self._upkeep, self._token, self._entries = place, upkeep, token, entries
+        self._changelog = changelog
+        self.tasks = frozenset(changelog.tasks)
+        """All tasks of the group that have such a store."""
+
+    def whole(self) -> frozenset[TaskId]:
+        """Return the tasks that run here and whose stores have all that was committed."""
+        return self._upkeep.whole() & self.tasks
+
+    def behind(self) -> dict[TaskId, int]:
+        """Return the changelog offsets that stores lack, as seen last: of standby tasks, and of own ones not whole."""
+        return {task: self._upkeep.gap(self._changelog[task]) for task in sorted(self._upkeep.copies() & self.tasks)}
 
     def read(self, span: Span, tasks: Collection[TaskId], *, stale: bool) -> Found:
         """Return the entries of those tasks that can be read here, with `stale` from copies too."""
-        found, whole = Found(), self._upkeep.whole()
-        copies = self._upkeep.behind() if stale else {}
+        found, whole = Found(), self.whole()
+        copies = self.behind() if stale else {}
         for task in sorted(tasks):
             if task not in whole and task not in copies:
                 continue
             try:
-                found.reads[task] = self._read(span, task, self._upkeep.reached(task) if task in whole else 0)
+                reached = self._upkeep.reached(self._changelog[task]) if task in whole else 0
+                found.reads[task] = self._read(span, task, reached)
             except StateError as error:
                 found.problems[task] = one_line(error)
                 continue

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any, NamedTuple, Protocol
@@ -49,7 +49,7 @@ class Peers(Protocol):
 
 
 class StateView:
-    """The state of a group's tasks as of their last committed batch; from any thread.
+    """One store of a group's tasks as of their last committed batch; from any thread.
 
     Tasks that this application runs are read from their stores, others from the applications that have them, at their
     `application_server`. With `stale=True` standby copies answer too, and tasks that are being restored; `behind` says
@@ -82,17 +82,18 @@ class StateView:
     @property
     def tasks(self) -> frozenset[str]:
         """The tasks that this application runs and can read without `stale`, as in "0_3"."""
-        return frozenset(map(str, self._upkeep.whole()))
+        return frozenset(map(str, self._local.whole()))
 
     @property
     def behind(self) -> dict[str, int]:
         """Changelog offsets that each copy here was behind when it was looked at last."""
-        return {str(task): gap for task, gap in self._upkeep.behind().items()}
+        return {str(task): gap for task, gap in self._local.behind().items()}
 
     @property
     def hosts(self) -> dict[str, list[str]]:
         """The tasks that each application runs, by its `application_server`, as of the last rebalance."""
-        return {str(host): sorted(map(str, tasks)) for host, tasks in self._upkeep.hosts().items()}
+        hosts = ((str(host), tasks & self._local.tasks) for host, tasks in self._upkeep.hosts().items())
+        return {host: sorted(map(str, tasks)) for host, tasks in hosts}
 
     @property
     def columns(self) -> pa.Schema:
@@ -102,7 +103,7 @@ class StateView:
     def described(self) -> dict[str, Any]:
         """Return the variables of the tasks here, or the sides, with the columns of their rows; nothing for others."""
         nowhere = Span(b"\x01", b"\x01")
-        return self._entries.described(self._local.read(nowhere, self._upkeep.whole(), stale=False).by_task())
+        return self._entries.described(self._local.read(nowhere, self._local.whole(), stale=False).by_task())
 
     def part(self, variable: str | None, side: str | None) -> str | None:
         """Return the one of these that the store can have. Raises PipelineError for one that it cannot have."""
@@ -202,7 +203,7 @@ class StateView:
         one variable. `key` and the values are structs.
         """
         span = Span(part=self.part(variable, side))
-        found = self.find(span, self._upkeep.all_tasks, stale=stale, local=local)
+        found = self.find(span, self._local.tasks, stale=stale, local=local)
         with _as_pipeline_error():
             return spark.createDataFrame(self._entries.table(found.by_task(), span.part))
 
@@ -217,7 +218,7 @@ class StateView:
 
     def scanned(self, span: Span, *, stale: bool, local: bool) -> Answer:
         """Return the rows of a span in the order of keys, and how far behind copies are that were read."""
-        found = self.find(span, self._upkeep.all_tasks, stale=stale, local=local)
+        found = self.find(span, self._local.tasks, stale=stale, local=local)
         with _as_pipeline_error():
             self._entries.check(found.by_task(), span.part)
         return Answer(self._entries.rows(found.by_task(), span.limit), _texts(found))
@@ -266,7 +267,7 @@ class StateView:
                 found.add(answer)
 
     def _tasks_of(self, partition: int | None) -> Collection[TaskId]:
-        every = self._upkeep.all_tasks
+        every = self._local.tasks
         tasks = [task for task in every if partition is None or task.partition == partition]
         if not tasks:
             raise PipelineError(
@@ -314,19 +315,20 @@ def _as_pipeline_error() -> Iterator[None]:
         raise PipelineError(error.problem, field=error.field, fix=error.fix) from None
 
 
-def view_of(name: str, known: tuple[str, StateView] | None, master: str) -> StateView:
+def view_of(name: str, known: Mapping[str, StateView], master: str) -> StateView:
     """Return the view of the store with this name. Raise PipelineError if it cannot be read here, with the way out."""
-    if known is None:
+    if not known:
         raise PipelineError("no stateful pipeline is running", field="store", fix="Call start() first")
-    if known[0] != name:
-        raise PipelineError(f"there is no store {name!r}", field="store", fix=f"The pipeline has {known[0]!r}")
+    if name not in known:
+        fix = f"The pipeline has {', '.join(map(repr, known))}"
+        raise PipelineError(f"there is no store {name!r}", field="store", fix=fix)
     if not is_local(master):
         raise PipelineError(
             f"the stores lie on the executors' hosts, of which the driver reads none ({master})",
             field="store",
             fix="Use `roster state` there, or a local master",
         )
-    return known[1]
+    return known[name]
 
 
 def is_local(master: str | None) -> bool:

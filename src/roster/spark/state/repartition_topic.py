@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 from roster.client import Admin, ClaimedBy, ClientError, TopicExistsError
 from roster.model import TopicPartition
@@ -90,24 +90,24 @@ def _check_claims(name: str, claims: Mapping[TopicPartition, ClaimedBy | None]) 
 
 
 class Purge:
-    """Deletes records of one topic that are committed, from time to time; a failure is logged once."""
+    """Deletes records of some topics that are committed, from time to time; a failure is logged once."""
 
     def __init__(
         self,
-        topic: str,
+        topics: Collection[str],
         delete: Callable[[Mapping[TopicPartition, int]], object],
         interval: float = PURGE_INTERVAL,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         """`delete` deletes the records before an offset of each partition. `interval` in seconds."""
-        self._topic, self._delete, self.interval, self._now = topic, delete, interval, now
+        self._topics, self._delete, self.interval, self._now = topics, delete, interval, now
         self._next = float("-inf")
         self._committed: dict[TopicPartition, int] = {}
         self._has_failed = False
 
     def committed(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Take note of offsets that the group has committed, and delete what is before them if it is time."""
-        self._committed |= {partition: at for partition, at in offsets.items() if partition.topic == self._topic}
+        self._committed |= {partition: at for partition, at in offsets.items() if partition.topic in self._topics}
         if not self._committed or self._now() < self._next:
             return
         before, self._committed = self._committed, {}
@@ -117,7 +117,7 @@ class Purge:
             log.log(
                 logging.DEBUG if self._has_failed else logging.WARNING,
                 "records of %s that are processed stay: %s",
-                *(self._topic, error),
+                *(", ".join(sorted({each.topic for each in before})), error),
             )
             self._has_failed = True
         self._next = self._now() + self.interval

@@ -28,17 +28,16 @@ from roster.spark.reader import ReaderConfig
 from roster.spark.runner_protocol import Outcome
 from roster.spark.sinks.base import Sink
 from roster.spark.state.care import Care, Tidied, Wanted, tidy
-from roster.spark.state.declare import Stateful
 from roster.spark.state.followed import sides_of
 from roster.spark.state.local_state import LocalState
 from roster.spark.state.locations import Cluster
-from roster.spark.state.other_stream import OtherSide, together
+from roster.spark.state.other_stream import together
 from roster.spark.state.queries import StateView, is_local
 from roster.spark.state.sink import StateSink
 from roster.spark.state.state_client import StateClient
 from roster.spark.state.state_server import Served, StateServer
 from roster.spark.state.stores import Copy
-from roster.spark.state.task import ROWS, Chores, First, StatefulTask, Work
+from roster.spark.state.task import ROWS, Chores, First, StatefulTask, StoreKind, Work
 from roster.spark.state.turn import Operator, Place, Report, Turn
 from roster.spark.state.upkeep import Upkeep, deal
 from roster.spark.write.task import TaskWriter
@@ -84,30 +83,27 @@ class StatefulRunner(SparkRunner):
         spark: SparkSession,
         config: ReaderConfig,
         function: ArrowFunction | None,
-        rows: pa.Schema,
-        stateful: Stateful,
         sink: StateSink,
-        directory: str | None,
         joining: Joining | None = None,
-        other: OtherSide | None = None,
     ) -> None:
-        """Call it after `sink.open`. `rows` are the columns that the operator gets."""
+        """Call it after `sink.open`."""
         super().__init__(spark, config, function, as_struct(ROWS), None)
         self._joining, self._sink = joining, sink
-        changelog = sink.changelog
-        place = Place(directory, changelog.topic, changelog.topic_id)
-        definition = definition_of(stateful.operator, rows)
-        encoded = definition.encode()
-        self._work = Work(
-            changelog.of, stateful.operator, place, sink.output, encoded, rows, other, stateful.late, sink.between
-        )
-        self._local = LocalState(place, sink.upkeep, sink.turns.token, entries_of(definition))
-        client = StateClient(stateful.store, definition.fingerprint)
-        view = StateView(self._local, definition, sink.upkeep, client, sink.application_server)
-        self.view = stateful.store, view
-        """The store's name, and what reads it."""
-        self._served = Served(stateful.store, definition.fingerprint, view, self._local)
         options = sink.options
+        links = [link for stage in sink.stages for link in stage.links]
+        kinds: dict[str, StoreKind] = {}
+        self._served: list[Served] = []
+        for link, changelog in zip(links, sink.changelogs, strict=True):
+            place = Place(options.state_dir, changelog.topic, changelog.topic_id)
+            definition = definition_of(link.operator, link.columns)
+            kinds[link.store] = StoreKind(place, definition.encode())
+            local = LocalState(place, changelog, sink.upkeep, sink.turns.token, entries_of(definition))
+            client = StateClient(link.store, definition.fingerprint)
+            view = StateView(local, definition, sink.upkeep, client, sink.application_server)
+            self._served.append(Served(link.store, definition.fingerprint, view, local))
+        self._work = Work(sink.stages, kinds, sink.output)
+        self.views = {served.name: served.view for served in self._served}
+        """What reads each store, by name."""
         self._care = Care(
             sink.upkeep,
             options.state_cleanup_delay_ms / 1000,
@@ -117,12 +113,12 @@ class StatefulRunner(SparkRunner):
         self._address = sink.application_server
         self._server: StateServer | None = None
         self._turns_of = sink.turns
-        self._turns: Mapping[TaskId, Turn] = {}
+        self._turns: Mapping[TaskId, Sequence[Turn]] = {}
         self._fenced = 0
         self._reports: Accumulator[Reports] = self._context.accumulator({}, _ByAttempt())
         self._upkeep = sink.upkeep
-        self._copies: Accumulator[dict[TaskId, Copy]] = self._context.accumulator({}, ByTask())
-        self._found: Accumulator[dict[str, dict[TaskId, int]]] = self._context.accumulator({}, ByTask())
+        self._copies: Accumulator[dict[TopicPartition, Copy]] = self._context.accumulator({}, ByTask())
+        self._found: Accumulator[dict[str, dict[TopicPartition, int]]] = self._context.accumulator({}, ByTask())
         self._ran: Accumulator[dict[int, str]] = self._context.accumulator({}, ByTask())
         self._chores = Chores(done=self._copies, found=self._found)
         self._cluster = None if is_local(self._context.master) else Cluster(self._context)
@@ -132,7 +128,8 @@ class StatefulRunner(SparkRunner):
         self._care.take(self._on_hosts)
         replayed = self._sink.replayed(batch)
         self._turns = {
-            task: turn._replace(is_replay=task in replayed) for task, turn in self._turns_of.prepare(batch).items()
+            task: [turn._replace(is_replay=task in replayed) for turn in turns]
+            for task, turns in self._turns_of.prepare(batch).items()
         }
         if self._joining is not None:
             self._joining.begin(batch)
@@ -150,7 +147,7 @@ class StatefulRunner(SparkRunner):
         except FunctionError as error:
             raise _with_batch(error, batch) from None
         self._fenced = 0
-        self._upkeep.worked({task: turn.end for task, turn in self._turns.items()})
+        self._upkeep.worked({turn.changelog: turn.end for turns in self._turns.values() for turn in turns})
         self._sink.wakeups.worked({task: each[-1].timer for task, each in self._reports.value.items()})
         self._upkeep.done(self._copies.value.values(), beside=(lanes, time.monotonic() - began))
         return summed(outcome, self._reports.value, self._upkeep)
@@ -214,13 +211,13 @@ class StatefulRunner(SparkRunner):
 
     def _on_hosts(self, wanted: Wanted) -> Sequence[Tidied]:
         """Look after the stores on each executor's host."""
-        place = self._work.place
+        places = self._work.places
         if is_local(self._context.master):
-            return [tidy(place, wanted)]
+            return [tidy(places, wanted)]
         with self._jobs("care", "looks after stores"):
             try:
                 numbers = self._context.parallelize(range(self.cores), self.cores)
-                return numbers.map(lambda _: tidy(place, wanted)).collect()
+                return numbers.map(lambda _: tidy(places, wanted)).collect()
             except (PySparkException, Py4JError) as error:
                 log.warning("stores cannot be looked after: %s", str(error).partition("\n")[0])
                 return []
@@ -329,9 +326,9 @@ def check_operator(operator: Operator, columns: pa.Schema) -> None:
         raise PipelineError(problem or part, field=part if problem else "aggregate") from None
 
 
-def check_options(options: Options, *, has_transform: bool, sources: int = 1, repartitions: bool = False) -> None:
-    """Raise PipelineError for what a stateful pipeline of so many topics cannot have."""
-    if not isinstance(options.topics, tuple) or (len(options.topics) != sources and not repartitions):
+def check_options(options: Options, *, has_transform: bool, first_has_state: bool = True) -> None:
+    """Raise PipelineError for what a stateful pipeline cannot have that is given these topics."""
+    if not isinstance(options.topics, tuple) or (len(options.topics) > 1 and first_has_state):
         raise PipelineError(
             "a stateful pipeline reads one topic, by its name: with several, an assignor may give partitions of one"
             " number to different members",

@@ -12,16 +12,15 @@ from typing_extensions import override
 from roster.client import Admin, TaskMember, UnknownTopicError
 from roster.model import Address, TopicPartition, parse_address
 from roster.model.tasks import TaskId
-from roster.model.topology import Subtopology
 from roster.spark.batch import Batch, Owner
 from roster.spark.errors import PipelineError
 from roster.spark.options import Options
 from roster.spark.sinks.base import Sink, Source
 from roster.spark.sinks.kafka import KafkaSink
-from roster.spark.state.between import Between
-from roster.spark.state.changelogs import Changelog, open_changelog
+from roster.spark.state.changelogs import Changelog, Changelogs, open_changelog
 from roster.spark.state.membership import task_member
 from roster.spark.state.repartition_topic import Purge, open_repartition_topic
+from roster.spark.state.stage import Stage
 from roster.spark.state.turns import Turns
 from roster.spark.state.upkeep import Upkeep
 from roster.spark.state.wakeups import Wakeups
@@ -42,27 +41,20 @@ class StateSink(Sink):
         self,
         inner: KafkaSink,
         options: Options,
-        of: Subtopology,
-        late_topic: str | None = None,
-        between: Between | None = None,
-        *,
-        has_timers: bool = False,
+        stages: Sequence[Stage],
     ) -> None:
-        """`of`: the sub-topology whose tasks have state. `between`: how rows come to it from one without.
-
-        has_timers: whether tasks may need turns without records.
-        """
-        self._inner, self.options, self._of, self._late_topic = inner, options, of, late_topic
-        self.between, self._has_timers = between, has_timers
+        """`stages` are in the order of a row's way."""
+        self._inner, self.options, self.stages = inner, options, tuple(stages)
+        self._between = [stage.arriving for stage in stages if stage.arriving is not None]
         self._admin = self._new_admin()  # connects with the first batch
         self.default_trigger_interval_ms = inner.default_trigger_interval_ms
         self.output: str | None = inner.topic or ""
         """Topic of the results, None if they are rows for another sink."""
-        self.changelog: Changelog
+        self.changelogs: Changelogs
         self.turns: Turns
         self.upkeep: Upkeep
         self.wakeups: Wakeups
-        self.purge = None if between is None else Purge(between.topic, self._admin.delete_records)
+        self.purge = Purge([between.topic for between in self._between], self._admin.delete_records)
         """Deletes the records between the sub-topologies that are processed."""
 
     def _new_admin(self) -> Admin:
@@ -72,21 +64,29 @@ class StateSink(Sink):
     @override
     def open(self, spark: SparkSession, group: str) -> None:
         self._inner.open(spark, group)
+        passed, late, changelogs = list[TopicPartition](), list[TopicPartition](), list[Changelog]()
         with self._new_admin() as admin:
-            passed = [] if self.between is None else open_repartition_topic(admin, group, self.between)
-            self.changelog = open_changelog(admin, group, self._of)
-            late = self._late_partitions(admin)
-        self.turns = Turns(self._admin, self.changelog, _OF_OTHERS)
-        self.upkeep = Upkeep(self._admin, self.changelog, self.options.acceptable_lag)
-        self.wakeups = Wakeups(self.changelog, is_used=self._has_timers)
-        carried = [self.changelog[task] for task in self.changelog.tasks]
-        self._inner.carry([*carried, *late, *passed], keep_timestamps=bool(passed))
+            for stage in self.stages:
+                if stage.arriving is not None:
+                    passed += open_repartition_topic(admin, group, stage.arriving)
+                for link in stage.links:
+                    changelogs.append(open_changelog(admin, group, stage.of, link.store))
+                    late += [] if link.late is None else self._late_partitions(admin, link.late.topic)
+        self.changelogs = Changelogs(changelogs)
+        self.turns = Turns(self._admin, self.changelogs, _OF_OTHERS)
+        self.upkeep = Upkeep(self._admin, self.changelogs, self.options.acceptable_lag)
+        self.wakeups = Wakeups(self.changelogs, is_used=self._has_timers)
+        carried = [changelog[task] for changelog in changelogs for task in changelog.tasks]
+        self._inner.carry([*carried, *dict.fromkeys(late), *passed], keep_timestamps=bool(passed))
 
-    def _late_partitions(self, admin: Admin) -> list[TopicPartition]:
-        """Return the partitions of the topic for late rows. Raises PipelineError if it is not there."""
-        topic = self._late_topic
-        if topic is None:
-            return []
+    @property
+    def _has_timers(self) -> bool:
+        """True if tasks may need turns without records."""
+        return any(link.has_timers for stage in self.stages for link in stage.links)
+
+    @staticmethod
+    def _late_partitions(admin: Admin, topic: str) -> list[TopicPartition]:
+        """Return the partitions of a topic for late rows. Raises PipelineError if it is not there."""
         try:
             return [TopicPartition(topic, each.partition) for each in admin.describe_topic(topic).partitions]
         except UnknownTopicError:
@@ -101,9 +101,8 @@ class StateSink(Sink):
 
     def member(self, options: Options) -> TaskMember:
         """Make the group member of the pipeline; call it after `open`."""
-        if self.between is None:
-            return task_member(options, [self._of], self.upkeep)
-        return task_member(options, [self.between.before, self._of], self.upkeep, committed_only=[self.between.topic])
+        committed_only = [between.topic for between in self._between]
+        return task_member(options, [stage.of for stage in self.stages], self.upkeep, committed_only=committed_only)
 
     def log_ends(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         """Return the log ends, records of open transactions included. Raises ClientError."""
@@ -150,13 +149,12 @@ class StateSink(Sink):
     def commit(self, staged: Mapping[TaskId, str], batch: Batch) -> None:
         self._inner.commit(None, batch)
         self.turns.committed(staged, batch)
-        if self.purge is not None:
-            self.purge.committed(batch.next_offsets)
+        self.purge.committed(batch.next_offsets)
 
     @override
     def abort(self, staged: Any, batch: Batch) -> None:
         self.turns.forget(batch.ranges)
-        self.upkeep.doubt(self.changelog.tasks_of(batch.ranges))
+        self.upkeep.doubt(self.changelogs.tasks_of(batch.ranges))
         self._inner.abort(None, batch)
 
     @override

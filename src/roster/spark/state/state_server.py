@@ -1,6 +1,6 @@
 """Queries of state over HTTP: a small server on the driver, at the pipeline's `application_server`.
 
-    GET /stores                                          the store, its tasks here and elsewhere
+    GET /stores                                          all stores, their tasks here and elsewhere
     GET /stores/STORE/get?key=A1                         the row of a key: `key` once for each key column
     GET /stores/STORE/get?key=A1&variable=count          that of a processor's variable
     GET /stores/STORE/prefix?key=A&limit=10              rows by the first key columns
@@ -21,11 +21,11 @@ from __future__ import annotations
 import logging
 import socket
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from socketserver import TCPServer
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from roster._errors import one_line
@@ -52,7 +52,7 @@ Query = dict[str, list[str]]
 
 
 class Served(NamedTuple):
-    """The store that is asked for: its name, the fingerprint of its definition, and what reads it."""
+    """A store that may be asked for: its name, the fingerprint of its definition, and what reads it."""
 
     name: str
     fingerprint: str
@@ -69,10 +69,13 @@ class _QueryError(Exception):
         self.document = {"error": {"field": field, "problem": problem, "fix": fix}}
 
 
-def answer(target: str, served: Served) -> tuple[HTTPStatus, Mapping[str, Any]]:
+Stores = Mapping[str, Served]
+
+
+def answer(target: str, stores: Stores) -> tuple[HTTPStatus, Mapping[str, Any]]:
     """Return status and document for the target of a GET request."""
     try:
-        return HTTPStatus.OK, _answer(target, served)
+        return HTTPStatus.OK, _answer(target, stores)
     except Exception as error:
         refused = _refused(error)
         if refused.status == HTTPStatus.INTERNAL_SERVER_ERROR:
@@ -96,7 +99,7 @@ def _refused(error: Exception) -> _QueryError:
     return _QueryError(HTTPStatus.INTERNAL_SERVER_ERROR, "query", text)
 
 
-def _answer(target: str, served: Served) -> Mapping[str, Any]:
+def _answer(target: str, stores: Stores) -> Mapping[str, Any]:
     parts = urlsplit(target)
     path = [unquote(part) for part in parts.path.split("/") if part]
     try:
@@ -105,23 +108,30 @@ def _answer(target: str, served: Served) -> Mapping[str, Any]:
         raise _QueryError(HTTPStatus.BAD_REQUEST, "query", f"it cannot be parsed: {error}") from None
     if path[:1] != ["stores"] or len(path) > len(("stores", "name", "method")):
         raise _QueryError(HTTPStatus.NOT_FOUND, "path", f"there is no {parts.path!r}", "Ask for /stores")
-    if len(path) > 1 and path[1] != served.name:
-        fix = f"The pipeline has {served.name!r}"
+    if len(path) > 1 and path[1] not in stores:
+        fix = f"The pipeline has {', '.join(map(repr, stores))}"
         raise _QueryError(HTTPStatus.NOT_FOUND, "store", f"there is no store {path[1]!r}", fix)
-    method = path[2] if len(path) > len(("stores", "name")) else ""
+    if len(path) < len(("stores", "name", "method")):
+        _check_fields(query, ())
+        return {"stores": [_described(stores[name]) for name in path[1:] or stores]}
+    _, name, method = path
     if method not in _METHODS:
-        fix = f"Use one of {', '.join(filter(None, _METHODS))}"
+        fix = f"Use one of {', '.join(_METHODS)}"
         raise _QueryError(HTTPStatus.NOT_FOUND, "path", f"a store has no {method!r}", fix)
     fields, function = _METHODS[method]
-    if unknown := sorted(query.keys() - fields):
+    _check_fields(query, fields)
+    return function(stores[name], query)
+
+
+def _check_fields(query: Query, fields: Sequence[str]) -> None:
+    if unknown := sorted(query.keys() - set(fields)):
         fix = f"Use {', '.join(fields)}" if fields else "Leave it out"
         raise _QueryError(HTTPStatus.BAD_REQUEST, unknown[0], "this query has no such field", fix)
-    return function(served, query)
 
 
-def _describe(served: Served, _: Query) -> Mapping[str, Any]:
+def _described(served: Served) -> Mapping[str, Any]:
     view = served.view
-    store = {
+    return {
         "store": served.name,
         "key": kinds_of(view.columns),
         **view.described(),
@@ -129,7 +139,6 @@ def _describe(served: Served, _: Query) -> Mapping[str, Any]:
         "behind": view.behind,
         "hosts": view.hosts,
     }
-    return {"stores": [store]}
 
 
 def _get(served: Served, query: Query) -> Mapping[str, Any]:
@@ -181,7 +190,6 @@ def _entries(served: Served, query: Query) -> Mapping[str, Any]:
 
 _COMMON = ("variable", "side", "stale", "local")
 _METHODS: Mapping[str, tuple[tuple[str, ...], Callable[[Served, Query], Mapping[str, Any]]]] = {
-    "": ((), _describe),
     "get": (("key", "partition", *_COMMON), _get),
     "prefix": (("key", "limit", *_COMMON), _prefix),
     "range": (("start", "stop", "limit", *_COMMON), _range),
@@ -225,11 +233,11 @@ def _bytes(query: Query, name: str) -> bytes:
 
 
 class StateServer:
-    """Serves one store until it is closed. Raises PipelineError if the address cannot be used."""
+    """Serves stores until it is closed. Raises PipelineError if the address cannot be used."""
 
-    def __init__(self, address: Address, served: Served) -> None:
+    def __init__(self, address: Address, served: Sequence[Served]) -> None:
         class Handler(_Handler):
-            store = served
+            stores: ClassVar = {each.name: each for each in served}
 
         try:
             self._server = _server_class(address)((address.host, address.port), Handler)
@@ -275,13 +283,13 @@ def _server_class(address: Address) -> type[ThreadingHTTPServer]:
 
 
 class _Handler(BaseHTTPRequestHandler):
-    store: Served
+    stores: ClassVar[Stores]
     timeout = _IDLE
     server_version, sys_version = "Roster", ""
 
     def do_GET(self) -> None:
         """Answer one query."""
-        self._send(*answer(self.path, self.store))
+        self._send(*answer(self.path, self.stores))
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
         """Answer what is no GET request of HTTP."""

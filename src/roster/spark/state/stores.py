@@ -32,7 +32,7 @@ class Chore(NamedTuple):
 class Copy(NamedTuple):
     """What became of a chore: the changelog offset reached, None with a `problem`; what was applied in which time."""
 
-    task: TaskId
+    changelog: TopicPartition
     position: int | None
     records: int = 0
     bytes: int = 0
@@ -79,5 +79,5 @@ def work_on_copy(place: Place, chore: Chore, fetch: Fetch, until: float, definit
             write_definition(store.path, definition)
             applied = bring_up(store, turn, fetch, until)
     except Exception as error:
-        return Copy(chore.task, None, seconds=time.monotonic() - began, problem=f"{type(error).__name__}: {error}")
-    return Copy(chore.task, *applied, seconds=time.monotonic() - began)
+        return Copy(chore.changelog, None, seconds=time.monotonic() - began, problem=f"{type(error).__name__}: {error}")
+    return Copy(chore.changelog, *applied, seconds=time.monotonic() - began)

@@ -10,7 +10,7 @@ sends them: they were not sent before.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,14 +21,13 @@ from typing_extensions import override
 
 from roster.model import TopicPartition
 from roster.model.tasks import TaskId
-from roster.model.topology import Subtopology
 from roster.spark.batch import Batch, Owner
 from roster.spark.errors import PipelineError, SinkFencedError
 from roster.spark.options import Options
 from roster.spark.sinks.base import Sink, Source
 from roster.spark.sinks.kafka import KafkaSink
-from roster.spark.state.between import Between
 from roster.spark.state.sink import StateSink
+from roster.spark.state.stage import Stage
 from roster.spark.state.task import is_record
 from roster.spark.write.task import TaskOutput, TaskWriter
 
@@ -43,12 +42,10 @@ class TableStateSink(StateSink):
         results: Sink,
         columns: StructType,
         options: Options,
-        of: Subtopology,
-        late_topic: str | None = None,
-        between: Between | None = None,
+        stages: Sequence[Stage],
     ) -> None:
         """`columns` are those of the results."""
-        super().__init__(KafkaSink(options.bootstrap, security=options.security), options, of, late_topic, between)
+        super().__init__(KafkaSink(options.bootstrap, security=options.security), options, stages)
         self.output = None
         self.default_trigger_interval_ms = results.default_trigger_interval_ms
         self._results, self._columns = results, columns
@@ -71,7 +68,7 @@ class TableStateSink(StateSink):
     def claim(
         self, partitions: Collection[TopicPartition], owner: Owner, committed: Mapping[TopicPartition, int]
     ) -> Mapping[TopicPartition, int]:
-        partitions = self.changelog.sources_in(partitions)  # those of tasks without state have no results
+        partitions = self._with_results(partitions)
         known = {partition: at for partition, at in committed.items() if partition in partitions}
         found = self._results.claim(partitions, owner, known)
         for partition in partitions:
@@ -89,15 +86,24 @@ class TableStateSink(StateSink):
                 self._gaps[partition] = at
         return {}
 
+    def _with_results(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
+        """Return those of the partitions that tasks of the last sub-topology read: others send no results."""
+        return [partition for partition in partitions if partition.topic in self.stages[-1].of.sources]
+
+    @property
+    @override
+    def _has_timers(self) -> bool:
+        return False  # a turn without records would have results without a position
+
     @override
     def bounds(self, positions: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, int]:
         """Return where the results end of the tasks whose state is behind them, of all topics of these tasks."""
         behind = [p for p, at in positions.items() if at < self._gaps.get(p, 0)]
-        self._replayed = frozenset(self.changelog.tasks_of(behind))
+        self._replayed = frozenset(self.changelogs.tasks_of(behind))
         return {p: max(self._gaps.get(p, at), at) for p, at in positions.items() if self._is_replayed(p)}
 
     def _is_replayed(self, partition: TopicPartition) -> bool:
-        return not self._replayed.isdisjoint(self.changelog.tasks_of([partition]))
+        return not self._replayed.isdisjoint(self.changelogs.tasks_of([partition]))
 
     @override
     def replayed(self, batch: Batch) -> frozenset[TaskId]:
@@ -105,7 +111,7 @@ class TableStateSink(StateSink):
 
     def _new(self, batch: Batch) -> Batch:
         """Return the part of a batch that has results which are not in the sink yet."""
-        ranges = {p: batch.ranges[p] for p in self.changelog.sources_in(batch.ranges) if not self._is_replayed(p)}
+        ranges = {p: batch.ranges[p] for p in self._with_results(batch.ranges) if not self._is_replayed(p)}
         return replace(batch, ranges=ranges)
 
     @override

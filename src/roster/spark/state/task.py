@@ -1,4 +1,4 @@
-"""The task's side of a stateful pipeline: whole ranges of partitions become records of output and changelog."""
+"""The task's side of a stateful pipeline: whole ranges of partitions become records of output and changelogs."""
 
 from __future__ import annotations
 
@@ -12,16 +12,13 @@ from typing_extensions import override
 
 from roster.model import TopicPartition
 from roster.model.tasks import TaskId
-from roster.model.topology import Subtopology
 from roster.spark.batch import Split
 from roster.spark.errors import FunctionError, SinkFencedError
 from roster.spark.reader import PartitionTask, ReaderConfig, ReadError, ReadTask, read_splits
-from roster.spark.state.between import Between
-from roster.spark.state.declare import LateRows
-from roster.spark.state.other_stream import OtherSide
 from roster.spark.state.results import as_records
+from roster.spark.state.stage import Link, Stage
 from roster.spark.state.stores import Chore, Copy, process_id, stores_found, work_on_copy
-from roster.spark.state.turn import Operator, Place, Report, Turn, take_turn
+from roster.spark.state.turn import Place, Report, Turn, combined, new_token, take_turn
 from roster.spark.write.task import conformed
 from roster.state.definition import write_definition
 from roster.state.store import NoState
@@ -54,25 +51,41 @@ def is_record(rows: pa.RecordBatch) -> bool:
 
 
 @dataclass(frozen=True)
-class Work:
-    """What all tasks of a sub-topology with state do; pickled to the executors. `columns`: of the rows they read."""
+class StoreKind:
+    """Where the stores of one name lie, and what their entries mean."""
 
-    of: Subtopology
-    operator: Operator
     place: Place
-    output: str | None
     definition: bytes
-    columns: pa.Schema
-    other: OtherSide | None = None
-    late: LateRows | None = None
-    between: Between | None = None
-    """How rows come to these tasks from others, which have no state."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """What the tasks of a pipeline do; pickled to the executors.
+
+    stores: by name, those of the first operator first. output: topic of the results, None if they are rows.
+    """
+
+    stages: tuple[Stage, ...]
+    stores: Mapping[str, StoreKind]
+    output: str | None
+
+    @property
+    def places(self) -> list[Place]:
+        """Where stores lie; the first says which applications share them."""
+        return [kind.place for kind in self.stores.values()]
 
     def task_of(self, split: Split) -> TaskId:
         """Return the task that reads a split."""
-        between = self.between
-        of = between.before if between is not None and split.topic in between.before.sources else self.of
+        of = next(stage.of for stage in self.stages if split.topic in stage.of.sources)
         return TaskId(of.number, split.partition)
+
+    def stage_of(self, task: TaskId) -> Stage:
+        """Return what a task does."""
+        return next(stage for stage in self.stages if stage.of.number == task.subtopology)
+
+    def kind_of(self, changelog: str) -> StoreKind:
+        """Return the stores of a changelog topic."""
+        return next(kind for kind in self.stores.values() if kind.place.changelog == changelog)
 
 
 class First(Protocol):
@@ -86,14 +99,15 @@ class First(Protocol):
 class Chores:
     """Work on copies beside a batch's: the chores of each Spark task, the seconds for them, and where results go.
 
-    done: collects {task: copy}. found: collects {id of a place: {task: changelog offset}} in warm-ups.
+    done: collects {changelog partition: copy}. found: collects {id of a place: {changelog partition: offset}} in
+    warm-ups.
     ran: collects {Spark task: id of a place}.
     """
 
     lanes: Sequence[Sequence[Chore]] = ()
     seconds: float = 0.0
-    done: Accumulator[dict[TaskId, Copy]] | None = None
-    found: Accumulator[dict[str, dict[TaskId, int]]] | None = None
+    done: Accumulator[dict[TopicPartition, Copy]] | None = None
+    found: Accumulator[dict[str, dict[TopicPartition, int]]] | None = None
     ran: Accumulator[dict[int, str]] | None = None
 
 
@@ -108,7 +122,7 @@ class StatefulTask(PartitionTask):
         config: ReaderConfig,
         tasks: Sequence[Sequence[Split]],
         work: Work,
-        turns: Mapping[TaskId, Turn],
+        turns: Mapping[TaskId, Sequence[Turn]],
         reports: Accumulator[dict[TaskId, tuple[Report, ...]]] | None = None,
         chores: Chores = Chores(),
         failed: Accumulator[dict[int, tuple[str, str]]] | None = None,
@@ -119,9 +133,12 @@ class StatefulTask(PartitionTask):
         super().__init__(config, tasks, failed=failed, **reading)
         if first is not None:
             self._reading = first.task(config, self._alone, failed=failed, **reading)
-        if work.other is not None:
-            self._other = ReadTask(config, self._alone, failed=failed, **{**reading, "function": work.other.function})
-        if work.between is not None:
+        others = [link.other for stage in work.stages for link in stage.links if link.other is not None]
+        self._others = {
+            other.topic: ReadTask(config, self._alone, failed=failed, **{**reading, "function": other.function})
+            for other in others
+        }
+        if any(stage.arriving is not None for stage in work.stages):
             committed = replace(config, isolation_level="read_committed", include_headers=False, dead_letters=None)
             self._arriving = ReadTask(committed, self._alone, None, reading.get("counted"))
         self._work, self._turns, self._reports = work, turns, reports
@@ -145,7 +162,7 @@ class StatefulTask(PartitionTask):
                     return
             for copy in self.tend(chores):
                 if self._chores.done is not None:
-                    self._chores.done.add({copy.task: copy})
+                    self._chores.done.add({copy.changelog: copy})
 
     def tend_lane(self, task: int) -> Iterator[Copy]:
         """Work on the copies of a Spark task that has nothing else to do."""
@@ -154,25 +171,32 @@ class StatefulTask(PartitionTask):
 
     def _note_place(self, task: int) -> None:
         if self._chores.ran is not None:
-            self._chores.ran.add({task: process_id(self._work.place)})
+            self._chores.ran.add({task: process_id(self._work.places[0])})
 
     def tend(self, chores: Iterable[Chore]) -> Iterator[Copy]:
         """Work on copies one after the other until the time is over; yield what became of them."""
         until = time.monotonic() + self._chores.seconds
         for chore in chores:
             if time.monotonic() < until:
-                yield work_on_copy(self._work.place, chore, self._fetch, until, self._work.definition)
+                kind = self._work.kind_of(chore.changelog.topic)
+                yield work_on_copy(kind.place, chore, self._fetch, until, kind.definition)
 
     def _warm_up(self) -> None:
         """Load what a turn needs, and look which stores are here."""
         import roster.state.lmdb_store  # noqa: F401, PLC0415 - needs an extra that the driver need not have loaded
 
         work = self._work
-        as_records(work.operator(work.columns.empty_table(), NoState()).results, work.operator.result_keys)
+        for link in (link for stage in work.stages for link in stage.links):
+            as_records(link.operator(link.columns.empty_table(), NoState()).results, link.operator.result_keys)
         for _ in self._reading.read([len(self._splits)]):
             pass
         if self._chores.found is not None:
-            self._chores.found.add({process_id(work.place): stores_found(work.place)})
+            found = {
+                TopicPartition(place.changelog, task.partition): at
+                for place in work.places
+                for task, at in stores_found(place).items()
+            }
+            self._chores.found.add({process_id(work.places[0]): found})
 
     def _turns_in(self, task: int) -> list[list[int]]:
         """Return the places of the splits of each task in the group's sense, which are one turn."""
@@ -182,70 +206,84 @@ class StatefulTask(PartitionTask):
         return list(turns.values())
 
     def _turn(self, numbers: Sequence[int]) -> Iterator[pa.RecordBatch]:
+        """Take a task's turn: one operator after the other, of which each has what the one before makes."""
         splits, work = [self._splits[number] for number in numbers], self._work
         task = work.task_of(splits[0])
-        if work.between is not None and task.subtopology == work.between.before.number:
-            yield from self._passed_on(numbers, work.between)
+        stage = work.stage_of(task)
+        rows = self._own_rows(stage, numbers)
+        if not stage.links:
+            for batch in rows:
+                yield from self._passed_on(batch, stage)
             return
-        turn = self._turns[task]
-        read = (batch for number in numbers if not self._splits[number].is_empty for batch in self._rows(number))
-        rows = pa.Table.from_batches(read, schema=work.columns)
         ends = {split.topic: split.end for split in splits}
-        with work.place.open(str(task)) as store:
-            write_definition(store.path, work.definition)
-            update, report = take_turn(store, turn, work.operator, rows, ends, self._fetch)
+        token, reports, parts = new_token(), list[Report](), list[pa.Table]()
+        for link, turn in zip(stage.links, self._turns[task], strict=True):
+            table = pa.Table.from_batches(self._given(link, rows, numbers), schema=link.columns)
+            kind = work.stores[link.store]
+            with kind.place.open(str(task)) as store:
+                write_definition(store.path, kind.definition)
+                update, report = take_turn(store, turn, link.operator, table, ends, self._fetch, token)
+            reports.append(report)
+            parts += [self._changes(update, turn), *self._late(update, link)]
+            rows = iter(update.results.to_batches())
         if self._reports is not None:
-            self._reports.add({task: (report,)})
-        for part in (
-            self._changes(update, turn),
-            *self._late(update),
-            *self._retracted(update),
-            *self._results(update, turn),
-        ):
+            self._reports.add({task: (combined(reports),)})
+        for part in parts:
+            yield from part.to_batches()
+        if stage.leaving is not None:
+            for batch in rows:
+                yield from self._passed_on(batch, stage)
+            return
+        for part in (*self._retracted(update, link), *self._results(update, link, turn)):
             yield from part.to_batches()
 
-    def _passed_on(self, numbers: Sequence[int], between: Between) -> Iterator[pa.RecordBatch]:
-        """Yield the records by which rows go to the tasks that have their key."""
+    def _own_rows(self, stage: Stage, numbers: Sequence[int]) -> Iterator[pa.RecordBatch]:
+        """Yield the rows that come to the stage, without those that its operators join them with."""
+        others = {link.other.topic for link in stage.links if link.other is not None}
         for number in numbers:
-            for batch in self._reading.read([number]):
-                records = between.leaving(pa.Table.from_batches([conformed(batch, between.columns)]))
-                columns = (records[name] for name in ("key", "value", "partition", "timestamp"))
-                yield from _addressed(*columns, topic=between.topic).to_batches()
+            if not self._splits[number].is_empty and self._splits[number].topic not in others:
+                yield from self._reading.read([number]) if stage.arriving is None else self._arrived(stage, number)
 
-    def _rows(self, number: int) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a split with the columns that the operator gets."""
-        other, columns = self._work.other, self._work.columns
-        if other is None:
-            yield from (conformed(batch, columns) for batch in self._read(number))
-            return
-        is_other = self._splits[number].topic == other.topic
-        own = other.other if is_other else other.own
-        for batch in self._other.read([number]) if is_other else self._read(number):
-            yield in_columns(conformed(batch, own), columns, is_other=is_other)
-
-    def _read(self, number: int) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a split of the own stream."""
-        between = self._work.between
-        if between is None:
-            yield from self._reading.read([number])
-            return
+    def _arrived(self, stage: Stage, number: int) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a split that other tasks wrote."""
+        assert stage.arriving is not None  # noqa: S101 - else they are read
         try:
             for records in self._arriving.read([number]):
-                yield from between.arriving(records)
+                yield from stage.arriving.arriving(records)
         except ReadError as error:
             if not error.is_lost:
                 raise
             # Records are deleted behind the committed offset: who finds none has it from before another owner's work.
             raise SinkFencedError(f"they have been processed and deleted: {error}") from error
 
-    def _results(self, update: Update, turn: Turn) -> Iterator[pa.Table]:
-        work = self._work
+    def _given(self, link: Link, rows: Iterator[pa.RecordBatch], numbers: Sequence[int]) -> Iterator[pa.RecordBatch]:
+        """Yield the rows with the columns that an operator gets: those that come to it, and of the other topic."""
+        other = link.other
+        if other is None:
+            yield from (conformed(batch, link.columns) for batch in rows)
+            return
+        yield from (in_columns(conformed(batch, other.own), link.columns, is_other=False) for batch in rows)
+        for number in numbers:
+            if self._splits[number].topic == other.topic and not self._splits[number].is_empty:
+                for batch in self._others[other.topic].read([number]):
+                    yield in_columns(conformed(batch, other.other), link.columns, is_other=True)
+
+    @staticmethod
+    def _passed_on(rows: pa.RecordBatch, stage: Stage) -> Iterator[pa.RecordBatch]:
+        """Yield the records by which rows go to the tasks that have their key."""
+        between = stage.leaving
+        assert between is not None  # noqa: S101 - rows without one go to the sink
+        records = between.leaving(pa.Table.from_batches([conformed(rows, between.columns)]))
+        columns = (records[name] for name in ("key", "value", "partition", "timestamp"))
+        yield from _addressed(*columns, topic=between.topic).to_batches()
+
+    def _results(self, update: Update, link: Link, turn: Turn) -> Iterator[pa.Table]:
         if turn.is_replay:
             return
-        if work.output is None:
+        if self._work.output is None:
             yield update.results.replace_schema_metadata(None)
         else:
-            yield _addressed(*as_records(update.results, work.operator.result_keys), topic=work.output)
+            yield _addressed(*as_records(update.results, link.operator.result_keys), topic=self._work.output)
 
     def _changes(self, update: Update, turn: Turn) -> pa.Table:
         """Return the records of the changelog."""
@@ -253,16 +291,17 @@ class StatefulTask(PartitionTask):
         keys, values = update.changes["key"], update.changes["value"]
         return _addressed(keys, values, pa.array([partition] * len(keys), pa.int32()), topic=topic)
 
-    def _late(self, update: Update) -> Iterator[pa.Table]:
+    @staticmethod
+    def _late(update: Update, link: Link) -> Iterator[pa.Table]:
         """Yield the records of rows that are late, if they have a topic."""
-        if (late := self._work.late) is not None:
+        if link.late is not None:
             for rows in update.late_rows:
-                yield _addressed(*as_records(rows, late.keys), topic=late.topic)
+                yield _addressed(*as_records(rows, link.late.keys), topic=link.late.topic)
 
-    def _retracted(self, update: Update) -> Iterator[pa.Table]:
+    def _retracted(self, update: Update, link: Link) -> Iterator[pa.Table]:
         """Yield records without a value for the results that count no more, to be sent before those that do."""
         if update.retracted is not None and self._work.output is not None:
-            keys, _ = as_records(update.retracted, self._work.operator.result_keys)
+            keys, _ = as_records(update.retracted, link.operator.result_keys)
             yield _addressed(keys, pa.nulls(len(keys), pa.binary()), topic=self._work.output)
 
     def _fetch(self, partition: TopicPartition, start: int, end: int) -> Iterable[pa.RecordBatch]:

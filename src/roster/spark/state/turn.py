@@ -6,7 +6,7 @@ import json
 import logging
 import time
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
@@ -64,7 +64,7 @@ LONGEST_BEHIND = 43_200.0
 
 
 class Turn(NamedTuple):
-    """What the driver says about a task before its turn."""
+    """What the driver says about a store of a task before its turn."""
 
     changelog: TopicPartition
     begin: int
@@ -140,12 +140,31 @@ class Place:
                     raise
 
 
+def combined(reports: Sequence[Report]) -> Report:
+    """Return the reports of a task's stores, which have one token, as one."""
+    timers = [report.timer for report in reports if report.timer is not None]
+    return Report(
+        reports[0].token,
+        sum(report.restored for report in reports),
+        sum(report.restored_bytes for report in reports),
+        sum(report.late for report in reports),
+        min(timers, default=None),
+    )
+
+
 def take_turn(
-    store: LmdbStore, turn: Turn, operator: Operator, rows: pa.Table, inputs: dict[str, int], fetch: Fetch
+    store: LmdbStore,
+    turn: Turn,
+    operator: Operator,
+    rows: pa.Table,
+    inputs: dict[str, int],
+    fetch: Fetch,
+    token: str | None = None,
 ) -> tuple[Update, Report]:
     """Return the results and changes of a batch's rows; the store has the changes aside, under the report's token.
 
-    inputs: next offset of each input topic of the batch, behind it. Raises SinkFencedError if the batch does not begin
+    inputs: next offset of each input topic of the batch, behind it. token: that of the attempt, one for all stores of
+    the task; None: a new one. Raises SinkFencedError if the batch does not begin
     where the state ends, StateError, and what `operator` and `fetch` raise.
     """
     applied = bring_up(store, turn, fetch)
@@ -161,11 +180,16 @@ def take_turn(
         update = operator(rows, snapshot)
     changes = with_entries(update.changes, [INPUTS_KEY], [json.dumps(inputs).encode()])
     update = replace(update, changes=changes)
-    token = uuid.uuid4().hex
+    token = token or new_token()
     keys, values = (update.changes[name].to_pylist() for name in ("key", "value"))
     store.stage(Pending(token, keys, values, Position(turn.end, inputs)))
     timer = None if update.timer_in_ms is None else update.timer_in_ms / 1000
     return update, Report(token, applied.records, applied.bytes, update.late, timer)
+
+
+def new_token() -> str:
+    """Return a name for an attempt."""
+    return uuid.uuid4().hex
 
 
 class Applied(NamedTuple):

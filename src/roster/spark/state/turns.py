@@ -11,8 +11,8 @@ from typing import Protocol
 from roster.model import TopicPartition
 from roster.model.tasks import TaskId
 from roster.spark.batch import Batch
-from roster.spark.errors import PipelineError, SinkFencedError
-from roster.spark.state.changelogs import Changelog
+from roster.spark.errors import SinkFencedError
+from roster.spark.state.changelogs import Changelogs
 from roster.spark.state.turn import Turn
 
 log = logging.getLogger(__name__)
@@ -37,39 +37,35 @@ class Logs(Protocol):
 class Turns:
     """The tasks of one application; all methods but `cancel` are for the pipeline's thread."""
 
-    def __init__(self, logs: Logs, changelog: Changelog, patience: float) -> None:
+    def __init__(self, logs: Logs, changelogs: Changelogs, patience: float) -> None:
         """`patience` is for how many seconds a batch waits for transactions of others to end."""
-        self._logs, self._changelog, self._patience = logs, changelog, patience
+        self._logs, self._changelogs, self._patience = logs, changelogs, patience
         self._tokens: dict[TaskId, str] = {}
         self._begins: dict[TopicPartition, int] = {}
         self._cancelled = threading.Event()
 
-    def prepare(self, batch: Batch) -> dict[TaskId, Turn]:
-        """Return the turn of each task of a batch that has state.
+    def prepare(self, batch: Batch) -> dict[TaskId, tuple[Turn, ...]]:
+        """Return the turn of each store of the tasks of a batch.
 
         Raises SinkFencedError if a changelog is held up by a transaction for too long or the batch is cancelled,
         PipelineError for a partition that the changelog does not have, and ClientError.
         """
         self._cancelled.clear()
-        sources = self._changelog.sources_in(batch.ranges)
-        beyond = [p for p in sources if p.partition >= self._changelog.partitions]
-        if beyond:
-            raise PipelineError(
-                f"the topic {beyond[0].topic!r} has grown, its changelog {self._changelog.topic!r} has"
-                f" {self._changelog.partitions} partitions: keys may have moved to partitions without their state",
-                field="aggregate",
-                fix="Use another group, which starts without state",
-            )
-        logs = {task: self._changelog[task] for task in self._changelog.tasks_of(sources)}
-        unknown = [p for p in logs.values() if p not in self._begins]
+        sources = self._changelogs.sources_in(batch.ranges)
+        self._changelogs.check_grown(sources)
+        logs_of = {task: self._changelogs.logs_of(task) for task in self._changelogs.tasks_of(sources)}
+        logs = [log for each in logs_of.values() for log in each]
+        unknown = [log for log in logs if log not in self._begins]
         self._begins.update(self._logs.beginning_offsets(unknown) if unknown else {})
-        ends = self._stable_ends(logs.values())
-        inputs: dict[int, dict[str, int]] = {}
-        for partition in sources:
-            inputs.setdefault(partition.partition, {})[partition.topic] = batch.ranges[partition].start
+        ends = self._stable_ends(logs)
+        inputs: dict[TaskId | None, dict[str, int]] = {}
+        for source in sources:
+            inputs.setdefault(self._changelogs.reader_of(source), {})[source.topic] = batch.ranges[source].start
         return {
-            task: Turn(at, self._begins[at], ends[at], inputs[task.partition], self._tokens.get(task))
-            for task, at in logs.items()
+            task: tuple(
+                Turn(log, self._begins[log], ends[log], inputs[task], self._tokens.get(task)) for log in of_task
+            )
+            for task, of_task in logs_of.items()
         }
 
     def _stable_ends(self, logs: Collection[TopicPartition]) -> dict[TopicPartition, int]:
@@ -93,7 +89,7 @@ class Turns:
 
     def committed(self, tokens: Mapping[TaskId, str], batch: Batch) -> None:
         """Note the attempts that a transaction has made count; of tasks without one forget those before."""
-        for task in self._changelog.tasks_of(batch.ranges):
+        for task in self._changelogs.tasks_of(batch.ranges):
             self._tokens.pop(task, None)
         self._tokens.update(tokens)
 
@@ -103,6 +99,7 @@ class Turns:
 
     def forget(self, partitions: Collection[TopicPartition]) -> None:
         """Trust no store of these tasks beyond its changelog position: their state may have moved on elsewhere."""
-        for task in self._changelog.tasks_of(partitions):
+        for task in self._changelogs.tasks_of(partitions):
             self._tokens.pop(task, None)
-            self._begins.pop(self._changelog[task], None)
+            for log in self._changelogs.logs_of(task):
+                self._begins.pop(log, None)

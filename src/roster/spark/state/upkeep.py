@@ -18,7 +18,7 @@ from roster.model import TopicPartition
 from roster.model.tasks import StorePosition, TaskId, task_gap
 from roster.spark.batch import Restoring
 from roster.spark.driver import SHORTEST_PIECE
-from roster.spark.state.changelogs import Changelog
+from roster.spark.state.changelogs import Changelogs
 from roster.spark.state.stores import Chore, Copy
 from roster.wire.streams.layout import HostInfo
 
@@ -77,7 +77,7 @@ class Allowance:
 
 @dataclass(slots=True)
 class _Course:
-    """The restoring of one task since it began."""
+    """The restoring of one task since it began. `start`: offsets that its stores had behind them then."""
 
     start: int
     began: float
@@ -92,13 +92,14 @@ class Upkeep:
     """
 
     def __init__(
-        self, logs: Logs, changelog: Changelog, acceptable_lag: int, now: Callable[[], float] = time.monotonic
+        self, logs: Logs, changelogs: Changelogs, acceptable_lag: int, now: Callable[[], float] = time.monotonic
     ) -> None:
-        self._logs, self._changelog, self._acceptable, self._now = logs, changelog, acceptable_lag, now
+        self._logs, self._changelogs, self._acceptable, self._now = logs, changelogs, acceptable_lag, now
         self._member: TasksHeld | None = None
-        self._reached: dict[TaskId, int] = {}
-        self._begins: dict[TaskId, int] = {}
-        self._ends: dict[TaskId, int] = {}
+        self._reached: dict[TopicPartition, int] = {}
+        """The offset of its changelog that each store stands at, likewise where the logs begin and end."""
+        self._begins: dict[TopicPartition, int] = {}
+        self._ends: dict[TopicPartition, int] = {}
         self._cold: set[TaskId] = set()
         self._proven: set[TaskId] = set()
         """Own tasks whose store has what was committed last: of others no query is answered without `stale`."""
@@ -112,16 +113,16 @@ class Upkeep:
 
     # What is here.
 
-    def found(self, stores: Mapping[str, Mapping[TaskId, int]]) -> None:
-        """Take note of the stores on the executors' hosts: by the id of each place {task: changelog offset}."""
+    def found(self, stores: Mapping[str, Mapping[TopicPartition, int]]) -> None:
+        """Take note of the stores on the executors' hosts: by the id of each place {changelog partition: offset}."""
         if len(stores) == 1:
             self.process_id = uuid.UUID(next(iter(stores)))
         elif stores:
             self.process_id = uuid.uuid5(uuid.NAMESPACE_OID, " ".join(sorted(stores)))
         self._reached = {}
         for positions in stores.values():
-            for task, at in positions.items():
-                self._reached[task] = max(at, self._reached.get(task, 0))
+            for changelog, at in positions.items():
+                self._reached[changelog] = max(at, self._reached.get(changelog, 0))
 
     def join(self, member: TasksHeld) -> None:
         """Take part with this member, of which the tasks are, and which gets reports."""
@@ -130,32 +131,37 @@ class Upkeep:
         self._courses.clear()
 
     def gaps(self) -> dict[TaskId, int]:
-        """Return how many records the store of each task is behind its log's end; without one that is the whole log.
+        """Return how many records the stores of each task are behind their logs' ends; without one, the whole log.
 
         Raises ClientError.
         """
-        self._look(self._changelog.tasks)
+        self._look(self._changelogs.tasks)
         return self._gaps()
 
     def _look(self, tasks: Collection[TaskId]) -> None:
         """Find the present ends of these tasks' changelogs."""
-        if unknown := [task for task in tasks if task not in self._begins]:
-            self._begins |= self._of_logs(self._logs.beginning_offsets, unknown)
-        if tasks:
-            self._ends |= self._of_logs(self._logs.stable_offsets, tasks)
+        logs = self._logs_of(tasks)
+        if unknown := [changelog for changelog in logs if changelog not in self._begins]:
+            self._begins |= self._logs.beginning_offsets(unknown)
+        if logs:
+            self._ends |= self._logs.stable_offsets(logs)
 
-    def _of_logs(
-        self, offsets: Callable[[Collection[TopicPartition]], dict[TopicPartition, int]], tasks: Collection[TaskId]
-    ) -> dict[TaskId, int]:
-        """Return an offset of each task's changelog."""
-        logs = {self._changelog[task]: task for task in tasks}
-        return {logs[at]: offset for at, offset in offsets(list(logs)).items()}
+    def _logs_of(self, tasks: Iterable[TaskId]) -> list[TopicPartition]:
+        return [changelog for task in tasks for changelog in self._changelogs.logs_of(task)]
+
+    def gap(self, changelog: TopicPartition) -> int:
+        """Return how many records the store of a changelog partition is behind the end seen last."""
+        return task_gap([self._position(changelog)])
+
+    def _position(self, changelog: TopicPartition) -> StorePosition:
+        return StorePosition(self._begins[changelog], self._ends[changelog], self._reached.get(changelog))
 
     def _gap(self, task: TaskId) -> int:
-        return task_gap([StorePosition(self._begins[task], self._ends[task], self._reached.get(task))])
+        return task_gap(map(self._position, self._changelogs.logs_of(task)))
 
     def _gaps(self) -> dict[TaskId, int]:
-        return {task: self._gap(task) for task in self._ends}
+        known = dict.fromkeys(map(self._changelogs.task_of_log, self._ends))
+        return {task: self._gap(task) for task in known}
 
     def _held(self) -> HeldTasks:
         """Return the tasks of the member that have state."""
@@ -173,7 +179,7 @@ class Upkeep:
 
         Raises ClientError.
         """
-        tasks = self._changelog.tasks_of(partitions)
+        tasks = self._changelogs.tasks_of(partitions)
         self._look(tasks)
         self._cold.update(task for task in tasks if self._gap(task) > self._acceptable)
         self._proven.difference_update(tasks)
@@ -190,22 +196,26 @@ class Upkeep:
         doubted = set(tasks) - self._cold
         if not doubted:
             return
-        ends = self._of_logs(self._logs.end_offsets, doubted)
+        ends = self._logs.end_offsets(self._logs_of(doubted))
         self._look(doubted)
-        self._proven |= {task for task, end in ends.items() if self._ends[task] >= end and self._gap(task) == 0}
+        self._proven |= {task for task in doubted if self._is_whole(task, ends)}
+
+    def _is_whole(self, task: TaskId, ends: Mapping[TopicPartition, int]) -> bool:
+        logs = self._changelogs.logs_of(task)
+        return all(self._ends[changelog] >= ends[changelog] for changelog in logs) and self._gap(task) == 0
 
     def _unproven(self) -> frozenset[TaskId]:
         """Return the tasks that run here and are not proven."""
         return self.active() - self._proven
 
-    def worked(self, ends: Mapping[TaskId, int]) -> None:
-        """Take note that these tasks have had a turn, their stores being at these changelog offsets."""
+    def worked(self, ends: Mapping[TopicPartition, int]) -> None:
+        """Take note that tasks have had a turn, all of their stores: these are at these changelog offsets."""
         self._reached |= ends
-        self._proven |= ends.keys()
+        self._proven.update(map(self._changelogs.task_of_log, ends))
 
     def held(self, partitions: Iterable[TopicPartition]) -> frozenset[TopicPartition]:
         """Return those of these source partitions whose tasks are restored before they are read."""
-        return frozenset(each for each in partitions if not self._cold.isdisjoint(self._changelog.tasks_of([each])))
+        return frozenset(each for each in partitions if not self._cold.isdisjoint(self._changelogs.tasks_of([each])))
 
     def with_batch(self, batch: Collection[TaskId] = ()) -> tuple[list[Chore], float]:
         """Return what is to be done beside a batch of these tasks, and the seconds for it."""
@@ -237,19 +247,19 @@ class Upkeep:
             return []
         held = self._held()
         running = (held.active | held.revoking) - self._cold - unproven
-        self._look([task for task in self._changelog.tasks if task not in running])
+        self._look([task for task in self._changelogs.tasks if task not in running])
         self._looked = now
         standby = held.standby - self._given_up
         self._prove(unproven.difference(batch))
         wanted = sorted((self._cold or unproven - self._proven | standby).difference(batch))
-        behind = [task for task in wanted if self._gap(task) > 0 or task not in self._reached]
+        behind = [each for each in self._logs_of(wanted) if self.gap(each) > 0 or each not in self._reached]
         self._note_courses(self._cold | standby)
         self._member.report_gaps(self._gaps())
         self._turn += 1
         first = self._turn % len(behind) if behind else 0
         return [
-            Chore(task, self._changelog[task], self._begins[task], self._ends[task])
-            for task in behind[first:] + behind[:first]
+            Chore(self._changelogs.task_of_log(changelog), changelog, self._begins[changelog], self._ends[changelog])
+            for changelog in behind[first:] + behind[:first]
         ]
 
     def _note_courses(self, tasks: Collection[TaskId]) -> None:
@@ -257,8 +267,12 @@ class Upkeep:
             del self._courses[task]
         for task in tasks:
             if task not in self._courses and self._gap(task) > self._acceptable:
-                start = max(self._reached.get(task, 0), self._begins[task])
-                self._courses[task] = _Course(start, self._now())
+                self._courses[task] = _Course(self._passed(task), self._now())
+
+    def _passed(self, task: TaskId) -> int:
+        """Return the changelog offsets that the task's stores have behind them."""
+        logs = self._changelogs.logs_of(task)
+        return sum(max(self._reached.get(each, 0), self._begins[each]) for each in logs)
 
     def done(self, copies: Iterable[Copy], *, beside: tuple[Sequence[Sequence[Chore]], float] | None = None) -> None:
         """Take note of finished chores, and report the gaps to the group.
@@ -268,24 +282,25 @@ class Upkeep:
         copies = list(copies)
         if beside is not None:
             lanes, seconds = beside
-            took = {copy.task: copy.seconds for copy in copies}
-            spent = max((sum(took.get(chore.task, 0.0) for chore in lane) for lane in lanes), default=0.0)
+            took = {copy.changelog: copy.seconds for copy in copies}
+            spent = max((sum(took.get(chore.changelog, 0.0) for chore in lane) for lane in lanes), default=0.0)
             self.allowance.earn(max(seconds - spent, 0.0))
             self.allowance.spend(spent)
         for copy in copies:
             self._records += copy.records
+            task = self._changelogs.task_of_log(copy.changelog)
             if copy.position is None:
-                log.warning("the copy of task %s cannot be worked on: %s", copy.task, copy.problem)
-                self._cold.discard(copy.task)  # its next batch tries again, and fails with the whole error
+                log.warning("the copy of task %s cannot be worked on: %s", task, copy.problem)
+                self._cold.discard(task)  # its next batch tries again, and fails with the whole error
                 self._rests_until = self._now() + _INTERVAL
                 continue
-            self._reached[copy.task] = copy.position
-            if (course := self._courses.get(copy.task)) is not None:
+            self._reached[copy.changelog] = copy.position
+            if (course := self._courses.get(task)) is not None:
                 course.records += copy.records
                 course.bytes += copy.bytes
-            if self._gap(copy.task) <= self._acceptable:
-                self._cold.discard(copy.task)
-                self._courses.pop(copy.task, None)
+            if self._gap(task) <= self._acceptable:
+                self._cold.discard(task)
+                self._courses.pop(task, None)
         if copies and self._member is not None:
             self._member.report_gaps(self._gaps())
 
@@ -298,16 +313,16 @@ class Upkeep:
     @property
     def all_tasks(self) -> frozenset[TaskId]:
         """All tasks of the group that have state."""
-        return frozenset(self._changelog.tasks)
+        return frozenset(self._changelogs.tasks)
 
     def hosts(self) -> Mapping[HostInfo, frozenset[TaskId]]:
         """Return the active tasks of every application that answers queries, as of the last rebalance."""
         return self._member.tasks().by_host if self._member is not None else {}
 
-    def behind(self) -> dict[TaskId, int]:
-        """Return the gaps, as seen last, of standby tasks and of own ones that `whole` leaves out."""
+    def copies(self) -> frozenset[TaskId]:
+        """Return the standby tasks, and the own ones that `whole` leaves out."""
         held = self._held()
-        return {task: self._gap(task) for task in sorted((held.active | held.standby) - self.whole())}
+        return (held.active | held.standby) - self.whole()
 
     def kept(self) -> tuple[frozenset[TaskId], frozenset[TaskId]]:
         """Return the tasks whose stores are kept here: those that run or are handed over, and copies."""
@@ -316,17 +331,17 @@ class Upkeep:
 
     def lost(self, tasks: Collection[TaskId]) -> None:
         """Take note that stores of these tasks are gone."""
-        for task in tasks:
-            self._reached.pop(task, None)
+        for changelog in self._logs_of(tasks):
+            self._reached.pop(changelog, None)
 
     def gave_up(self, tasks: Collection[TaskId]) -> None:
         """Take note that copies of these tasks are gone and not wanted, until one of them runs here."""
         self.lost(tasks)
         self._given_up.update(tasks)
 
-    def reached(self, task: TaskId) -> int:
-        """Return the changelog offset that a task's store stands at, at least."""
-        return self._reached.get(task, 0)
+    def reached(self, changelog: TopicPartition) -> int:
+        """Return the offset that the store of a changelog partition stands at, at least."""
+        return self._reached.get(changelog, 0)
 
     def active(self) -> frozenset[TaskId]:
         """Return the tasks with state that run here."""
@@ -348,7 +363,7 @@ class Upkeep:
 
     def _progress(self, task: TaskId) -> Restoring:
         course, left = self._courses[task], self._gap(task)
-        passed, spent = self._reached.get(task, course.start) - course.start, self._now() - course.began
+        passed, spent = self._passed(task) - course.start, self._now() - course.began
         seconds_left = left * spent / passed if passed > 0 else None
         return Restoring(course.records, course.bytes, left, seconds_left)
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping
 
 from roster.model import TopicPartition
 from roster.model.tasks import TaskId
-from roster.spark.state.changelogs import Changelog
+from roster.spark.state.changelogs import Changelogs
 
 
 class Wakeups:
@@ -16,15 +16,15 @@ class Wakeups:
     How long it takes until then is told, not at what time it is, so that clocks of hosts need not agree.
     """
 
-    def __init__(self, changelog: Changelog, *, is_used: bool, now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, changelogs: Changelogs, *, is_used: bool, now: Callable[[], float] = time.monotonic) -> None:
         """`is_used`: whether turns without records are to be had at all. `now` in seconds."""
-        self._changelog, self._is_used, self._now = changelog, is_used, now
+        self._changelogs, self._is_used, self._now = changelogs, is_used, now
         self._unknown: set[TaskId] = set()
         self._at: dict[TaskId, float] = {}
 
     def took(self, partitions: Collection[TopicPartition]) -> None:
         """Take note of tasks that run here from now on: one turn finds out what timers their state has."""
-        tasks = self._changelog.tasks_of(partitions)
+        tasks = self._changelogs.tasks_of(partitions)
         self._unknown.update(tasks)
         for task in tasks:
             self._at.pop(task, None)
@@ -48,4 +48,4 @@ class Wakeups:
         due, now = set(self._unknown), self._now()
         if not once:
             due.update(task for task, at in self._at.items() if at <= now)
-        return frozenset(each for each in partitions if not due.isdisjoint(self._changelog.tasks_of([each])))
+        return frozenset(each for each in partitions if not due.isdisjoint(self._changelogs.tasks_of([each])))

@@ -56,7 +56,7 @@ def processing(
     plan = _plan(field, keys, mode, event_time, delay)
     initial = None if initial_state is None else _initial(spark, initial_state, keys)
     given = _given(spark, processor, output_schema, mode, field, initial)
-    return Stateful(ProcessorOperator(plan, given, in_pandas=in_pandas).prepared(), store)
+    return Stateful(ProcessorOperator(plan, given, in_pandas=in_pandas).prepared(), store, takes_updates=True)
 
 
 def group_state(
@@ -85,7 +85,8 @@ def group_state(
     except RosterError as error:
         raise PipelineError(str(error), field="state_schema") from None
     given = _given(spark, function, output_schema, plan.mode, field)
-    return Stateful(GroupStateOperator(plan, given, schema=struct, columns=columns, timeout=timeout), store)
+    operator = GroupStateOperator(plan, given, schema=struct, columns=columns, timeout=timeout)
+    return Stateful(operator, store, takes_updates=True)
 
 
 def _plan(field: str, keys: Sequence[str], mode: TimeMode, event_time: str | None, delay: timedelta) -> Plan:

@@ -1,0 +1,98 @@
+"""What a pipeline declares: its sub-topologies, and in each the steps and stateful operators on a row's way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from pyspark.sql import DataFrame
+
+from roster.spark.errors import PipelineError
+from roster.spark.state.between import FIELD as REPARTITION
+from roster.spark.state.declare import Repartition, Stateful
+from roster.spark.steps import Step
+from roster.spark.table_join import TableJoin
+
+
+@dataclass
+class DeclaredOperator:
+    """A stateful operator, and the steps behind it."""
+
+    stateful: Stateful
+    after: list[Step] = field(default_factory=list)
+
+
+@dataclass
+class DeclaredStage:
+    """A part of a pipeline without repartitioning inside: how rows come to it, and what becomes of them.
+
+    by: None for the first, which reads the topics that the pipeline is given. joined: the steps behind the join.
+    """
+
+    by: Repartition | None = None
+    before: list[Step] = field(default_factory=list)
+    join: TableJoin | None = None
+    joined: list[Step] = field(default_factory=list)
+    operators: list[DeclaredOperator] = field(default_factory=list)
+
+    @property
+    def steps(self) -> list[Step]:
+        """Where the next step goes."""
+        if self.operators:
+            return self.operators[-1].after
+        return self.before if self.join is None else self.joined
+
+
+@dataclass
+class Declared:
+    """The stages in the order of a row's way, and a transform in place of stateful operators."""
+
+    stages: list[DeclaredStage] = field(default_factory=lambda: [DeclaredStage()])
+    transform: Callable[[DataFrame], DataFrame] | None = None
+
+    @property
+    def first(self) -> DeclaredStage:
+        """The stage that reads the topics of the pipeline."""
+        return self.stages[0]
+
+    @property
+    def last(self) -> DeclaredStage:
+        """The stage whose results go to the sink."""
+        return self.stages[-1]
+
+    @property
+    def operators(self) -> list[DeclaredOperator]:
+        """The stateful operators of all stages."""
+        return [operator for stage in self.stages for operator in stage.operators]
+
+    @property
+    def others(self) -> list[str]:
+        """The topics that operators read beside the pipeline's own."""
+        others = (operator.stateful.other for operator in self.operators)
+        return [other.topic for other in others if other is not None]
+
+    def add_operator(self, method: str, stateful: Stateful) -> None:
+        """Append a stateful operator. Raises PipelineError if it cannot be behind those that there are."""
+        if taken := [each for each in self.operators if each.stateful.store == stateful.store]:
+            name = taken[0].stateful.store
+            raise PipelineError(f"there is a store {name!r} already", field="store", fix="Give each store its name")
+        before = self.operators[-1].stateful if self.operators else None
+        if before is not None and before.retracts:
+            what = "sessions take earlier results back, which nothing behind them would hear of"
+            raise PipelineError(what, field=method, fix="Use results='final' in the aggregate before it")
+        if before is not None and before.has_updates and not stateful.takes_updates:
+            raise PipelineError(
+                "the aggregate before it sends running updates, of which each would count as a row of its own",
+                field=method,
+                fix="Use results='final' with a window there, or take the updates with transform_with_state",
+            )
+        self.last.operators.append(DeclaredOperator(stateful))
+
+    def add_stage(self, by: Repartition) -> None:
+        """Let a stage begin. Raises PipelineError where no stateful operator would be between two of them."""
+        if self.last.by is not None and not self.last.operators:
+            problem = f"nothing between it and the one before, by {', '.join(self.last.by.keys)}, has state"
+            raise PipelineError(problem, field=REPARTITION, fix="Leave the other one out")
+        if any(stage.by is not None and stage.by.name == by.name for stage in self.stages):
+            raise PipelineError(f"there is one of the name {by.name!r} already", field="name", fix="Give it another")
+        self.stages.append(DeclaredStage(by))

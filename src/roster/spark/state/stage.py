@@ -1,0 +1,43 @@
+"""Sub-topologies of a stateful pipeline as its tasks run them; pickled to the executors."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from roster.model.topology import Subtopology
+from roster.spark.state.between import Between
+from roster.spark.state.declare import LateRows
+from roster.spark.state.other_stream import OtherSide
+from roster.spark.state.turn import Operator
+
+
+@dataclass(frozen=True)
+class Link:
+    """A stateful operator with the steps behind it, the columns of the rows that it gets, and its store's name."""
+
+    operator: Operator
+    columns: pa.Schema
+    store: str
+    late: LateRows | None = None
+    other: OtherSide | None = None
+
+    @property
+    def has_timers(self) -> bool:
+        """True if its keys may have timers of processing time."""
+        return getattr(self.operator, "has_timers", False)
+
+
+@dataclass(frozen=True)
+class Stage:
+    """What the tasks of a sub-topology do with their rows.
+
+    links: the operators in the order of a row's way; none where rows only get another key. arriving: how rows come to
+    it, None from topics that the pipeline is given. leaving: how they leave, None to the sink.
+    """
+
+    of: Subtopology
+    links: tuple[Link, ...]
+    arriving: Between | None = None
+    leaving: Between | None = None
