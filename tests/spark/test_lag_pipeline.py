@@ -87,14 +87,16 @@ def test_the_options_of_a_policy_decide_what_a_rebalance_moves(
 
     until(lambda: topics.committed(group) == topics.ends(topic))
     until(lambda: shares() == [2, 2])
-    # Only one that has had its batch leaves what comes now unread.
-    idle = next(number for number, pipeline in enumerate(shared) if pipeline.last_progress)
-    before = owned()[f"app-{idle}"]
+    # Only who has had a batch since its assignment leaves what comes now unread.
+    for number in range(4):
+        topics.fill_one(topic, number, 1)
+    until(lambda: topics.committed(group) == topics.ends(topic))
+    before = owned()["app-0"]
     for number in before:
         topics.fill_one(topic, number, 300)
     topics.admin.create_partitions(topic, 6)
     until(lambda: shares() == [3, 3])
-    assert (not before <= owned()[f"app-{idle}"]) == moves
+    assert (not before <= owned()["app-0"]) == moves
     stop(shared)
 
 
