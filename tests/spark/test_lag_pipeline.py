@@ -9,7 +9,7 @@ import pytest
 
 from roster.assignors import LagOptions, lag_sticky
 from roster.spark import ConsoleSink, ParquetSink, Pipeline
-from roster.spark.member_protocol import group_member
+from roster.spark.member_protocol import Membership, group_member
 from tests.spark.spark_topics import Topics, until
 
 if TYPE_CHECKING:
@@ -60,6 +60,11 @@ def test_the_options_of_a_policy_decide_what_a_rebalance_moves(
 ) -> None:
     """Both have read everything but what one of them has got since, when new partitions come."""
     group, topic = f"g-{uuid.uuid4().hex[:8]}", topics.create(4, 4)
+    members: dict[str | None, Membership] = {}
+
+    def join(options: Options) -> Membership:
+        return members.setdefault(options.client_id, group_member(options))
+
     shared = [
         Pipeline(
             spark,
@@ -73,6 +78,7 @@ def test_the_options_of_a_policy_decide_what_a_rebalance_moves(
             # An eager one decides in one round: between two, who got a new partition would read what it had left.
             assignors=lag_sticky(options),
             capacity=1,
+            membership=join,
         )
         .write(ConsoleSink())
         .start()
@@ -85,12 +91,17 @@ def test_the_options_of_a_policy_decide_what_a_rebalance_moves(
     def shares() -> list[int]:
         return [len(numbers) for numbers in owned().values()]
 
+    def has_worked(number: int) -> bool:
+        progress = shared[number].last_progress
+        return progress is not None and progress.generation == members[f"app-{number}"].ownership().generation
+
     until(lambda: topics.committed(group) == topics.ends(topic))
     until(lambda: shares() == [2, 2])
     # Only who has had a batch since its assignment leaves what comes now unread.
-    for number in range(4):
-        topics.fill_one(topic, number, 1)
-    until(lambda: topics.committed(group) == topics.ends(topic))
+    for number in (number for number in range(2) if not has_worked(number)):
+        for partition in owned()[f"app-{number}"]:
+            topics.fill_one(topic, partition, 1)
+    until(lambda: has_worked(0) and has_worked(1))
     before = owned()["app-0"]
     for number in before:
         topics.fill_one(topic, number, 300)

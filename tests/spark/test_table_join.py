@@ -128,11 +128,11 @@ def test_topics_that_are_not_partitioned_alike_are_refused(topics: Topics, tmp_p
         (lambda: TableJoin("t", "key", RECORDS, "left").resolved(RECORDS), "rows have a column 'key' already"),
         (
             lambda: operations().aggregate("k", {"n": "count(*)"}).join_table("t", "k", ENTRY),
-            "join_table: it comes once, and before a stateful operator",
+            "join_table: it comes once, and before stateful operators and repartition",
         ),
         (
             lambda: operations().join_table("t", "k", ENTRY).join_table("t", "k", ENTRY),
-            "join_table: it comes once, and before a stateful operator",
+            "join_table: it comes once, and before stateful operators and repartition",
         ),
     ],
 )
