@@ -35,8 +35,7 @@ def bootstrap() -> Iterator[str]:
         admin.create_topic("orders-with-country", 1)
         for topic in ("totals-by-shop", "largest-orders", "payments", "suspicious", "visits-by-page"):
             admin.create_topic(topic, 1)
-        for topic in ("visits", "first-visits"):
-            admin.create_topic(topic, 2)
+        admin.create_topic("visits", 2)
         producer = idempotent_producer(broker.bootstrap)
         for shop, item, price in ORDERS:
             order = json.dumps({"shop": shop, "item": item, "price": price})

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any, Self
 
 START_SECONDS = 300
-ENVIRONMENT = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
+_ROOTS = [str(Path(__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])]
+ENVIRONMENT = os.environ | {"PYTHONPATH": os.pathsep.join(_ROOTS)}
 """Of programs that import from the tests."""
 
 

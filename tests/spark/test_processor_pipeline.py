@@ -384,9 +384,9 @@ def returned(value: Any) -> Any:
 )
 def test_results_are_checked(spark: SparkSession, value: Any, in_pandas: bool, problem: str) -> None:
     declared = pipeline(spark).transform_with_state(returned(value), "name", OUTPUT, in_pandas=in_pandas)._declared
-    assert declared.stateful is not None
+    (declared_operator,) = declared.operators
     with pytest.raises(FunctionError) as caught:
-        declared.stateful.operator(pa.table({"name": ["a"], "n": [1]}), NoState())
+        declared_operator.stateful.operator(pa.table({"name": ["a"], "n": [1]}), NoState())
     assert problem in str(caught.value)
 
 
@@ -415,9 +415,9 @@ def test_results_of_other_types_are_cast_as_spark_casts_them(spark: SparkSession
         pd.DataFrame({0: ["b"], 1: [None], 2: [pd.NaT], 3: [None]}),
     ]
     declared = pipeline(spark).transform_with_state(returned(frames), "name", output, in_pandas=True)._declared
-    assert declared.stateful is not None
+    (declared_operator,) = declared.operators
     with LmdbStore(tmp_path) as store:
-        rows = declared.stateful.operator(pa.table({"name": ["a"], "n": [1]}), store).results.to_pylist()
+        rows = declared_operator.stateful.operator(pa.table({"name": ["a"], "n": [1]}), store).results.to_pylist()
     zone = spark.conf.get("spark.sql.session.timeZone")
     noon = pd.Timestamp("2026-01-01 12:00").tz_localize(zone).to_pydatetime()
     assert rows == [

@@ -3,17 +3,30 @@
 from __future__ import annotations
 
 import signal
+import threading
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from types import FrameType
 
 
+_told = threading.Event()
+
+
 def end_like_ctrl_c(*signals: signal.Signals) -> None:
-    """Unwind on these signals too, so that no child, no directory and no half-drawn screen is left behind."""
+    """Unwind on these signals, so that no child, no directory and no half-drawn screen is left behind."""
 
     def unwind(_signal: int, _frame: FrameType | None) -> None:
+        _told.set()
         raise KeyboardInterrupt
 
+    _told.clear()
     for each in signals:
         signal.signal(each, unwind)
+
+
+def check_told() -> None:
+    """Raise KeyboardInterrupt if a signal has come: a finaliser or a callback that it met drops the exception."""
+    if _told.is_set():
+        _told.clear()
+        raise KeyboardInterrupt

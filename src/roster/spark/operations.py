@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 class Operations:
-    """The functions and the stateful operator of a pipeline, in the order of a row's way."""
+    """The functions and stateful operators of a pipeline, in the order of a row's way."""
 
     def __init__(self, spark: SparkSession) -> None:
         """Declare nothing: rows go to the sink as they are read."""
@@ -118,10 +118,11 @@ class Operations:
     def repartition(self, key: str | Sequence[str], *, name: str | None = None, partitions: int | None = None) -> Self:
         """Send each row to the task that has its key, so that a stateful operator behind may go by another key.
 
-        The pipeline becomes two sub-topologies: tasks `0_<partition>` read the input and write rows to the topic
+        Another sub-topology begins here: tasks `0_<partition>` read the input and write rows to the topic
         `<group>-<name>-repartition`, in the transaction with their offsets; tasks `1_<partition>` read that topic,
-        committed records only, and have the state. Rows keep their columns. The topic is made at the first start, and
-        its records are deleted once they are processed.
+        committed records only, and have the state of the operators behind; and so on with the next one. Rows, or the
+        results of an operator, keep their columns. The topic is made at the first start, and its records are deleted
+        once they are processed.
 
         Rows of a key arrive in the order of their partition of the input; those of several partitions in any order, so
         a window needs a `grace` for that. Rows whose key is null are one group, as in Spark.
@@ -132,9 +133,9 @@ class Operations:
             partitions: how many the topic has, and so tasks with state; None: as many as the input, at the first start.
 
         Raises:
-            PipelineError: it is given twice, behind a stateful operator or with `join_table`, or an argument is wrong.
-                The run fails with it for columns that do not fit or are nested, without a stateful operator behind, and
-                for a topic that is missing though the group has worked, or has other partitions or settings.
+            PipelineError: nothing has state between it and one before, or an argument is wrong. The run fails with it
+                for columns that do not fit or are nested, without a stateful operator behind, and for a topic that is
+                missing though the group has worked, or has other partitions or settings.
 
         """
         self._declared.add_stage(Repartition.by(key, name, partitions))
@@ -177,8 +178,9 @@ class Operations:
             store: the store's name, part of that of its changelog.
 
         Raises:
-            PipelineError: the pipeline is stateful already, or an argument is wrong. The run fails with it for columns
-                that are not there, more than one topic, another sink, and a changelog that is missing or does not fit.
+            PipelineError: an argument is wrong, or the operator before sends running updates, which only functions of
+                your own may take. The run fails with it for columns that are not there, more than one topic, another
+                sink, and a changelog that is missing or does not fit.
 
         """
         if late_topic is not None and window is None:
@@ -310,7 +312,7 @@ class Operations:
         Each task keeps the table's partition of its own number in `state_dir`, brought up to the topic's end (committed
         records only) before each batch. The topic must have as many partitions as the source, both must be partitioned
         by this key in the same way, and its values are JSON objects, null for a key that is not there. A batch that is
-        done again may see a later table. Any sink and `transform` may follow, or a stateful operator with its own sink.
+        done again may see a later table. Any sink and `transform` may follow, or stateful operators and `repartition`.
 
         Args:
             topic: the table, in the same cluster.
@@ -319,8 +321,9 @@ class Operations:
             how: "inner" leaves out rows without an entry, "left" gives them nulls.
 
         Raises:
-            PipelineError: there is a table already, a stateful operator before it, or `how` is wrong. The run fails
-                with it for columns that do not fit, and topics that are missing or have not equally many partitions.
+            PipelineError: there is a table, a stateful operator or `repartition` before it, or `how` is wrong. The run
+                fails with it for columns that do not fit, and topics that are missing or have not equally many
+                partitions.
 
         """
         first = self._declared.first
@@ -371,8 +374,8 @@ class Operations:
             store: the store's name, part of that of its changelog.
 
         Raises:
-            PipelineError: the pipeline is stateful already, or an argument is wrong. The run fails with it for columns
-                that do not fit, and topics that are missing or have not equally many partitions.
+            PipelineError: an argument is wrong, or the operator before sends running updates. The run fails with it for
+                columns that do not fit, and topics that are missing or have not equally many partitions.
 
         """
         other = OtherStream(topic, schema)

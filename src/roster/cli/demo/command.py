@@ -86,7 +86,7 @@ def demo(
         raise UserError("--input: --key and --format are for a file of your own; name it with --input FILE")
     workload = users_file(file, columns_of(key, "--key"), form) if file is not None and key is not None else flights()
     _check_java()
-    end_like_ctrl_c(signal.SIGTERM, signal.SIGHUP)
+    end_like_ctrl_c(signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     run: Callable[[Workload, Choices], Verdict | StatefulVerdict] = _run_stateful if stateful else _run
     verdict = run(workload, Choices(partitions, rate, deadline, keep, not no_view, records))
     click.echo(f"demo: {verdict}")

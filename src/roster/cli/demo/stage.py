@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from roster.cli.demo.processes import ChildMessage
 from roster.cli.errors import Failure, one_line
+from roster.cli.signals import check_told
 from roster.client import Admin, ClientError
 from roster.console.looking import Looker
 
@@ -97,6 +98,7 @@ class Stage(Generic[S, G]):
         self.state.waiting = what
         while not seen():
             self._listen(_TICK_S)
+            check_told()
             self.environment.check_children()
             if self.state.now > self.deadline_s:
                 raise Failure(
