@@ -29,9 +29,11 @@ from roster.spark.state.queries import StateUnavailableError, StateView, view_of
 from roster.spark.state.runner import definition_of
 from roster.spark.state.state_client import StateClient
 from roster.spark.state.state_server import Served, StateServer, answer
+from roster.spark.state.store_reads import ReadsHere
 from roster.spark.state.turn import Operator, Place, take_turn
 from roster.spark.state.turns import Turns
 from roster.spark.state.upkeep import Upkeep
+from roster.state import Position
 from roster.state.aggregate import Aggregate, Aggregation
 from roster.state.definition import entries_of, json_text
 from roster.wire.streams.layout import HostInfo
@@ -65,7 +67,8 @@ class Application:
         self.case.join({})
         self.case.member.become(active, standby)
         self.case.upkeep.took([TopicPartition("t", number) for number in active])
-        self.local = LocalState(self.place, CHANGELOG, self.case.upkeep, self.turns.token, entries_of(self.definition))
+        reads = ReadsHere(self.place, entries_of(self.definition))
+        self.local = LocalState(reads, CHANGELOG, self.case.upkeep, self.turns.staged)
         self.view = self.viewed(None)
 
     def viewed(self, own: Address | None) -> StateView:
@@ -115,11 +118,11 @@ def test_a_committed_batch_is_seen_before_it_is_applied_and_an_aborted_one_never
 
 
 def settled(application: Application, partition: int) -> None:
-    """Apply what is pending, as standing by does."""
+    """Apply what is pending, as the next turn does."""
     with application.place.open(f"0_{partition}") as store:
         pending = store.pending()
         assert pending is not None
-        store.settle(pending.token)
+        store.settle(pending.token, Position(len(application.log.records), pending.position.inputs))
 
 
 def test_standby_copies_answer_when_they_are_asked_and_say_how_far_behind_they_are(tmp_path: Path) -> None:
@@ -186,14 +189,13 @@ def test_a_key_that_does_not_fit_is_named(tmp_path: Path, key: tuple[Any, ...], 
 
 def test_a_store_that_cannot_be_read_here_is_named(tmp_path: Path) -> None:
     view = Application(tmp_path).view
-    assert view_of("totals", {"totals": view}, "local[2]") is view
-    for known, master, message in [
-        ({}, "local", "no stateful pipeline is running"),
-        ({"others": view, "more": view}, "local", "there is no store 'totals'. The pipeline has 'others', 'more'"),
-        ({"totals": view}, "spark://h:7077", "the stores lie on the executors' hosts"),
+    assert view_of("totals", {"totals": view}) is view
+    for known, message in [
+        ({}, "no stateful pipeline is running"),
+        ({"others": view, "more": view}, "there is no store 'totals'. The pipeline has 'others', 'more'"),
     ]:
         with pytest.raises(PipelineError, match=message):
-            view_of("totals", known, master)
+            view_of("totals", known)
 
 
 class Group:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import uuid
 from collections import Counter
+from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 
 from roster.spark.state.locations import Locations
 from tests.examples_tried import examples
+from tests.real.realparts.apache import free_ports
 from tests.spark.programs import Application
 from tests.spark.spark_topics import committed_records
 from tests.spark.standalone import Standalone
@@ -93,12 +95,18 @@ def test_tasks_on_two_hosts_find_their_stores_there(topics: Topics, tmp_path: Pa
     program = Path(__file__).with_name("totals_app.py")
     with Standalone(tmp_path, workers=2, hosts=True) as cluster:
         arguments = (topics.bootstrap, f"totals-{uuid.uuid4().hex[:8]}", topic, out, cluster.master)
+        arguments = (*arguments, f"127.0.0.1:{free_ports(1)[0]}")
         with Application(program, *arguments, log=tmp_path / "log") as application:
             application.hears("end")
             assert application.ends() == 0
-    batches = [each["restored"] for each in application.said if "done" in each]
+    done = [each for each in application.said if "restored" in each]
+    batches = [each["restored"] for each in done]
     assert len(batches) >= 6
     assert sum(batches[3:]) == 0, f"restored by batch: {batches}"
     last = {key: json.loads(value) for _, key, value in committed_records(topics, out)}
     counts = Counter(partition for partition, _ in topics.everything(topic))
+    for each, rows in zip(done, accumulate(each["rows"] for each in done), strict=True):
+        assert sum(row["n"] for row in each["state"]) == rows, "the driver reads the stores of both hosts"
+        assert each["asked"] == each["state"]
+    assert {row["partition"]: row["n"] for row in done[-1]["state"]} == counts
     assert {each["partition"]: each["n"] for each in last.values()} == counts

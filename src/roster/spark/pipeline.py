@@ -326,12 +326,12 @@ class Pipeline(Operations):
     def store(self, name: str) -> StateView:
         """Return what reads the state of the group: by key, by range, by prefix.
 
-        What other applications run is asked of their `application_server`.
+        What other applications run is asked of their `application_server`. On a cluster a read is a small Spark job on
+        the hosts that have the stores: it waits for a free core.
 
-        Raises PipelineError if the pipeline is not running, has no store of this name, or its stores lie elsewhere than
-        on the driver's host.
+        Raises PipelineError if the pipeline is not running, or has no store of this name.
         """
-        return view_of(name, self._views, self._spark.sparkContext.master or "")
+        return view_of(name, self._views)
 
     def stop(self, *, now: bool = False) -> None:
         """End after the running batch, or with `now` cancel it. Returns at once, from any thread; see `wait`.

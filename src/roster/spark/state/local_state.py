@@ -1,25 +1,17 @@
-"""Reads of the stores on this host, for queries: entries as bytes, as of the last committed batch."""
+"""The stores of one changelog in one application, for queries: which tasks can be read, and how far behind they are."""
 
 from __future__ import annotations
 
-import threading
-from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
-from pathlib import Path
 
-from roster._errors import one_line
+from roster.model import TopicPartition
 from roster.model.tasks import TaskId
 from roster.spark.state.changelogs import Changelog
-from roster.spark.state.turn import Place
+from roster.spark.state.store_reads import Reads, Wanted
+from roster.spark.state.turns import Staged
 from roster.spark.state.upkeep import Upkeep
-from roster.state.entries import Entries, Read, Span
-from roster.state.pending import WithChanges
-from roster.state.store import Snapshot, StateError, StoreMissingError
-
-_reading: defaultdict[Path, threading.Lock] = defaultdict(threading.Lock)
-"""Held while a store is read: LMDB opens a file once in a process."""
+from roster.state.entries import Read, Span
 
 
 @dataclass(slots=True)
@@ -59,15 +51,10 @@ class LocalState:
     """The stores of one changelog in one application; from any thread."""
 
     def __init__(
-        self,
-        place: Place,
-        changelog: Changelog,
-        upkeep: Upkeep,
-        token: Callable[[TaskId], str | None],
-        entries: Entries,
+        self, reads: Reads, changelog: Changelog, upkeep: Upkeep, staged: Callable[[TopicPartition], Staged | None]
     ) -> None:
-        """`token` returns that of a task's last committed batch, None if it is not known. `entries` reads stores."""
-        self._place, self._upkeep, self._token, self._entries = place, upkeep, token, entries
+        """`reads` reads stores. `staged` returns the changes of one that were committed last, None if not known."""
+        self._reads, self._upkeep, self._staged = reads, upkeep, staged
         self._changelog = changelog
         self.tasks = frozenset(changelog.tasks)
         """All tasks of the group that have such a store."""
@@ -84,40 +71,19 @@ class LocalState:
         """Return the entries of those tasks that can be read here, with `stale` from copies too."""
         found, whole = Found(), self.whole()
         copies = self.behind() if stale else {}
-        for task in sorted(tasks):
-            if task not in whole and task not in copies:
+        here = sorted(whole.union(copies).intersection(tasks))
+        wanted = [self._wanted(task, is_whole=task in whole) for task in here]
+        for task, read, problem in self._reads(span, wanted):
+            if read is None:
+                found.problems[task] = problem
                 continue
-            try:
-                reached = self._upkeep.reached(self._changelog[task]) if task in whole else 0
-                found.reads[task] = self._read(span, task, reached)
-            except StateError as error:
-                found.problems[task] = one_line(error)
-                continue
+            found.reads[task] = read
             if task not in whole:
                 found.behind[task] = copies[task]
         return found
 
-    def _read(self, span: Span, task: TaskId, reached: int) -> Read:
-        """Return what is in the task's store, which is the copy that stands at a changelog offset, at least."""
-        for path in self._place.copies(str(task)):
-            try:
-                with self._snapshot(path, task) as snapshot:
-                    if snapshot.position.changelog >= reached:
-                        return self._entries.read(snapshot, span)
-            except StoreMissingError:
-                break
-        if reached:
-            raise StateError(f"its store on this host is behind offset {reached}")
-        return Read()  # it has had no batch yet
-
-    @contextmanager
-    def _snapshot(self, path: Path, task: TaskId) -> Iterator[Snapshot]:
-        """Yield a task's store, with the changes of its last committed batch that are not applied yet."""
-        from roster.state.lmdb_store import LmdbStore  # noqa: PLC0415 - needs an extra that others do not
-
-        with _reading[path], LmdbStore(path, read_only=True) as store, store.snapshot() as snapshot:
-            pending = snapshot.pending()
-            if pending is None or pending.token != self._token(task):
-                yield snapshot
-            else:
-                yield WithChanges(snapshot, dict(zip(pending.keys, pending.values, strict=True)))
+    def _wanted(self, task: TaskId, *, is_whole: bool) -> Wanted:
+        log = self._changelog[task]
+        reached = self._upkeep.reached(log)
+        # A copy stands at any offset, but a store of it must be there.
+        return Wanted(task, reached if is_whole else min(reached, 1), self._staged(log))

@@ -26,6 +26,11 @@ _LOOK_SECONDS = 10.0
 Item = TypeVar("Item")
 
 
+def is_local(master: str | None) -> bool:
+    """Return True if executors, and with them the stores, are on the driver's host."""
+    return (master or "").startswith("local")
+
+
 class Locations:
     """The hosts of stores and executors, named as Spark names them."""
 
@@ -109,6 +114,10 @@ class Cluster:
         if time.monotonic() >= self._looked + _LOOK_SECONDS:
             self._looked = time.monotonic()
             self._locations.executors(self._executors())
+
+    def hosts(self, task: TaskId) -> tuple[str, ...]:
+        """Return the hosts with executors that have a task's store; from any thread."""
+        return tuple(self._locations.hosts(task))
 
     def placed(self, items: Sequence[Item], tasks: Sequence[Collection[TaskId]]) -> RDD[Item]:
         """Return items as an RDD, each in a partition of its own that prefers the hosts of its task's stores."""

@@ -315,22 +315,11 @@ def _as_pipeline_error() -> Iterator[None]:
         raise PipelineError(error.problem, field=error.field, fix=error.fix) from None
 
 
-def view_of(name: str, known: Mapping[str, StateView], master: str) -> StateView:
-    """Return the view of the store with this name. Raise PipelineError if it cannot be read here, with the way out."""
+def view_of(name: str, known: Mapping[str, StateView]) -> StateView:
+    """Return the view of the store with this name. Raise PipelineError if there is none, with the way out."""
     if not known:
         raise PipelineError("no stateful pipeline is running", field="store", fix="Call start() first")
     if name not in known:
         fix = f"The pipeline has {', '.join(map(repr, known))}"
         raise PipelineError(f"there is no store {name!r}", field="store", fix=fix)
-    if not is_local(master):
-        raise PipelineError(
-            f"the stores lie on the executors' hosts, of which the driver reads none ({master})",
-            field="store",
-            fix="Use `roster state` there, or a local master",
-        )
     return known[name]
-
-
-def is_local(master: str | None) -> bool:
-    """Return True if executors, and with them the stores, are on the driver's host."""
-    return (master or "").startswith("local")

@@ -30,12 +30,13 @@ from roster.spark.sinks.base import Sink
 from roster.spark.state.care import Care, Tidied, Wanted, tidy
 from roster.spark.state.followed import sides_of
 from roster.spark.state.local_state import LocalState
-from roster.spark.state.locations import Cluster
+from roster.spark.state.locations import Cluster, is_local
 from roster.spark.state.other_stream import together
-from roster.spark.state.queries import StateView, is_local
+from roster.spark.state.queries import StateView
 from roster.spark.state.sink import StateSink
 from roster.spark.state.state_client import StateClient
 from roster.spark.state.state_server import Served, StateServer
+from roster.spark.state.store_reads import Reads, ReadsHere, ReadsOnExecutors
 from roster.spark.state.stores import Copy
 from roster.spark.state.task import ROWS, Chores, First, StatefulTask, StoreKind, Work
 from roster.spark.state.turn import Operator, Place, Report, Turn
@@ -90,6 +91,7 @@ class StatefulRunner(SparkRunner):
         super().__init__(spark, config, function, as_struct(ROWS), None)
         self._joining, self._sink = joining, sink
         options = sink.options
+        self._cluster = None if is_local(self._context.master) else Cluster(self._context)
         links = [link for stage in sink.stages for link in stage.links]
         kinds: dict[str, StoreKind] = {}
         self._served: list[Served] = []
@@ -97,7 +99,10 @@ class StatefulRunner(SparkRunner):
             place = Place(options.state_dir, changelog.topic, changelog.topic_id)
             definition = definition_of(link.operator, link.columns)
             kinds[link.store] = StoreKind(place, definition.encode())
-            local = LocalState(place, changelog, sink.upkeep, sink.turns.token, entries_of(definition))
+            reads: Reads = ReadsHere(place, entries_of(definition))
+            if self._cluster is not None:
+                reads = ReadsOnExecutors(self._context, self._cluster, ReadsHere(place, entries_of(definition)))
+            local = LocalState(reads, changelog, sink.upkeep, sink.turns.staged)
             client = StateClient(link.store, definition.fingerprint)
             view = StateView(local, definition, sink.upkeep, client, sink.application_server)
             self._served.append(Served(link.store, definition.fingerprint, view, local))
@@ -121,7 +126,6 @@ class StatefulRunner(SparkRunner):
         self._found: Accumulator[dict[str, dict[TopicPartition, int]]] = self._context.accumulator({}, ByTask())
         self._ran: Accumulator[dict[int, str]] = self._context.accumulator({}, ByTask())
         self._chores = Chores(done=self._copies, found=self._found)
-        self._cluster = None if is_local(self._context.master) else Cluster(self._context)
 
     @override
     def run(self, batch: Batch, tasks: Sequence[Sequence[Split]], sink: Sink) -> Outcome:
@@ -160,15 +164,9 @@ class StatefulRunner(SparkRunner):
         self._upkeep.found(self._found.value)
 
     def _serve(self) -> None:
-        """Answer queries over HTTP, if there is an address for it. Raises PipelineError if that is not possible."""
+        """Answer queries over HTTP, if there is an address for it. Raises PipelineError if that cannot be used."""
         if self._address is None or self._server is not None:
             return
-        if not is_local(self._context.master):
-            raise PipelineError(
-                f"the stores lie on the executors' hosts, of which the driver reads none ({self._context.master})",
-                field="application_server",
-                fix="Leave it out, or use a local master",
-            )
         self._server = StateServer(self._address, self._served)
         log.info("queries of state are answered at http://%s/stores", self._address)
 

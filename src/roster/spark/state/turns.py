@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Collection, Mapping
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from roster.model import TopicPartition
 from roster.model.tasks import TaskId
@@ -34,6 +34,13 @@ class Logs(Protocol):
         """Return the last stable offsets."""
 
 
+class Staged(NamedTuple):
+    """Changes that a store has aside or has applied: the attempt's token, and the changelog offset where they begin."""
+
+    token: str
+    at: int
+
+
 class Turns:
     """The tasks of one application; all methods but `cancel` are for the pipeline's thread."""
 
@@ -41,6 +48,9 @@ class Turns:
         """`patience` is for how many seconds a batch waits for transactions of others to end."""
         self._logs, self._changelogs, self._patience = logs, changelogs, patience
         self._tokens: dict[TaskId, str] = {}
+        self._staged: dict[TopicPartition, Staged] = {}
+        self._ends: dict[TopicPartition, int] = {}
+        """Changelog offsets at which the batch prepared last begins."""
         self._begins: dict[TopicPartition, int] = {}
         self._cancelled = threading.Event()
 
@@ -57,7 +67,7 @@ class Turns:
         logs = [log for each in logs_of.values() for log in each]
         unknown = [log for log in logs if log not in self._begins]
         self._begins.update(self._logs.beginning_offsets(unknown) if unknown else {})
-        ends = self._stable_ends(logs)
+        ends = self._ends = self._stable_ends(logs)
         inputs: dict[TaskId | None, dict[str, int]] = {}
         for source in sources:
             inputs.setdefault(self._changelogs.reader_of(source), {})[source.topic] = batch.ranges[source].start
@@ -91,11 +101,15 @@ class Turns:
         """Note the attempts that a transaction has made count; of tasks without one forget those before."""
         for task in self._changelogs.tasks_of(batch.ranges):
             self._tokens.pop(task, None)
+            for log in self._changelogs.logs_of(task):
+                self._staged.pop(log, None)
         self._tokens.update(tokens)
+        for task, token in tokens.items():
+            self._staged |= {log: Staged(token, self._ends.get(log, 0)) for log in self._changelogs.logs_of(task)}
 
-    def token(self, task: TaskId) -> str | None:
-        """Return the token of the attempt that was committed last, None if it is not known; from any thread."""
-        return self._tokens.get(task)
+    def staged(self, log: TopicPartition) -> Staged | None:
+        """Return the changes of a store that were committed last, None if they are not known; from any thread."""
+        return self._staged.get(log)
 
     def forget(self, partitions: Collection[TopicPartition]) -> None:
         """Trust no store of these tasks beyond its changelog position: their state may have moved on elsewhere."""
@@ -103,3 +117,4 @@ class Turns:
             self._tokens.pop(task, None)
             for log in self._changelogs.logs_of(task):
                 self._begins.pop(log, None)
+                self._staged.pop(log, None)
