@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,7 @@ from roster.spark import Window
 from roster.spark.errors import PipelineError
 from roster.spark.operations import Operations
 from roster.spark.state.between import Between
-from roster.spark.state.repartition_topic import open_repartition_topic
+from roster.spark.state.repartition_topic import check_all_are_read, open_repartition_topic
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -51,6 +52,18 @@ def test_the_first_start_makes_it_and_later_ones_take_it(topics: Topics, partiti
         assert len(open_repartition_topic(topics.admin, group, between)) == 3, "the input may grow"
 
 
+def test_it_is_not_made_with_other_partitions_than_what_its_rows_are_joined_with(topics: Topics) -> None:
+    group, other = new_group(), topics.create(4)
+    between = between_of(topics, group, 2)
+    with pytest.raises(PipelineError, match=rf"in 2 partitions, and '{other}', which.*has 4. Use .*partitions=4"):
+        open_repartition_topic(topics.admin, group, between, [other])
+    with pytest.raises(PipelineError, match=r"join: there is no topic 'missing'. Create it first"):
+        open_repartition_topic(topics.admin, group, between, ["missing"])
+    assert between.topic not in topics.admin.list_topics(internal=True), "it would keep its partitions"
+    mended = replace(between, partitions=4)
+    assert len(open_repartition_topic(topics.admin, group, mended, [other])) == 4
+
+
 def test_other_partitions_or_settings_are_refused(topics: Topics) -> None:
     group = new_group()
     between = between_of(topics, group, 4)
@@ -80,6 +93,20 @@ def test_what_does_not_belong_together_is_refused(topics: Topics) -> None:
     topics.admin.delete_group(group)
     with pytest.raises(PipelineError, match="has records, but the group has no offsets of its input"):
         open_repartition_topic(topics.admin, group, between)
+
+
+def test_a_topic_that_the_group_has_worked_with_is_read_or_refused(topics: Topics) -> None:
+    group = new_group()
+    names = [f"{group}-{name}-repartition" for name in ("kept", "removed")]
+    claim = ClaimedBy(f"{group}-1", "m").to_metadata()
+    for name in (*names, other := topics.create(1)):
+        if name != other:
+            topics.admin.create_topic(name, 1)
+        topics.admin.commit_group_offsets(group, {TopicPartition(name, 0): OffsetAndMetadata(0, metadata=claim)})
+    check_all_are_read(topics.admin, group, names)
+    check_all_are_read(topics.admin, new_group(), names)
+    with pytest.raises(PipelineError, match=r"repartition: .* has offsets of '.*-removed-repartition', which"):
+        check_all_are_read(topics.admin, group, names[:1])
 
 
 COUNT = {"n": "count(*)"}

@@ -94,8 +94,7 @@ def staged(options: Options, declared: Declared, columns: StructType, records: S
     for number, stage in enumerate(declared.stages):
         links: list[Link] = []
         for operator in stage.operators:
-            is_last = operator is declared.operators[-1]
-            link, columns = _linked(operator, columns, records, is_last=is_last)
+            link, columns = _linked(operator, columns, records, declared.behind(operator))
             links.append(link)
         others = [link.other.topic for link in links if link.other is not None]
         of = Subtopology(number, (*sources, *others), [link.store for link in links])
@@ -109,18 +108,26 @@ def staged(options: Options, declared: Declared, columns: StructType, records: S
 
 
 def _linked(
-    declared: DeclaredOperator, columns: StructType, records: StructType, *, is_last: bool
+    declared: DeclaredOperator, columns: StructType, records: StructType, behind: DeclaredOperator | None
 ) -> tuple[Link, StructType]:
-    """Return an operator for rows of these columns, and the columns of its results. Raises PipelineError."""
+    """Return an operator for rows of these columns, and the columns of its results. Raises PipelineError.
+
+    behind: the operator that has its results next, if there is one.
+    """
     stateful, other = declared.stateful, None
     operator, rows = stateful.operator, arrow_schema(columns)
     if stateful.other is not None and isinstance(operator, StreamJoin):
         operator, other = stateful.other.resolved(operator, columns, records)
         rows = columns_of(other)
     check_operator(operator, rows)
-    operator = followed(operator, rows, declared.after, keeps_keys=is_last)
+    operator = followed(operator, rows, declared.after, keeps_keys=behind is None)
     results = operator(rows.empty_table(), NoState()).results.schema
-    return Link(operator, rows, stateful.store, stateful.late, other), from_arrow_schema(results)
+    order = None
+    if behind is not None and stateful.is_by_key:
+        # A key's results after those of another would be late there, as far as the times of a batch are apart.
+        time = getattr(behind.stateful.operator, "time_column", None)
+        order = time if time in results.names else None
+    return Link(operator, rows, stateful.store, stateful.late, other, order), from_arrow_schema(results)
 
 
 def _between(group: str, before: Subtopology, stage: DeclaredStage, columns: StructType) -> tuple[Between, StructType]:

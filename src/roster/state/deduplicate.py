@@ -53,6 +53,11 @@ class Deduplication:
         """Columns that become the key of the records."""
         return self.keys
 
+    @property
+    def time_column(self) -> str:
+        """The column of times."""
+        return self.column
+
     def key_columns(self, columns: pa.Schema) -> pa.Schema:
         """Return the columns of the state's keys."""
         return pa.schema([columns.field(name) for name in self.keys])

@@ -50,6 +50,11 @@ class SessionAggregation:
         """Columns that tell results apart."""
         return (START, *self.keys)
 
+    @property
+    def time_column(self) -> str:
+        """The column of times."""
+        return self.window.column
+
     def key_columns(self, columns: pa.Schema) -> pa.Schema:
         """Return the columns of the state's keys."""
         return pa.schema([columns.field(name) for name in self.keys])
@@ -73,7 +78,7 @@ class SessionAggregation:
         sessions = self._sessions(table, rows, known, clock, gap, grace)
         is_open = sessions.rows["last"] + gap + grace > clock.now
         changes = clock.noted(known.changes(sessions.places[is_open], sessions.rows[is_open], gap))
-        emitted = ~is_open if self.final else sessions.touched
+        emitted = sessions.closed(~is_open, known.keys) if self.final else np.flatnonzero(sessions.touched)
         results = self._results(known, sessions.places[emitted], sessions.rows[emitted], gap)
         gone = None
         if not self.final and len(sessions.gone):
@@ -168,6 +173,15 @@ class _Sessions:
     rows: npt.NDArray[Any]
     touched: npt.NDArray[np.bool_]
     gone: npt.NDArray[Any]
+
+    def closed(self, which: npt.NDArray[np.bool_], keys: list[bytes]) -> Times:
+        """Return these, in the order in which they end, which is that of their closing wherever batches are cut."""
+        numbers = np.flatnonzero(which)
+        last, begun = (self.rows[name][numbers].copy() for name in ("last", START))
+        table = pa.table([last, begun, pa.array(keys, pa.binary()).take(pa.array(self.places[numbers]))], list("abc"))
+        order = pc.sort_indices(table, sort_keys=[(name, "ascending") for name in table.column_names])
+        ordered: Times = numbers[order.to_numpy()]
+        return ordered
 
 
 @dataclass(frozen=True, slots=True)

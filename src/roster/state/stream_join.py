@@ -77,6 +77,11 @@ class StreamJoin:
         """Columns that become the key of the records."""
         return self.keys
 
+    @property
+    def time_column(self) -> str:
+        """The column of times of the left side."""
+        return self.times[0]
+
     def key_columns(self, columns: pa.Schema) -> pa.Schema:
         """Return the columns of the state's keys."""
         return pa.schema([columns.field(name) for name in self.keys])

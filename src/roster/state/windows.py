@@ -97,7 +97,7 @@ def _check_durations(*durations: tuple[str, timedelta, int]) -> None:
 def check_names(own: set[str], table: pa.Table, aggregates: Mapping[str, Aggregate]) -> None:
     """Raise StateError if a column or an aggregate has the name of a column that results have of their own."""
     if taken := sorted(own.intersection([*table.column_names, *aggregates])):
-        raise StateError(f"window: results have a column {taken[0]!r} of their own")
+        raise StateError(f"window: results have a column {taken[0]!r} of their own: rename the other one in map_arrow")
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +113,11 @@ class WindowedAggregation:
     def result_keys(self) -> tuple[str, ...]:
         """Columns that tell results apart."""
         return (START, *self.keys)
+
+    @property
+    def time_column(self) -> str:
+        """The column of times."""
+        return self.window.column
 
     @property
     def _definition(self) -> str:

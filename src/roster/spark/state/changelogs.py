@@ -139,7 +139,7 @@ def _create(admin: Admin, group: str, name: str, sources: Sequence[str], count: 
             f"the group {group!r} has offsets of {min(worked).topic!r}, but its changelog {name!r} is not there:"
             " it was deleted, or the group worked without state",
             field="aggregate",
-            fix="Use another group, or delete this one (`roster groups delete`) to begin without state",
+            fix="Use another group, or delete this one (`roster state reset`) to begin without state",
         )
     try:
         admin.create_topic(name, count, configs=CHANGELOG_SETTINGS)

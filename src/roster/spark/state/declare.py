@@ -50,6 +50,8 @@ class Stateful:
     """True if it may be behind one that does."""
     retracts: bool = False
     """True if an update may take back a result of other keys."""
+    is_by_key: bool = False
+    """True if its results of a batch are not in the order of the rows that they come from."""
 
 
 @dataclass(frozen=True)
@@ -126,7 +128,8 @@ def stream_join(
         raise PipelineError(f"{how!r} is not possible", field="how", fix="Use 'inner' or 'left'")
     try:
         slack = within if grace is None else grace
-        return Stateful(StreamJoin(as_columns(keys), times, (), within, slack, how == "left"), store, other)
+        operator = StreamJoin(as_columns(keys), times, (), within, slack, how == "left")
+        return Stateful(operator, store, other, is_by_key=True)
     except RosterError as error:
         raise PipelineError(str(error), field="join") from None
 

@@ -58,6 +58,10 @@ class _Followed:
         return self.operator.result_keys
 
     @property
+    def time_column(self) -> str | None:
+        return getattr(self.operator, "time_column", None)
+
+    @property
     def has_variables(self) -> bool:
         return getattr(self.operator, "has_variables", False)
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 
-from roster.client import Admin, ClaimedBy, ClientError, TopicExistsError
+from roster.client import Admin, ClaimedBy, ClientError, TopicExistsError, UnknownTopicError
 from roster.model import TopicPartition
 from roster.model.topology import REPARTITION_SETTINGS
 from roster.spark.errors import PipelineError
@@ -19,11 +19,14 @@ PURGE_INTERVAL = 30.0
 """Seconds between two deletions of records: Kafka Streams' `repartition.purge.interval.ms`."""
 
 
-def open_repartition_topic(admin: Admin, group: str, between: Between) -> list[TopicPartition]:
+def open_repartition_topic(
+    admin: Admin, group: str, between: Between, beside: Sequence[str] = ()
+) -> list[TopicPartition]:
     """Return the partitions of the topic; make it if the group has never worked.
 
-    Raises PipelineError if it is missing though the group has offsets, has other partitions or settings than it must
-    have, or the group's offsets are not those that belong to it, and ClientError.
+    beside: topics that the tasks behind it read, too. Raises PipelineError if it is missing though the group has
+    offsets, has other partitions or settings than it must have, or the group's offsets are not those that belong to it,
+    and ClientError.
     """
     name = between.topic
     sources = co_partitioned(admin, between.before)
@@ -37,7 +40,7 @@ def open_repartition_topic(admin: Admin, group: str, between: Between) -> list[T
                 field=FIELD,
                 fix="Use another group, or delete this one (`roster state reset`) to begin without state",
             )
-        _create(admin, name, between.partitions or sources)
+        _create(admin, name, _partitions(admin, between, sources, beside))
     count = len(admin.describe_topic(name).partitions)
     if between.partitions is not None and count != between.partitions:
         raise PipelineError(
@@ -50,6 +53,41 @@ def open_repartition_topic(admin: Admin, group: str, between: Between) -> list[T
     if any(admin.end_offsets(partitions).values()):
         _check_claims(name, claims)
     return partitions
+
+
+def check_all_are_read(admin: Admin, group: str, topics: Collection[str]) -> None:
+    """Raise PipelineError if the group has worked with a repartition topic that is not one of these.
+
+    What is in it would be read by none, and state behind it goes by another key. Raises ClientError.
+    """
+    begin, end = f"{group}-", "-repartition"
+    for partition, at in sorted(admin.group_offsets(group, stable=False).items()):
+        name = partition.topic
+        is_own = name.startswith(begin) and name.endswith(end) and ClaimedBy.of(at.metadata) is not None
+        if is_own and name not in topics:
+            raise PipelineError(
+                f"the group {group!r} has offsets of {name!r}, which this pipeline does not read: it has worked with"
+                " another repartition",
+                field=FIELD,
+                fix="Leave the pipeline as it was, use another group, or `roster state reset` to begin without state",
+            )
+
+
+def _partitions(admin: Admin, between: Between, sources: int, beside: Sequence[str]) -> int:
+    """Return how many partitions to make. Raises PipelineError unless those are as many as others have: they stay."""
+    count = between.partitions or sources
+    for topic in beside:
+        try:
+            wanted = len(admin.describe_topic(topic).partitions)
+        except UnknownTopicError:
+            raise PipelineError(f"there is no topic {topic!r}", field="join", fix="Create it first") from None
+        if wanted != count:
+            raise PipelineError(
+                f"the rows would be in {count} partitions, and {topic!r}, which they are joined with, has {wanted}",
+                field=FIELD,
+                fix=f"Use repartition(..., partitions={wanted})",
+            )
+    return count
 
 
 def _create(admin: Admin, name: str, count: int) -> None:

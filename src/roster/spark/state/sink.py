@@ -19,7 +19,7 @@ from roster.spark.sinks.base import Sink, Source
 from roster.spark.sinks.kafka import KafkaSink
 from roster.spark.state.changelogs import Changelog, Changelogs, open_changelog
 from roster.spark.state.membership import task_member
-from roster.spark.state.repartition_topic import Purge, open_repartition_topic
+from roster.spark.state.repartition_topic import Purge, check_all_are_read, open_repartition_topic
 from roster.spark.state.stage import Stage
 from roster.spark.state.turns import Turns
 from roster.spark.state.upkeep import Upkeep
@@ -66,9 +66,11 @@ class StateSink(Sink):
         self._inner.open(spark, group)
         passed, late, changelogs = list[TopicPartition](), list[TopicPartition](), list[Changelog]()
         with self._new_admin() as admin:
+            check_all_are_read(admin, group, [source for stage in self.stages for source in stage.of.sources])
             for stage in self.stages:
                 if stage.arriving is not None:
-                    passed += open_repartition_topic(admin, group, stage.arriving)
+                    beside = [topic for topic in stage.of.sources if topic != stage.arriving.topic]
+                    passed += open_repartition_topic(admin, group, stage.arriving, beside)
                 for link in stage.links:
                     changelogs.append(open_changelog(admin, group, stage.of, link.store))
                     late += [] if link.late is None else self._late_partitions(admin, link.late.topic)

@@ -15,13 +15,17 @@ from roster.spark.state.turn import Operator
 
 @dataclass(frozen=True)
 class Link:
-    """A stateful operator with the steps behind it, the columns of the rows that it gets, and its store's name."""
+    """A stateful operator with the steps behind it, the columns of the rows that it gets, and its store's name.
+
+    in_order_of: column of times by which a batch's results go on, None as they are.
+    """
 
     operator: Operator
     columns: pa.Schema
     store: str
     late: LateRows | None = None
     other: OtherSide | None = None
+    in_order_of: str | None = None
 
     @property
     def has_timers(self) -> bool:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from typing_extensions import override
 
 from roster.model import TopicPartition
@@ -186,8 +187,13 @@ class StatefulTask(PartitionTask):
         import roster.state.lmdb_store  # noqa: F401, PLC0415 - needs an extra that the driver need not have loaded
 
         work = self._work
-        for link in (link for stage in work.stages for link in stage.links):
-            as_records(link.operator(link.columns.empty_table(), NoState()).results, link.operator.result_keys)
+        for stage in work.stages:
+            for link in stage.links:
+                results = link.operator(link.columns.empty_table(), NoState()).results
+            if stage.leaving is None:
+                as_records(results, link.operator.result_keys)
+            else:
+                stage.leaving.leaving(stage.leaving.columns.empty_table())
         for _ in self._reading.read([len(self._splits)]):
             pass
         if self._chores.found is not None:
@@ -225,7 +231,7 @@ class StatefulTask(PartitionTask):
                 update, report = take_turn(store, turn, link.operator, table, ends, self._fetch, token)
             reports.append(report)
             parts += [self._changes(update, turn), *self._late(update, link)]
-            rows = iter(update.results.to_batches())
+            rows = iter(_ordered(update.results, link.in_order_of).to_batches())
         if self._reports is not None:
             self._reports.add({task: (combined(reports),)})
         for part in parts:
@@ -309,6 +315,11 @@ class StatefulTask(PartitionTask):
             self._config, isolation_level="read_committed", fail_on_data_loss=True, include_headers=False
         )
         return read_splits(committed, [Split(partition.topic, partition.partition, start, end)])
+
+
+def _ordered(rows: pa.Table, column: str | None) -> pa.Table:
+    """Return the rows in the order of a column, those of equal values as they are; None: all as they are."""
+    return rows if column is None else rows.take(pc.sort_indices(rows, sort_keys=[(column, "ascending")]))
 
 
 def _addressed(keys: Any, values: Any, partitions: Any = None, times: Any = None, *, topic: str) -> pa.Table:

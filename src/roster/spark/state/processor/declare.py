@@ -56,7 +56,8 @@ def processing(
     plan = _plan(field, keys, mode, event_time, delay)
     initial = None if initial_state is None else _initial(spark, initial_state, keys)
     given = _given(spark, processor, output_schema, mode, field, initial)
-    return Stateful(ProcessorOperator(plan, given, in_pandas=in_pandas).prepared(), store, takes_updates=True)
+    operator = ProcessorOperator(plan, given, in_pandas=in_pandas).prepared()
+    return Stateful(operator, store, takes_updates=True, is_by_key=True)
 
 
 def group_state(
@@ -86,7 +87,7 @@ def group_state(
         raise PipelineError(str(error), field="state_schema") from None
     given = _given(spark, function, output_schema, plan.mode, field)
     operator = GroupStateOperator(plan, given, schema=struct, columns=columns, timeout=timeout)
-    return Stateful(operator, store, takes_updates=True)
+    return Stateful(operator, store, takes_updates=True, is_by_key=True)
 
 
 def _plan(field: str, keys: Sequence[str], mode: TimeMode, event_time: str | None, delay: timedelta) -> Plan:

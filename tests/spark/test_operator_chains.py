@@ -1,0 +1,315 @@
+"""Chains of stateful operators against each operator alone: cut anywhere, and whatever befalls batches and stores."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyspark.sql.types import LongType, StringType, StructField, StructType, TimestampType
+
+from roster.model import TopicPartition
+from roster.spark import Window
+from roster.spark.assembly import staged
+from roster.spark.batch import Batch, Owner, Range, Split
+from roster.spark.operations import Operations
+from roster.spark.options import Options
+from roster.spark.reader import ReaderConfig
+from roster.spark.state.changelogs import Changelog, Changelogs
+from roster.spark.state.results import as_records
+from roster.spark.state.runner import tokens_of
+from roster.spark.state.task import StatefulTask, StoreKind, Work
+from roster.spark.state.turn import Place, take_turn
+from roster.spark.state.turns import Turns
+from roster.state.store import NoState
+from tests.examples_tried import examples
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from roster.spark.state.stage import Stage
+
+SHAPE = StructType(
+    [StructField("user", StringType()), StructField("n", LongType()), StructField("at", TimestampType())]
+)
+COLUMNS = pa.schema([("user", pa.string()), ("n", pa.int64()), ("at", pa.timestamp("us", "UTC"))])
+HOUR = timedelta(hours=1)
+EVER = timedelta(days=1000)
+"""A grace within which no row of a test is late."""
+BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
+USERS = ("a", "b", "c")
+PASSED = [BEGIN + number * 2 * EVER for number in range(1, 5)]
+"""Times of rows for each user behind all others: each closes what is before it, in one operator more."""
+
+
+def in_shape(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Results of any operator here with the columns that rows have."""
+    at = batch.column("at" if "at" in batch.schema.names else "window_start")
+    return pa.RecordBatch.from_arrays([batch["user"], batch["n"], at.cast(COLUMNS.field("at").type)], schema=COLUMNS)
+
+
+def windows(made: Operations, store: str, window: Any) -> Operations:
+    return made.aggregate("user", {"n": "sum(n)"}, window=window, results="final", store=store)
+
+
+OPERATORS: Mapping[str, Callable[[Operations, str], Operations]] = {
+    "tumbling": lambda made, store: windows(made, store, Window("at", HOUR, grace=EVER)),
+    "hopping": lambda made, store: windows(made, store, Window("at", 2 * HOUR, every=HOUR, grace=EVER)),
+    "sessions": lambda made, store: windows(made, store, Window.session("at", HOUR, grace=EVER)),
+    "first rows": lambda made, store: made.deduplicate(["user", "n", "at"], within=9 * EVER, column="at", store=store),
+}
+
+
+def declared(names: Sequence[str], repartitioned: Collection[int] = ()) -> Operations:
+    session: Any = None  # nothing is run
+    made = Operations(session)
+    for number, name in enumerate(names):
+        if number in repartitioned:
+            made.repartition("user", name=f"r{number}", partitions=2)
+        OPERATORS[name](made, f"s{number}").map_arrow(in_shape, SHAPE)
+    return made.aggregate("user", {"rows": "count(*)", "n": "sum(n)", "latest": "max(at)"}, store="totals")
+
+
+def stages_of(made: Operations) -> tuple[Stage, ...]:
+    return staged(Options(bootstrap="b:9092", group="g", topics=("t",)), made._declared, SHAPE, SHAPE)
+
+
+@dataclass
+class Logs:
+    """Partitions of all topics as a broker has them; None stands for a marker, or a record that was aborted."""
+
+    records: dict[TopicPartition, list[Any]] = field(default_factory=dict)
+
+    def end(self, partition: TopicPartition) -> int:
+        return len(self.records.get(partition, ()))
+
+    def read(self, partition: TopicPartition, start: int, end: int) -> list[tuple[int, Any]]:
+        found = enumerate(self.records.get(partition, [])[start:end], start)
+        return [(at, record) for at, record in found if record is not None]
+
+    def fetch(self, partition: TopicPartition, start: int, end: int) -> Iterator[pa.RecordBatch]:
+        if found := self.read(partition, start, end):
+            columns = [[at for at, _ in found], *zip(*(record for _, record in found), strict=True)]
+            kinds = (pa.int64(), pa.binary(), pa.binary())
+            arrays = [pa.array(column, kind) for column, kind in zip(columns, kinds, strict=True)]
+            yield pa.RecordBatch.from_arrays(arrays, ["offset", "key", "value"])
+
+    def append(self, rows: Iterable[Any], *, committed: bool) -> None:
+        """Write (partition, record) pairs and a marker to each partition that got one."""
+        touched = set()
+        for partition, record in rows:
+            self.records.setdefault(partition, []).append(record if committed else None)
+            touched.add(partition)
+        for partition in touched:
+            self.records[partition].append(None)
+
+    def beginning_offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        return dict.fromkeys(partitions, 0)
+
+    def end_offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        return {partition: self.end(partition) for partition in partitions}
+
+    stable_offsets = end_offsets
+
+
+class Reports:
+    """In place of an accumulator."""
+
+    def __init__(self) -> None:
+        self.value: dict[Any, Any] = {}
+
+    def add(self, more: Mapping[Any, Any]) -> None:
+        for task, reports in more.items():
+            self.value[task] = self.value.get(task, ()) + reports
+
+
+class KilledError(Exception):
+    """In place of the end of a process."""
+
+
+class Group:
+    """Two applications of a group that runs a pipeline, one after the other, without Spark and without a broker."""
+
+    def __init__(self, stages: tuple[Stage, ...], disk: Path) -> None:
+        self.stages, self.disk, self.logs = stages, disk, Logs()
+        of = {link.store: stage.of for stage in stages for link in stage.links}
+        count = {0: 1} | {stage.of.number: 2 for stage in stages if stage.arriving is not None}
+        self.changelogs = Changelogs(Changelog(name, "id", count[each.number], each) for name, each in of.items())
+        self.sources = [TopicPartition("t", 0)]
+        for stage in stages:
+            if stage.arriving is not None:
+                self.sources += [TopicPartition(stage.arriving.topic, number) for number in (0, 1)]
+        self.positions = dict.fromkeys(self.sources, 0)
+        self.applications = [(Turns(self.logs, self.changelogs, 1.0), name) for name in ("one", "two")]
+
+    def send(self, rows: Iterable[Mapping[str, Any]]) -> None:
+        self.logs.records.setdefault(TopicPartition("t", 0), []).extend(rows)
+
+    def work(self) -> Work:
+        directory = str(self.disk / self.applications[0][1])
+        kinds = {each.topic: StoreKind(Place(directory, each.topic, "id"), b"{}") for each in self.changelogs}
+        return Work(self.stages, kinds, "out")
+
+    def batch(self, sizes: Sequence[int], befalls: str = "commit", store: int = 0) -> bool:
+        """Run a batch of so many offsets of each partition at most; return False if there is nothing left."""
+        wanted = {p: at + sizes[number % len(sizes)] for number, (p, at) in enumerate(self.positions.items())}
+        ends = {p: min(self.logs.end(p), end) for p, end in wanted.items()}
+        ranges = {p: Range(at, ends[p]) for p, at in self.positions.items() if ends[p] > at}
+        if not ranges:
+            return any(self.logs.end(p) > at for p, at in self.positions.items())
+        batch = Batch(0, Owner("g", 1, "m"), ranges)
+        if befalls == "other owner":
+            self.applications.reverse()
+            self.applications[0][0].forget(ranges)
+        if befalls == "lost store":
+            lost = [place.root for place in self.work().places]
+            shutil.rmtree(lost[store % len(lost)], ignore_errors=True)
+        turns, reports = self.applications[0][0], Reports()
+        prepared = turns.prepare(batch)
+        attempts = 2 if befalls == "second attempt" else 1
+        rows = []
+        for _ in range(attempts):
+            task = InProcess(self, batch, prepared, reports)
+            with pytest.MonkeyPatch.context() as patched:
+                left = store % len(self.work().stores) if befalls == "killed" else 1 << 30
+                patched.setattr("roster.spark.state.task.take_turn", dying(left))
+                try:
+                    rows = [row for each in task.read([0]) for row in each.to_pylist()]
+                except KilledError:
+                    return True  # nothing was sent
+        self.logs.append(((self._place(row), (row["key"], row["value"])) for row in rows), committed=befalls != "abort")
+        if befalls in ("abort", "lost answer"):
+            turns.forget(ranges)
+        else:
+            turns.committed(tokens_of(reports.value), batch)
+        if befalls != "abort":
+            self.positions |= batch.next_offsets
+        return True
+
+    def _place(self, row: Mapping[str, Any]) -> TopicPartition:
+        """Where a record goes; any partitioner does that gives a key its partition."""
+        number = row["partition"]
+        if number is None:
+            number = sum(row["key"]) % 2 if TopicPartition(row["topic"], 0) in self.sources else 0
+        return TopicPartition(row["topic"], number)
+
+    def results(self) -> list[tuple[bytes, bytes]]:
+        return [record for record in self.logs.records.get(TopicPartition("out", 0), []) if record is not None]
+
+
+def dying(stores: int) -> Callable[..., Any]:
+    """Turns of which the one behind so many ends the process."""
+    left = iter(range(stores))
+
+    def turn(*given: Any) -> Any:
+        if next(left, None) is None:
+            raise KilledError
+        return take_turn(*given)
+
+    return turn
+
+
+class InProcess(StatefulTask):
+    """Reads the logs of a group."""
+
+    def __init__(self, group: Group, batch: Batch, turns: Any, reports: Any) -> None:
+        splits = [Split(*partition, *span) for partition, span in batch.ranges.items()]
+        super().__init__(ReaderConfig("b:9092", "g"), [splits], group.work(), turns, reports)
+        self._logs = group.logs
+        self._reading: Any = self
+        self._arriving: Any = Arriving(group.logs, self._splits)
+
+    def read(self, tasks: Iterable[int]) -> Iterator[pa.RecordBatch]:
+        """Rows of the pipeline's own topic; of the task all."""
+        (number,) = tasks
+        if not self._is_inside:
+            self._is_inside = True
+            yield from super().read([number])
+            return
+        split = self._splits[number]
+        found = self._logs.read(TopicPartition(split.topic, split.partition), split.start, split.end)
+        yield pa.RecordBatch.from_pylist([row for _, row in found], COLUMNS)
+
+    _is_inside = False
+
+    def _fetch(self, partition: TopicPartition, start: int, end: int) -> Iterable[pa.RecordBatch]:
+        return self._logs.fetch(partition, start, end)
+
+
+@dataclass
+class Arriving:
+    """Reads topics between sub-topologies."""
+
+    logs: Logs
+    splits: Sequence[Split]
+
+    def read(self, numbers: Iterable[int]) -> Iterator[pa.RecordBatch]:
+        for number in numbers:
+            split = self.splits[number]
+            yield from self.logs.fetch(TopicPartition(split.topic, split.partition), split.start, split.end)
+
+
+def alone(stages: Sequence[Stage], rows: pa.Table) -> dict[bytes, bytes]:
+    """The last result of each key, of operators that have all rows at once and give all of theirs to the next."""
+    for stage in stages:
+        for link in stage.links:
+            update = link.operator(rows.cast(link.columns), NoState())
+            rows = update.results
+    keys, values = as_records(rows, stages[-1].links[-1].operator.result_keys)
+    return dict(zip(keys.to_pylist(), (value.encode() for value in values.to_pylist()), strict=True))
+
+
+rows = st.fixed_dictionaries(
+    {
+        "user": st.sampled_from(USERS),
+        "n": st.integers(0, 3),
+        "at": st.integers(0, 40).map(lambda number: BEGIN + number * HOUR / 4),
+    }
+)
+events = st.tuples(
+    st.sampled_from(["commit"] * 3 + ["abort", "lost answer", "killed", "second attempt", "other owner", "lost store"]),
+    st.integers(0, 4),
+    st.lists(st.integers(0, 9), min_size=1, max_size=5),
+)
+
+
+@given(
+    st.lists(st.sampled_from(sorted(OPERATORS)), min_size=1, max_size=3),
+    st.sets(st.integers(0, 2), max_size=2),
+    st.lists(rows, max_size=25),
+    st.lists(events, max_size=12),
+)
+@settings(max_examples=examples(20, "ROSTER_STATE_SCRIPTS"))
+def test_a_chain_equals_its_operators_alone(
+    tmp_path_factory: pytest.TempPathFactory, names: Any, repartitioned: Any, sent: Any, script: Any
+) -> None:
+    sent = [*sent, *({"user": user, "n": 0, "at": at} for at in PASSED for user in USERS)]
+    stages = stages_of(declared(names, repartitioned))
+    group = Group(stages, tmp_path_factory.mktemp("state"))
+    group.send(sent)
+    for befalls, number, sizes in script:
+        group.batch(sizes, befalls, number)
+    while group.batch([7]):
+        pass
+    assert dict(group.results()) == alone(stages, pa.Table.from_pylist(sent, COLUMNS))
+
+
+def users(batch: pa.RecordBatch) -> pa.RecordBatch:
+    return batch.select(["user"])
+
+
+@pytest.mark.parametrize("is_repartitioned", [False, True])
+def test_results_that_go_on_may_leave_out_their_keys(*, is_repartitioned: bool, tmp_path: Path) -> None:
+    session: Any = None  # nothing is run
+    made = Operations(session).deduplicate("n", within=EVER, column="at").map_arrow(users, StructType(SHAPE.fields[:1]))
+    if is_repartitioned:
+        made.repartition("user")
+    made.aggregate("user", {"rows": "count(*)"})
+    work = Group(stages_of(made), tmp_path).work()
+    assert list(StatefulTask(ReaderConfig("b:9092", "g"), [()], work, {}).read([0])) == [], "a warm-up"
