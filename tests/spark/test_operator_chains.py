@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pyspark.sql import Row
+from pyspark.sql.streaming import StatefulProcessor
 from pyspark.sql.types import LongType, StringType, StructField, StructType, TimestampType
 
 from roster.model import TopicPartition
 from roster.spark import Window
 from roster.spark.assembly import staged
 from roster.spark.batch import Batch, Owner, Range, Split
+from roster.spark.errors import PipelineError
 from roster.spark.operations import Operations
 from roster.spark.options import Options
 from roster.spark.reader import ReaderConfig
@@ -40,6 +45,8 @@ SHAPE = StructType(
 )
 COLUMNS = pa.schema([("user", pa.string()), ("n", pa.int64()), ("at", pa.timestamp("us", "UTC"))])
 HOUR = timedelta(hours=1)
+SESSION: Any = SimpleNamespace(conf=SimpleNamespace(get=lambda _: "UTC"))
+"""What declaring asks of a session: nothing is run."""
 EVER = timedelta(days=1000)
 """A grace within which no row of a test is late."""
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
@@ -58,17 +65,33 @@ def windows(made: Operations, store: str, window: Any) -> Operations:
     return made.aggregate("user", {"n": "sum(n)"}, window=window, results="final", store=store)
 
 
+class Passing(StatefulProcessor):
+    """Gives each row back; rows of a batch come and go by key."""
+
+    def init(self, handle: Any) -> None:
+        self.count = handle.getValueState("count", StructType(SHAPE.fields[1:2]))
+
+    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Row]:
+        for row in rows:
+            (count,) = self.count.get() or (0,)
+            self.count.update((count + 1,))
+            yield Row(user=key[0], n=row.n, at=row.at)
+
+    def close(self) -> None:
+        pass
+
+
 OPERATORS: Mapping[str, Callable[[Operations, str], Operations]] = {
     "tumbling": lambda made, store: windows(made, store, Window("at", HOUR, grace=EVER)),
     "hopping": lambda made, store: windows(made, store, Window("at", 2 * HOUR, every=HOUR, grace=EVER)),
     "sessions": lambda made, store: windows(made, store, Window.session("at", HOUR, grace=EVER)),
     "first rows": lambda made, store: made.deduplicate(["user", "n", "at"], within=9 * EVER, column="at", store=store),
+    "processor": lambda made, store: made.transform_with_state(Passing(), "user", SHAPE, store=store),
 }
 
 
 def declared(names: Sequence[str], repartitioned: Collection[int] = ()) -> Operations:
-    session: Any = None  # nothing is run
-    made = Operations(session)
+    made = Operations(SESSION)
     for number, name in enumerate(names):
         if number in repartitioned:
             made.repartition("user", name=f"r{number}", partitions=2)
@@ -256,10 +279,10 @@ class Arriving:
 
 
 def alone(stages: Sequence[Stage], rows: pa.Table) -> dict[bytes, bytes]:
-    """The last result of each key, of operators that have all rows at once and give all of theirs to the next."""
+    """The last result of each key, of operators that have all rows at once, in the order of time."""
     for stage in stages:
         for link in stage.links:
-            update = link.operator(rows.cast(link.columns), NoState())
+            update = link.operator(rows.cast(link.columns).sort_by("at"), NoState())
             rows = update.results
     keys, values = as_records(rows, stages[-1].links[-1].operator.result_keys)
     return dict(zip(keys.to_pylist(), (value.encode() for value in values.to_pylist()), strict=True))
@@ -285,7 +308,7 @@ events = st.tuples(
     st.lists(rows, max_size=25),
     st.lists(events, max_size=12),
 )
-@settings(max_examples=examples(20, "ROSTER_STATE_SCRIPTS"))
+@settings(max_examples=examples(50, "ROSTER_STATE_SCRIPTS"))
 def test_a_chain_equals_its_operators_alone(
     tmp_path_factory: pytest.TempPathFactory, names: Any, repartitioned: Any, sent: Any, script: Any
 ) -> None:
@@ -306,10 +329,38 @@ def users(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 @pytest.mark.parametrize("is_repartitioned", [False, True])
 def test_results_that_go_on_may_leave_out_their_keys(*, is_repartitioned: bool, tmp_path: Path) -> None:
-    session: Any = None  # nothing is run
-    made = Operations(session).deduplicate("n", within=EVER, column="at").map_arrow(users, StructType(SHAPE.fields[:1]))
+    made = Operations(SESSION).deduplicate("n", within=EVER, column="at").map_arrow(users, StructType(SHAPE.fields[:1]))
     if is_repartitioned:
         made.repartition("user")
     made.aggregate("user", {"rows": "count(*)"})
     work = Group(stages_of(made), tmp_path).work()
     assert list(StatefulTask(ReaderConfig("b:9092", "g"), [()], work, {}).read([0])) == [], "a warm-up"
+
+
+def twice(batch: pa.RecordBatch) -> pa.RecordBatch:
+    return batch.select(["user", "user"])
+
+
+@pytest.mark.parametrize("is_last", [False, True])
+def test_two_columns_of_one_name_are_refused(*, is_last: bool) -> None:
+    made = Operations(SESSION).deduplicate("user", within=EVER, column="at")
+    made.map_arrow(twice, StructType(SHAPE.fields[:1] * 2))
+    if not is_last:
+        made.repartition("user").aggregate("user", {"rows": "count(*)"})
+    with pytest.raises(PipelineError, match=r"map_arrow: there are two columns 'user'. Give each a name of its own"):
+        stages_of(made)
+
+
+@pytest.mark.parametrize("repartitioned", [(), (1,)])
+def test_rows_that_come_by_key_are_not_late_for_a_window_behind(repartitioned: Collection[int], tmp_path: Path) -> None:
+    made = Operations(SESSION).transform_with_state(Passing(), "user", SHAPE)
+    if repartitioned:
+        made.repartition("user", partitions=2)
+    windows(made, "hours", Window("at", HOUR))
+    group = Group(stages_of(made), tmp_path)
+    group.send({"user": user, "n": 1, "at": BEGIN + number * HOUR} for number in range(9) for user in USERS)
+    while group.batch([99]):
+        pass
+    expected = {(user, BEGIN + number * HOUR) for number in range(8) for user in USERS}
+    found = [json.loads(value) for _, value in group.results()]
+    assert {(row["user"], datetime.fromisoformat(row["window_start"])) for row in found} == expected

@@ -15,10 +15,10 @@ T0, T1 = TaskId(0, 0), TaskId(0, 1)
 
 
 class Case:
-    def __init__(self, *, is_used: bool = True) -> None:
+    def __init__(self, *, timed: tuple[int, ...] = (0,)) -> None:
         self.at = 100.0
         changelogs = Changelogs([Changelog("g-s-changelog", "id", 3, Subtopology(0, ("t",), ("s",)))])
-        self.wakeups = Wakeups(changelogs, is_used=is_used, now=lambda: self.at)
+        self.wakeups = Wakeups(changelogs, timed=timed, now=lambda: self.at)
 
     def due(self, *, once: bool = False) -> set[TopicPartition]:
         return set(self.wakeups.due([P0, P1], once=once))
@@ -49,8 +49,8 @@ def test_a_timer_is_due_once_its_seconds_are_over_and_a_later_turn_replaces_it()
     assert case.due() == {P1}
 
 
-def test_nothing_is_due_where_no_operator_has_timers() -> None:
-    case = Case(is_used=False)
+def test_nothing_is_due_in_a_sub_topology_without_timers() -> None:
+    case = Case(timed=(1,))
     case.wakeups.took([P0])
     case.wakeups.worked({T1: 0.0})
     assert case.due() == set()

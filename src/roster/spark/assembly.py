@@ -7,6 +7,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import replace
 
+import pyarrow as pa
 from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
@@ -114,6 +115,7 @@ def _linked(
 
     behind: the operator that has its results next, if there is one.
     """
+    _check_names(columns)
     stateful, other = declared.stateful, None
     operator, rows = stateful.operator, arrow_schema(columns)
     if stateful.other is not None and isinstance(operator, StreamJoin):
@@ -122,6 +124,7 @@ def _linked(
     check_operator(operator, rows)
     operator = followed(operator, rows, declared.after, keeps_keys=behind is None)
     results = operator(rows.empty_table(), NoState()).results.schema
+    _check_names(results)
     order = None
     if behind is not None and stateful.is_by_key:
         # A key's results after those of another would be late there, as far as the times of a batch are apart.
@@ -130,12 +133,20 @@ def _linked(
     return Link(operator, rows, stateful.store, stateful.late, other, order), from_arrow_schema(results)
 
 
+def _check_names(columns: StructType | pa.Schema) -> None:
+    """Raise PipelineError for two columns of one name, which operators and records know their columns by."""
+    names: list[str] = columns.names
+    if twice := [name for place, name in enumerate(names) if name in names[:place]]:
+        raise PipelineError(f"there are two columns {twice[0]!r}", field="map_arrow", fix="Give each a name of its own")
+
+
 def _between(group: str, before: Subtopology, stage: DeclaredStage, columns: StructType) -> tuple[Between, StructType]:
     """Return how rows of these columns come to a stage, and the columns of what is done with them then.
 
     Raises PipelineError.
     """
     assert stage.by is not None  # noqa: S101 - all but the first have it
+    _check_names(columns)
     try:
         topic = repartition_topic(group, stage.by.name)
     except TopologyError as error:
@@ -148,7 +159,7 @@ def _state_sink(options: Options, stages: Sequence[Stage], sink: Sink) -> StateS
     """Return the sink of a stateful pipeline. Raises PipelineError."""
     if not isinstance(sink, (ParquetSink, TableSink)):
         return StateSink(check_sink(sink), options, stages)
-    if any(link.has_timers for stage in stages for link in stage.links):
+    if any(link.has_timers for link in stages[-1].links):
         log.info("results go to a table, so timers of processing time wait for their partition's next records")
     last = stages[-1].links[-1]
     empty = last.operator(last.columns.empty_table(), NoState())

@@ -298,8 +298,9 @@ def _with_batch(error: FunctionError, batch: Batch) -> FunctionError:
     """Return the error of a stateful function with its batch; that of `map_arrow` names its records."""
     if error.field == "map_arrow":
         return error
-    spans = ", ".join(f"{p} offsets {span.start} to {span.end - 1}" for p, span in sorted(batch.ranges.items()))
-    problem = f"{error.problem}, batch {batch.number} ({spans})"
+    read = sorted((p, span) for p, span in batch.ranges.items() if span.size)
+    spans = ", ".join(f"{p} offsets {span.start} to {span.end - 1}" for p, span in read)
+    problem = f"{error.problem}, batch {batch.number} ({spans or 'no records'})"
     return FunctionError(problem, field=error.field or "", details=error.details)
 
 

@@ -77,14 +77,14 @@ class StateSink(Sink):
         self.changelogs = Changelogs(changelogs)
         self.turns = Turns(self._admin, self.changelogs, _OF_OTHERS)
         self.upkeep = Upkeep(self._admin, self.changelogs, self.options.acceptable_lag)
-        self.wakeups = Wakeups(self.changelogs, is_used=self._has_timers)
+        self.wakeups = Wakeups(self.changelogs, timed=self._timed)
         carried = [changelog[task] for changelog in changelogs for task in changelog.tasks]
         self._inner.carry([*carried, *dict.fromkeys(late), *passed], keep_timestamps=bool(passed))
 
     @property
-    def _has_timers(self) -> bool:
-        """True if tasks may need turns without records."""
-        return any(link.has_timers for stage in self.stages for link in stage.links)
+    def _timed(self) -> list[int]:
+        """The sub-topologies whose tasks may need turns without records."""
+        return [stage.of.number for stage in self.stages if any(link.has_timers for link in stage.links)]
 
     @staticmethod
     def _late_partitions(admin: Admin, topic: str) -> list[TopicPartition]:

@@ -92,8 +92,9 @@ class TableStateSink(StateSink):
 
     @property
     @override
-    def _has_timers(self) -> bool:
-        return False  # a turn without records would have results without a position
+    def _timed(self) -> list[int]:
+        last = self.stages[-1].of.number  # a turn without records would have results without a position there
+        return [number for number in super()._timed if number != last]
 
     @override
     def bounds(self, positions: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, int]:

@@ -16,15 +16,17 @@ class Wakeups:
     How long it takes until then is told, not at what time it is, so that clocks of hosts need not agree.
     """
 
-    def __init__(self, changelogs: Changelogs, *, is_used: bool, now: Callable[[], float] = time.monotonic) -> None:
-        """`is_used`: whether turns without records are to be had at all. `now` in seconds."""
-        self._changelogs, self._is_used, self._now = changelogs, is_used, now
+    def __init__(
+        self, changelogs: Changelogs, *, timed: Collection[int], now: Callable[[], float] = time.monotonic
+    ) -> None:
+        """`timed`: the sub-topologies whose tasks have turns without records. `now` in seconds."""
+        self._changelogs, self._timed, self._now = changelogs, frozenset(timed), now
         self._unknown: set[TaskId] = set()
         self._at: dict[TaskId, float] = {}
 
     def took(self, partitions: Collection[TopicPartition]) -> None:
         """Take note of tasks that run here from now on: one turn finds out what timers their state has."""
-        tasks = self._changelogs.tasks_of(partitions)
+        tasks = [task for task in self._changelogs.tasks_of(partitions) if task.subtopology in self._timed]
         self._unknown.update(tasks)
         for task in tasks:
             self._at.pop(task, None)
@@ -35,7 +37,7 @@ class Wakeups:
         self._unknown.difference_update(timers)
         for task, seconds in timers.items():
             self._at.pop(task, None)
-            if seconds is not None:
+            if seconds is not None and task.subtopology in self._timed:
                 self._at[task] = now + seconds
 
     def due(self, partitions: Collection[TopicPartition], *, once: bool = False) -> frozenset[TopicPartition]:
@@ -43,7 +45,7 @@ class Wakeups:
 
         once: only those that have had none since they were taken, so that a run comes to an end.
         """
-        if not self._is_used or not (self._unknown or self._at):
+        if not (self._unknown or self._at):
             return frozenset()
         due, now = set(self._unknown), self._now()
         if not once:
