@@ -61,7 +61,7 @@ class ApacheKafka(Cluster):
         self.directory = directory
         self.log_path = directory / "broker.log"
         port, controller_port = free_ports(2)
-        settings = directory / "server.properties"
+        settings = self._settings = directory / "server.properties"
         settings.write_text(
             PROPERTIES.format(
                 port=port,
@@ -72,6 +72,7 @@ class ApacheKafka(Cluster):
             )
         )
         self._format(settings)
+        self._options = options
         self._launch(settings, options)
         super().__init__("apache", f"127.0.0.1:{port}")
         try:
@@ -116,6 +117,13 @@ class ApacheKafka(Cluster):
             if self.process.poll() is not None or monotonic() > deadline:
                 tail = self.log_path.read_text(errors="replace")[-3000:]
                 raise RuntimeError(f"Apache Kafka did not come up (exit {self.process.poll()}):\n{tail}")
+
+    def restart(self) -> None:
+        """Kill the broker, and start it again on its directory and port."""
+        self.process.kill()
+        self.process.wait()
+        self._launch(self._settings, self._options)
+        self._await_ready()
 
     def stop(self) -> None:
         """End the broker; it is given ten seconds to do so in order."""
