@@ -18,10 +18,10 @@ from pyspark.sql.streaming import StatefulProcessor
 from pyspark.sql.types import LongType, StringType, StructField, StructType, TimestampType
 
 from roster.model import TopicPartition
-from roster.spark import Window
+from roster.spark import ParquetSink, Pipeline, Window
 from roster.spark.assembly import staged
 from roster.spark.batch import Batch, Owner, Range, Split
-from roster.spark.errors import PipelineError
+from roster.spark.errors import FunctionError, PipelineError
 from roster.spark.operations import Operations
 from roster.spark.options import Options
 from roster.spark.reader import ReaderConfig
@@ -33,12 +33,17 @@ from roster.spark.state.turn import Place, take_turn
 from roster.spark.state.turns import Turns
 from roster.state.store import NoState
 from tests.examples_tried import examples
+from tests.librdkafka import idempotent_producer
+from tests.spark.spark_topics import until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
+    from pyspark.sql import SparkSession
+
     from roster.spark.state.stage import Stage
+    from tests.spark.spark_topics import Topics
 
 SHAPE = StructType(
     [StructField("user", StringType()), StructField("n", LongType()), StructField("at", TimestampType())]
@@ -337,6 +342,53 @@ def test_results_that_go_on_may_leave_out_their_keys(*, is_repartitioned: bool, 
     assert list(StatefulTask(ReaderConfig("b:9092", "g"), [()], work, {}).read([0])) == [], "a warm-up"
 
 
+class Later(Passing):
+    """Gives rows back when their timer of processing time is due, in a turn behind that of the rows."""
+
+    def init(self, handle: Any) -> None:
+        self.handle = handle
+        self.rows = handle.getListState("rows", SHAPE)
+
+    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Row]:
+        for row in rows:
+            self.rows.appendValue((row.user, row.n, row.at))
+        self.handle.registerTimer(timerValues.getCurrentProcessingTimeInMs() + 1)
+        return iter(())
+
+    def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Row]:
+        for user, n, at in self.rows.get():
+            yield Row(user=user, n=n, at=at)
+        self.rows.clear()
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(900)
+def test_timers_in_front_of_repartition_wait_for_no_records_where_results_go_to_files(
+    spark: SparkSession, topics: Topics, tmp_path: Path
+) -> None:
+    topic, out = topics.create(1), tmp_path / "out"
+    producer = idempotent_producer(topics.bootstrap)
+    for number in range(20):
+        value = {"user": f"u{number % 4}", "n": number, "at": BEGIN.isoformat()}
+        producer.produce(topic, json.dumps(value), value["user"])
+    assert producer.flush(60) == 0
+    quick: Any = {"heartbeat_interval_ms": 200, "trigger_interval_ms": 0}
+    made = Pipeline(spark, topics.bootstrap, f"later-{topic}", topic, state_dir=str(tmp_path / "state"), **quick)
+    made.json_columns(SHAPE).transform_with_state(Later(), "user", SHAPE, time_mode="ProcessingTime")
+    OPERATORS["first rows"](made, "first").repartition("n").aggregate("n", {"rows": "count(*)"})
+    running = made.write(ParquetSink(str(out))).start()
+
+    def numbers() -> list[int]:
+        written = list(out.rglob("*.parquet"))
+        return sorted(row.n for row in spark.read.parquet(str(out)).collect()) if written else []
+
+    try:
+        until(lambda: numbers() == list(range(20)), 180, "rows of timers")
+    finally:
+        running.stop(now=True)
+        running.wait(120)
+
+
 def twice(batch: pa.RecordBatch) -> pa.RecordBatch:
     return batch.select(["user", "user"])
 
@@ -349,6 +401,18 @@ def test_two_columns_of_one_name_are_refused(*, is_last: bool) -> None:
         made.repartition("user").aggregate("user", {"rows": "count(*)"})
     with pytest.raises(PipelineError, match=r"map_arrow: there are two columns 'user'. Give each a name of its own"):
         stages_of(made)
+
+
+def failing(batch: pa.RecordBatch) -> pa.RecordBatch:
+    raise ValueError(f"no such luck with {batch.num_rows}")
+
+
+def test_an_error_behind_an_operator_names_its_store(tmp_path: Path) -> None:
+    made = OPERATORS["first rows"](OPERATORS["first rows"](Operations(SESSION), "one").map_arrow(failing, SHAPE), "two")
+    group = Group(stages_of(made), tmp_path)
+    group.send([{"user": "a", "n": 1, "at": BEGIN}])
+    with pytest.raises(FunctionError, match="luck with 1, given results of the stateful operator with the store 'one'"):
+        group.batch([9])
 
 
 @pytest.mark.parametrize("repartitioned", [(), (1,)])

@@ -122,7 +122,7 @@ def _linked(
         operator, other = stateful.other.resolved(operator, columns, records)
         rows = columns_of(other)
     check_operator(operator, rows)
-    operator = followed(operator, rows, declared.after, keeps_keys=behind is None)
+    operator = followed(operator, rows, declared.after, keeps_keys=behind is None, store=stateful.store)
     results = operator(rows.empty_table(), NoState()).results.schema
     _check_names(results)
     order = None

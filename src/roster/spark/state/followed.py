@@ -17,11 +17,13 @@ from roster.state.aggregate import Layout, Update
 from roster.state.store import NoState, Snapshot, Store
 
 
-def followed(operator: Operator, columns: pa.Schema, steps: Sequence[Step], *, keeps_keys: bool = True) -> Operator:
+def followed(
+    operator: Operator, columns: pa.Schema, steps: Sequence[Step], *, keeps_keys: bool = True, store: str = ""
+) -> Operator:
     """Return the operator with the steps applied to its results; `columns` are those of the rows that it gets.
 
-    keeps_keys: whether results must have the columns that become the key of their records. Raises PipelineError for
-    steps that leave one out then, or do not fit.
+    keeps_keys: whether results must have the columns that become the key of their records. store: tells operators apart
+    in errors. Raises PipelineError for steps that leave one out then, or do not fit.
     """
     if not steps:
         return operator
@@ -35,7 +37,7 @@ def followed(operator: Operator, columns: pa.Schema, steps: Sequence[Step], *, k
             field="map_arrow",
             fix="Leave the key columns in place behind a stateful operator",
         )
-    return _Followed(operator, arrow_schema(results), function, arrow_schema(struct))
+    return _Followed(operator, arrow_schema(results), function, arrow_schema(struct), store)
 
 
 def sides_of(operator: Operator, columns: pa.Schema) -> tuple[pa.Schema, pa.Schema] | None:
@@ -52,6 +54,7 @@ class _Followed:
     given: pa.Schema
     function: ArrowFunction
     schema: pa.Schema
+    store: str = ""
 
     @property
     def result_keys(self) -> tuple[str, ...]:
@@ -83,9 +86,10 @@ class _Followed:
         return replace(update, results=self._mapped(update.results))
 
     def _mapped(self, results: pa.Table) -> pa.Table:
+        given = "results of the stateful operator" + (f" with the store {self.store!r}" if self.store else "")
         mapped = [
             conformed(part, self.schema)
             for batch in results.to_batches()
-            for part in applied(self.function, conformed(batch, self.given), "results of the stateful operator")
+            for part in applied(self.function, conformed(batch, self.given), given)
         ]
         return pa.Table.from_batches(mapped, schema=self.schema)
