@@ -125,10 +125,13 @@ def declared() -> Operations:
 @pytest.mark.parametrize(
     ("declare", "message"),
     [
-        (lambda it: it.repartition("a").repartition("b"), "nothing between it and the one before, by a, has state"),
+        (lambda it: it.repartition("a").repartition("b"), "nothing between it and the one before, by a, needs that"),
         (lambda it: first_rows(it.repartition("a")).repartition("a"), "name: there is one of the name 'by-a' already"),
-        (lambda it: it.repartition("a").join_table("t", "a", "x int"), "join_table: it comes once, and before"),
-        (lambda it: first_rows(it).join_table("t", "a", "x int"), "join_table: it comes once, and before stateful"),
+        (lambda it: first_rows(it).join_table("t", "a", "x int"), "join_table: it comes once in a sub-topology, and"),
+        (
+            lambda it: it.join_table("t", "a", "x int").repartition("b").join_table("t", "b", "y int"),
+            "join_table: 't' is joined already. Name another table",
+        ),
         (lambda it: first_rows(first_rows(it)), "store: there is a store 'keys' already. Give each store its name"),
         (lambda it: first_rows(it.aggregate("a", COUNT)), "deduplicate: the aggregate before it sends running updates"),
         (lambda it: it.aggregate("a", COUNT).repartition("b").aggregate("b", COUNT, store="b"), "running updates"),

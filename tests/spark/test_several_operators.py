@@ -7,14 +7,14 @@ import json
 import random
 import urllib.request
 import uuid
-from collections import Counter, defaultdict
+from collections import Counter
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import pyarrow.compute as pc
 import pytest
 
-from roster.spark import KafkaSink, ParquetSink, Pipeline, Window
+from roster.spark import KafkaSink, ParquetSink, Pipeline, PipelineError, Window
 from tests.librdkafka import idempotent_producer
 from tests.real.realparts.apache import free_ports
 from tests.spark.spark_topics import Topics, committed_records, until
@@ -153,30 +153,40 @@ def test_results_of_the_last_operator_are_in_files_once(spark: SparkSession, top
     assert len({(row.page, row.hours) for row in rows}) == len(rows), "an update is there once"
 
 
-def test_rows_joined_with_a_table_go_on_to_another_key_and_through_three_sub_topologies(
+def test_rows_joined_with_tables_go_on_to_another_key_and_through_three_sub_topologies(
     spark: SparkSession, topics: Topics, tmp_path: Path
 ) -> None:
     clicks, group, out = Clicks(topics, 2), f"g-{uuid.uuid4().hex[:8]}", topics.create(1)
-    table = topics.create(2)
+    users, pages = topics.create(2), topics.create(3)
     producer = idempotent_producer(topics.bootstrap)
+    as_java = idempotent_producer(topics.bootstrap, {"partitioner": "murmur2_random"})
     for number in range(USERS):
-        producer.produce(table, json.dumps({"country": f"c{number % 3}"}), f"u{number}")
-    assert producer.flush(60) == 0
+        producer.produce(users, json.dumps({"country": f"c{number % 3}"}), f"u{number}")
+    for number in range(1, PAGES):
+        as_java.produce(pages, json.dumps({"weight": number}), f"p{number}")
+    assert producer.flush(60) == as_java.flush(60) == 0
     clicks.send(500)
 
-    def run() -> None:
+    def pipeline(partitions: int) -> Pipeline:
         made = Pipeline(spark, topics.bootstrap, group, clicks.topic, state_dir=str(tmp_path / "state"), **QUICK)  # type: ignore[arg-type]
-        made.json_columns(CLICKS).join_table(table, on="user", schema="country string")
-        made.repartition("page", partitions=3).map_arrow(lambda batch: batch, f"{CLICKS}, country string")
+        made.json_columns(CLICKS).join_table(users, on="user", schema="country string")
+        made.repartition("page", partitions=partitions).filter(pc.field("page") != "p0")
+        made.join_table(pages, on="page", schema="weight long", how="left").filter(pc.field("weight") > 1)
         made.deduplicate(["id"], within=timedelta(days=900), column="clicked")
         made.repartition("country", partitions=2)
-        made.aggregate("country", {"clicks": "count(*)"}, store="countries")
-        made.write(KafkaSink(topics.bootstrap, out)).run(available_now=True)
+        made.aggregate("country", {"clicks": "count(*)", "weight": "sum(weight)"}, store="countries")
+        return made.write(KafkaSink(topics.bootstrap, out))
 
-    run()
+    with pytest.raises(PipelineError, match=rf"the rows would be in 2 partitions, and '{pages}', .* has 3. Use repart"):
+        pipeline(2).run(available_now=True)
+    pipeline(3).run(available_now=True)
     clicks.send(100)
-    run()
-    expected: dict[str, int] = defaultdict(int)
-    for user, _, _ in clicks.sent:
-        expected[f"c{int(user[1:]) % 3}"] += 1
-    assert {name: row["clicks"] for name, row in last_results(topics, out).items()} == expected
+    pipeline(3).run(available_now=True)
+    expected: dict[str, dict[str, Any]] = {}
+    for user, page, _ in clicks.sent:
+        if (weight := int(page[1:])) > 1:
+            country = f"c{int(user[1:]) % 3}"
+            row = expected.setdefault(country, {"country": country, "clicks": 0, "weight": 0})
+            row["clicks"] += 1
+            row["weight"] += weight
+    assert last_results(topics, out) == expected

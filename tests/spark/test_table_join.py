@@ -17,8 +17,8 @@ from roster.spark.errors import PipelineError
 from roster.spark.operations import Operations
 from roster.spark.options import Options
 from roster.spark.reader import ReaderConfig
+from roster.spark.state.table_join import JoinTask, Rows, TableJoin, Tables, TableSide
 from roster.spark.steps import Mapped, chained
-from roster.spark.table_join import JoinTask, Rows, TableJoin, Tables, TableSide
 from tests.librdkafka import idempotent_producer
 
 if TYPE_CHECKING:
@@ -77,11 +77,11 @@ class Joined:
         join = TableJoin(self.table, "key", ENTRY, how)
         function, columns = chained([Mapped(numbered, RECORDS)], KAFKA)
         lookup, columns = join.resolved(columns)
-        tables = Tables.open(self.options(), join)
+        tables = Tables.open(self.options(), self.table, (self.source,))
         turns = tables.prepare(Batch(0, Owner("g", 1, "m"), ranges))
         splits = [(Split(p.topic, p.partition, span.start, span.end),) for p, span in ranges.items()]
         config = ReaderConfig(bootstrap=self.topics.bootstrap, group="g")
-        table = TableSide(Rows(function, lookup, None, columns), tables.place, turns)
+        table = TableSide(Rows(self.table, lookup, None, columns), tables.place, turns)
         task = JoinTask(config, [*splits, ()], table, function=function)
         task = pickle.loads(pickle.dumps(task))
         found = [row for part in task.read(range(len(splits) + 1)) for row in part.to_pylist()]
@@ -115,9 +115,9 @@ def test_topics_that_are_not_partitioned_alike_are_refused(topics: Topics, tmp_p
     source, table = topics.create(2), topics.create(3)
     options = Options(topics.bootstrap, "g", (source,), state_dir=str(tmp_path))
     with pytest.raises(PipelineError, match=rf"join_table: .* equally many partitions.*{source} 2, {table} 3"):
-        Tables.open(options, TableJoin(table, "key", ENTRY, "left"))
+        Tables.open(options, table, (source,))
     with pytest.raises(PipelineError, match="join_table: there is no topic 'nowhere-at-all'"):
-        Tables.open(options, TableJoin("nowhere-at-all", "key", ENTRY, "left"))
+        Tables.open(options, "nowhere-at-all", (source,))
 
 
 @pytest.mark.parametrize(
@@ -128,11 +128,11 @@ def test_topics_that_are_not_partitioned_alike_are_refused(topics: Topics, tmp_p
         (lambda: TableJoin("t", "key", RECORDS, "left").resolved(RECORDS), "rows have a column 'key' already"),
         (
             lambda: operations().aggregate("k", {"n": "count(*)"}).join_table("t", "k", ENTRY),
-            "join_table: it comes once, and before stateful operators and repartition",
+            "join_table: it comes once in a sub-topology, and before its stateful operators",
         ),
         (
             lambda: operations().join_table("t", "k", ENTRY).join_table("t", "k", ENTRY),
-            "join_table: it comes once, and before stateful operators and repartition",
+            "join_table: it comes once in a sub-topology, and before its stateful operators",
         ),
     ],
 )

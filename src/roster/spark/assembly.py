@@ -36,9 +36,9 @@ from roster.spark.state.other_stream import columns_of
 from roster.spark.state.runner import StatefulRunner, check_operator, check_options
 from roster.spark.state.sink import StateSink, check_sink
 from roster.spark.state.stage import Link, Stage
+from roster.spark.state.table_join import JoiningRunner, Rows, TableJoin, TableJoining, Tables
 from roster.spark.state.table_sink import TableStateSink
-from roster.spark.steps import chained
-from roster.spark.table_join import JoiningRunner, Rows, TableJoin, TableJoining, Tables
+from roster.spark.steps import Step, chained
 from roster.state.store import NoState
 from roster.state.stream_join import StreamJoin
 
@@ -54,22 +54,24 @@ def assembled(spark: SparkSession, options: Options, declared: Declared, sink: S
     _check_dead_letters(options, has_function=bool(declared.first.before))
     config = _reader_config(options)
     function, columns = chained(declared.first.before, as_struct(config.schema))
-    table = None
-    if declared.first.join is not None:
-        table = _joined(declared.first.join, function, columns, declared)
-        columns = table.columns
     if not declared.operators:
         _check_repartitioned(declared)
-        return _stateless(spark, options, config, (function, columns, table), declared, sink), sink
+        return _stateless(spark, options, config, function, columns, declared, sink), sink
     has_transform, first_has_state = declared.transform is not None, bool(declared.first.operators)
     check_options(own, has_transform=has_transform, first_has_state=first_has_state)
     stages = staged(own, declared, columns, as_struct(config.schema))
-    joining = None
-    if table is not None and declared.first.join is not None:
-        joining = TableJoining(table, Tables.open(own, declared.first.join))
     state_sink = _state_sink(options, stages, sink)
     state_sink.open(spark, options.group)
-    return StatefulRunner(spark, config, function, state_sink, joining), state_sink
+    with contextlib.ExitStack() as unless_done:
+        unless_done.callback(state_sink.close)
+        tables: dict[int, TableJoining] = {}
+        for stage in stages:
+            if stage.table is not None:
+                joining = TableJoining(stage.table, Tables.open(own, stage.table.topic, stage.own_sources))
+                tables[stage.of.number] = joining
+                unless_done.callback(joining.close)
+        unless_done.pop_all()
+    return StatefulRunner(spark, config, function, state_sink, tables), state_sink
 
 
 def _check_repartitioned(declared: Declared) -> None:
@@ -85,8 +87,8 @@ def _check_repartitioned(declared: Declared) -> None:
 def staged(options: Options, declared: Declared, columns: StructType, records: StructType) -> tuple[Stage, ...]:
     """Return the sub-topologies of a stateful pipeline.
 
-    `options` have the topics that it is given. columns: of the rows that the first operator gets. records: of those
-    that are read. Raises PipelineError for what does not fit.
+    `options` have the topics that it is given. columns: of the rows behind the steps in front. records: of those that
+    are read. Raises PipelineError for what does not fit.
     """
     _check_repartitioned(declared)
     sources: tuple[str, ...] = options.topics  # type: ignore[assignment] # what is no tuple is refused before
@@ -94,6 +96,8 @@ def staged(options: Options, declared: Declared, columns: StructType, records: S
     arriving: Between | None = None
     for number, stage in enumerate(declared.stages):
         links: list[Link] = []
+        table = None if stage.join is None else _joined(stage.join, stage.joined, columns)
+        columns = columns if table is None else table.columns
         for operator in stage.operators:
             link, columns = _linked(operator, columns, records, declared.behind(operator))
             links.append(link)
@@ -103,7 +107,7 @@ def staged(options: Options, declared: Declared, columns: StructType, records: S
         if stage is not declared.last:
             leaving, columns = _between(options.group, of, declared.stages[number + 1], columns)
             sources = (leaving.topic,)
-        stages.append(Stage(of, tuple(links), arriving, leaving))
+        stages.append(Stage(of, tuple(links), arriving, leaving, table))
         arriving = leaving
     return tuple(stages)
 
@@ -179,32 +183,33 @@ def with_sources(options: Options, declared: Declared) -> Options:
     return replace(options, topics=tuple(read))
 
 
-def _joined(join: TableJoin, function: ArrowFunction | None, columns: StructType, declared: Declared) -> Rows:
-    """Return the way of rows of these columns through the join with a table. Raises PipelineError."""
+def _joined(join: TableJoin, steps: Sequence[Step], columns: StructType) -> Rows:
+    """Return the way of rows of these columns through the join with a table, and steps then. Raises PipelineError."""
     lookup, columns = join.resolved(columns)
-    then, columns = chained(declared.first.joined, columns)
-    return Rows(function, lookup, then, columns, declared.transform)
+    then, columns = chained(steps, columns)
+    return Rows(join.topic, lookup, then, columns)
 
 
 def _stateless(
     spark: SparkSession,
     options: Options,
     config: ReaderConfig,
-    way: tuple[ArrowFunction | None, StructType, Rows | None],
+    function: ArrowFunction | None,
+    columns: StructType,
     declared: Declared,
     sink: Sink,
 ) -> SparkRunner:
     """Return the runner of a pipeline without a stateful operator, and open the sink."""
-    function, columns, table = way
-    join = declared.first.join
-    if table is None or join is None:
+    first = declared.first
+    if first.join is None:
         sink.open(spark, options.group)
-        small = SmallBatches.of(options.small_batches, config, declared.first.before)
+        small = SmallBatches.of(options.small_batches, config, first.before)
         return SparkRunner(spark, config, function, columns, declared.transform, small)
-    tables = Tables.open(options, join)
+    rows = _joined(first.join, first.joined, columns)
+    joining = TableJoining(rows, Tables.open(options, rows.topic, options.topics))
     sink.whole_partitions = True  # a store has one writer
     sink.open(spark, options.group)
-    return JoiningRunner(spark, config, table, tables)
+    return JoiningRunner(spark, config, function, joining, declared.transform)
 
 
 def _reader_config(options: Options) -> ReaderConfig:

@@ -10,8 +10,8 @@ from pyspark.sql import DataFrame
 from roster.spark.errors import PipelineError
 from roster.spark.state.between import FIELD as REPARTITION
 from roster.spark.state.declare import Repartition, Stateful
+from roster.spark.state.table_join import TableJoin
 from roster.spark.steps import Step
-from roster.spark.table_join import TableJoin
 
 
 @dataclass
@@ -94,10 +94,22 @@ class Declared:
             )
         self.last.operators.append(DeclaredOperator(stateful))
 
+    def add_table(self, join: TableJoin) -> None:
+        """Join a table. Raises PipelineError if one cannot be joined there."""
+        if self.last.join is not None or self.last.operators:
+            raise PipelineError(
+                "it comes once in a sub-topology, and before its stateful operators",
+                field="join_table",
+                fix="Move it in front, or behind a repartition by the table's key",
+            )
+        if any(stage.join is not None and stage.join.topic == join.topic for stage in self.stages):
+            raise PipelineError(f"{join.topic!r} is joined already", field="join_table", fix="Name another table")
+        self.last.join = join
+
     def add_stage(self, by: Repartition) -> None:
-        """Let a stage begin. Raises PipelineError where no stateful operator would be between two of them."""
-        if self.last.by is not None and not self.last.operators:
-            problem = f"nothing between it and the one before, by {', '.join(self.last.by.keys)}, has state"
+        """Let a stage begin. Raises PipelineError where nothing would go by the key of the one before."""
+        if self.last.by is not None and not self.last.operators and self.last.join is None:
+            problem = f"nothing between it and the one before, by {', '.join(self.last.by.keys)}, needs that key"
             raise PipelineError(problem, field=REPARTITION, fix="Leave the other one out")
         if any(stage.by is not None and stage.by.name == by.name for stage in self.stages):
             raise PipelineError(f"there is one of the name {by.name!r} already", field="name", fix="Give it another")

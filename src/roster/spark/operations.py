@@ -25,8 +25,8 @@ from roster.spark.state.declare import (
     stream_join,
 )
 from roster.spark.state.other_stream import OtherStream
+from roster.spark.state.table_join import TableJoin
 from roster.spark.steps import BatchFunction, Filtered, Mapped, Parsed, Step
-from roster.spark.table_join import TableJoin
 from roster.state.windows import SessionWindow, Window
 
 if TYPE_CHECKING:
@@ -133,9 +133,9 @@ class Operations:
             partitions: how many the topic has, and so tasks with state; None: as many as the input, at the first start.
 
         Raises:
-            PipelineError: nothing has state between it and one before, or an argument is wrong. The run fails with it
-                for columns that do not fit or are nested, without a stateful operator behind, and for a topic that is
-                missing though the group has worked, or has other partitions or settings.
+            PipelineError: nothing between it and one before goes by that key, or an argument is wrong. The run fails
+                with it for columns that do not fit or are nested, without a stateful operator behind, and for a topic
+                that is missing though the group has worked, or has other partitions or settings.
 
         """
         self._declared.add_stage(Repartition.by(key, name, partitions))
@@ -321,20 +321,13 @@ class Operations:
             how: "inner" leaves out rows without an entry, "left" gives them nulls.
 
         Raises:
-            PipelineError: there is a table, a stateful operator or `repartition` before it, or `how` is wrong. The run
-                fails with it for columns that do not fit, and topics that are missing or have not equally many
-                partitions.
+            PipelineError: a table is joined, or a stateful operator comes, between it and the `repartition` before, or
+                `how` is wrong. The run fails with it for columns that do not fit, and topics that are missing or have
+                not equally many partitions.
 
         """
-        first = self._declared.first
-        if first.join is not None or first.operators or len(self._declared.stages) > 1:
-            raise PipelineError(
-                "it comes once, and before stateful operators and repartition",
-                field="join_table",
-                fix="Move it in front, or let another pipeline join the results",
-            )
         check_extra("join_table")
-        first.join = TableJoin(topic, on, schema, how)
+        self._declared.add_table(TableJoin(topic, on, schema, how))
         return self
 
     def join(

@@ -6,7 +6,8 @@ import logging
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Protocol
+from types import MappingProxyType
+from typing import Any
 
 import pyarrow as pa
 from py4j.protocol import Py4JError
@@ -38,7 +39,8 @@ from roster.spark.state.state_client import StateClient
 from roster.spark.state.state_server import Served, StateServer
 from roster.spark.state.store_reads import Reads, ReadsHere, ReadsOnExecutors
 from roster.spark.state.stores import Copy
-from roster.spark.state.task import ROWS, Chores, First, StatefulTask, StoreKind, Work
+from roster.spark.state.table_join import TableJoining
+from roster.spark.state.task import ROWS, Chores, StatefulTask, StoreKind, Work
 from roster.spark.state.turn import Operator, Place, Report, Turn
 from roster.spark.state.upkeep import Upkeep, deal
 from roster.spark.write.task import TaskWriter
@@ -63,19 +65,6 @@ class _ByAttempt(AccumulatorParam[Reports]):
         return {task: value1.get(task, ()) + value2.get(task, ()) for task in value1.keys() | value2.keys()}
 
 
-class Joining(Protocol):
-    """The driver's side of what rows are joined with before the operator."""
-
-    def begin(self, batch: Batch) -> None:
-        """Find out what the tasks of a batch see. Raises ClientError."""
-
-    def first(self) -> First:
-        """Return the tasks' side of it."""
-
-    def close(self) -> None:
-        """Close the connections."""
-
-
 class StatefulRunner(SparkRunner):
     """Runs batches whose tasks take turns with their stores; an outcome's `staged` is {task: token}."""
 
@@ -85,11 +74,11 @@ class StatefulRunner(SparkRunner):
         config: ReaderConfig,
         function: ArrowFunction | None,
         sink: StateSink,
-        joining: Joining | None = None,
+        tables: Mapping[int, TableJoining] = MappingProxyType({}),
     ) -> None:
-        """Call it after `sink.open`."""
+        """Call it after `sink.open`. tables: what the rows of sub-topologies are joined with, by their numbers."""
         super().__init__(spark, config, function, as_struct(ROWS), None)
-        self._joining, self._sink = joining, sink
+        self._tables, self._sink = tables, sink
         options = sink.options
         self._cluster = None if is_local(self._context.master) else Cluster(self._context)
         links = [link for stage in sink.stages for link in stage.links]
@@ -135,8 +124,8 @@ class StatefulRunner(SparkRunner):
             task: [turn._replace(is_replay=task in replayed) for turn in turns]
             for task, turns in self._turns_of.prepare(batch).items()
         }
-        if self._joining is not None:
-            self._joining.begin(batch)
+        for joining in self._tables.values():
+            joining.begin(batch)
         task_of = self._work.task_of
         tasks = together(tasks, task_of) if self._cluster is None else self._cluster.dealt(tasks, task_of)
         self._reports.value, self._copies.value = {}, {}
@@ -175,8 +164,8 @@ class StatefulRunner(SparkRunner):
         if self._server is not None:
             self._server.close()
             self._server = None
-        if self._joining is not None:
-            self._joining.close()
+        for joining in self._tables.values():
+            joining.close()
         super().close()
 
     def held(self, partitions: Collection[TopicPartition]) -> frozenset[TopicPartition]:
@@ -240,8 +229,7 @@ class StatefulRunner(SparkRunner):
     def _reading(self, tasks: Sequence[Sequence[Split]], *, quiet: bool = True) -> Reading:
         chores = self._chores
         reading: dict[str, Any] = {"function": self._function, "counted": self._counted, "failed": self._failed}
-        if self._joining is not None:
-            reading["first"] = self._joining.first()
+        reading["tables"] = {number: joining.side() for number, joining in self._tables.items()}
         return StatefulTask(self._config, tasks, self._work, self._turns, self._reports, chores, **reading)
 
     @override

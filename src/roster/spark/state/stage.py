@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -10,6 +11,7 @@ from roster.model.topology import Subtopology
 from roster.spark.state.between import Between
 from roster.spark.state.declare import LateRows
 from roster.spark.state.other_stream import OtherSide
+from roster.spark.state.table_join import Rows
 from roster.spark.state.turn import Operator
 
 
@@ -38,10 +40,18 @@ class Stage:
     """What the tasks of a sub-topology do with their rows.
 
     links: the operators in the order of a row's way; none where rows only get another key. arriving: how rows come to
-    it, None from topics that the pipeline is given. leaving: how they leave, None to the sink.
+    it, None from topics that the pipeline is given. leaving: how they leave, None to the sink. table: what they are
+    joined with before the first operator.
     """
 
     of: Subtopology
     links: tuple[Link, ...]
     arriving: Between | None = None
     leaving: Between | None = None
+    table: Rows | None = None
+
+    @property
+    def own_sources(self) -> Sequence[str]:
+        """The topics from which the stage's rows come, without those that its operators join them with."""
+        others = [link.other.topic for link in self.links if link.other is not None]
+        return tuple(topic for topic in self.of.sources if topic not in others)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -19,6 +20,7 @@ from roster.spark.reader import PartitionTask, ReaderConfig, ReadError, ReadTask
 from roster.spark.state.results import as_records
 from roster.spark.state.stage import Link, Stage
 from roster.spark.state.stores import Chore, Copy, process_id, stores_found, work_on_copy
+from roster.spark.state.table_join import TableSide
 from roster.spark.state.turn import Place, Report, Turn, combined, new_token, take_turn
 from roster.spark.write.task import conformed
 from roster.state.definition import write_definition
@@ -89,13 +91,6 @@ class Work:
         return next(kind for kind in self.stores.values() if kind.place.changelog == changelog)
 
 
-class First(Protocol):
-    """What rows go through before the operator, with a store of its own; fit for pickle."""
-
-    def task(self, config: ReaderConfig, tasks: Sequence[Sequence[Split]], **reading: Any) -> PartitionTask:
-        """Return what reads the splits."""
-
-
 @dataclass(frozen=True)
 class Chores:
     """Work on copies beside a batch's: the chores of each Spark task, the seconds for them, and where results go.
@@ -127,13 +122,12 @@ class StatefulTask(PartitionTask):
         reports: Accumulator[dict[TaskId, tuple[Report, ...]]] | None = None,
         chores: Chores = Chores(),
         failed: Accumulator[dict[int, tuple[str, str]]] | None = None,
-        first: First | None = None,
+        tables: Mapping[int, TableSide] = MappingProxyType({}),
         **reading: Any,
     ) -> None:
-        """`first` reads in place of `ReadTask`; `reading` are the further arguments of that."""
+        """tables: what rows are joined with, by sub-topology. `reading`: the further arguments of `ReadTask`."""
         super().__init__(config, tasks, failed=failed, **reading)
-        if first is not None:
-            self._reading = first.task(config, self._alone, failed=failed, **reading)
+        self._tables = tables
         others = [link.other for stage in work.stages for link in stage.links if link.other is not None]
         self._others = {
             other.topic: ReadTask(config, self._alone, failed=failed, **{**reading, "function": other.function})
@@ -245,10 +239,13 @@ class StatefulTask(PartitionTask):
 
     def _own_rows(self, stage: Stage, numbers: Sequence[int]) -> Iterator[pa.RecordBatch]:
         """Yield the rows that come to the stage, without those that its operators join them with."""
-        others = {link.other.topic for link in stage.links if link.other is not None}
+        table = self._tables.get(stage.of.number)
         for number in numbers:
-            if not self._splits[number].is_empty and self._splits[number].topic not in others:
-                yield from self._reading.read([number]) if stage.arriving is None else self._arrived(stage, number)
+            split = self._splits[number]
+            if split.is_empty or split.topic not in stage.own_sources:
+                continue
+            rows = self._reading.read([number]) if stage.arriving is None else self._arrived(stage, number)
+            yield from rows if table is None else table.joined(split.partition, rows, self._config)
 
     def _arrived(self, stage: Stage, number: int) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a split that other tasks wrote."""

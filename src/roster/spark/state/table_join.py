@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -93,20 +94,23 @@ class Tables:
     """The driver's side: which part of the table each batch sees."""
 
     def __init__(self, admin: Admin, options: Options, source: str, topic: str, topic_id: str) -> None:
-        """`source` is the topic of the rows that are joined, `topic` the table."""
+        """`source`: the topic of the rows that are joined. `topic`: the table."""
         self._admin, self._source, self._topic = admin, source, topic
         self.place = Place(options.state_dir, f"{options.group}-{topic}-table", topic_id)
 
     @classmethod
-    def open(cls, options: Options, join: TableJoin) -> Tables:
-        """Check that the table's partitions are those of the source. Raises PipelineError and ClientError."""
-        if not isinstance(options.topics, tuple) or len(options.topics) != 1:
+    def open(cls, options: Options, table: str, sources: Any) -> Tables:
+        """Check that the table's partitions are those of the source. Raises PipelineError and ClientError.
+
+        sources: topics of the rows that are joined, of which there must be one.
+        """
+        if not isinstance(sources, tuple) or len(sources) != 1:
             raise PipelineError("a table is joined with one topic, by its name", field="topics", fix="Name one topic")
         settings: dict[str, Any] = {"request_timeout_ms": options.request_timeout_ms, "security": options.security}
         with ExitStack() as unless_checked:
             admin = unless_checked.enter_context(closing(Admin(options.bootstrap, **settings)))
             counts, topic_id = {}, b""
-            for topic in (options.topics[0], join.topic):
+            for topic in (*sources, table):
                 try:
                     found = admin.describe_topic(topic)
                 except UnknownTopicError:
@@ -117,7 +121,7 @@ class Tables:
             except TopologyError as error:
                 raise PipelineError(str(error), field=_FIELD) from None
             unless_checked.pop_all()
-        return cls(admin, options, options.topics[0], join.topic, topic_id.hex())
+        return cls(admin, options, sources[0], table, topic_id.hex())
 
     def prepare(self, batch: Batch) -> dict[int, Turn]:
         """Return up to where the table goes for each partition of a batch. Raises ClientError."""
@@ -132,13 +136,12 @@ class Tables:
 
 
 class Rows(NamedTuple):
-    """The way of a row: a function for records, the join, one for joined rows, its columns then, and a transform."""
+    """The way of a row: the table's topic, the join, a function for joined rows, and its columns then."""
 
-    function: ArrowFunction | None
+    topic: str
     lookup: Lookup
     then: ArrowFunction | None
     columns: StructType
-    transform: Callable[[DataFrame], DataFrame] | None = None
 
 
 class TableSide(NamedTuple):
@@ -148,9 +151,26 @@ class TableSide(NamedTuple):
     place: Place
     turns: Mapping[int, Turn]
 
-    def task(self, config: ReaderConfig, tasks: Sequence[Sequence[Split]], **reading: Any) -> JoinTask:
-        """Return what reads the splits and joins their rows."""
-        return JoinTask(config, tasks, self, **reading)
+    def joined(
+        self, partition: int, batches: Iterable[pa.RecordBatch], config: ReaderConfig
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a partition joined, its part of the table being brought up first."""
+        turn, (_, lookup, then, _) = self.turns[partition], self.rows
+        with self.place.open(str(turn.changelog.partition)) as store:
+            bring_up(store, turn, partial(_fetch, config))
+            for rows in batches:
+                joined = lookup(rows, store.multi_get)
+                if then is None:
+                    yield joined
+                else:
+                    yield from applied(then, joined, "rows joined with a table")
+
+
+def _fetch(config: ReaderConfig, partition: TopicPartition, start: int, end: int) -> Iterator[pa.RecordBatch]:
+    """Yield the committed records with a key: a record without one says nothing about the table."""
+    committed = replace(config, isolation_level="read_committed", include_headers=False)
+    for batch in read_splits(committed, [Split(partition.topic, partition.partition, start, end)]):
+        yield batch.filter(pc.is_valid(batch.column("key")))
 
 
 class JoinTask(PartitionTask):
@@ -165,8 +185,7 @@ class JoinTask(PartitionTask):
     ) -> None:
         """`reading` are the further arguments of `ReadTask`."""
         super().__init__(config, tasks, **reading)
-        self._lookup, self._then = table.rows.lookup, table.rows.then
-        self._place, self._turns = table.place, table.turns
+        self._table = table
 
     @override
     def read(self, tasks: Iterable[int]) -> Iterator[pa.RecordBatch]:
@@ -176,40 +195,24 @@ class JoinTask(PartitionTask):
 
                 yield from self._reading.read([len(self._splits)])
             for number in self._numbers[task]:
-                yield from self._joined(number)
-
-    def _joined(self, number: int) -> Iterator[pa.RecordBatch]:
-        turn = self._turns[self._splits[number].partition]
-        with self._place.open(str(turn.changelog.partition)) as store:
-            bring_up(store, turn, self._fetch)
-            for rows in self._reading.read([number]):
-                joined = self._lookup(rows, store.multi_get)
-                if self._then is None:
-                    yield joined
-                else:
-                    yield from applied(self._then, joined, "rows joined with a table")
-
-    def _fetch(self, partition: TopicPartition, start: int, end: int) -> Iterator[pa.RecordBatch]:
-        """Yield the committed records with a key: a record without one says nothing about the table."""
-        config = replace(self._config, isolation_level="read_committed", include_headers=False)
-        for batch in read_splits(config, [Split(partition.topic, partition.partition, start, end)]):
-            yield batch.filter(pc.is_valid(batch.column("key")))
+                partition = self._splits[number].partition
+                yield from self._table.joined(partition, self._reading.read([number]), self._config)
 
 
 class TableJoining:
     """The driver's side of a join: the way of the rows, and what the tasks of the present batch see."""
 
     def __init__(self, rows: Rows, tables: Tables) -> None:
-        self._rows, self._tables = rows, tables
+        self.rows, self._tables = rows, tables
         self._turns: Mapping[int, Turn] = {}
 
     def begin(self, batch: Batch) -> None:
         """Find out up to where the table goes. Raises ClientError."""
         self._turns = self._tables.prepare(batch)
 
-    def first(self) -> TableSide:
+    def side(self) -> TableSide:
         """Return the tasks' side of it."""
-        return TableSide(self._rows, self._tables.place, self._turns)
+        return TableSide(self.rows, self._tables.place, self._turns)
 
     def close(self) -> None:
         """Close the connections."""
@@ -219,9 +222,17 @@ class TableJoining:
 class JoiningRunner(SparkRunner):
     """Runs batches whose tasks join their rows with a table."""
 
-    def __init__(self, spark: SparkSession, config: ReaderConfig, rows: Rows, tables: Tables) -> None:
-        super().__init__(spark, config, rows.function, rows.columns, rows.transform)
-        self._joining = TableJoining(rows, tables)
+    def __init__(
+        self,
+        spark: SparkSession,
+        config: ReaderConfig,
+        function: ArrowFunction | None,
+        joining: TableJoining,
+        transform: Callable[[DataFrame], DataFrame] | None,
+    ) -> None:
+        """`function` is for records, before the join."""
+        super().__init__(spark, config, function, joining.rows.columns, transform)
+        self._joining = joining
 
     @override
     def run(self, batch: Batch, tasks: Sequence[Sequence[Split]], sink: Sink) -> Outcome:
@@ -232,7 +243,7 @@ class JoiningRunner(SparkRunner):
     def _reading(self, tasks: Sequence[Sequence[Split]], *, quiet: bool = True) -> Reading:
         reading: dict[str, Any] = {"function": self._function, "counted": self._counted}
         reading["failed"] = self._failed if quiet else None
-        return self._joining.first().task(self._config, tasks, **reading)
+        return JoinTask(self._config, tasks, self._joining.side(), **reading)
 
     @override
     def close(self) -> None:
