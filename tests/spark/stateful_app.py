@@ -1,10 +1,11 @@
 """The driver of a stateful pipeline as a process that starts in a second: its tasks run in the process.
 
-    stateful_app.py BOOTSTRAP GROUP TOPIC OUT SESSION_TIMEOUT_MS OPEN_SECONDS STATE_DIR [STANDBYS [PARTITIONS]]
+    stateful_app.py BOOTSTRAP GROUP TOPIC OUT SESSION_MS OPEN_SECONDS STATE_DIR [STANDBYS [PARTITIONS [several]]]
 
 With STANDBYS each process has a disk of its own in STATE_DIR, and writes what it has done to its standard output: a
 JSON object for each batch and for each piece of work on copies. With PARTITIONS the rows go through a topic of so many
-partitions between two sub-topologies.
+partitions between two sub-topologies. With `several` the tasks before it have two stores of their own, each of which
+numbers the rows of a key, and the numbers go by another key, modulo GROUPS.
 Counts, sums and largest values of the records' numbers by number modulo KEYS. Each transaction stays open for up to
 OPEN_SECONDS, and each turn may end with the changes aside and no report, as a killed worker does. SIGTERM ends it in
 order.
@@ -20,6 +21,7 @@ import random
 import signal
 import sys
 import time
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -44,7 +46,8 @@ from roster.spark.state.task import Chores, StatefulTask, StoreKind, Work
 from roster.spark.state.turn import Place
 from roster.spark.state.upkeep import deal
 from roster.spark.write.task import written
-from roster.state.aggregate import Aggregate, Aggregation
+from roster.state.aggregate import Aggregate, Aggregation, Update
+from roster.state.keys import encode_keys
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -53,7 +56,7 @@ if TYPE_CHECKING:
     from roster.spark.batch import Batch, Restoring, Split
     from roster.spark.sinks.base import Sink
 
-KEYS = 30
+KEYS, GROUPS = 30, 7
 COLUMNS = pa.schema([("k", pa.int64()), ("n", pa.int64())])
 AGGREGATES = {"count": "count(*)", "sum": "sum(n)", "most": "max(n)"}
 _TYPES = {"topic": StringType(), "partition": IntegerType(), "key": BinaryType(), "value": BinaryType()}
@@ -149,16 +152,67 @@ class InProcess:
 TOTALS = Aggregation(("k",), {name: Aggregate.parse(text) for name, text in AGGREGATES.items()})
 
 
+def grouped_numbers(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    for part in numbers(batch):
+        n = part["n"]
+        g = pc.subtract(n, pc.multiply(pc.divide(n, GROUPS), GROUPS))
+        yield part.append_column("g", g)
+
+
+@dataclass(frozen=True)
+class Numbering:
+    """Passes rows on with their number among those of their key, from 1 on, in a column of this name."""
+
+    name: str
+    result_keys = ("k",)
+
+    def key_columns(self, columns: pa.Schema) -> pa.Schema:
+        return pa.schema([columns.field("k")])
+
+    def layout(self, columns: pa.Schema) -> None:
+        """A value is a number in text."""
+
+    def __call__(self, table: pa.Table, store: Any) -> Update:
+        keys = encode_keys(table, ["k"]).to_pylist()
+        counts = {key: int(value or b"0") for key, value in zip(keys, store.multi_get(keys), strict=True)}
+        given = []
+        for key in keys:
+            counts[key] += 1
+            given.append(counts[key])
+        changes = pa.table(
+            [pa.array(counts, pa.binary()), pa.array([b"%d" % n for n in counts.values()], pa.binary())],
+            ["key", "value"],
+        )
+        return Update(table.append_column(self.name, pa.array(given, pa.int64())), changes)
+
+
+_GIVEN = COLUMNS.append(pa.field("g", pa.int64()))
+NUMBERED = pa.schema([*_GIVEN, ("first", pa.int64()), ("second", pa.int64())])
+BOTH = (Link(Numbering("first"), _GIVEN, "first"), Link(Numbering("second"), pa.schema(list(NUMBERED)[:4]), "second"))
+SUMS = Aggregation(
+    ("g",),
+    {
+        name: Aggregate.parse(text)
+        for name, text in (AGGREGATES | {"first": "sum(first)", "second": "sum(second)"}).items()
+    },
+)
+
+
 def main(operator: Any = TOTALS, columns: pa.Schema = COLUMNS, function: Any = numbers) -> None:
     """`function` makes rows of `columns` of records, for the operator."""
     bootstrap, group, topic, out, session_timeout_ms, open_seconds, state_dir, *more = sys.argv[1:]
     standbys, link = more[:1], Link(operator, columns, "totals")
+    if len(more) > 2:
+        function, link = grouped_numbers, Link(SUMS, NUMBERED, "totals")
     stages = [Stage(Subtopology(0, (topic,), ("totals",)), (link,))]
     if len(more) > 1:
-        by_k = repartition_topic(group, "by-k")
-        between = Between(Subtopology(0, (topic,)), by_k, ("k",), columns, partitions=int(more[1]))
-        tasks = Subtopology(1, (by_k,), ("totals",))
-        stages = [Stage(between.before, (), leaving=between), Stage(tasks, (link,), arriving=between)]
+        passed, first = repartition_topic(group, "by-k"), Subtopology(0, (topic,))
+        between, links = Between(first, passed, ("k",), columns, partitions=int(more[1])), ()
+        if len(more) > 2:
+            between, links = replace(between, keys=("g",), columns=NUMBERED), BOTH
+            first = replace(first, stores=("first", "second"))
+        tasks = Subtopology(1, (passed,), ("totals",))
+        stages = [Stage(first, links, leaving=between), Stage(tasks, (link,), arriving=between)]
     if standbys:
         state_dir = f"{state_dir}/{os.getpid()}"
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
@@ -182,11 +236,13 @@ def main(operator: Any = TOTALS, columns: pa.Schema = COLUMNS, function: Any = n
     sink.open(None, group)  # type: ignore[arg-type]
     sink.bind(Source(bootstrap=bootstrap, group=group, request_timeout_ms=10_000))
     config = ReaderConfig(bootstrap=bootstrap, group=group, compiled=compiled())
-    (changelog,) = sink.changelogs
-    place = Place(state_dir, changelog.topic, changelog.topic_id)
-    work = Work(tuple(stages), {"totals": StoreKind(place, definition_of(operator, columns).encode())}, out)
-    found = {changelog[task]: offset for task, offset in stores_found(place).items()}
-    sink.upkeep.found({process_id(place): found})
+    kinds, found = {}, {}
+    for each, changelog in zip((link for stage in stages for link in stage.links), sink.changelogs, strict=True):
+        place = Place(state_dir, changelog.topic, changelog.topic_id)
+        kinds[each.store] = StoreKind(place, definition_of(each.operator, each.columns).encode())
+        found |= {changelog[task]: offset for task, offset in stores_found(place).items()}
+    work = Work(tuple(stages), kinds, out)
+    sink.upkeep.found({process_id(work.places[0]): found})
     runner = InProcess(config, work, sink, float(open_seconds), function)
     member = sink.member(options)
     loop = DriverLoop(

@@ -18,7 +18,7 @@ import pytest
 
 from roster.spark.state.turn import INPUTS_KEY
 from tests.spark.spark_topics import Topics, committed_records
-from tests.spark.stateful_app import KEYS
+from tests.spark.stateful_app import GROUPS, KEYS
 from tests.spark.test_transactional_kills import Told, blows, quick_broker
 
 if TYPE_CHECKING:
@@ -51,6 +51,31 @@ def compare(topics: Topics, told: Told) -> None:
     print(f"{sum(map(len, numbers.values()))} records, {sum(map(len, updates.values()))} updates", flush=True)
 
 
+def compare_several(topics: Topics, told: Told) -> None:
+    """Numbers come in their order within a key, so the number of each row is known."""
+    numbers = sorted(int(value or b"") for _, _, value in committed_records(topics, told.topic))
+    assert numbers == list(range(len(numbers)))
+    updates: dict[int, list[dict[str, int]]] = defaultdict(list)
+    for _, _, value in committed_records(topics, told.out):
+        update = json.loads(value or b"")
+        assert update["first"] == update["second"], "of which each comes from a store of its own"
+        updates[update["g"]].append(update)
+    for group, found in updates.items():
+        assert all(one["count"] < other["count"] for one, other in pairwise(found)), f"twice or out of order: {group}"
+    expected = {}
+    for group in range(GROUPS):
+        of = numbers[group::GROUPS]
+        given = sum(n // KEYS + 1 for n in of)
+        sums = {"sum": sum(of), "most": max(of), "first": given, "second": given}
+        expected[group] = {"g": group, "count": len(of), **sums}
+    assert {group: found[-1] for group, found in updates.items()} == expected
+    counts = sorted(len(numbers[key::KEYS]) for key in range(KEYS))
+    for store in ("first", "second"):
+        state = {key: value for _, key, value in committed_records(topics, f"{told.group}-{store}-changelog")}
+        assert sorted(int(value or b"") for key, value in state.items() if key != INPUTS_KEY) == counts
+    print(f"{len(numbers)} records, {sum(map(len, updates.values()))} updates", flush=True)
+
+
 def program(tmp_path: Path) -> list[str]:
     return [str(PROGRAM), str(tmp_path / "state")]
 
@@ -64,12 +89,29 @@ def repartitioned(tmp_path: Path) -> list[str]:
     return [*program(tmp_path), "0", "4"]
 
 
+def several(tmp_path: Path, standbys: str = "0") -> list[str]:
+    return [*program(tmp_path), standbys, "4", "several"]
+
+
 if ROUNDS >= 10:  # one broker, and one sub-topology, are enough by default
 
     def test_what_passes_a_repartition_topic_counts_once(tmp_path: Path) -> None:
         with quick_broker(tmp_path / "data") as (topics, restart):
             passing = blows(topics, tmp_path, restart, repartitioned(tmp_path), ROUNDS, "-by-k-repartition")
             compare(topics, passing)
+
+    @pytest.mark.parametrize("standbys", ["0", "1"])
+    def test_several_operators_lose_nothing_and_count_nothing_twice(tmp_path: Path, standbys: str) -> None:
+        with quick_broker(tmp_path / "data") as (topics, restart):
+            told = blows(topics, tmp_path, restart, several(tmp_path, standbys), ROUNDS, "-by-k-repartition")
+            compare_several(topics, told)
+
+    def test_several_operators_on_apache_kafka_lose_nothing_and_count_nothing_twice(
+        apache_kafka: ApacheKafka, tmp_path: Path
+    ) -> None:
+        with Topics(apache_kafka.bootstrap) as topics:
+            told = blows(topics, tmp_path, None, several(tmp_path), ROUNDS, "-by-k-repartition")
+            compare_several(topics, told)
 
     def test_what_passes_a_repartition_topic_on_apache_kafka_counts_once(
         apache_kafka: ApacheKafka, tmp_path: Path
