@@ -222,7 +222,7 @@ class StatefulRunner(SparkRunner):
         self._fenced += 1
         if self._fenced < _MOST_FENCED:
             return error
-        fix = "Use another group, or delete this one and its changelog, to begin without state"
+        fix = "Use another group, or `roster state reset` to begin without state"
         return PipelineError(error.problem, field="group", fix=fix)
 
     @override
