@@ -189,13 +189,14 @@ def test_a_key_that_does_not_fit_is_named(tmp_path: Path, key: tuple[Any, ...], 
 
 def test_a_store_that_cannot_be_read_here_is_named(tmp_path: Path) -> None:
     view = Application(tmp_path).view
-    assert view_of("totals", {"totals": view}) is view
-    for known, message in [
-        ({}, "no stateful pipeline is running"),
-        ({"others": view, "more": view}, "there is no store 'totals'. The pipeline has 'others', 'more'"),
+    assert view_of("totals", {"totals": view}, is_starting=False) is view
+    for known, is_starting, message in [
+        ({}, False, "no stateful pipeline is running"),
+        ({}, True, 'no store is open yet. Ask again when `status` is "running"'),
+        ({"others": view, "more": view}, True, "there is no store 'totals'. The pipeline has 'others', 'more'"),
     ]:
         with pytest.raises(PipelineError, match=message):
-            view_of("totals", known)
+            view_of("totals", known, is_starting=is_starting)
 
 
 class Group:

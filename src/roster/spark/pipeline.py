@@ -331,7 +331,7 @@ class Pipeline(Operations):
 
         Raises PipelineError if the pipeline is not running, or has no store of this name.
         """
-        return view_of(name, self._views)
+        return view_of(name, self._views, is_starting=self._active and self._run_now is None)
 
     def stop(self, *, now: bool = False) -> None:
         """End after the running batch, or with `now` cancel it. Returns at once, from any thread; see `wait`.

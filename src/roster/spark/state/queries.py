@@ -315,8 +315,13 @@ def _as_pipeline_error() -> Iterator[None]:
         raise PipelineError(error.problem, field=error.field, fix=error.fix) from None
 
 
-def view_of(name: str, known: Mapping[str, StateView]) -> StateView:
-    """Return the view of the store with this name. Raise PipelineError if there is none, with the way out."""
+def view_of(name: str, known: Mapping[str, StateView], *, is_starting: bool) -> StateView:
+    """Return the view of the store with this name. Raise PipelineError if there is none, with the way out.
+
+    is_starting: whether the pipeline starts, so that its stores are not known yet.
+    """
+    if not known and is_starting:
+        raise PipelineError("no store is open yet", field="store", fix='Ask again when `status` is "running"')
     if not known:
         raise PipelineError("no stateful pipeline is running", field="store", fix="Call start() first")
     if name not in known:
