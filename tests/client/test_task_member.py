@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
 
 from roster.client import (
     Admin,
     AssignmentError,
+    AuthorizationError,
     OptionError,
     Subtopology,
     TaskId,
     TaskMember,
     TaskOptions,
+    UnreachableError,
     task_gaps,
 )
 from roster.model import TopicPartition
@@ -76,6 +80,25 @@ def test_gaps_are_worked_out_from_the_logs(cluster):
     with Admin(cluster.bootstrap) as admin:
         stores = {TaskId(0, 0): {first: 1}, TaskId(0, 1): {first: None, second: 0}, TaskId(0, 2): {}}
         assert task_gaps(admin, stores) == {TaskId(0, 0): 2, TaskId(0, 1): 3, TaskId(0, 2): 0}
+
+
+def test_a_broker_that_is_away_while_gaps_are_worked_out_is_waited_for(roster_broker):
+    topic, answers = roster_broker.create_topic(partitions=1), [UnreachableError("nobody there")] * 2
+
+    def gaps():
+        if answers:
+            raise answers.pop()
+        return {}
+
+    options = TaskOptions(subtopologies=[Subtopology(0, [topic])])
+    member = TaskMember(roster_broker.bootstrap, f"g-{topic}", options, gaps=gaps, **TIMES)
+    with contextlib.closing(member):
+        member.start()
+        assert member.tasks().active == {TaskId(0, 0)}
+    for error, seconds in ((UnreachableError("nobody there"), 0.0), (AuthorizationError("not allowed"), 60.0)):
+        answers.append(error)
+        with pytest.raises(type(error)):
+            TaskMember(roster_broker.bootstrap, f"g-{topic}", options, gaps=gaps, **TIMES).start(seconds)
 
 
 def test_options_that_are_none():

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 import re
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypedDict, Unpack
 from uuid import UUID, uuid4
 
 from roster.client.admin import Admin
-from roster.client.errors import OptionError
+from roster.client.errors import ClientError, OptionError
 from roster.client.group_member import GroupMember
 from roster.client.types import MemberEvent
 from roster.member.events import Publish, RebalanceRequested
@@ -21,6 +22,9 @@ from roster.model.topics import TopicPartition
 from roster.security import Security
 
 log = logging.getLogger("roster.member")
+
+_PAUSE = 0.2
+"""Seconds between two attempts to work out gaps."""
 
 
 class MemberOptions(TypedDict, total=False):
@@ -87,9 +91,21 @@ class TaskMember(GroupMember):
         super().__init__(bootstrap, group, sorted(tasks.topics), assignors=self._assignor, **options)
 
     def start(self, timeout: float = 60.0) -> None:
-        """Work out the gaps of the stores on this host, then join, as `GroupMember.start`."""
-        self._assignor.report(self._gaps())
-        super().start(timeout)
+        """Work out the gaps of the stores on this host, then join, as `GroupMember.start`.
+
+        Errors of `gaps` that may pass are waited for as brokers are.
+        """
+        until = time.monotonic() + timeout
+        while not self._closed:
+            try:
+                self._assignor.report(self._gaps())
+                break
+            except ClientError as error:
+                if not error.retriable or time.monotonic() >= until:
+                    raise
+                log.info("gaps of stores are not known yet: %s", error)
+                time.sleep(_PAUSE)
+        super().start(max(until - time.monotonic(), _PAUSE))
 
     def subscribe(self, topics: Sequence[str] | re.Pattern[str]) -> None:
         """Refuse: the topics are those of the sub-topologies. Raises OptionError."""
