@@ -60,8 +60,14 @@ def compare_several(topics: Topics, told: Told) -> None:
         update = json.loads(value or b"")
         assert update["first"] == update["second"], "of which each comes from a store of its own"
         updates[update["g"]].append(update)
+    none = {"count": 0, "sum": 0, "most": 0, "first": 0}
     for group, found in updates.items():
         assert all(one["count"] < other["count"] for one, other in pairwise(found)), f"twice or out of order: {group}"
+        for one, other in pairwise([none, *found]):
+            count, total, first = (other[name] - one[name] for name in ("count", "sum", "first"))
+            assert one["most"] <= other["most"], f"a largest number becomes smaller: {group}"
+            # a row's number in its key is n // KEYS + 1, so what is left of the sum are the keys
+            assert 0 <= total - KEYS * (first - count) <= (KEYS - 1) * count, f"not sums of the same rows: {group}"
     expected = {}
     for group in range(GROUPS):
         of = numbers[group::GROUPS]
@@ -73,6 +79,11 @@ def compare_several(topics: Topics, told: Told) -> None:
     for store in ("first", "second"):
         state = {key: value for _, key, value in committed_records(topics, f"{told.group}-{store}-changelog")}
         assert sorted(int(value or b"") for key, value in state.items() if key != INPUTS_KEY) == counts
+    totals = {key: value for _, key, value in committed_records(topics, f"{told.group}-totals-changelog")}
+    decoded = [struct.unpack("<4x" + "?q" * 5, value or b"") for key, value in totals.items() if key != INPUTS_KEY]
+    wanted = [[each[name] for name in ("count", "sum", "most", "first", "second")] for each in expected.values()]
+    assert sorted(list(each[1::2]) for each in decoded) == sorted(wanted)
+    assert all(all(each[::2]) for each in decoded), "no value is null"
     print(f"{len(numbers)} records, {sum(map(len, updates.values()))} updates", flush=True)
 
 
