@@ -122,10 +122,10 @@ class KafkaPython(Consumer):
     def open(self) -> None:
         import kafka
         from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssignor
-        from kafka.coordinator.assignors.range import RangePartitionAssignor
-        from kafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
         from kafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAssignor
-        from kafka_python import KafkaConsumer  # beside this file, which runs as a program of its own
+
+        # Beside this file, which runs as a program of its own.
+        from kafka_python import KafkaConsumer, RangePartitionAssignor, RoundRobinPartitionAssignor
 
         known = {
             "range": RangePartitionAssignor,
