@@ -40,11 +40,12 @@ class Subtopology:
         if not self.sources:
             raise TopologyError(f"sub-topology {self.number} reads no topic")
         for kind, names in (("topic", self.sources), ("store", self.stores)):
-            if twice := _repeated(names):
+            if twice := repeated(names):
                 raise TopologyError(f"sub-topology {self.number} names the {kind} {twice[0]!r} twice")
 
 
-def _repeated(names: Sequence[object]) -> list[object]:
+def repeated(names: Sequence[object]) -> list[object]:
+    """Return the names that come again, as often as they do."""
     return [name for place, name in enumerate(names) if name in names[:place]]
 
 
@@ -88,7 +89,7 @@ def check_subtopologies(subtopologies: Sequence[Subtopology]) -> None:
         ("store", [store for each in subtopologies for store in each.stores]),
         ("topic", [topic for each in subtopologies for topic in each.sources]),
     ):
-        if twice := _repeated(names):
+        if twice := repeated(names):
             raise TopologyError(f"two sub-topologies have the {what} {twice[0]!r}")
 
 

@@ -14,7 +14,7 @@ from pyspark.sql.types import StructType
 
 from roster.client import Admin, UnknownTopicError, UnreachableError
 from roster.model import parse_addresses
-from roster.model.topology import Subtopology, TopologyError, repartition_topic
+from roster.model.topology import Subtopology, TopologyError, repartition_topic, repeated
 from roster.records.native import WRITE, compiled
 from roster.records.produce import KafkaWriter
 from roster.spark.arrow_function import ArrowFunction, arrow_schema, as_struct
@@ -54,8 +54,8 @@ def assembled(spark: SparkSession, options: Options, declared: Declared, sink: S
     _check_dead_letters(options, has_function=bool(declared.first.before))
     config = _reader_config(options)
     function, columns = chained(declared.first.before, as_struct(config.schema))
+    _check_repartitioned(declared)
     if not declared.operators:
-        _check_repartitioned(declared)
         return _stateless(spark, options, config, function, columns, declared, sink), sink
     has_transform, first_has_state = declared.transform is not None, bool(declared.first.operators)
     check_options(own, has_transform=has_transform, first_has_state=first_has_state)
@@ -90,16 +90,16 @@ def staged(options: Options, declared: Declared, columns: StructType, records: S
     `options` have the topics that it is given. columns: of the rows behind the steps in front. records: of those that
     are read. Raises PipelineError for what does not fit.
     """
-    _check_repartitioned(declared)
     sources: tuple[str, ...] = options.topics  # type: ignore[assignment] # what is no tuple is refused before
     stages: list[Stage] = []
     arriving: Between | None = None
+    behind = iter([*declared.operators[1:], None])
     for number, stage in enumerate(declared.stages):
         links: list[Link] = []
         table = None if stage.join is None else _joined(stage.join, stage.joined, columns)
         columns = columns if table is None else table.columns
         for operator in stage.operators:
-            link, columns = _linked(operator, columns, records, declared.behind(operator))
+            link, columns = _linked(operator, columns, records, next(behind))
             links.append(link)
         others = [link.other.topic for link in links if link.other is not None]
         of = Subtopology(number, (*sources, *others), [link.store for link in links])
@@ -139,8 +139,7 @@ def _linked(
 
 def _check_names(columns: StructType | pa.Schema) -> None:
     """Raise PipelineError for two columns of one name, which operators and records know their columns by."""
-    names: list[str] = columns.names
-    if twice := [name for place, name in enumerate(names) if name in names[:place]]:
+    if twice := repeated(columns.names):
         raise PipelineError(f"there are two columns {twice[0]!r}", field="map_arrow", fix="Give each a name of its own")
 
 
@@ -178,7 +177,7 @@ def with_sources(options: Options, declared: Declared) -> Options:
     if not declared.others or not isinstance(options.topics, tuple):
         return options
     read = [*options.topics, *declared.others]
-    if twice := [topic for place, topic in enumerate(read) if topic in read[:place]]:
+    if twice := repeated(read):
         raise PipelineError(f"{twice[0]!r} is read already", field="join", fix="Name another topic")
     return replace(options, topics=tuple(read))
 

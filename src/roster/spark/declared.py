@@ -65,12 +65,6 @@ class Declared:
         """The stateful operators of all stages."""
         return [operator for stage in self.stages for operator in stage.operators]
 
-    def behind(self, operator: DeclaredOperator) -> DeclaredOperator | None:
-        """Return the operator that has the results of one next, None if they go to the sink."""
-        operators = self.operators
-        places = [place for place, each in enumerate(operators) if each is operator]
-        return operators[places[0] + 1] if places[0] + 1 < len(operators) else None
-
     @property
     def others(self) -> list[str]:
         """The topics that operators read beside the pipeline's own."""

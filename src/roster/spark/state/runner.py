@@ -88,9 +88,8 @@ class StatefulRunner(SparkRunner):
             place = Place(options.state_dir, changelog.topic, changelog.topic_id)
             definition = definition_of(link.operator, link.columns)
             kinds[link.store] = StoreKind(place, definition.encode())
-            reads: Reads = ReadsHere(place, entries_of(definition))
-            if self._cluster is not None:
-                reads = ReadsOnExecutors(self._context, self._cluster, ReadsHere(place, entries_of(definition)))
+            here, cluster = ReadsHere(place, entries_of(definition)), self._cluster
+            reads: Reads = here if cluster is None else ReadsOnExecutors(self._context, cluster, here)
             local = LocalState(reads, changelog, sink.upkeep, sink.turns.staged)
             client = StateClient(link.store, definition.fingerprint)
             view = StateView(local, definition, sink.upkeep, client, sink.application_server)

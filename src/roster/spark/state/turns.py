@@ -47,7 +47,6 @@ class Turns:
     def __init__(self, logs: Logs, changelogs: Changelogs, patience: float) -> None:
         """`patience` is for how many seconds a batch waits for transactions of others to end."""
         self._logs, self._changelogs, self._patience = logs, changelogs, patience
-        self._tokens: dict[TaskId, str] = {}
         self._staged: dict[TopicPartition, Staged] = {}
         self._ends: dict[TopicPartition, int] = {}
         """Changelog offsets at which the batch prepared last begins."""
@@ -72,11 +71,13 @@ class Turns:
         for source in sources:
             inputs.setdefault(self._changelogs.reader_of(source), {})[source.topic] = batch.ranges[source].start
         return {
-            task: tuple(
-                Turn(log, self._begins[log], ends[log], inputs[task], self._tokens.get(task)) for log in of_task
-            )
+            task: tuple(Turn(log, self._begins[log], ends[log], inputs[task], self._token(log)) for log in of_task)
             for task, of_task in logs_of.items()
         }
+
+    def _token(self, log: TopicPartition) -> str | None:
+        staged = self._staged.get(log)
+        return None if staged is None else staged.token
 
     def _stable_ends(self, logs: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         """Return the log ends once every transaction before them is decided and its marker written."""
@@ -100,10 +101,8 @@ class Turns:
     def committed(self, tokens: Mapping[TaskId, str], batch: Batch) -> None:
         """Note the attempts that a transaction has made count; of tasks without one forget those before."""
         for task in self._changelogs.tasks_of(batch.ranges):
-            self._tokens.pop(task, None)
             for log in self._changelogs.logs_of(task):
                 self._staged.pop(log, None)
-        self._tokens.update(tokens)
         for task, token in tokens.items():
             self._staged |= {log: Staged(token, self._ends.get(log, 0)) for log in self._changelogs.logs_of(task)}
 
@@ -114,7 +113,6 @@ class Turns:
     def forget(self, partitions: Collection[TopicPartition]) -> None:
         """Trust no store of these tasks beyond its changelog position: their state may have moved on elsewhere."""
         for task in self._changelogs.tasks_of(partitions):
-            self._tokens.pop(task, None)
             for log in self._changelogs.logs_of(task):
                 self._begins.pop(log, None)
                 self._staged.pop(log, None)
