@@ -18,6 +18,7 @@ from roster.client import Admin
 from roster.model import Address, TopicPartition
 from roster.model.tasks import TaskId
 from roster.model.topology import Subtopology
+from roster.spark import KafkaSink
 from roster.spark.batch import Batch, Owner, Range
 from roster.spark.errors import PipelineError
 from roster.spark.options import Options
@@ -27,6 +28,8 @@ from roster.spark.state.local_state import LocalState
 from roster.spark.state.membership import task_member
 from roster.spark.state.queries import StateUnavailableError, StateView, view_of
 from roster.spark.state.runner import definition_of
+from roster.spark.state.sink import StateSink
+from roster.spark.state.stage import Link, Stage
 from roster.spark.state.state_client import StateClient
 from roster.spark.state.state_server import Served, StateServer, answer
 from roster.spark.state.store_reads import ReadsHere
@@ -159,6 +162,23 @@ def test_a_task_taken_over_is_not_read_before_its_store_has_all_that_was_committ
     assert task.case.chores() == [0]
     task.case.member.become([0, 1])
     assert not task.view.tasks, "the member has a task of which the pipeline does not know yet"
+
+
+def test_a_task_of_which_two_attempts_ended_is_not_read_before_the_changelog_says_which_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(KafkaSink, "commit", lambda *_: None)
+    task = Application(tmp_path, [0, 1])
+    stage = Stage(CHANGELOG.of, (Link(COUNTS, COLUMNS, "s"),))
+    sink = StateSink(KafkaSink("h:1", "out"), Options("h:1", "g", ("t",)), [stage])
+    sink.changelogs, sink.turns, sink.upkeep = Changelogs([CHANGELOG]), task.turns, task.case.upkeep
+    with contextlib.closing(sink):
+        task.case.logs.ends.update({0: 3, 1: 3})
+        task.case.upkeep.worked({at(0): 2, at(1): 2})
+        ranges = {TopicPartition("t", number): Range(0, 5) for number in range(2)}
+        sink.commit({TaskId(0, 1): "token"}, Batch(0, Owner("g", 1, "m"), ranges))
+    assert task.view.tasks == {"0_1"}
+    assert task.case.chores() == [0]
 
 
 def test_a_store_that_another_process_has_is_not_taken_for_the_task_s(tmp_path: Path) -> None:

@@ -152,6 +152,8 @@ class StateSink(Sink):
     def commit(self, staged: Mapping[TaskId, str], batch: Batch) -> None:
         self._inner.commit(None, batch)
         self.turns.committed(staged, batch)
+        # Of two attempts it is not known which store has what was committed: the changelog says it.
+        self.upkeep.doubt([task for task in self.changelogs.tasks_of(batch.ranges) if task not in staged])
         self.purge.committed(batch.next_offsets)
 
     @override
