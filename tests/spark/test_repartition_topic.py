@@ -127,7 +127,7 @@ def declared() -> Operations:
     [
         (lambda it: it.repartition("a").repartition("b"), "nothing between it and the one before, by a, needs that"),
         (lambda it: first_rows(it.repartition("a")).repartition("a"), "name: there is one of the name 'by-a' already"),
-        (lambda it: first_rows(it).join_table("t", "a", "x int"), "join_table: it comes once in a sub-topology, and"),
+        (lambda it: first_rows(it).join_table("t", "a", "x int"), "join_table: it comes before the stateful"),
         (
             lambda it: it.join_table("t", "a", "x int").repartition("b").join_table("t", "b", "y int"),
             "join_table: 't' is joined already. Name another table",

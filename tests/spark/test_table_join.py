@@ -8,6 +8,7 @@ import random
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType
 
@@ -17,8 +18,8 @@ from roster.spark.errors import PipelineError
 from roster.spark.operations import Operations
 from roster.spark.options import Options
 from roster.spark.reader import ReaderConfig
-from roster.spark.state.table_join import JoinTask, Rows, TableJoin, Tables, TableSide
-from roster.spark.steps import Mapped, chained
+from roster.spark.state.table_join import JoinTask, Rows, TableJoin, TableJoins, Tables
+from roster.spark.steps import Filtered, Mapped, chained
 from tests.librdkafka import idempotent_producer
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 RECORDS = StructType([StructField("key", BinaryType()), StructField("n", LongType())])
 ENTRY = StructType([StructField("name", StringType()), StructField("size", LongType())])
+RANK = StructType([StructField("rank", LongType())])
 KAFKA = StructType([StructField("key", BinaryType()), StructField("value", BinaryType())])
 
 
@@ -42,25 +44,23 @@ def operations() -> Operations:
 
 
 class Joined:
-    """A source and a table of two partitions, and what plain dictionaries say of them."""
+    """A source and two tables of two partitions, and what plain dictionaries say of them."""
 
     def __init__(self, topics: Topics, folder: Path) -> None:
         self.topics, self.folder = topics, folder
-        self.source, self.table = topics.create(2), topics.create(2)
+        self.source, *self.tables = (topics.create(2) for _ in range(3))
         self.producer = idempotent_producer(topics.bootstrap)
-        self.entries: tuple[dict[bytes, Any], dict[bytes, Any]] = ({}, {})
+        self.entries: dict[tuple[int, int, bytes | None], Any] = {}
         self.begins = [0, 0]
 
     def options(self) -> Options:
         return Options(self.topics.bootstrap, "g", (self.source,), state_dir=str(self.folder))
 
-    def put(self, partition: int, key: bytes | None, entry: Any) -> None:
+    def put(self, table: int, partition: int, key: bytes | None, entry: Any) -> None:
         value = None if entry is None else json.dumps(entry)
-        self.producer.produce(self.table, value, key, partition=partition)
+        self.producer.produce(self.tables[table], value, key, partition=partition)
         if key is not None:
-            self.entries[partition].pop(key, None)
-            if entry is not None:
-                self.entries[partition][key] = entry
+            self.entries[table, partition, key] = entry
 
     def batch(self, how: str, rows: list[tuple[int, bytes | None, int]]) -> tuple[list[Any], list[Any]]:
         """Rows as they come out of tasks of a new process, and as they should."""
@@ -74,36 +74,38 @@ class Joined:
             if ends[number] > self.begins[number]
         }
         self.begins = ends
-        join = TableJoin(self.table, "key", ENTRY, how)
         function, columns = chained([Mapped(numbered, RECORDS)], KAFKA)
-        lookup, columns = join.resolved(columns)
-        tables = Tables.open(self.options(), self.table, (self.source,))
-        turns = tables.prepare(Batch(0, Owner("g", 1, "m"), ranges))
+        ways = []
+        for table, schema, steps in zip(self.tables, (ENTRY, RANK), ([Filtered(pc.field("n") < 15)], []), strict=True):
+            lookup, columns = TableJoin(table, "key", schema, how).resolved(columns)
+            ways.append(Rows(table, lookup, chained(steps, columns)[0], columns))
+        joins = TableJoins.open(self.options(), ways, (self.source,))
+        joins.begin(Batch(0, Owner("g", 1, "m"), ranges))
         splits = [(Split(p.topic, p.partition, span.start, span.end),) for p, span in ranges.items()]
         config = ReaderConfig(bootstrap=self.topics.bootstrap, group="g")
-        table = TableSide(Rows(self.table, lookup, None, columns), tables.place, turns)
-        task = JoinTask(config, [*splits, ()], table, function=function)
+        task = JoinTask(config, [*splits, ()], joins.sides(), function=function)
         task = pickle.loads(pickle.dumps(task))
         found = [row for part in task.read(range(len(splits) + 1)) for row in part.to_pylist()]
-        tables.close()
+        joins.close()
         expected = []
         for partition, key, n in rows:
-            entry = None if key is None else self.entries[partition].get(key)
-            if entry is not None or how == "left":
-                said = entry or {}
-                expected.append({"key": key, "n": n, "name": said.get("name"), "size": said.get("size")})
+            entry, rank = (self.entries.get((table, partition, key)) for table in range(2))
+            if n < 15 and (how == "left" or None not in (entry, rank)):
+                said = {"name": None, "size": None, "rank": None} | (entry or {}) | (rank or {})
+                expected.append({"key": key, "n": n} | {name: said[name] for name in ("name", "size", "rank")})
         return sorted(found, key=str), sorted(expected, key=str)
 
 
 @pytest.mark.parametrize("how", ["inner", "left"])
-def test_rows_see_the_table_as_it_is_when_their_batch_begins(topics: Topics, tmp_path: Path, how: str) -> None:
+def test_rows_see_the_tables_as_they_are_when_their_batch_begins(topics: Topics, tmp_path: Path, how: str) -> None:
     chance = random.Random(how)
     joined = Joined(topics, tmp_path)
     keys = [b"a", b"b", "\u00e9".encode(), b"", b"long" * 200]
     for number in range(8):
         for _ in range(chance.randrange(4)):
             entry = chance.choice([None, {}, {"name": f"n{number}"}, {"name": "x", "size": number, "more": [1]}])
-            joined.put(chance.randrange(2), chance.choice([*keys, None]), entry)
+            joined.put(0, chance.randrange(2), chance.choice([*keys, None]), entry)
+            joined.put(1, chance.randrange(2), chance.choice(keys), chance.choice([None, {"rank": number}]))
         rows: list[Any] = [
             (chance.randrange(2), chance.choice([*keys, None]), n) for n in range(chance.randrange(1, 20))
         ]
@@ -128,11 +130,11 @@ def test_topics_that_are_not_partitioned_alike_are_refused(topics: Topics, tmp_p
         (lambda: TableJoin("t", "key", RECORDS, "left").resolved(RECORDS), "rows have a column 'key' already"),
         (
             lambda: operations().aggregate("k", {"n": "count(*)"}).join_table("t", "k", ENTRY),
-            "join_table: it comes once in a sub-topology, and before its stateful operators",
+            "join_table: it comes before the stateful operators of a sub-topology",
         ),
         (
             lambda: operations().join_table("t", "k", ENTRY).join_table("t", "k", ENTRY),
-            "join_table: it comes once in a sub-topology, and before its stateful operators",
+            "join_table: 't' is joined already",
         ),
     ],
 )

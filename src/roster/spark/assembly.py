@@ -36,9 +36,9 @@ from roster.spark.state.other_stream import columns_of
 from roster.spark.state.runner import StatefulRunner, check_operator, check_options
 from roster.spark.state.sink import StateSink, check_sink
 from roster.spark.state.stage import Link, Stage
-from roster.spark.state.table_join import JoiningRunner, Rows, TableJoin, TableJoining, Tables
+from roster.spark.state.table_join import JoiningRunner, Rows, TableJoins
 from roster.spark.state.table_sink import TableStateSink
-from roster.spark.steps import Step, chained
+from roster.spark.steps import chained
 from roster.state.store import NoState
 from roster.state.stream_join import StreamJoin
 
@@ -64,14 +64,13 @@ def assembled(spark: SparkSession, options: Options, declared: Declared, sink: S
     state_sink.open(spark, options.group)
     with contextlib.ExitStack() as unless_done:
         unless_done.callback(state_sink.close)
-        tables: dict[int, TableJoining] = {}
+        joins: dict[int, TableJoins] = {}
         for stage in stages:
-            if stage.table is not None:
-                joining = TableJoining(stage.table, Tables.open(own, stage.table.topic, stage.own_sources))
-                tables[stage.of.number] = joining
-                unless_done.callback(joining.close)
+            if stage.tables:
+                joins[stage.of.number] = TableJoins.open(own, stage.tables, stage.own_sources)
+                unless_done.callback(joins[stage.of.number].close)
         unless_done.pop_all()
-    return StatefulRunner(spark, config, function, state_sink, tables), state_sink
+    return StatefulRunner(spark, config, function, state_sink, joins), state_sink
 
 
 def _check_repartitioned(declared: Declared) -> None:
@@ -96,8 +95,7 @@ def staged(options: Options, declared: Declared, columns: StructType, records: S
     behind = iter([*declared.operators[1:], None])
     for number, stage in enumerate(declared.stages):
         links: list[Link] = []
-        table = None if stage.join is None else _joined(stage.join, stage.joined, columns)
-        columns = columns if table is None else table.columns
+        tables, columns = _joined(stage, columns)
         for operator in stage.operators:
             link, columns = _linked(operator, columns, records, next(behind))
             links.append(link)
@@ -107,7 +105,7 @@ def staged(options: Options, declared: Declared, columns: StructType, records: S
         if stage is not declared.last:
             leaving, columns = _between(options.group, of, declared.stages[number + 1], columns)
             sources = (leaving.topic,)
-        stages.append(Stage(of, tuple(links), arriving, leaving, table))
+        stages.append(Stage(of, tuple(links), arriving, leaving, tables))
         arriving = leaving
     return tuple(stages)
 
@@ -182,11 +180,14 @@ def with_sources(options: Options, declared: Declared) -> Options:
     return replace(options, topics=tuple(read))
 
 
-def _joined(join: TableJoin, steps: Sequence[Step], columns: StructType) -> Rows:
-    """Return the way of rows of these columns through the join with a table, and steps then. Raises PipelineError."""
-    lookup, columns = join.resolved(columns)
-    then, columns = chained(steps, columns)
-    return Rows(join.topic, lookup, then, columns)
+def _joined(stage: DeclaredStage, columns: StructType) -> tuple[tuple[Rows, ...], StructType]:
+    """Return how rows are joined with a stage's tables, and their columns then. Raises PipelineError."""
+    tables: list[Rows] = []
+    for table in stage.tables:
+        lookup, columns = table.join.resolved(columns)
+        then, columns = chained(table.after, columns)
+        tables.append(Rows(table.join.topic, lookup, then, columns))
+    return tuple(tables), columns
 
 
 def _stateless(
@@ -200,15 +201,18 @@ def _stateless(
 ) -> SparkRunner:
     """Return the runner of a pipeline without a stateful operator, and open the sink."""
     first = declared.first
-    if first.join is None:
+    tables, joined = _joined(first, columns)
+    if not tables:
         sink.open(spark, options.group)
         small = SmallBatches.of(options.small_batches, config, first.before)
         return SparkRunner(spark, config, function, columns, declared.transform, small)
-    rows = _joined(first.join, first.joined, columns)
-    joining = TableJoining(rows, Tables.open(options, rows.topic, options.topics))
-    sink.whole_partitions = True  # a store has one writer
-    sink.open(spark, options.group)
-    return JoiningRunner(spark, config, function, joining, declared.transform)
+    with contextlib.ExitStack() as unless_open:
+        joins = TableJoins.open(options, tables, options.topics)
+        unless_open.callback(joins.close)
+        sink.whole_partitions = True  # a store has one writer
+        sink.open(spark, options.group)
+        unless_open.pop_all()
+    return JoiningRunner(spark, config, function, joined, joins, declared.transform)
 
 
 def _reader_config(options: Options) -> ReaderConfig:

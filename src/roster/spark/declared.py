@@ -15,6 +15,14 @@ from roster.spark.steps import Step
 
 
 @dataclass
+class DeclaredTable:
+    """A join with a table, and the steps behind it."""
+
+    join: TableJoin
+    after: list[Step] = field(default_factory=list)
+
+
+@dataclass
 class DeclaredOperator:
     """A stateful operator, and the steps behind it."""
 
@@ -26,13 +34,12 @@ class DeclaredOperator:
 class DeclaredStage:
     """A part of a pipeline without repartitioning inside: how rows come to it, and what becomes of them.
 
-    by: None for the first, which reads the topics that the pipeline is given. joined: the steps behind the join.
+    by: None for the first, which reads the topics that the pipeline is given. tables: in front of all operators.
     """
 
     by: Repartition | None = None
     before: list[Step] = field(default_factory=list)
-    join: TableJoin | None = None
-    joined: list[Step] = field(default_factory=list)
+    tables: list[DeclaredTable] = field(default_factory=list)
     operators: list[DeclaredOperator] = field(default_factory=list)
 
     @property
@@ -40,7 +47,7 @@ class DeclaredStage:
         """Where the next step goes."""
         if self.operators:
             return self.operators[-1].after
-        return self.before if self.join is None else self.joined
+        return self.tables[-1].after if self.tables else self.before
 
 
 @dataclass
@@ -90,19 +97,19 @@ class Declared:
 
     def add_table(self, join: TableJoin) -> None:
         """Join a table. Raises PipelineError if one cannot be joined there."""
-        if self.last.join is not None or self.last.operators:
+        if self.last.operators:
             raise PipelineError(
-                "it comes once in a sub-topology, and before its stateful operators",
+                "it comes before the stateful operators of a sub-topology",
                 field="join_table",
                 fix="Move it in front, or behind a repartition by the table's key",
             )
-        if any(stage.join is not None and stage.join.topic == join.topic for stage in self.stages):
+        if any(table.join.topic == join.topic for stage in self.stages for table in stage.tables):
             raise PipelineError(f"{join.topic!r} is joined already", field="join_table", fix="Name another table")
-        self.last.join = join
+        self.last.tables.append(DeclaredTable(join))
 
     def add_stage(self, by: Repartition) -> None:
         """Let a stage begin. Raises PipelineError where nothing would go by the key of the one before."""
-        if self.last.by is not None and not self.last.operators and self.last.join is None:
+        if self.last.by is not None and not self.last.operators and not self.last.tables:
             problem = f"nothing between it and the one before, by {', '.join(self.last.by.keys)}, needs that key"
             raise PipelineError(problem, field=REPARTITION, fix="Leave the other one out")
         if any(stage.by is not None and stage.by.name == by.name for stage in self.stages):

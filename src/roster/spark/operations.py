@@ -321,9 +321,9 @@ class Operations:
             how: "inner" leaves out rows without an entry, "left" gives them nulls.
 
         Raises:
-            PipelineError: a table is joined, or a stateful operator comes, between it and the `repartition` before, or
-                `how` is wrong. The run fails with it for columns that do not fit, and topics that are missing or have
-                not equally many partitions.
+            PipelineError: a stateful operator comes between it and the `repartition` before, the pipeline joins this
+                topic already, or `how` is wrong. The run fails with it for columns that do not fit, and topics that are
+                missing or have not equally many partitions.
 
         """
         check_extra("join_table")

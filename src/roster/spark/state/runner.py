@@ -39,7 +39,7 @@ from roster.spark.state.state_client import StateClient
 from roster.spark.state.state_server import Served, StateServer
 from roster.spark.state.store_reads import Reads, ReadsHere, ReadsOnExecutors
 from roster.spark.state.stores import Copy
-from roster.spark.state.table_join import TableJoining
+from roster.spark.state.table_join import TableJoins
 from roster.spark.state.task import ROWS, Chores, StatefulTask, StoreKind, Work
 from roster.spark.state.turn import Operator, Place, Report, Turn
 from roster.spark.state.upkeep import Upkeep, deal
@@ -74,11 +74,11 @@ class StatefulRunner(SparkRunner):
         config: ReaderConfig,
         function: ArrowFunction | None,
         sink: StateSink,
-        tables: Mapping[int, TableJoining] = MappingProxyType({}),
+        joins: Mapping[int, TableJoins] = MappingProxyType({}),
     ) -> None:
-        """Call it after `sink.open`. tables: what the rows of sub-topologies are joined with, by their numbers."""
+        """Call it after `sink.open`. joins: with tables, of the rows of sub-topologies, by their numbers."""
         super().__init__(spark, config, function, as_struct(ROWS), None)
-        self._tables, self._sink = tables, sink
+        self._joins, self._sink = joins, sink
         options = sink.options
         self._cluster = None if is_local(self._context.master) else Cluster(self._context)
         links = [link for stage in sink.stages for link in stage.links]
@@ -123,8 +123,8 @@ class StatefulRunner(SparkRunner):
             task: [turn._replace(is_replay=task in replayed) for turn in turns]
             for task, turns in self._turns_of.prepare(batch).items()
         }
-        for joining in self._tables.values():
-            joining.begin(batch)
+        for joins in self._joins.values():
+            joins.begin(batch)
         task_of = self._work.task_of
         tasks = together(tasks, task_of) if self._cluster is None else self._cluster.dealt(tasks, task_of)
         self._reports.value, self._copies.value = {}, {}
@@ -163,8 +163,8 @@ class StatefulRunner(SparkRunner):
         if self._server is not None:
             self._server.close()
             self._server = None
-        for joining in self._tables.values():
-            joining.close()
+        for joins in self._joins.values():
+            joins.close()
         super().close()
 
     def held(self, partitions: Collection[TopicPartition]) -> frozenset[TopicPartition]:
@@ -228,7 +228,7 @@ class StatefulRunner(SparkRunner):
     def _reading(self, tasks: Sequence[Sequence[Split]], *, quiet: bool = True) -> Reading:
         chores = self._chores
         reading: dict[str, Any] = {"function": self._function, "counted": self._counted, "failed": self._failed}
-        reading["tables"] = {number: joining.side() for number, joining in self._tables.items()}
+        reading["tables"] = {number: joins.sides() for number, joins in self._joins.items()}
         return StatefulTask(self._config, tasks, self._work, self._turns, self._reports, chores, **reading)
 
     @override

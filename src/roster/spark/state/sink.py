@@ -70,7 +70,7 @@ class StateSink(Sink):
             for stage in self.stages:
                 if stage.arriving is not None:
                     beside = [topic for topic in stage.of.sources if topic != stage.arriving.topic]
-                    beside += [] if stage.table is None else [stage.table.topic]
+                    beside += [table.topic for table in stage.tables]
                     passed += open_repartition_topic(admin, group, stage.arriving, beside)
                 for link in stage.links:
                     changelogs.append(open_changelog(admin, group, stage.of, link.store))

@@ -40,15 +40,15 @@ class Stage:
     """What the tasks of a sub-topology do with their rows.
 
     links: the operators in the order of a row's way; none where rows only get another key. arriving: how rows come to
-    it, None from topics that the pipeline is given. leaving: how they leave, None to the sink. table: what they are
-    joined with before the first operator.
+    it, None from topics that the pipeline is given. leaving: how they leave, None to the sink. tables: what they are
+    joined with before the first operator, one after the other.
     """
 
     of: Subtopology
     links: tuple[Link, ...]
     arriving: Between | None = None
     leaving: Between | None = None
-    table: Rows | None = None
+    tables: tuple[Rows, ...] = ()
 
     @property
     def own_sources(self) -> Sequence[str]:

@@ -166,6 +166,15 @@ class TableSide(NamedTuple):
                     yield from applied(then, joined, "rows joined with a table")
 
 
+def through_tables(
+    tables: Sequence[TableSide], partition: int, rows: Iterator[pa.RecordBatch], config: ReaderConfig
+) -> Iterator[pa.RecordBatch]:
+    """Return the rows of a partition joined with one table after the other."""
+    for table in tables:
+        rows = table.joined(partition, rows, config)
+    return rows
+
+
 def _fetch(config: ReaderConfig, partition: TopicPartition, start: int, end: int) -> Iterator[pa.RecordBatch]:
     """Yield the committed records with a key: a record without one says nothing about the table."""
     committed = replace(config, isolation_level="read_committed", include_headers=False)
@@ -180,12 +189,12 @@ class JoinTask(PartitionTask):
         self,
         config: ReaderConfig,
         tasks: Sequence[Sequence[Split]],
-        table: TableSide,
+        tables: Sequence[TableSide],
         **reading: Any,
     ) -> None:
         """`reading` are the further arguments of `ReadTask`."""
         super().__init__(config, tasks, **reading)
-        self._table = table
+        self._tables = tables
 
     @override
     def read(self, tasks: Iterable[int]) -> Iterator[pa.RecordBatch]:
@@ -196,55 +205,69 @@ class JoinTask(PartitionTask):
                 yield from self._reading.read([len(self._splits)])
             for number in self._numbers[task]:
                 partition = self._splits[number].partition
-                yield from self._table.joined(partition, self._reading.read([number]), self._config)
+                yield from through_tables(self._tables, partition, self._reading.read([number]), self._config)
 
 
-class TableJoining:
-    """The driver's side of a join: the way of the rows, and what the tasks of the present batch see."""
+class TableJoins:
+    """The driver's side of joins with tables, one after the other: what the tasks of the present batch see."""
 
-    def __init__(self, rows: Rows, tables: Tables) -> None:
-        self.rows, self._tables = rows, tables
-        self._turns: Mapping[int, Turn] = {}
+    def __init__(self, joined: Sequence[tuple[Rows, Tables]]) -> None:
+        self._joined = joined
+        self._sides: tuple[TableSide, ...] = ()
+
+    @classmethod
+    def open(cls, options: Options, rows: Iterable[Rows], sources: Any) -> TableJoins:
+        """Open the tables of these ways of rows; see `Tables.open`. Raises PipelineError and ClientError."""
+        joined: list[tuple[Rows, Tables]] = []
+        with ExitStack() as unless_open:
+            for each in rows:
+                tables = Tables.open(options, each.topic, sources)
+                unless_open.callback(tables.close)
+                joined.append((each, tables))
+            unless_open.pop_all()
+        return cls(joined)
 
     def begin(self, batch: Batch) -> None:
-        """Find out up to where the table goes. Raises ClientError."""
-        self._turns = self._tables.prepare(batch)
+        """Find out up to where the tables go. Raises ClientError."""
+        self._sides = tuple(TableSide(rows, tables.place, tables.prepare(batch)) for rows, tables in self._joined)
 
-    def side(self) -> TableSide:
-        """Return the tasks' side of it."""
-        return TableSide(self.rows, self._tables.place, self._turns)
+    def sides(self) -> tuple[TableSide, ...]:
+        """Return the tasks' side of them."""
+        return self._sides
 
     def close(self) -> None:
         """Close the connections."""
-        self._tables.close()
+        for _, tables in self._joined:
+            tables.close()
 
 
 class JoiningRunner(SparkRunner):
-    """Runs batches whose tasks join their rows with a table."""
+    """Runs batches whose tasks join their rows with tables."""
 
     def __init__(
         self,
         spark: SparkSession,
         config: ReaderConfig,
         function: ArrowFunction | None,
-        joining: TableJoining,
+        columns: StructType,
+        joins: TableJoins,
         transform: Callable[[DataFrame], DataFrame] | None,
     ) -> None:
-        """`function` is for records, before the join."""
-        super().__init__(spark, config, function, joining.rows.columns, transform)
-        self._joining = joining
+        """`function` is for records, before the joins. columns: of the rows behind them."""
+        super().__init__(spark, config, function, columns, transform)
+        self._joins = joins
 
     @override
     def run(self, batch: Batch, tasks: Sequence[Sequence[Split]], sink: Sink) -> Outcome:
-        self._joining.begin(batch)
+        self._joins.begin(batch)
         return super().run(batch, tasks, sink)
 
     @override
     def _reading(self, tasks: Sequence[Sequence[Split]], *, quiet: bool = True) -> Reading:
         reading: dict[str, Any] = {"function": self._function, "counted": self._counted}
         reading["failed"] = self._failed if quiet else None
-        return JoinTask(self._config, tasks, self._joining.side(), **reading)
+        return JoinTask(self._config, tasks, self._joins.sides(), **reading)
 
     @override
     def close(self) -> None:
-        self._joining.close()
+        self._joins.close()

@@ -20,7 +20,7 @@ from roster.spark.reader import PartitionTask, ReaderConfig, ReadError, ReadTask
 from roster.spark.state.results import as_records
 from roster.spark.state.stage import Link, Stage
 from roster.spark.state.stores import Chore, Copy, process_id, stores_found, work_on_copy
-from roster.spark.state.table_join import TableSide
+from roster.spark.state.table_join import TableSide, through_tables
 from roster.spark.state.turn import Place, Report, Turn, combined, new_token, take_turn
 from roster.spark.write.task import conformed
 from roster.state.definition import write_definition
@@ -122,7 +122,7 @@ class StatefulTask(PartitionTask):
         reports: Accumulator[dict[TaskId, tuple[Report, ...]]] | None = None,
         chores: Chores = Chores(),
         failed: Accumulator[dict[int, tuple[str, str]]] | None = None,
-        tables: Mapping[int, TableSide] = MappingProxyType({}),
+        tables: Mapping[int, Sequence[TableSide]] = MappingProxyType({}),
         **reading: Any,
     ) -> None:
         """tables: what rows are joined with, by sub-topology. `reading`: the further arguments of `ReadTask`."""
@@ -239,13 +239,13 @@ class StatefulTask(PartitionTask):
 
     def _own_rows(self, stage: Stage, numbers: Sequence[int]) -> Iterator[pa.RecordBatch]:
         """Yield the rows that come to the stage, without those that its operators join them with."""
-        table = self._tables.get(stage.of.number)
+        tables = self._tables.get(stage.of.number, ())
         for number in numbers:
             split = self._splits[number]
             if split.is_empty or split.topic not in stage.own_sources:
                 continue
             rows = self._reading.read([number]) if stage.arriving is None else self._arrived(stage, number)
-            yield from rows if table is None else table.joined(split.partition, rows, self._config)
+            yield from through_tables(tables, split.partition, rows, self._config)
 
     def _arrived(self, stage: Stage, number: int) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a split that other tasks wrote."""
