@@ -76,8 +76,9 @@ def main() -> None:
                 if now.error is not None:
                     raise now.error
                 members[rack].release(now.revoking)  # nothing is read here, so nothing is left to finish
-            shared = all(assignor.racks == ["east", "west"] for assignor in assignors.values())
-            if shared and sum(len(now.partitions) for now in owned.values()) == len(RACK_OF_PARTITION):
+            known = all(assignor.racks == ["east", "west"] for assignor in assignors.values())
+            numbers = [len(now.partitions) for now in owned.values()]
+            if known and all(numbers) and sum(numbers) == len(RACK_OF_PARTITION):
                 break
             if time.monotonic() > deadline:
                 raise TimeoutError("the members did not come together")
