@@ -14,7 +14,7 @@ from roster.model.topology import Subtopology
 from roster.spark.arrow_function import arrow_schema
 from roster.spark.errors import FunctionError, PipelineError
 from roster.spark.reader import ReaderConfig
-from roster.spark.state.followed import followed
+from roster.spark.state.followed import check_keys, followed
 from roster.spark.state.stage import Link, Stage
 from roster.spark.state.task import StatefulTask, StoreKind, Work
 from roster.spark.state.turn import Place
@@ -79,9 +79,7 @@ def test_results_go_on_through_the_steps_behind_and_the_state_does_not() -> None
         (lambda: Filtered("n > 1"), "filter: 'n > 1' is no expression of Arrow"),
         (lambda: chained([Filtered(pc.field("m") > 1)], COLUMNS), "filter: .* does not fit: No match for .*m"),
         (
-            lambda: followed(
-                Aggregation(("k",), {"n": Aggregate.parse("sum(n)")}), ROWS.schema, [Mapped(doubled, TEXT)]
-            ),
+            lambda: check_keys(("k",), TEXT),
             "map_arrow: the column 'k' is missing, a part of the records' key",
         ),
     ],

@@ -31,7 +31,7 @@ from roster.spark.sinks.table import TableSink
 from roster.spark.small_batches import SmallBatches
 from roster.spark.state.between import FIELD as REPARTITION
 from roster.spark.state.between import Between
-from roster.spark.state.followed import followed
+from roster.spark.state.followed import check_keys, followed
 from roster.spark.state.other_stream import columns_of
 from roster.spark.state.runner import StatefulRunner, check_operator, check_options
 from roster.spark.state.sink import StateSink, check_sink
@@ -55,7 +55,7 @@ def assembled(spark: SparkSession, options: Options, declared: Declared, sink: S
     config = _reader_config(options)
     function, columns = chained(declared.first.before, as_struct(config.schema))
     _check_repartitioned(declared)
-    if not declared.operators:
+    if not declared.operators and len(declared.stages) == 1:
         return _stateless(spark, options, config, function, columns, declared, sink), sink
     has_transform, first_has_state = declared.transform is not None, bool(declared.first.operators)
     check_options(own, has_transform=has_transform, first_has_state=first_has_state)
@@ -74,10 +74,10 @@ def assembled(spark: SparkSession, options: Options, declared: Declared, sink: S
 
 
 def _check_repartitioned(declared: Declared) -> None:
-    """Raise PipelineError if nothing has state behind the last repartitioning."""
-    if not declared.last.operators and declared.last.by is not None:
+    """Raise PipelineError if nothing goes by the key of the last repartitioning."""
+    if declared.last.by is not None and not declared.last.operators and not declared.last.tables:
         raise PipelineError(
-            "nothing behind it has state, so no row needs to move",
+            "nothing behind it has state or joins a table, so no row needs to move",
             field=REPARTITION,
             fix="Leave it out; to write records with another key, make a column `key` in map_arrow for a KafkaSink",
         )
@@ -101,12 +101,14 @@ def staged(options: Options, declared: Declared, columns: StructType, records: S
             links.append(link)
         others = [link.other.topic for link in links if link.other is not None]
         of = Subtopology(number, (*sources, *others), [link.store for link in links])
-        leaving = None
+        leaves, leaving = arrow_schema(columns), None
         if stage is not declared.last:
             leaving, columns = _between(options.group, of, declared.stages[number + 1], columns)
             sources = (leaving.topic,)
-        stages.append(Stage(of, tuple(links), arriving, leaving, tables))
+        stages.append(Stage(of, tuple(links), leaves, arriving, leaving, tables))
         arriving = leaving
+    _check_names(columns)
+    check_keys(stages[-1].result_keys, columns)
     return tuple(stages)
 
 
@@ -124,7 +126,7 @@ def _linked(
         operator, other = stateful.other.resolved(operator, columns, records)
         rows = columns_of(other)
     check_operator(operator, rows)
-    operator = followed(operator, rows, declared.after, keeps_keys=behind is None, store=stateful.store)
+    operator = followed(operator, rows, declared.after, store=stateful.store)
     results = operator(rows.empty_table(), NoState()).results.schema
     _check_names(results)
     order = None
@@ -160,14 +162,13 @@ def _state_sink(options: Options, stages: Sequence[Stage], sink: Sink) -> StateS
     """Return the sink of a stateful pipeline. Raises PipelineError."""
     if not isinstance(sink, (ParquetSink, TableSink)):
         return StateSink(check_sink(sink), options, stages)
-    if any(link.has_timers for link in stages[-1].links):
+    last = stages[-1]
+    if any(link.has_timers for link in last.links):
         log.info("results go to a table, so timers of processing time wait for their partition's next records")
-    last = stages[-1].links[-1]
-    empty = last.operator(last.columns.empty_table(), NoState())
-    if empty.retracts:
+    if any(link.operator(link.columns.empty_table(), NoState()).retracts for link in last.links):
         what = "sessions take earlier results back"
         raise PipelineError(what, field="write", fix="Use KafkaSink, or results='final'")
-    return TableStateSink(sink, from_arrow_schema(empty.results.schema), options, stages)
+    return TableStateSink(sink, from_arrow_schema(last.columns), options, stages)
 
 
 def with_sources(options: Options, declared: Declared) -> Options:

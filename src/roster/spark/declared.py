@@ -13,6 +13,9 @@ from roster.spark.state.declare import Repartition, Stateful
 from roster.spark.state.table_join import TableJoin
 from roster.spark.steps import Step
 
+_RETRACTS = "sessions take earlier results back, which nothing behind them would hear of"
+_FINAL = "Use results='final' in the aggregate before it"
+
 
 @dataclass
 class DeclaredTable:
@@ -85,8 +88,7 @@ class Declared:
             raise PipelineError(f"there is a store {name!r} already", field="store", fix="Give each store its name")
         before = self.operators[-1].stateful if self.operators else None
         if before is not None and before.retracts:
-            what = "sessions take earlier results back, which nothing behind them would hear of"
-            raise PipelineError(what, field=method, fix="Use results='final' in the aggregate before it")
+            raise PipelineError(_RETRACTS, field=method, fix=_FINAL)
         if before is not None and before.has_updates and not stateful.takes_updates:
             raise PipelineError(
                 "the aggregate before it sends running updates, of which each would count as a row of its own",
@@ -109,6 +111,8 @@ class Declared:
 
     def add_stage(self, by: Repartition) -> None:
         """Let a stage begin. Raises PipelineError where nothing would go by the key of the one before."""
+        if self.operators and self.operators[-1].stateful.retracts:
+            raise PipelineError(_RETRACTS, field=REPARTITION, fix=_FINAL)
         if self.last.by is not None and not self.last.operators and not self.last.tables:
             problem = f"nothing between it and the one before, by {', '.join(self.last.by.keys)}, needs that key"
             raise PipelineError(problem, field=REPARTITION, fix="Leave the other one out")

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import StructType
 
 from roster.spark.arrow_function import ArrowFunction, arrow_schema
 from roster.spark.errors import PipelineError
@@ -17,13 +18,10 @@ from roster.state.aggregate import Layout, Update
 from roster.state.store import NoState, Snapshot, Store
 
 
-def followed(
-    operator: Operator, columns: pa.Schema, steps: Sequence[Step], *, keeps_keys: bool = True, store: str = ""
-) -> Operator:
+def followed(operator: Operator, columns: pa.Schema, steps: Sequence[Step], *, store: str = "") -> Operator:
     """Return the operator with the steps applied to its results; `columns` are those of the rows that it gets.
 
-    keeps_keys: whether results must have the columns that become the key of their records. store: tells operators apart
-    in errors. Raises PipelineError for steps that leave one out then, or do not fit.
+    store: tells operators apart in errors. Raises PipelineError for steps that do not fit.
     """
     if not steps:
         return operator
@@ -31,13 +29,17 @@ def followed(
     function, struct = chained(steps, results)
     if function is None:
         return operator
-    if keeps_keys and (missing := [name for name in operator.result_keys if name not in struct.names]):
+    return _Followed(operator, arrow_schema(results), function, arrow_schema(struct), store)
+
+
+def check_keys(keys: Sequence[str], results: StructType) -> None:
+    """Raise PipelineError if results have not the columns that become the key of their records."""
+    if missing := [name for name in keys if name not in results.names]:
         raise PipelineError(
             f"the column {missing[0]!r} is missing, a part of the records' key",
             field="map_arrow",
-            fix="Leave the key columns in place behind a stateful operator",
+            fix="Leave the key columns in place behind a stateful operator or a repartition",
         )
-    return _Followed(operator, arrow_schema(results), function, arrow_schema(struct), store)
 
 
 def sides_of(operator: Operator, columns: pa.Schema) -> tuple[pa.Schema, pa.Schema] | None:

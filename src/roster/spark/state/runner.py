@@ -198,6 +198,8 @@ class StatefulRunner(SparkRunner):
     def _on_hosts(self, wanted: Wanted) -> Sequence[Tidied]:
         """Look after the stores on each executor's host."""
         places = self._work.places
+        if not places:
+            return []
         if is_local(self._context.master):
             return [tidy(places, wanted)]
         with self._jobs("care", "looks after stores"):

@@ -39,16 +39,25 @@ class Link:
 class Stage:
     """What the tasks of a sub-topology do with their rows.
 
-    links: the operators in the order of a row's way; none where rows only get another key. arriving: how rows come to
-    it, None from topics that the pipeline is given. leaving: how they leave, None to the sink. tables: what they are
-    joined with before the first operator, one after the other.
+    links: the operators in the order of a row's way; none where rows only get another key, or are joined with tables.
+    columns: of the rows that leave it. arriving: how rows come to it, None from topics that the pipeline is given.
+    leaving: how they leave, None to the sink. tables: what they are joined with before the first operator, one after
+    the other.
     """
 
     of: Subtopology
     links: tuple[Link, ...]
+    columns: pa.Schema
     arriving: Between | None = None
     leaving: Between | None = None
     tables: tuple[Rows, ...] = ()
+
+    @property
+    def result_keys(self) -> tuple[str, ...]:
+        """Columns that become the key of the records of rows that go to a topic as results."""
+        if self.links:
+            return self.links[-1].operator.result_keys
+        return () if self.arriving is None else self.arriving.keys
 
     @property
     def own_sources(self) -> Sequence[str]:

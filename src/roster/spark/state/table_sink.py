@@ -71,6 +71,8 @@ class TableStateSink(StateSink):
         partitions = self._with_results(partitions)
         known = {partition: at for partition, at in committed.items() if partition in partitions}
         found = self._results.claim(partitions, owner, known)
+        if not self.stages[-1].links:
+            return found  # nothing is to be read into a state
         for partition in partitions:
             self._gaps.pop(partition, None)
             at = found.get(partition)

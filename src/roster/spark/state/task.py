@@ -165,7 +165,7 @@ class StatefulTask(PartitionTask):
         yield from self.tend(self._chores.lanes[task])
 
     def _note_place(self, task: int) -> None:
-        if self._chores.ran is not None:
+        if self._chores.ran is not None and self._work.places:
             self._chores.ran.add({task: process_id(self._work.places[0])})
 
     def tend(self, chores: Iterable[Chore]) -> Iterator[Copy]:
@@ -183,14 +183,14 @@ class StatefulTask(PartitionTask):
         work = self._work
         for stage in work.stages:
             for link in stage.links:
-                results = link.operator(link.columns.empty_table(), NoState()).results
+                link.operator(link.columns.empty_table(), NoState())
             if stage.leaving is None:
-                as_records(results, link.operator.result_keys)
+                as_records(stage.columns.empty_table(), stage.result_keys)
             else:
-                stage.leaving.leaving(stage.leaving.columns.empty_table())
+                stage.leaving.leaving(stage.columns.empty_table())
         for _ in self._reading.read([len(self._splits)]):
             pass
-        if self._chores.found is not None:
+        if self._chores.found is not None and work.places:
             found = {
                 TopicPartition(place.changelog, task.partition): at
                 for place in work.places
@@ -212,8 +212,7 @@ class StatefulTask(PartitionTask):
         stage = work.stage_of(task)
         rows = self._own_rows(stage, numbers)
         if not stage.links:
-            for batch in rows:
-                yield from self._passed_on(batch, stage)
+            yield from self._going_on(rows, stage)
             return
         ends = {split.topic: split.end for split in splits}
         token, reports, parts = new_token(), list[Report](), list[pa.Table]()
@@ -231,11 +230,12 @@ class StatefulTask(PartitionTask):
         for part in parts:
             yield from part.to_batches()
         if stage.leaving is not None:
-            for batch in rows:
-                yield from self._passed_on(batch, stage)
+            yield from self._going_on(rows, stage)
             return
-        for part in (*self._retracted(update, link), *self._results(update, link, turn)):
+        for part in self._retracted(update, link):
             yield from part.to_batches()
+        if not turn.is_replay:
+            yield from self._leaving(update.results, stage)
 
     def _own_rows(self, stage: Stage, numbers: Sequence[int]) -> Iterator[pa.RecordBatch]:
         """Yield the rows that come to the stage, without those that its operators join them with."""
@@ -271,22 +271,20 @@ class StatefulTask(PartitionTask):
                 for batch in self._others[other.topic].read([number]):
                     yield in_columns(conformed(batch, other.other), link.columns, is_other=True)
 
-    @staticmethod
-    def _passed_on(rows: pa.RecordBatch, stage: Stage) -> Iterator[pa.RecordBatch]:
-        """Yield the records by which rows go to the tasks that have their key."""
-        between = stage.leaving
-        assert between is not None  # noqa: S101 - rows without one go to the sink
-        records = between.leaving(pa.Table.from_batches([conformed(rows, between.columns)]))
-        columns = (records[name] for name in ("key", "value", "partition", "timestamp"))
-        yield from _addressed(*columns, topic=between.topic).to_batches()
+    def _going_on(self, rows: Iterator[pa.RecordBatch], stage: Stage) -> Iterator[pa.RecordBatch]:
+        for batch in rows:
+            yield from self._leaving(pa.Table.from_batches([conformed(batch, stage.columns)]), stage)
 
-    def _results(self, update: Update, link: Link, turn: Turn) -> Iterator[pa.Table]:
-        if turn.is_replay:
-            return
-        if self._work.output is None:
-            yield update.results.replace_schema_metadata(None)
+    def _leaving(self, rows: pa.Table, stage: Stage) -> Iterator[pa.RecordBatch]:
+        """Yield what becomes of a stage's rows: records to the tasks that have their key, or results."""
+        if stage.leaving is not None:
+            records = stage.leaving.leaving(rows)
+            columns = (records[name] for name in ("key", "value", "partition", "timestamp"))
+            yield from _addressed(*columns, topic=stage.leaving.topic).to_batches()
+        elif self._work.output is not None:
+            yield from _addressed(*as_records(rows, stage.result_keys), topic=self._work.output).to_batches()
         else:
-            yield _addressed(*as_records(update.results, link.operator.result_keys), topic=self._work.output)
+            yield from rows.replace_schema_metadata(None).to_batches()
 
     def _changes(self, update: Update, turn: Turn) -> pa.Table:
         """Return the records of the changelog."""
