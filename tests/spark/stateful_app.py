@@ -1,11 +1,12 @@
 """The driver of a stateful pipeline as a process that starts in a second: its tasks run in the process.
 
-    stateful_app.py BOOTSTRAP GROUP TOPIC OUT SESSION_MS OPEN_SECONDS STATE_DIR [STANDBYS [PARTITIONS [several]]]
+    stateful_app.py BOOTSTRAP GROUP TOPIC OUT SESSION_MS OPEN_SECONDS STATE_DIR [STANDBYS [PARTITIONS [MORE]]]
 
 With STANDBYS each process has a disk of its own in STATE_DIR, and writes what it has done to its standard output: a
 JSON object for each batch and for each piece of work on copies. With PARTITIONS the rows go through a topic of so many
-partitions between two sub-topologies. With `several` the tasks before it have two stores of their own, each of which
-numbers the rows of a key, and the numbers go by another key, modulo GROUPS.
+partitions between two sub-topologies. MORE may be `several`: the tasks before it have two stores of their own, each of
+which numbers the rows of a key, and the numbers go by another key, modulo GROUPS. Or it is a table of so many
+partitions, and nothing has state: rows get the name that it has for their key.
 Counts, sums and largest values of the records' numbers by number modulo KEYS. Each transaction stays open for up to
 OPEN_SECONDS, and each turn may end with the changes aside and no report, as a killed worker does. SIGTERM ends it in
 order.
@@ -42,6 +43,7 @@ from roster.spark.state.runner import definition_of, summed
 from roster.spark.state.sink import StateSink
 from roster.spark.state.stage import Link, Stage
 from roster.spark.state.stores import Copy, process_id, stores_found
+from roster.spark.state.table_join import Lookup, Rows, TableJoins
 from roster.spark.state.task import Chores, StatefulTask, StoreKind, Work
 from roster.spark.state.turn import Place
 from roster.spark.state.upkeep import deal
@@ -92,19 +94,24 @@ class InProcess:
         sink: StateSink,
         open_seconds: float,
         function: Callable[[pa.RecordBatch], Iterator[pa.RecordBatch]],
+        joins: Mapping[int, TableJoins],
     ) -> None:
         self._config, self._work, self._turns, self._open_seconds = config, work, sink.turns, open_seconds
-        self._function = function
+        self._function, self._joins = function, joins
         self._upkeep, self._sink = sink.upkeep, sink
 
     def run(self, batch: Batch, tasks: Sequence[Sequence[Split]], sink: Sink) -> Outcome:
         turns, reports, copies = self._turns.prepare(batch), Collected(), Collected()
+        for joins in self._joins.values():
+            joins.begin(batch)
+        tables = {number: joins.sides() for number, joins in self._joins.items()}
         writer: Any = sink.task_writer(batch, _ROWS)
         wanted, seconds = self._upkeep.with_batch(turns.keys())
         lanes, began = deal(wanted, len(tasks), self.cores), time.monotonic()
         tasks = [*tasks, *[()] * (len(lanes) - len(tasks))]
         chores: Any = Chores(lanes, seconds, copies)  # type: ignore[arg-type]
-        reading: Any = StatefulTask(self._config, tasks, self._work, turns, reports, chores, function=self._function)  # type: ignore[arg-type]
+        more: dict[str, Any] = {"reports": reports, "tables": tables, "function": self._function}
+        reading: Any = StatefulTask(self._config, tasks, self._work, turns, chores=chores, **more)
         results = [pickle.loads(pickle.dumps(written(writer, reading.read([task])))) for task in range(len(lanes))]
         if random.random() < 0.05:
             raise SinkFencedError("as if a worker had been killed")
@@ -186,6 +193,7 @@ class Numbering:
         return Update(table.append_column(self.name, pa.array(given, pa.int64())), changes)
 
 
+NAME = pa.schema([("name", pa.string())])
 _GIVEN = COLUMNS.append(pa.field("g", pa.int64()))
 NUMBERED = pa.schema([*_GIVEN, ("first", pa.int64()), ("second", pa.int64())])
 BOTH = (Link(Numbering("first"), _GIVEN, "first"), Link(Numbering("second"), pa.schema(list(NUMBERED)[:4]), "second"))
@@ -202,17 +210,22 @@ def main(operator: Any = TOTALS, columns: pa.Schema = COLUMNS, function: Any = n
     """`function` makes rows of `columns` of records, for the operator."""
     bootstrap, group, topic, out, session_timeout_ms, open_seconds, state_dir, *more = sys.argv[1:]
     standbys, link = more[:1], Link(operator, columns, "totals")
-    if len(more) > 2:
+    has_several, table = more[2:] == ["several"], None if more[2:] in ([], ["several"]) else more[2]
+    if has_several:
         function, link = grouped_numbers, Link(SUMS, NUMBERED, "totals")
     stages = [Stage(Subtopology(0, (topic,), ("totals",)), (link,))]
     if len(more) > 1:
         passed, first = repartition_topic(group, "by-k"), Subtopology(0, (topic,))
         between, links = Between(first, passed, ("k",), columns, partitions=int(more[1])), ()
-        if len(more) > 2:
+        if has_several:
             between, links = replace(between, keys=("g",), columns=NUMBERED), BOTH
             first = replace(first, stores=("first", "second"))
         tasks = Subtopology(1, (passed,), ("totals",))
         stages = [Stage(first, links, leaving=between), Stage(tasks, (link,), arriving=between)]
+        if table is not None:
+            named = Lookup("k", NAME, pa.schema([*columns, *NAME]), keeps_all=False)
+            rows = (Rows(table, named, None, named.columns),)
+            stages[1] = Stage(Subtopology(1, (passed,)), (), arriving=between, tables=rows)
     if standbys:
         state_dir = f"{state_dir}/{os.getpid()}"
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
@@ -242,8 +255,11 @@ def main(operator: Any = TOTALS, columns: pa.Schema = COLUMNS, function: Any = n
         kinds[each.store] = StoreKind(place, definition_of(each.operator, each.columns).encode())
         found |= {changelog[task]: offset for task, offset in stores_found(place).items()}
     work = Work(tuple(stages), kinds, out)
-    sink.upkeep.found({process_id(work.places[0]): found})
-    runner = InProcess(config, work, sink, float(open_seconds), function)
+    if work.places:
+        sink.upkeep.found({process_id(work.places[0]): found})
+    own = replace(options, state_dir=state_dir)
+    joins = {each.of.number: TableJoins.open(own, each.tables, each.own_sources) for each in stages if each.tables}
+    runner = InProcess(config, work, sink, float(open_seconds), function, joins)
     member = sink.member(options)
     loop = DriverLoop(
         *(member, runner, sink, options, lambda done: print(done.to_json(), flush=True) if standbys else None),

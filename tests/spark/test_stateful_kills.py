@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from roster.spark.state.turn import INPUTS_KEY
+from tests.librdkafka import idempotent_producer
 from tests.spark.spark_topics import Topics, committed_records
 from tests.spark.stateful_app import GROUPS, KEYS
 from tests.spark.test_transactional_kills import Told, blows, quick_broker
@@ -87,6 +88,25 @@ def compare_several(topics: Topics, told: Told) -> None:
     print(f"{len(numbers)} records, {sum(map(len, updates.values()))} updates", flush=True)
 
 
+def compare_named(topics: Topics, told: Told) -> None:
+    numbers = [int(value or b"") for _, _, value in committed_records(topics, told.topic)]
+    found = [(key, json.loads(value or b"")) for _, key, value in committed_records(topics, told.out)]
+    wanted = ((n % KEYS, n) for n in numbers)
+    expected = [(b"%d" % k, {"k": k, "n": n, "name": f"key {k}"}) for k, n in wanted]
+    assert sorted(found, key=str) == sorted(expected, key=str)
+    print(f"{len(numbers)} records, each once with its name", flush=True)
+
+
+def names(topics: Topics, partitions: int) -> str:
+    """Return a topic with a name for each key."""
+    table = topics.create(partitions)
+    producer = idempotent_producer(topics.bootstrap, {"partitioner": "murmur2_random"})
+    for key in range(KEYS):
+        producer.produce(table, json.dumps({"name": f"key {key}"}), str(key))
+    assert producer.flush(120) == 0
+    return table
+
+
 def program(tmp_path: Path) -> list[str]:
     return [str(PROGRAM), str(tmp_path / "state")]
 
@@ -133,3 +153,13 @@ if ROUNDS >= 10:  # one broker, and one sub-topology, are enough by default
     def test_state_and_results_are_exact_on_apache_kafka(apache_kafka: ApacheKafka, tmp_path: Path) -> None:
         with Topics(apache_kafka.bootstrap) as topics:
             compare(topics, blows(topics, tmp_path, None, program(tmp_path), ROUNDS))
+
+    def test_rows_joined_by_another_key_count_once(tmp_path: Path) -> None:
+        with quick_broker(tmp_path / "data") as (topics, restart):
+            named = [*repartitioned(tmp_path), names(topics, 4)]
+            compare_named(topics, blows(topics, tmp_path, restart, named, ROUNDS, "-by-k-repartition"))
+
+    def test_rows_joined_by_another_key_on_apache_kafka_count_once(apache_kafka: ApacheKafka, tmp_path: Path) -> None:
+        with Topics(apache_kafka.bootstrap) as topics:
+            named = [*repartitioned(tmp_path), names(topics, 4)]
+            compare_named(topics, blows(topics, tmp_path, None, named, ROUNDS, "-by-k-repartition"))

@@ -78,7 +78,7 @@ class Joined:
         ways = []
         for table, schema, steps in zip(self.tables, (ENTRY, RANK), ([Filtered(pc.field("n") < 15)], []), strict=True):
             lookup, columns = TableJoin(table, "key", schema, how).resolved(columns)
-            ways.append(Rows(table, lookup, chained(steps, columns)[0], columns))
+            ways.append(Rows(table, lookup, chained(steps, columns)[0], lookup.columns))
         joins = TableJoins.open(self.options(), ways, (self.source,))
         joins.begin(Batch(0, Owner("g", 1, "m"), ranges))
         splits = [(Split(p.topic, p.partition, span.start, span.end),) for p, span in ranges.items()]

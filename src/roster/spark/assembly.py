@@ -101,11 +101,11 @@ def staged(options: Options, declared: Declared, columns: StructType, records: S
             links.append(link)
         others = [link.other.topic for link in links if link.other is not None]
         of = Subtopology(number, (*sources, *others), [link.store for link in links])
-        leaves, leaving = arrow_schema(columns), None
+        leaving = None
         if stage is not declared.last:
             leaving, columns = _between(options.group, of, declared.stages[number + 1], columns)
             sources = (leaving.topic,)
-        stages.append(Stage(of, tuple(links), leaves, arriving, leaving, tables))
+        stages.append(Stage(of, tuple(links), arriving, leaving, tables))
         arriving = leaving
     _check_names(columns)
     check_keys(stages[-1].result_keys, columns)
@@ -187,7 +187,7 @@ def _joined(stage: DeclaredStage, columns: StructType) -> tuple[tuple[Rows, ...]
     for table in stage.tables:
         lookup, columns = table.join.resolved(columns)
         then, columns = chained(table.after, columns)
-        tables.append(Rows(table.join.topic, lookup, then, columns))
+        tables.append(Rows(table.join.topic, lookup, then, arrow_schema(columns)))
     return tuple(tables), columns
 
 

@@ -116,7 +116,7 @@ class Operations:
         return self
 
     def repartition(self, key: str | Sequence[str], *, name: str | None = None, partitions: int | None = None) -> Self:
-        """Send each row to the task that has its key, so that a stateful operator behind may go by another key.
+        """Send each row to the task that has its key, so that an operator or a table behind may go by another key.
 
         Another sub-topology begins here: tasks `0_<partition>` read the input and write rows to the topic
         `<group>-<name>-repartition`, in the transaction with their offsets; tasks `1_<partition>` read that topic,
@@ -133,9 +133,10 @@ class Operations:
             partitions: how many the topic has, and so tasks with state; None: as many as the input, at the first start.
 
         Raises:
-            PipelineError: nothing between it and one before goes by that key, or an argument is wrong. The run fails
-                with it for columns that do not fit or are nested, without a stateful operator behind, and for a topic
-                that is missing though the group has worked, or has other partitions or settings.
+            PipelineError: nothing between it and one before goes by that key, the aggregate before has sessions that
+                send updates, or an argument is wrong. The run fails with it for columns that do not fit or are nested,
+                without a stateful operator or a table behind, and for a topic that is missing though the group has
+                worked, or has other partitions or settings.
 
         """
         self._declared.add_stage(Repartition.by(key, name, partitions))

@@ -13,6 +13,7 @@ from roster.spark.state.declare import LateRows
 from roster.spark.state.other_stream import OtherSide
 from roster.spark.state.table_join import Rows
 from roster.spark.state.turn import Operator
+from roster.state.store import NoState
 
 
 @dataclass(frozen=True)
@@ -40,17 +41,25 @@ class Stage:
     """What the tasks of a sub-topology do with their rows.
 
     links: the operators in the order of a row's way; none where rows only get another key, or are joined with tables.
-    columns: of the rows that leave it. arriving: how rows come to it, None from topics that the pipeline is given.
-    leaving: how they leave, None to the sink. tables: what they are joined with before the first operator, one after
-    the other.
+    arriving: how rows come to it, None from topics that the pipeline is given. leaving: how they leave, None to the
+    sink. tables: what they are joined with before the first operator, one after the other.
     """
 
     of: Subtopology
     links: tuple[Link, ...]
-    columns: pa.Schema
     arriving: Between | None = None
     leaving: Between | None = None
     tables: tuple[Rows, ...] = ()
+
+    @property
+    def columns(self) -> pa.Schema:
+        """Columns of the rows that leave."""
+        if self.leaving is not None:
+            return self.leaving.columns
+        if not self.links:
+            return self.tables[-1].columns
+        last = self.links[-1]
+        return last.operator(last.columns.empty_table(), NoState()).results.schema
 
     @property
     def result_keys(self) -> tuple[str, ...]:

@@ -141,7 +141,7 @@ class Rows(NamedTuple):
     topic: str
     lookup: Lookup
     then: ArrowFunction | None
-    columns: StructType
+    columns: pa.Schema
 
 
 class TableSide(NamedTuple):
