@@ -174,6 +174,8 @@ def test_what_does_not_reach_the_results_is_named(spark: SparkSession, topics: T
     sessions = made().aggregate("user", {"n": "count(*)"}, window=Window.session("timestamp", timedelta(seconds=1)))
     with pytest.raises(PipelineError, match="repartition: sessions take earlier results back"):
         sessions.repartition("n")
+    with pytest.raises(PipelineError, match="nothing behind it has state or joins a table, so no row needs to move"):
+        made().repartition("item").filter(pc.field("id") > 1).write(sink).run(available_now=True)
     fewer = made().repartition("item").join_table(orders.prices, "item", "price long").write(sink)
     with pytest.raises(PipelineError, match=r"the rows would be in 2 partitions, and .* has 3. Use repartition"):
         fewer.run(available_now=True)
