@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow.compute as pc
 import pytest
 
-from roster.spark import KafkaSink, Pipeline, PipelineError, Window
+from roster.cli.root import run as roster
+from roster.spark import KafkaSink, ParquetSink, Pipeline, PipelineError, Window
 from roster.spark.errors import SinkFencedError
 from tests.librdkafka import idempotent_producer
 from tests.spark.late_app import Results
@@ -138,6 +139,37 @@ def test_rows_are_in_the_table_once_though_the_offsets_are_behind(
         fails(patch, 2, SinkFencedError("lost"))
         run("two")
     assert by_id(results.rows(spark)) == orders.joined()
+
+
+@pytest.mark.parametrize("has_state", [False, True])
+def test_a_table_is_not_gone_on_with_once_the_topic_before_it_is_another_one(
+    spark: SparkSession, topics: Topics, tmp_path: Path, *, has_state: bool
+) -> None:
+    orders = Orders(topics)
+
+    def run(output: str) -> None:
+        made = Pipeline(spark, topics.bootstrap, orders.group, orders.topic, state_dir=str(tmp_path / "state"), **QUICK)
+        made.json_columns(ORDERS).repartition("item", partitions=3)
+        if has_state:
+            made.aggregate("item", {"orders": "count(*)"})
+        else:
+            made.join_table(orders.prices, "item", "price long")
+        made.write(ParquetSink(str(tmp_path / output))).run(available_now=True)
+
+    orders.send(200)
+    run("first")
+    reset = ["state", "reset", orders.group, "--execute", "--state-dir", str(tmp_path / "state")]
+    assert roster([*reset, "--bootstrap", topics.bootstrap]) == 0
+    with pytest.raises(
+        PipelineError, match=r"write: the results of .*-by-item-repartition-\d end at \d+, and the group"
+    ):
+        run("first")
+    run("second")
+    found = [row.asDict() for row in spark.read.parquet(str(tmp_path / "second")).collect()]
+    if has_state:
+        assert max(row["orders"] for row in found) == max(Counter(order["item"] for order in orders.sent).values())
+    else:
+        assert len(found) == sum(order["item"] != "i0" for order in orders.sent)
 
 
 def test_results_of_an_operator_are_joined_with_a_table_of_another_key(

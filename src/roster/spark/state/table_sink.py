@@ -71,6 +71,8 @@ class TableStateSink(StateSink):
         partitions = self._with_results(partitions)
         known = {partition: at for partition, at in committed.items() if partition in partitions}
         found = self._results.claim(partitions, owner, known)
+        if self.stages[-1].arriving is not None:
+            _check_goes_on(found, committed)
         if not self.stages[-1].links:
             return found  # nothing is to be read into a state
         for partition in partitions:
@@ -160,6 +162,17 @@ class TableStateSink(StateSink):
     def close(self) -> None:
         self._results.close()
         super().close()
+
+
+def _check_goes_on(found: Mapping[TopicPartition, int], committed: Mapping[TopicPartition, int]) -> None:
+    """Raise PipelineError if results come from a repartition topic of which the group knows nothing: it is new."""
+    if begun := sorted(partition for partition, at in found.items() if at > 0 and partition not in committed):
+        raise PipelineError(
+            f"the results of {begun[0]} end at {found[begun[0]]}, and the group has no offset of it: the topic was made"
+            " anew, with other records there",
+            field="write",
+            fix="Use another output, or remove this one",
+        )
 
 
 @dataclass(frozen=True)
