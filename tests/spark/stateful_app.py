@@ -258,7 +258,11 @@ def main(operator: Any = TOTALS, columns: pa.Schema = COLUMNS, function: Any = n
     if work.places:
         sink.upkeep.found({process_id(work.places[0]): found})
     own = replace(options, state_dir=state_dir)
-    joins = {each.of.number: TableJoins.open(own, each.tables, each.own_sources) for each in stages if each.tables}
+    joins = {
+        each.of.number: TableJoins.open(own, each.tables, each.own_sources, each.of.number)
+        for each in stages
+        if each.tables
+    }
     runner = InProcess(config, work, sink, float(open_seconds), function, joins)
     member = sink.member(options)
     loop = DriverLoop(

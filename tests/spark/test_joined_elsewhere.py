@@ -15,10 +15,12 @@ import pytest
 from roster.cli.root import run as roster
 from roster.spark import KafkaSink, ParquetSink, Pipeline, PipelineError, Window
 from roster.spark.errors import SinkFencedError
+from roster.state.cleaning import stores_below
 from tests.librdkafka import idempotent_producer
 from tests.spark.late_app import Results
 from tests.spark.spark_topics import committed_records, until
 from tests.spark.test_stateful_tables import KINDS, Stopped, fails
+from tests.state.test_cleaning import make
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -188,6 +190,36 @@ def test_results_of_an_operator_are_joined_with_a_table_of_another_key(
     assert Counter((row["id"], row["price"]) for row in found) == Counter(
         (order["id"], prices[order["item"]]) for order in orders.sent if order["item"] in prices
     )
+
+
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_tables_that_no_application_has_a_task_for_are_removed(
+    spark: SparkSession, topics: Topics, tmp_path: Path, *, elsewhere: bool
+) -> None:
+    orders, tables = Orders(topics), topics.create(2)
+    options = {"state_dir": str(tmp_path), "state_cleanup_delay_ms": 1_000, "starting_offsets": "earliest"}
+    made = Pipeline(spark, topics.bootstrap, orders.group, orders.topic, **options, **QUICK).json_columns(ORDERS)
+    if elsewhere:
+        made.repartition("item", partitions=3).join_table(orders.prices, "item", "price long")
+    else:
+        made.join_table(tables, "user", "city string", how="left")
+    own = {f"1_{number}" for number in range(3)} if elsewhere else {"0_0", "0_1"}
+
+    def found() -> set[str]:
+        return {path.name for path in stores_below(tmp_path)}
+
+    orders.send(100)
+    running = made.write(ParquetSink(str(tmp_path / "out"))).start()
+    try:
+        until(lambda: found() and found() <= own and running.last_progress, 120, "tables of own tasks")
+        (place,) = {path.parent for path in stores_below(tmp_path)}
+        mine = found()
+        make(place, "0_7", "1_8")
+        until(lambda: found() <= own, 60, "those of others are removed")
+        assert mine <= found()
+    finally:
+        running.stop(now=True)
+        running.wait(120)
 
 
 def test_what_does_not_reach_the_results_is_named(spark: SparkSession, topics: Topics, tmp_path: Path) -> None:

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from roster.member.task_assignor import HeldTasks
+from roster.model.tasks import TaskId
 from roster.spark.errors import PipelineError
 from roster.spark.options import Options
 from roster.spark.state.care import Care, Tidied, Wanted, tidy
@@ -50,6 +52,15 @@ def test_own_stores_are_kept_every_minute_and_others_removed_after_the_delay_onl
     host.answer = Tidied("p", ["0_2", "0_2.1"], {}, 0)
     host.at(719)
     assert host.case.upkeep._gaps()[(0, 2)] == 9, "the group learns that the store is gone"
+
+
+def test_tasks_without_state_keep_their_tables() -> None:
+    host, table = Host(), TaskId(1, 5)
+    host.case.member.held = HeldTasks(active=frozenset({TaskId(0, 0), table}))
+    assert [wanted.kept for wanted in host.at(60)] == [{"0_0", "1_5"}]
+    host.case.member.held = HeldTasks(active=frozenset({TaskId(0, 0)}))
+    host.answer = Tidied("p", [str(table), "5"], {}, 0)
+    assert [wanted.kept for wanted in host.at(700)] == [{"0_0"}]
 
 
 def test_sizes_are_looked_at_with_every_batch_unless_that_needs_a_spark_job() -> None:

@@ -67,7 +67,7 @@ def assembled(spark: SparkSession, options: Options, declared: Declared, sink: S
         joins: dict[int, TableJoins] = {}
         for stage in stages:
             if stage.tables:
-                joins[stage.of.number] = TableJoins.open(own, stage.tables, stage.own_sources)
+                joins[stage.of.number] = TableJoins.open(own, stage.tables, stage.own_sources, stage.of.number)
                 unless_done.callback(joins[stage.of.number].close)
         unless_done.pop_all()
     return StatefulRunner(spark, config, function, state_sink, joins), state_sink
@@ -213,7 +213,7 @@ def _stateless(
         sink.whole_partitions = True  # a store has one writer
         sink.open(spark, options.group)
         unless_open.pop_all()
-    return JoiningRunner(spark, config, function, joined, joins, declared.transform)
+    return JoiningRunner(spark, config, function, joined, joins, declared.transform, options)
 
 
 def _reader_config(options: Options) -> ReaderConfig:

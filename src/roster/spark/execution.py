@@ -8,7 +8,7 @@ import logging
 import re
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import pyarrow as pa
 from py4j.protocol import Py4JError
@@ -33,6 +33,8 @@ from roster.spark.write.task import FrameWriter, ReadWriteTask, TaskWriter, conf
 from roster.state.store import StateError
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 _JOB_PROPERTIES = ("spark.jobGroup.id", "spark.job.description", "spark.job.interruptOnCancel")
 
@@ -131,6 +133,22 @@ class SparkRunner:
             self._driver_rows.frame(arrow_schema(self._columns).empty_table()).collect()
         elif sink.writes_in_driver and isinstance(writer, TaskWriter):
             written(writer, iter(()))
+
+    @property
+    def is_local(self) -> bool:
+        """True if executors, and with them stores, are on the driver's host."""
+        return (self._context.master or "").startswith("local")
+
+    def on_each_host(self, work: Callable[[], T]) -> list[T]:
+        """Do work on each executor's host, on some more than once, and return what comes of it; nothing if it fails."""
+        if self.is_local:
+            return [work()]
+        with self._jobs("care", "looks after stores"):
+            try:
+                return self._context.parallelize(range(self.cores), self.cores).map(lambda _: work()).collect()
+            except (PySparkException, Py4JError) as error:
+                log.warning("stores cannot be looked after: %s", str(error).partition("\n")[0])
+                return []
 
     @contextlib.contextmanager
     def _jobs(self, suffix: str, description: str) -> Iterator[None]:

@@ -38,6 +38,7 @@ from roster.spark.sinks.foreach import ForeachBatch
 from roster.spark.state.queries import StateView, view_of
 from roster.spark.state.runner import StatefulRunner
 from roster.spark.state.sink import StateSink
+from roster.spark.state.table_join import JoiningRunner
 
 
 class Pipeline(Operations):
@@ -392,9 +393,10 @@ class Pipeline(Operations):
         options = replace(self._options, client_id=client_id)
         runner, sink = assembled(self._spark, options, self._declared, sink)
         options = with_sources(options, self._declared)
-        membership, upkeep = self._membership, None
+        membership = self._membership
+        upkeep = runner if isinstance(runner, StatefulRunner | JoiningRunner) else None
         if isinstance(runner, StatefulRunner) and isinstance(sink, StateSink):
-            membership, upkeep = sink.member if membership is group_member else membership, runner
+            membership = sink.member if membership is group_member else membership
             self._views = runner.views
         run = Run(options, runner, sink, membership, reporter, self._on_progress, upkeep)
         with contextlib.closing(runner), contextlib.closing(sink):

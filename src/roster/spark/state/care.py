@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from roster._clock import wall_ms
 from roster.model.tasks import TaskId
 from roster.spark.errors import PipelineError
 from roster.spark.state.stores import process_id
 from roster.spark.state.turn import Place
-from roster.spark.state.upkeep import Upkeep
 from roster.state.cleaning import clean, give_up, keep, sizes, task_name
 
 log = logging.getLogger(__name__)
@@ -66,12 +66,25 @@ OnHosts = Callable[[Wanted], Sequence[Tidied]]
 """Does what is wanted on each host, and returns what was done; more than once on a host if need be."""
 
 
+class Keeper(Protocol):
+    """Who knows which stores an application keeps."""
+
+    def kept(self) -> tuple[frozenset[TaskId], frozenset[TaskId]]:
+        """Return the tasks whose stores are kept here: those that run, and copies."""
+
+    def lost(self, tasks: Collection[TaskId]) -> None:
+        """Take note that stores of these tasks are gone."""
+
+    def gave_up(self, tasks: Collection[TaskId]) -> None:
+        """Take note that copies of these tasks are gone and not wanted."""
+
+
 class Care:
     """Care for the stores of one application; all methods are for the pipeline's thread."""
 
     def __init__(
         self,
-        upkeep: Upkeep,
+        keeper: Keeper,
         delay: float,
         limit: int | None,
         *,
@@ -79,7 +92,7 @@ class Care:
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         """`delay` in seconds, `limit` in bytes for each host; `is_local`: looking needs no Spark job."""
-        self._upkeep, self._delay, self._limit, self._now = upkeep, delay, limit, now
+        self._keeper, self._delay, self._limit, self._now = keeper, delay, limit, now
         self._pause = min(_MOST_PAUSE, delay / 4)
         self._limit_pause = 0.0 if is_local else _LIMIT_PAUSE
         self._cleans_from = now() + delay
@@ -94,7 +107,7 @@ class Care:
         if not is_due and (self._limit is None or now < self._looked + self._limit_pause):
             return
         delay = self._delay if is_due and now >= self._cleans_from else None
-        active, standby = self._upkeep.kept()
+        active, standby = self._keeper.kept()
         done = on_hosts(Wanted(_texts(active | standby), _texts(standby), delay, self._limit))
         self._looked = now
         if is_due:
@@ -103,9 +116,9 @@ class Care:
             self._note(place)
 
     def _note(self, place: Tidied) -> None:
-        self._upkeep.lost(_tasks(place.removed))
+        self._keeper.lost(_tasks(place.removed))
         if place.given_up:
-            self._upkeep.gave_up(_tasks(place.given_up))
+            self._keeper.gave_up(_tasks(place.given_up))
             log.warning(
                 "max_state_bytes %s: gave up the standby copies of %s (%d bytes); other applications may keep them",
                 *(self._limit, ", ".join(sorted(place.given_up)), sum(place.given_up.values())),
@@ -123,4 +136,9 @@ def _texts(tasks: Collection[TaskId]) -> frozenset[str]:
 
 
 def _tasks(names: Collection[str]) -> frozenset[TaskId]:
-    return frozenset(TaskId.parse(task_name(Path(name))) for name in names)
+    """Return the tasks of these stores; other names are those of tables that an older release made."""
+    found = set()
+    for name in names:
+        with contextlib.suppress(ValueError):
+            found.add(TaskId.parse(task_name(Path(name))))
+    return frozenset(found)

@@ -26,11 +26,6 @@ _LOOK_SECONDS = 10.0
 Item = TypeVar("Item")
 
 
-def is_local(master: str | None) -> bool:
-    """Return True if executors, and with them the stores, are on the driver's host."""
-    return (master or "").startswith("local")
-
-
 class Locations:
     """The hosts of stores and executors, named as Spark names them."""
 

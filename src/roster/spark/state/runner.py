@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -28,10 +29,10 @@ from roster.spark.options import Options
 from roster.spark.reader import ReaderConfig
 from roster.spark.runner_protocol import Outcome
 from roster.spark.sinks.base import Sink
-from roster.spark.state.care import Care, Tidied, Wanted, tidy
+from roster.spark.state.care import Care, tidy
 from roster.spark.state.followed import sides_of
 from roster.spark.state.local_state import LocalState
-from roster.spark.state.locations import Cluster, is_local
+from roster.spark.state.locations import Cluster
 from roster.spark.state.other_stream import together
 from roster.spark.state.queries import StateView
 from roster.spark.state.sink import StateSink
@@ -80,7 +81,7 @@ class StatefulRunner(SparkRunner):
         super().__init__(spark, config, function, as_struct(ROWS), None)
         self._joins, self._sink = joins, sink
         options = sink.options
-        self._cluster = None if is_local(self._context.master) else Cluster(self._context)
+        self._cluster = None if self.is_local else Cluster(self._context)
         links = [link for stage in sink.stages for link in stage.links]
         kinds: dict[str, StoreKind] = {}
         self._served: list[Served] = []
@@ -101,7 +102,7 @@ class StatefulRunner(SparkRunner):
             sink.upkeep,
             options.state_cleanup_delay_ms / 1000,
             options.max_state_bytes,
-            is_local=is_local(self._context.master),
+            is_local=self.is_local,
         )
         self._address = sink.application_server
         self._server: StateServer | None = None
@@ -117,7 +118,7 @@ class StatefulRunner(SparkRunner):
 
     @override
     def run(self, batch: Batch, tasks: Sequence[Sequence[Split]], sink: Sink) -> Outcome:
-        self._care.take(self._on_hosts)
+        self._take_care()
         replayed = self._sink.replayed(batch)
         self._turns = {
             task: [turn._replace(is_replay=task in replayed) for turn in turns]
@@ -177,7 +178,7 @@ class StatefulRunner(SparkRunner):
 
     def tend(self, seconds: float) -> bool:
         """Work on copies for some seconds; return False if there was nothing to do."""
-        self._care.take(self._on_hosts)
+        self._take_care()
         chores, seconds = self._upkeep.between(seconds)
         if not chores:
             return False
@@ -195,20 +196,9 @@ class StatefulRunner(SparkRunner):
         self._upkeep.done(done)
         return True
 
-    def _on_hosts(self, wanted: Wanted) -> Sequence[Tidied]:
-        """Look after the stores on each executor's host."""
-        places = self._work.places
-        if not places:
-            return []
-        if is_local(self._context.master):
-            return [tidy(places, wanted)]
-        with self._jobs("care", "looks after stores"):
-            try:
-                numbers = self._context.parallelize(range(self.cores), self.cores)
-                return numbers.map(lambda _: tidy(places, wanted)).collect()
-            except (PySparkException, Py4JError) as error:
-                log.warning("stores cannot be looked after: %s", str(error).partition("\n")[0])
-                return []
+    def _take_care(self) -> None:
+        places = [*self._work.places, *(place for joins in self._joins.values() for place in joins.places)]
+        self._care.take(lambda wanted: self.on_each_host(partial(tidy, places, wanted)))
 
     def log_ends(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
         """Return the log ends, records of open transactions included. Raises ClientError."""

@@ -7,7 +7,7 @@ the batch's transaction: a batch that is done again may see a later table.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from functools import partial
@@ -21,9 +21,10 @@ from typing_extensions import override
 
 from roster.client import Admin, UnknownTopicError
 from roster.model import TopicPartition
+from roster.model.tasks import TaskId
 from roster.model.topology import Subtopology, TopologyError, partition_count
 from roster.spark.arrow_function import ArrowFunction, arrow_schema, as_struct
-from roster.spark.batch import Batch, Split
+from roster.spark.batch import Batch, Restoring, Split
 from roster.spark.errors import PipelineError
 from roster.spark.execution import Reading, SparkRunner
 from roster.spark.json_values import parse_json, unsupported
@@ -31,6 +32,7 @@ from roster.spark.options import Options
 from roster.spark.reader import PartitionTask, ReaderConfig, read_splits
 from roster.spark.runner_protocol import Outcome
 from roster.spark.sinks.base import Sink
+from roster.spark.state.care import Care, tidy
 from roster.spark.state.results import record_keys
 from roster.spark.state.turn import Place, Turn, bring_up
 from roster.spark.steps import applied
@@ -145,8 +147,12 @@ class Rows(NamedTuple):
 
 
 class TableSide(NamedTuple):
-    """What the tasks of one batch know of the table: the way of a row, where the stores lie, and how far to read."""
+    """What the tasks of one batch know of the table: the way of a row, where the stores lie, and how far to read.
 
+    number: of the sub-topology.
+    """
+
+    number: int
     rows: Rows
     place: Place
     turns: Mapping[int, Turn]
@@ -156,7 +162,7 @@ class TableSide(NamedTuple):
     ) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a partition joined, its part of the table being brought up first."""
         turn, (_, lookup, then, _) = self.turns[partition], self.rows
-        with self.place.open(str(turn.changelog.partition)) as store:
+        with self.place.open(str(TaskId(self.number, partition))) as store:
             bring_up(store, turn, partial(_fetch, config))
             for rows in batches:
                 joined = lookup(rows, store.multi_get)
@@ -211,13 +217,17 @@ class JoinTask(PartitionTask):
 class TableJoins:
     """The driver's side of joins with tables, one after the other: what the tasks of the present batch see."""
 
-    def __init__(self, joined: Sequence[tuple[Rows, Tables]]) -> None:
-        self._joined = joined
+    def __init__(self, number: int, joined: Sequence[tuple[Rows, Tables]]) -> None:
+        """`number` is that of the sub-topology."""
+        self._number, self._joined = number, joined
         self._sides: tuple[TableSide, ...] = ()
 
     @classmethod
-    def open(cls, options: Options, rows: Iterable[Rows], sources: Any) -> TableJoins:
-        """Open the tables of these ways of rows; see `Tables.open`. Raises PipelineError and ClientError."""
+    def open(cls, options: Options, rows: Iterable[Rows], sources: Any, number: int = 0) -> TableJoins:
+        """Open the tables of these ways of rows; see `Tables.open`. Raises PipelineError and ClientError.
+
+        number: that of the sub-topology.
+        """
         joined: list[tuple[Rows, Tables]] = []
         with ExitStack() as unless_open:
             for each in rows:
@@ -225,11 +235,18 @@ class TableJoins:
                 unless_open.callback(tables.close)
                 joined.append((each, tables))
             unless_open.pop_all()
-        return cls(joined)
+        return cls(number, joined)
+
+    @property
+    def places(self) -> list[Place]:
+        """Where the tables' stores lie."""
+        return [tables.place for _, tables in self._joined]
 
     def begin(self, batch: Batch) -> None:
         """Find out up to where the tables go. Raises ClientError."""
-        self._sides = tuple(TableSide(rows, tables.place, tables.prepare(batch)) for rows, tables in self._joined)
+        self._sides = tuple(
+            TableSide(self._number, rows, tables.place, tables.prepare(batch)) for rows, tables in self._joined
+        )
 
     def sides(self) -> tuple[TableSide, ...]:
         """Return the tasks' side of them."""
@@ -239,6 +256,22 @@ class TableJoins:
         """Close the connections."""
         for _, tables in self._joined:
             tables.close()
+
+
+class _Owned:
+    """The tasks of an application without state, whose tables are copies of topics only."""
+
+    def __init__(self) -> None:
+        self.tasks: frozenset[TaskId] = frozenset()
+
+    def kept(self) -> tuple[frozenset[TaskId], frozenset[TaskId]]:
+        return self.tasks, frozenset()
+
+    def lost(self, tasks: Collection[TaskId]) -> None:
+        """A store that is gone is made again with the next batch."""
+
+    def gave_up(self, tasks: Collection[TaskId]) -> None:
+        """There are no copies."""
 
 
 class JoiningRunner(SparkRunner):
@@ -252,15 +285,44 @@ class JoiningRunner(SparkRunner):
         columns: StructType,
         joins: TableJoins,
         transform: Callable[[DataFrame], DataFrame] | None,
+        options: Options,
     ) -> None:
         """`function` is for records, before the joins. columns: of the rows behind them."""
         super().__init__(spark, config, function, columns, transform)
-        self._joins = joins
+        self._joins, self._owned = joins, _Owned()
+        delay = options.state_cleanup_delay_ms / 1000
+        self._care = Care(self._owned, delay, options.max_state_bytes, is_local=self.is_local)
 
     @override
     def run(self, batch: Batch, tasks: Sequence[Sequence[Split]], sink: Sink) -> Outcome:
+        self._take_care()
         self._joins.begin(batch)
         return super().run(batch, tasks, sink)
+
+    def _take_care(self) -> None:
+        self._care.take(lambda wanted: self.on_each_host(partial(tidy, self._joins.places, wanted)))
+
+    def held(self, partitions: Collection[TopicPartition]) -> frozenset[TopicPartition]:
+        """Return none, and take note of what this application owns."""
+        self._owned.tasks = frozenset(TaskId(0, partition.partition) for partition in partitions)
+        return frozenset()
+
+    def due(self, partitions: Collection[TopicPartition], *, once: bool) -> frozenset[TopicPartition]:
+        """Return none: a table has no timers."""
+        return frozenset()
+
+    def tend(self, seconds: float) -> bool:
+        """Look after the stores; there is no more to do between batches."""
+        self._take_care()
+        return False
+
+    def log_ends(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
+        """Return none: the pipeline reads no topic that it writes."""
+        return {}
+
+    def restoring(self) -> Mapping[str, Restoring]:
+        """Return none: a table is brought up in the batch."""
+        return {}
 
     @override
     def _reading(self, tasks: Sequence[Sequence[Split]], *, quiet: bool = True) -> Reading:

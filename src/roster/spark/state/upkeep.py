@@ -325,13 +325,16 @@ class Upkeep:
         return (held.active | held.standby) - self.whole()
 
     def kept(self) -> tuple[frozenset[TaskId], frozenset[TaskId]]:
-        """Return the tasks whose stores are kept here: those that run or are handed over, and copies."""
-        held = self._held()
+        """Return the tasks whose stores are kept here: those that run or are handed over, and copies.
+
+        Those without state are among them, for their tables.
+        """
+        held = HeldTasks() if self._member is None else self._member.tasks()
         return held.active | held.revoking, held.standby
 
     def lost(self, tasks: Collection[TaskId]) -> None:
         """Take note that stores of these tasks are gone."""
-        for changelog in self._logs_of(tasks):
+        for changelog in self._logs_of(self.all_tasks.intersection(tasks)):
             self._reached.pop(changelog, None)
 
     def gave_up(self, tasks: Collection[TaskId]) -> None:
