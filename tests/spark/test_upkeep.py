@@ -166,14 +166,15 @@ def test_a_copy_that_fails_is_left_alone_for_a_while_and_an_own_task_goes_on_to_
 @given(st.lists(st.tuples(st.floats(0.01, 20.0), st.floats(0.5, 1.2)), max_size=60))
 def test_copies_never_slow_batches_by_more_than_a_fifth(batches: list[tuple[float, float]]) -> None:
     allowance = Allowance()
-    own = added = 0.0
+    own = added = late = 0.0
     for seconds, overshoot in batches:
         given_time = allowance.seconds
         spent = given_time * overshoot
         own, added = own + seconds, added + spent
         allowance.earn(seconds)
         allowance.spend(spent)
-        late = max(given_time * (overshoot - 1), 0.0)  # what one piece takes too long is saved up before the next
+        if given_time:
+            late = max(given_time * (overshoot - 1), 0.0)  # what one piece takes too long is saved up before the next
         assert added <= SHARE * own + late + 1e-9
 
 
