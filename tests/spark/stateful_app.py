@@ -94,7 +94,7 @@ class InProcess:
         sink: StateSink,
         open_seconds: float,
         function: Callable[[pa.RecordBatch], Iterator[pa.RecordBatch]],
-        joins: Mapping[int, TableJoins],
+        joins: Sequence[TableJoins],
     ) -> None:
         self._config, self._work, self._turns, self._open_seconds = config, work, sink.turns, open_seconds
         self._function, self._joins = function, joins
@@ -102,9 +102,9 @@ class InProcess:
 
     def run(self, batch: Batch, tasks: Sequence[Sequence[Split]], sink: Sink) -> Outcome:
         turns, reports, copies = self._turns.prepare(batch), Collected(), Collected()
-        for joins in self._joins.values():
+        for joins in self._joins:
             joins.begin(batch)
-        tables = {number: joins.sides() for number, joins in self._joins.items()}
+        tables = {joins.number: joins.sides() for joins in self._joins}
         writer: Any = sink.task_writer(batch, _ROWS)
         wanted, seconds = self._upkeep.with_batch(turns.keys())
         lanes, began = deal(wanted, len(tasks), self.cores), time.monotonic()
@@ -210,7 +210,7 @@ def main(operator: Any = TOTALS, columns: pa.Schema = COLUMNS, function: Any = n
     """`function` makes rows of `columns` of records, for the operator."""
     bootstrap, group, topic, out, session_timeout_ms, open_seconds, state_dir, *more = sys.argv[1:]
     standbys, link = more[:1], Link(operator, columns, "totals")
-    has_several, table = more[2:] == ["several"], None if more[2:] in ([], ["several"]) else more[2]
+    has_several, tables = more[2:] == ["several"], [name for name in more[2:] if name != "several"]
     if has_several:
         function, link = grouped_numbers, Link(SUMS, NUMBERED, "totals")
     stages = [Stage(Subtopology(0, (topic,), ("totals",)), (link,))]
@@ -222,9 +222,9 @@ def main(operator: Any = TOTALS, columns: pa.Schema = COLUMNS, function: Any = n
             first = replace(first, stores=("first", "second"))
         tasks = Subtopology(1, (passed,), ("totals",))
         stages = [Stage(first, links, leaving=between), Stage(tasks, (link,), arriving=between)]
-        if table is not None:
+        if tables:
             named = Lookup("k", NAME, pa.schema([*columns, *NAME]), keeps_all=False)
-            rows = (Rows(table, named, None, named.columns),)
+            rows = (Rows(tables[0], named, None, named.columns),)
             stages[1] = Stage(Subtopology(1, (passed,)), (), arriving=between, tables=rows)
     if standbys:
         state_dir = f"{state_dir}/{os.getpid()}"
@@ -258,11 +258,7 @@ def main(operator: Any = TOTALS, columns: pa.Schema = COLUMNS, function: Any = n
     if work.places:
         sink.upkeep.found({process_id(work.places[0]): found})
     own = replace(options, state_dir=state_dir)
-    joins = {
-        each.of.number: TableJoins.open(own, each.tables, each.own_sources, each.of.number)
-        for each in stages
-        if each.tables
-    }
+    joins = [TableJoins.open(own, each.tables, each.own_sources, each.of.number) for each in stages if each.tables]
     runner = InProcess(config, work, sink, float(open_seconds), function, joins)
     member = sink.member(options)
     loop = DriverLoop(

@@ -64,11 +64,11 @@ def assembled(spark: SparkSession, options: Options, declared: Declared, sink: S
     state_sink.open(spark, options.group)
     with contextlib.ExitStack() as unless_done:
         unless_done.callback(state_sink.close)
-        joins: dict[int, TableJoins] = {}
+        joins: list[TableJoins] = []
         for stage in stages:
             if stage.tables:
-                joins[stage.of.number] = TableJoins.open(own, stage.tables, stage.own_sources, stage.of.number)
-                unless_done.callback(joins[stage.of.number].close)
+                joins.append(TableJoins.open(own, stage.tables, stage.own_sources, stage.of.number))
+                unless_done.callback(joins[-1].close)
         unless_done.pop_all()
     return StatefulRunner(spark, config, function, state_sink, joins), state_sink
 

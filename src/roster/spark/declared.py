@@ -13,9 +13,6 @@ from roster.spark.state.declare import Repartition, Stateful
 from roster.spark.state.table_join import TableJoin
 from roster.spark.steps import Step
 
-_RETRACTS = "sessions take earlier results back, which nothing behind them would hear of"
-_FINAL = "Use results='final' in the aggregate before it"
-
 
 @dataclass
 class DeclaredTable:
@@ -86,9 +83,8 @@ class Declared:
         if taken := [each for each in self.operators if each.stateful.store == stateful.store]:
             name = taken[0].stateful.store
             raise PipelineError(f"there is a store {name!r} already", field="store", fix="Give each store its name")
+        self._check_is_final(method)
         before = self.operators[-1].stateful if self.operators else None
-        if before is not None and before.retracts:
-            raise PipelineError(_RETRACTS, field=method, fix=_FINAL)
         if before is not None and before.has_updates and not stateful.takes_updates:
             raise PipelineError(
                 "the aggregate before it sends running updates, of which each would count as a row of its own",
@@ -96,6 +92,12 @@ class Declared:
                 fix="Use results='final' with a window there, or take the updates with transform_with_state",
             )
         self.last.operators.append(DeclaredOperator(stateful))
+
+    def _check_is_final(self, method: str) -> None:
+        """Raise PipelineError if the last operator takes results back."""
+        if self.operators and self.operators[-1].stateful.retracts:
+            what = "sessions take earlier results back, which nothing behind them would hear of"
+            raise PipelineError(what, field=method, fix="Use results='final' in the aggregate before it")
 
     def add_table(self, join: TableJoin) -> None:
         """Join a table. Raises PipelineError if one cannot be joined there."""
@@ -111,8 +113,7 @@ class Declared:
 
     def add_stage(self, by: Repartition) -> None:
         """Let a stage begin. Raises PipelineError where nothing would go by the key of the one before."""
-        if self.operators and self.operators[-1].stateful.retracts:
-            raise PipelineError(_RETRACTS, field=REPARTITION, fix=_FINAL)
+        self._check_is_final(REPARTITION)
         if self.last.by is not None and not self.last.operators and not self.last.tables:
             problem = f"nothing between it and the one before, by {', '.join(self.last.by.keys)}, needs that key"
             raise PipelineError(problem, field=REPARTITION, fix="Leave the other one out")

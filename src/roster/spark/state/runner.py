@@ -7,7 +7,6 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from types import MappingProxyType
 from typing import Any
 
 import pyarrow as pa
@@ -75,9 +74,9 @@ class StatefulRunner(SparkRunner):
         config: ReaderConfig,
         function: ArrowFunction | None,
         sink: StateSink,
-        joins: Mapping[int, TableJoins] = MappingProxyType({}),
+        joins: Sequence[TableJoins] = (),
     ) -> None:
-        """Call it after `sink.open`. joins: with tables, of the rows of sub-topologies, by their numbers."""
+        """Call it after `sink.open`. joins: with tables, those of each sub-topology."""
         super().__init__(spark, config, function, as_struct(ROWS), None)
         self._joins, self._sink = joins, sink
         options = sink.options
@@ -96,6 +95,8 @@ class StatefulRunner(SparkRunner):
             view = StateView(local, definition, sink.upkeep, client, sink.application_server)
             self._served.append(Served(link.store, definition.fingerprint, view, local))
         self._work = Work(sink.stages, kinds, sink.output)
+        self._places = [*self._work.places, *(place for each in joins for place in each.places)]
+        """Where stores and copies of tables lie."""
         self.views = {served.name: served.view for served in self._served}
         """What reads each store, by name."""
         self._care = Care(
@@ -124,7 +125,7 @@ class StatefulRunner(SparkRunner):
             task: [turn._replace(is_replay=task in replayed) for turn in turns]
             for task, turns in self._turns_of.prepare(batch).items()
         }
-        for joins in self._joins.values():
+        for joins in self._joins:
             joins.begin(batch)
         task_of = self._work.task_of
         tasks = together(tasks, task_of) if self._cluster is None else self._cluster.dealt(tasks, task_of)
@@ -164,7 +165,7 @@ class StatefulRunner(SparkRunner):
         if self._server is not None:
             self._server.close()
             self._server = None
-        for joins in self._joins.values():
+        for joins in self._joins:
             joins.close()
         super().close()
 
@@ -197,8 +198,7 @@ class StatefulRunner(SparkRunner):
         return True
 
     def _take_care(self) -> None:
-        places = [*self._work.places, *(place for joins in self._joins.values() for place in joins.places)]
-        self._care.take(lambda wanted: self.on_each_host(partial(tidy, places, wanted)))
+        self._care.take(lambda wanted: self.on_each_host(partial(tidy, self._places, wanted)))
 
     def log_ends(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
         """Return the log ends, records of open transactions included. Raises ClientError."""
@@ -220,7 +220,7 @@ class StatefulRunner(SparkRunner):
     def _reading(self, tasks: Sequence[Sequence[Split]], *, quiet: bool = True) -> Reading:
         chores = self._chores
         reading: dict[str, Any] = {"function": self._function, "counted": self._counted, "failed": self._failed}
-        reading["tables"] = {number: joins.sides() for number, joins in self._joins.items()}
+        reading["tables"] = {joins.number: joins.sides() for joins in self._joins}
         return StatefulTask(self._config, tasks, self._work, self._turns, self._reports, chores, **reading)
 
     @override

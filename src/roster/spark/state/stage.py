@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import pyarrow as pa
 
@@ -51,7 +52,7 @@ class Stage:
     leaving: Between | None = None
     tables: tuple[Rows, ...] = ()
 
-    @property
+    @cached_property
     def columns(self) -> pa.Schema:
         """Columns of the rows that leave."""
         if self.leaving is not None:

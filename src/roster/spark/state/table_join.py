@@ -219,7 +219,7 @@ class TableJoins:
 
     def __init__(self, number: int, joined: Sequence[tuple[Rows, Tables]]) -> None:
         """`number` is that of the sub-topology."""
-        self._number, self._joined = number, joined
+        self.number, self._joined = number, joined
         self._sides: tuple[TableSide, ...] = ()
 
     @classmethod
@@ -245,7 +245,7 @@ class TableJoins:
     def begin(self, batch: Batch) -> None:
         """Find out up to where the tables go. Raises ClientError."""
         self._sides = tuple(
-            TableSide(self._number, rows, tables.place, tables.prepare(batch)) for rows, tables in self._joined
+            TableSide(self.number, rows, tables.place, tables.prepare(batch)) for rows, tables in self._joined
         )
 
     def sides(self) -> tuple[TableSide, ...]:
