@@ -4,7 +4,8 @@
 #     docker run --rm -p 127.0.0.1:9092:9092 -v roster-data:/data roster-broker
 # For clients in other containers of a network, advertise the name they know it by:
 #     docker run --network kafka --name roster -v roster-data:/data roster-broker --listen 0.0.0.0:9092 --advertise roster:9092 --allow-plaintext
-# The broker has neither TLS nor authentication: publish the port on loopback or in a network you trust only.
+# So started it has neither TLS nor logins: publish the port on loopback or in a network you trust only, or see
+# docs/how-to/secure-the-broker.md.
 FROM python:3.11-slim AS build
 WORKDIR /source
 COPY pyproject.toml README.md LICENSE ./
