@@ -382,6 +382,20 @@ def test_transactions_of_the_second_version(x):
     producers(x, "producers", topic)
 
 
+@scenario
+def test_ends_of_nothing_right_after_an_end(x):
+    topic = x.topic()
+    p = Producer(x)
+    p.init(version=5)
+    for committed in (True, False):
+        p.produce(f"before {committed}", topic)
+        p.end(f"end {committed}", committed=committed)
+        p.end(f"commit of nothing after {committed}")
+        p.end(f"abort of nothing after {committed}", committed=False)
+        p.end(f"another after {committed}", committed=False)
+    p.describe("idle")
+
+
 @scenario(known=REPEATED)
 def test_mixed_versions(x):
     topic = x.topic()

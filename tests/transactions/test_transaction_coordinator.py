@@ -139,6 +139,35 @@ def test_the_answer_waits_for_the_decision_and_not_for_the_markers(world):
     assert world.added(ID, pid, epoch + 1, P0) == {P0: 0}
 
 
+@pytest.mark.parametrize("markers", [None, 0, 1], ids=["being decided", "decided", "one marker"])
+@pytest.mark.parametrize("committed", [True, False], ids=["commit", "abort"])
+@pytest.mark.parametrize("bump", [-1, 0, 1, 2])
+def test_every_end_is_to_come_again_while_one_is_under_way(world, bump, committed, markers):
+    pid, epoch = begun(world)
+    world.send(EndTxnRequest(transactional_id=ID, producer_id=pid, producer_epoch=epoch, committed=True), 5)
+    for _ in range(0 if markers is None else markers + 1):
+        world.run_task()
+    again = EndTxnRequest(transactional_id=ID, producer_id=pid, producer_epoch=epoch + bump, committed=committed)
+    other = EndTxnRequest(transactional_id=ID, producer_id=pid + 1, producer_epoch=epoch, committed=committed)
+    for request in (again, other):
+        assert world.replies[world.send(request, 5)].error_code == ErrorCode.CONCURRENT_TRANSACTIONS
+    assert set(world.replies[world.add(ID, pid, epoch + bump, P0)].values()) == {ErrorCode.CONCURRENT_TRANSACTIONS}
+
+
+def test_the_next_transaction_may_end_empty_while_the_last_one_completes(world):
+    pid, epoch = begun(world)
+    world.send(EndTxnRequest(transactional_id=ID, producer_id=pid, producer_epoch=epoch, committed=True), 5)
+    world.run_task()
+    for committed in (True, False):
+        following = EndTxnRequest(transactional_id=ID, producer_id=pid, producer_epoch=epoch + 1, committed=committed)
+        assert world.replies[world.send(following, 5)].error_code == ErrorCode.CONCURRENT_TRANSACTIONS
+    world.run()
+    assert end(world, pid, epoch + 1)[0] == ErrorCode.INVALID_TXN_STATE
+    for bump in (1, 2, 3):
+        assert end(world, pid, epoch + bump, committed=False) == (0, pid, epoch + bump + 1)
+    assert end(world, pid, epoch + 4)[0] == ErrorCode.INVALID_TXN_STATE
+
+
 def test_a_second_instance_aborts_and_fences(world):
     pid, epoch = begun(world)
     token = world.send(InitProducerIdRequest(transactional_id=ID, transaction_timeout_ms=1_000), 5)

@@ -87,12 +87,12 @@ def _add(
         then(transaction)
         return
     current = transaction.current
-    if current.producer_id != producer_id:
+    if transaction.is_changing:
+        then(ErrorCode.CONCURRENT_TRANSACTIONS)
+    elif current.producer_id != producer_id:
         then(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
     elif current.producer_epoch != producer_epoch:
         then(ErrorCode.PRODUCER_FENCED)
-    elif transaction.pending is not None or current.state.is_prepared:
-        then(ErrorCode.CONCURRENT_TRANSACTIONS)
     elif current.state is TransactionState.ONGOING and partitions <= current.partitions:
         then(ErrorCode.NONE)
     else:

@@ -10,7 +10,7 @@ from roster.transactions import metadata as change
 from roster.transactions.events import RequestReceived
 from roster.transactions.metadata import CLIENT_V1, CLIENT_V2, LAST_EPOCH, NONE, Metadata, Transaction
 from roster.transactions.runtime import Continuation, Runtime
-from roster.transactions.states import AT_REST, TransactionState
+from roster.transactions.states import TransactionState
 from roster.wire import ErrorCode
 from roster.wire.messages import EndTxnRequest, EndTxnResponse
 
@@ -67,7 +67,7 @@ def _decide_v1(transaction: Transaction, request: EndTxnRequest) -> ErrorCode | 
         return ErrorCode.INVALID_PRODUCER_ID_MAPPING
     if current.producer_epoch != request.producer_epoch:
         return ErrorCode.PRODUCER_FENCED
-    if transaction.pending is not None:
+    if transaction.is_changing:
         return ErrorCode.CONCURRENT_TRANSACTIONS
     if current.state is TransactionState.ONGOING:
         return _PREPARE
@@ -75,43 +75,31 @@ def _decide_v1(transaction: Transaction, request: EndTxnRequest) -> ErrorCode | 
 
 
 def _decide_v2(transaction: Transaction, request: EndTxnRequest) -> ErrorCode | _Prepare:
+    if transaction.is_changing:  # before the epochs: the client may have that of its next transaction
+        return ErrorCode.CONCURRENT_TRANSACTIONS
     current = transaction.current
     after_rotation = (
         current.previous_producer_id == request.producer_id
         and request.producer_epoch == LAST_EPOCH
         and current.producer_epoch == 0
-        and current.state in AT_REST
     )
     is_repeat = after_rotation or current.producer_epoch == request.producer_epoch + 1
     if current.producer_id != request.producer_id and not after_rotation:
         return ErrorCode.INVALID_PRODUCER_ID_MAPPING
-    if not _is_valid_epoch(current, request.producer_epoch, is_repeat=is_repeat):
+    ended = current.state in (TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT)
+    if request.producer_epoch != current.producer_epoch and not (ended and is_repeat):
         return ErrorCode.PRODUCER_FENCED
-    if transaction.pending is not None:
-        return ErrorCode.CONCURRENT_TRANSACTIONS
     if current.state is TransactionState.ONGOING:
         return _PREPARE
-    if is_repeat or current.state.is_prepared:
+    if is_repeat:
         return _repeated(current.state, committed=request.committed)
     return ErrorCode.INVALID_TXN_STATE if request.committed else _PREPARE  # the abort of nothing: a new epoch
 
 
-def _is_valid_epoch(current: Metadata, epoch: int, *, is_repeat: bool) -> bool:
-    if current.state.is_prepared:
-        return is_repeat
-    ended = current.state in (TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT)
-    return epoch == current.producer_epoch or (ended and is_repeat)
-
-
 def _repeated(state: TransactionState, *, committed: bool) -> ErrorCode:
-    """Answer an EndTxn for a transaction whose end was decided before."""
-    if state in (
-        (TransactionState.PREPARE_COMMIT, TransactionState.COMPLETE_COMMIT)
-        if committed
-        else (TransactionState.PREPARE_ABORT, TransactionState.COMPLETE_ABORT)
-    ):
-        return ErrorCode.CONCURRENT_TRANSACTIONS if state.is_prepared else ErrorCode.NONE
-    return ErrorCode.INVALID_TXN_STATE
+    """Answer an EndTxn for a transaction that has ended before."""
+    ended = TransactionState.COMPLETE_COMMIT if committed else TransactionState.COMPLETE_ABORT
+    return ErrorCode.NONE if state is ended else ErrorCode.INVALID_TXN_STATE
 
 
 def _answer(rt: Runtime, event: RequestReceived, error: ErrorCode, decided: Metadata | None = None) -> None:

@@ -64,11 +64,9 @@ def _check(transaction: Transaction, request: InitProducerIdRequest) -> ErrorCod
         or current.producer_epoch == NONE
         or (request.producer_id == current.previous_producer_id and request.producer_epoch >= LAST_EPOCH)
     )
-    if transaction.pending is not None:
+    if transaction.is_changing:
         return ErrorCode.CONCURRENT_TRANSACTIONS
-    if not is_known:
-        return ErrorCode.PRODUCER_FENCED
-    return ErrorCode.CONCURRENT_TRANSACTIONS if current.state.is_prepared else ErrorCode.NONE
+    return ErrorCode.NONE if is_known else ErrorCode.PRODUCER_FENCED
 
 
 def _needs_new_producer_id(current: Metadata, request: InitProducerIdRequest) -> bool:

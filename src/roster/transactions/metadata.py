@@ -54,6 +54,11 @@ class Transaction:
     current: Metadata
     pending: Metadata | None = None
 
+    @property
+    def is_changing(self) -> bool:
+        """True while a state is being written or markers are: whoever asks for another change comes again."""
+        return self.pending is not None or self.current.state.is_prepared
+
 
 def _next(before: Metadata, state: TransactionState, wall_ms: int) -> Metadata:
     if before.state not in PREVIOUS[state]:
