@@ -6,12 +6,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from roster._errors import RosterError
+from roster._extras import MissingExtraError
 from roster._version import __version__
 
 if TYPE_CHECKING:
     from roster.member.assign_group import lead
 
-__all__ = ["RosterError", "__version__", "lead"]
+__all__ = ["MissingExtraError", "RosterError", "__version__", "lead"]
 
 
 def __getattr__(name: str) -> Any:

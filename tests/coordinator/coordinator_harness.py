@@ -1,7 +1,7 @@
 """A shell for the coordinator in virtual time: exact timers, an in-memory log, clients that speak real bytes.
 
 Every request and reply passes through the wire encoding of its version, and every step is followed by the structural
-invariants of the protocol (invariants-and-faults 5.5, S11 and S14).
+invariants of the protocol (S11 and S14).
 """
 
 from __future__ import annotations

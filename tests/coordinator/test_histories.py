@@ -1,4 +1,4 @@
-"""Random histories in virtual time, checked against the invariants of invariants-and-faults 5.5.
+"""Random histories in virtual time, checked against the invariants of a group (S1 to S14).
 
 Members behave as Kafka's clients do (reference A6) but crash, restart, repeat requests, go silent, and meet writes
 that fail and coordinators that die. The harness checks the structure after every step; this module keeps its own books

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from roster import client
+from roster import RosterError, client, spark
 from roster.client import GroupMember
 from roster.spark import KafkaSink, ParquetSink, Pipeline, session
 
@@ -49,6 +49,27 @@ def test_options_on_pages_exist(page):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in CALLS:
                 given = {keyword.arg for keyword in node.keywords}
                 assert given <= set(CALLS[node.func.id]), f"{node.func.id}: {given - set(CALLS[node.func.id])}"
+
+
+def is_path(text: str) -> bool:
+    """Say whether text in backticks is a path of the repository."""
+    first, slash, _ = text.partition("/")
+    return text.endswith(".md") or (slash == "/" and first in {"benchmarks", "docs", "examples", "src", "tests", ".ci"})
+
+
+@named
+def test_paths_in_backticks_exist(page):
+    paths = [text for text in re.findall(r"`([\w./*-]+)`", page.read_text()) if is_path(text)]
+    assert [text for text in paths if not any(ROOT.glob(text.rstrip("/")))] == []
+
+
+def test_variables_of_the_tests_are_in_contributing():
+    told = set(re.findall(r"\bROSTER_[A-Z_]+", (ROOT / "CONTRIBUTING.md").read_text()))
+    read = re.compile(r"(?:environ\.get\(|environ\[|examples\(\d+, |SEEDS = )\"([A-Z_]+)\"")
+    used = {name for path in (ROOT / "tests").rglob("*.py") for name in read.findall(path.read_text())}
+    ours = {name for name in used if not name.startswith(("HYPOTHESIS_", "JAVA_", "JDK_", "PYTHON"))}
+    assert len(ours) > 20
+    assert ours - told == set()
 
 
 @named
@@ -113,19 +134,44 @@ def test_the_migration_table_names_operators_that_exist():
     assert [name for name in operators if not callable(getattr(Pipeline, name, None))] == []
 
 
-def test_every_error_of_the_client_is_in_the_reference():
-    errors = {name for name in client.__all__ if name.endswith("Error") or name.startswith("Commit")} - {"ClientError"}
-    table = re.findall(r"^\|([^|]+)\|", (DOCS / "reference" / "errors.md").read_text(), re.MULTILINE)
-    assert set(re.findall(r"`(\w+)`", "".join(table))) == errors
+ERRORS = (DOCS / "reference" / "errors.md").read_text()
+PUBLIC = ["broker", "client", "model", "security", "spark", "testing"]
 
 
-def test_files_in_the_architecture_exist_and_none_is_forgotten():
+@pytest.mark.parametrize("package", ["roster", *(f"roster.{room}" for room in PUBLIC)])
+def test_every_public_error_is_in_the_reference(package):
+    public = importlib.import_module(package)
+    things = {name: getattr(public, name) for name in public.__all__}
+    errors = {name for name, thing in things.items() if isinstance(thing, type) and issubclass(thing, RosterError)}
+    errors -= {"AuthenticationFailed"}  # callers see the client's AuthenticationError
+    assert {name for name in errors if not re.search(rf"\b{name}\b", ERRORS)} == set()
+
+
+def test_the_table_of_the_clients_errors_names_no_others():
+    table = re.findall(r"^\|([^|]+)\|", ERRORS.partition("## Of the client")[2].partition("## ")[0], re.MULTILINE)
+    assert [name for name in re.findall(r"`(\w+)`", "".join(table)) if not hasattr(client, name)] == []
+
+
+@pytest.mark.parametrize("home", ["roster.records.produce", "roster.spark.reader", "roster.spark.state.queries"])
+def test_errors_that_a_run_raises_are_public(home):
+    """ReadError, WriteError, StateUnavailableError: defined in parts that nobody imports."""
+    here = [thing for thing in vars(importlib.import_module(home)).values() if getattr(thing, "__module__", "") == home]
+    errors = {thing.__name__ for thing in here if isinstance(thing, type) and issubclass(thing, RosterError)}
+    assert errors - {"TransactionLostError"} <= set(spark.__all__)
+
+
+def test_files_in_the_architecture_exist_and_no_folder_is_forgotten():
     package = ROOT / "src" / "roster"
     text = (DOCS / "architecture.md").read_text()
     rooms = {path.name for path in package.iterdir() if path.is_dir()}
     named = {name for name in re.findall(r"`([a-z_]+(?:/[a-z_]+)+(?:\.py)?)`", text) if name.partition("/")[0] in rooms}
     assert len(named) > 80
     assert [name for name in sorted(named) if not (package / name).exists()] == []
+    folders = {path.parent.relative_to(package) for path in package.rglob("*.py")} - {Path()}
+    told = {each for name in named for each in (Path(name), *Path(name).parents)} | {
+        Path(room) for room in re.findall(r"^\| `([a-z]+)` \|", text, re.MULTILINE)
+    }
+    assert sorted(str(folder) for folder in folders - told if str(folder.parent) not in named) == []
     modules = {path.stem for path in (package / "coordinator").glob("[a-z]*.py")}
     explained = {Path(name).stem for name in named if name.startswith("coordinator/")}
     assert modules - explained <= {"config", "responses", "subscriptions", "timers"}

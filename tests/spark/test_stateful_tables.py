@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from tests.spark.spark_topics import Topics
 
-KINDS = os.environ.get("STATEFUL_TABLES", "parquet,iceberg").split(",")
+KINDS = os.environ.get("ROSTER_STATEFUL_TABLES", "parquet,iceberg").split(",")
 """Sinks that are tried: "parquet,delta,iceberg" for all."""
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]

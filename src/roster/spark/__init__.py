@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Any
 from roster._extras import EXTRAS, missing_error
 
 if TYPE_CHECKING:
+    from roster.records.produce import WriteError
     from roster.spark.batch import Batch, Owner, Progress, Range, Restoring
     from roster.spark.errors import FunctionError, PipelineError, SinkFencedError
     from roster.spark.pipeline import Pipeline
+    from roster.spark.reader import ReadError
     from roster.spark.sinks.base import Sink
     from roster.spark.sinks.console import ConsoleSink
     from roster.spark.sinks.delta import DeltaSink
@@ -17,7 +19,8 @@ if TYPE_CHECKING:
     from roster.spark.sinks.kafka import KafkaSink
     from roster.spark.sinks.parquet import ParquetSink
     from roster.spark.spark_session import session
-    from roster.spark.state.queries import StateView
+    from roster.spark.state.queries import StateUnavailableError, StateView
+    from roster.state.store import StateError
     from roster.state.windows import Window
 
 __all__ = [
@@ -33,11 +36,15 @@ __all__ = [
     "PipelineError",
     "Progress",
     "Range",
+    "ReadError",
     "Restoring",
     "Sink",
     "SinkFencedError",
+    "StateError",
+    "StateUnavailableError",
     "StateView",
     "Window",
+    "WriteError",
     "session",
 ]
 
@@ -45,9 +52,11 @@ if _missing := [module for module in EXTRAS["spark"] if find_spec(module) is Non
     raise missing_error("roster.spark", "spark", _missing)
 
 _HOMES = {
+    "roster.records.produce": ("WriteError",),
     "roster.spark.batch": ("Batch", "Owner", "Progress", "Range", "Restoring"),
     "roster.spark.errors": ("FunctionError", "PipelineError", "SinkFencedError"),
     "roster.spark.pipeline": ("Pipeline",),
+    "roster.spark.reader": ("ReadError",),
     "roster.spark.sinks.base": ("Sink",),
     "roster.spark.sinks.console": ("ConsoleSink",),
     "roster.spark.sinks.delta": ("DeltaSink",),
@@ -55,7 +64,8 @@ _HOMES = {
     "roster.spark.sinks.kafka": ("KafkaSink",),
     "roster.spark.sinks.parquet": ("ParquetSink",),
     "roster.spark.spark_session": ("session",),
-    "roster.spark.state.queries": ("StateView",),
+    "roster.spark.state.queries": ("StateUnavailableError", "StateView"),
+    "roster.state.store": ("StateError",),
     "roster.state.windows": ("Window",),
 }
 
