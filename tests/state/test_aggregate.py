@@ -26,6 +26,8 @@ AGGREGATES = {
     "worst": Aggregate(Kind.MAX, "delay"),
     "best": Aggregate(Kind.MIN, "delay"),
     "miles": Aggregate(Kind.SUM, "miles"),
+    "mean": Aggregate(Kind.AVG, "delay"),
+    "mean miles": Aggregate(Kind.AVG, "miles"),
 }
 int32s = st.integers(-(2**31), 2**31 - 1)
 rows = st.tuples(
@@ -53,6 +55,7 @@ def plain(of):
             len(delays),
             *((f(delays) if delays else None) for f in (sum, max, min)),
             sum(miles) if miles else None,
+            *(sum(of) / len(of) if of else None for of in (delays, miles)),
         )
     return found
 
@@ -178,9 +181,55 @@ def test_aggregates_are_written_as_in_sql(tmp_path):
             table([("N1", 1, 5, None), ("N1", 1, None, None), ("N1", 1, -2, None)]), store, ["tail"], parsed
         )
     assert results.results.to_pylist() == [dict(zip(["tail", *parsed], ["N1", 3, 3, -2, 5], strict=True))]
-    for text in ("avg(delay)", "sum(*)", "delay", "sum()"):
-        with pytest.raises(StateError, match="is none of"):
-            Aggregate.parse(text)
+    assert Aggregate.parse("avg(a)") == Aggregate.parse("Mean(`a`)") == Aggregate(Kind.AVG, "a")
+    assert Aggregate.parse("count(1)") == Aggregate.parse("count( * )")
+    assert Aggregate.parse("sum(`a ``b`` (c)`)") == Aggregate(Kind.SUM, "a `b` (c)")
+
+
+@pytest.mark.parametrize(
+    ("text", "way"),
+    [
+        ("sum(*)", "name one column"),
+        ("sum()", "name one column"),
+        ("avg", "name one column"),
+        ("count(DISTINCT delay)", "deduplicate by the keys and the column"),
+        ("sum(delay * 2)", "make the column in map_arrow"),
+        ("sum(abs(delay))", "make the column in map_arrow"),
+        ("sum(delay) filter (where delay > 1)", "make the column in map_arrow"),
+        ("delay", "transform_with_state"),
+        ("collect_list(delay)", "transform_with_state"),
+        ("", "transform_with_state"),
+    ],
+)
+def test_what_is_no_aggregate_of_a_column_is_quoted_with_a_way_out(text, way):
+    with pytest.raises(StateError) as error:
+        Aggregate.parse(text)
+    assert str(error.value).startswith(f"{text!r} is none of count(*) and count, sum, max, min, avg of a column; ")
+    assert way in str(error.value)
+
+
+def test_an_average_is_of_exact_sums_null_without_values_and_read_as_such_from_the_store(tmp_path):
+    schema = pa.schema([("k", pa.string()), ("n", pa.int64())])
+    operator = Aggregation(("k",), {"mean": Aggregate.parse("avg(n)")})
+    entries = entries_of(Definition(operator.key_columns(schema), operator.layout(schema)))
+    batches = [[("a", 2**60), ("b", None)], [("a", 1), ("a", None)], [("a", -(2**60)), ("a", 1), ("b", None)]]
+    with LmdbStore(tmp_path) as store:
+        for number, batch in enumerate(batches):
+            rows = [dict(zip(schema.names, row, strict=True)) for row in batch]
+            update = operator(pa.Table.from_pylist(rows, schema), store)
+            store.commit(*(update.changes[name].to_pylist() for name in ("key", "value")), Position(number))
+        read = entries.table([Read(store.scan())])
+    wanted = [{"k": "a", "mean": 2 / 4}, {"k": "b", "mean": None}]
+    assert sorted(update.results.to_pylist(), key=str) == wanted
+    assert read.to_pylist() == wanted
+    assert read.schema.field("mean").type == update.results.schema.field("mean").type == pa.float64()
+
+
+@pytest.mark.parametrize("names", [("a", "has a"), ("count of a", "a")])
+def test_aggregates_that_take_a_name_of_the_state_are_refused(tmp_path, names):
+    wanted = {name: Aggregate(Kind.AVG, "delay") for name in names}
+    with LmdbStore(tmp_path) as store, pytest.raises(StateError, match="the state has a column of this name"):
+        aggregate(table([]), store, ["tail"], wanted)
 
 
 @pytest.mark.parametrize(("before", "batch"), [([0], [2**62, 2**62]), ([2**62], [2**62]), ([-(2**62)], [-(2**62)])])

@@ -23,7 +23,9 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 SECOND = timedelta(seconds=1)
 COLUMNS = pa.schema([("k", pa.string()), ("n", pa.int64()), ("t", pa.timestamp("us", "UTC"))])
 ROW = st.tuples(st.sampled_from(["a", "b", None]), st.integers(-9, 9), st.none() | st.integers(-5, 40))
-AGGREGATES = {"count": Aggregate.parse("count(*)"), "sum": Aggregate.parse("sum(n)")}
+AGGREGATES = {
+    name: Aggregate.parse(text) for name, text in [("count", "count(*)"), ("sum", "sum(n)"), ("avg", "avg(n)")]
+}
 
 
 def batches_of(rows: list[Any], cuts: list[int]) -> list[pa.Table]:
@@ -81,13 +83,16 @@ def test_windows_equal_a_computation_row_by_row(
     def told(found: list[dict[str, Any]]) -> list[Any]:
         for each in found:
             assert each["window_end"] - each["window_start"] == size * SECOND
-        return [((each["window_start"] - EPOCH) // SECOND, each["k"], each["count"], each["sum"]) for each in found]
+        return [
+            ((each["window_start"] - EPOCH) // SECOND, each["k"], *(each[name] for name in AGGREGATES))
+            for each in found
+        ]
 
     tables = batches_of(rows, cuts)
     final, late_found, left = outcome(
         tmp_path_factory.mktemp("final"), WindowedAggregation(("k",), AGGREGATES, window, final=True), tables
     )
-    exact = {(*place, len(of), sum(of)) for place, of in windows.items()}
+    exact = {(*place, len(of), sum(of), sum(of) / len(of)) for place, of in windows.items()}
     assert sorted(told(final), key=str) == sorted((each for each in exact if each[:2] in closed), key=str)
     assert late_found == late
     assert left == len(windows) - len(closed) + (now > -(10**9))

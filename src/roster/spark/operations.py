@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from roster.spark.declared import Declared
@@ -145,7 +145,7 @@ class Operations:
     def aggregate(
         self,
         keys: str | Sequence[str],
-        aggregates: Mapping[str, str],
+        aggregates: Mapping[str, str | Column],
         *,
         window: Window | SessionWindow | None = None,
         results: str = "updates",
@@ -167,8 +167,8 @@ class Operations:
 
         Args:
             keys: one column or several: integers, text, bytes, booleans, dates, times.
-            aggregates: by the result's name: count(*), or count, sum, min or max of a column, as in
-                {"flights": "count(*)", "worst": "max(delay)"}.
+            aggregates: by the result's name: count(*), or count, sum, min, max or avg of a column, as text or of
+                PySpark's functions, as in {"flights": "count(*)", "worst": F.max("delay")}.
             window: one state for each window of event time, in columns `window_start` and `window_end`; None: one for
                 all time. A partition's time is the largest seen in it; rows for a closed window are left out, and
                 `Progress.late` counts them. With `Window.session`, an update that makes a session begin earlier sends

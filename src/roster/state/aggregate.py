@@ -2,7 +2,8 @@
 
 Time goes into reading and writing the store; no Python runs for a row. The state of a key is one fixed-width row: four
 bytes that name the aggregates, then for each a byte that says whether there is a value, and eight bytes of it. Of a
-text or bytes the row has the length, in four bytes; they themselves follow behind the row.
+text or bytes the row has the length, in four bytes; they themselves follow behind the row. An average is kept as a sum
+and a count.
 """
 
 from __future__ import annotations
@@ -20,28 +21,40 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from roster.model.topology import repeated
 from roster.state.keys import encode_keys, is_text
 from roster.state.store import Snapshot, StateError, Store
 
 
 class Kind(Enum):
-    """What is kept of a column, by the name of Arrow's own aggregate."""
+    """An aggregate, by its name in SQL; all but the average are kept as they are, and have this name in Arrow too."""
 
     COUNT = "count"
     SUM = "sum"
     MAX = "max"
     MIN = "min"
+    AVG = "avg"
 
 
 ALL_ROWS = "*"
 """In place of a column's name in a count: all rows."""
 
-_WRITTEN = re.compile(r"\s*(count|sum|min|max)\s*\(\s*(.+?)\s*\)\s*", re.IGNORECASE)
+FUNCTIONS = {kind.value: kind for kind in Kind} | {"mean": Kind.AVG}
+"""Kinds by the names of Spark's functions."""
+_WRITTEN = re.compile(r"\s*(\w+)\s*\(\s*(?:`((?:[^`]|``)+)`|([^\s()`'\",+*/%<>=|&!]+|\*))\s*\)\s*")
+_ANY = "|".join(FUNCTIONS)
+_WAYS_OUT = (
+    (r".*\bdistinct\b.*", "deduplicate by the keys and the column in front of it, and count the rows"),
+    (rf"(?:{_ANY})\s*(?:\(\s*\*?\s*\))?", "name one column, as in sum(price)"),
+    (rf"(?:{_ANY})\b.*", "make the column in map_arrow in front of it; ` around names with other characters"),
+    (r".*", "keep others with transform_with_state"),
+)
+"""What to do instead of what a text asks for: the first that fits."""
 
 
 @dataclass(frozen=True, slots=True)
 class Aggregate:
-    """An aggregate of a column: count of the rows where it is not null, sum, largest or least value of these."""
+    """An aggregate of a column: count of the rows where it is not null, sum, extreme or average of these values."""
 
     kind: Kind
     column: str
@@ -50,9 +63,32 @@ class Aggregate:
     def parse(cls, text: str) -> Aggregate:
         """Read `sum(delay)` or `count(*)`, as SQL writes them. Raises StateError that quotes the text."""
         found = _WRITTEN.fullmatch(text)
-        if found is None or (found[2] == ALL_ROWS and found[1].lower() != "count"):
-            raise StateError(f"aggregates: {text!r} is none of count(*), count(column), sum, min and max of a column")
-        return cls(Kind(found[1].lower()), found[2])
+        if found is None:
+            raise not_kept(text)
+        if found[2] is not None:
+            return cls.of(found[1], found[2].replace("``", "`"), text)
+        return cls.of(found[1], ALL_ROWS if found[1].lower() == "count" and found[3] == "1" else found[3], text)
+
+    @classmethod
+    def of(cls, function: str, column: str, text: str) -> Aggregate:
+        """Return an aggregate by its function's name in Spark. Raises StateError that quotes `text`."""
+        kind = FUNCTIONS.get(function.lower())
+        if kind is None or (column == ALL_ROWS and kind is not Kind.COUNT):
+            raise not_kept(text)
+        return cls(kind, column)
+
+    def stored(self, name: str) -> list[tuple[str, Aggregate]]:
+        """Return what is kept for the result of this name, with names of columns of the state."""
+        if self.kind is not Kind.AVG:
+            return [(name, self)]
+        return [(name, Aggregate(Kind.SUM, self.column)), (_count_of(name), Aggregate(Kind.COUNT, self.column))]
+
+
+def not_kept(text: str) -> StateError:
+    """Return the error for what is no aggregate of one column; it quotes the text, and says what to use."""
+    way = next(way for sign, way in _WAYS_OUT if re.fullmatch(sign, text.strip(), re.IGNORECASE | re.DOTALL))
+    kinds = ", ".join(kind.value for kind in Kind)
+    return StateError(f"{text!r} is none of count(*) and {kinds} of a column; {way}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +118,9 @@ def aggregate(
 ) -> Update:
     """Bring the aggregates of a batch's keys up to date. Nothing is written: the changes are the caller's to commit.
 
-    aggregates: by the name of the result's column. Sums and extremes of integers are int64, of floats float64; extremes
-    of dates, timestamps, text and bytes keep their type, and text is compared as its bytes are, as Spark does.
+    aggregates: by the name of the result's column. Sums and extremes of integers are int64, of floats float64, averages
+    float64; extremes of dates, timestamps, text and bytes keep their type, and text is compared as its bytes are, as
+    Spark does.
     definition: what else the state depends on. Raises StateError for columns that are not there or of other types, for
     a sum beyond int64, and for a state of other keys, aggregates or another definition.
     """
@@ -93,7 +130,7 @@ def aggregate(
     key_list = key_bytes.to_pylist()
     old = layout.decode(store.multi_get(key_list))
     new = np.zeros(len(key_list), dtype=layout.memory)
-    for name, each in aggregates.items():
+    for name, each in layout.stored.items():
         _merge(each.kind, name, by_key[name], old, new)
     changes = pa.table({"key": key_bytes, "value": pa.array(layout.encode(new), pa.binary())})
     return Update(layout.with_results(by_key.select(list(keys)), new), changes)
@@ -110,6 +147,13 @@ class Layout:
     """True if a value has a row for each session of its key."""
     kinds: Mapping[str, pa.DataType] = field(default_factory=dict)
     """Types of the results that are no numbers, by aggregate."""
+    stored: Mapping[str, Aggregate] = field(default_factory=dict)
+    """What is kept for the aggregates, by columns of the row."""
+
+    @property
+    def averages(self) -> list[str]:
+        """Results that are a sum divided by a count."""
+        return [name for name, each in self.aggregates.items() if each.kind is Kind.AVG]
 
     @property
     def texts(self) -> list[str]:
@@ -135,7 +179,8 @@ class Layout:
         fields: list[tuple[str, str]] = [(FINGERPRINT, "<u4")]
         text = [definition, *(f"key {key}" for key in keys)]
         kinds = {}
-        for name, each in aggregates.items():
+        stored = [part for name, each in aggregates.items() for part in each.stored(name)]
+        for name, each in stored:
             if each.column not in columns.names and each.column != ALL_ROWS:
                 raise StateError(f"aggregate {name!r}: no column {each.column!r} among {', '.join(columns.names)}")
             kind = None if each.column == ALL_ROWS else columns.field(each.column).type
@@ -145,7 +190,7 @@ class Layout:
             if each.kind is not Kind.COUNT and not _is_number(kind):
                 kinds[name] = kind
                 text.append(str(kind))
-        return cls(aggregates, np.dtype(fields), zlib.crc32("\n".join(text).encode()), kinds=kinds)
+        return cls(aggregates, row_of(fields), zlib.crc32("\n".join(text).encode()), kinds=kinds, stored=dict(stored))
 
     def decode(self, values: Sequence[bytes | None]) -> npt.NDArray[Any]:
         """Return the rows of the state, zero where there is none."""
@@ -175,26 +220,28 @@ class Layout:
         return rows
 
     def with_results(self, table: pa.Table, rows: npt.NDArray[Any], *, as_numbers: bool = False) -> pa.Table:
-        """Append the aggregates to a table of their keys; `as_numbers`: dates and times as the state has them."""
-        for name in self.aggregates:
+        """Append the aggregates to a table of their keys; `as_numbers`: what is stored for them, as numbers."""
+        for name in self.stored if as_numbers else self.aggregates:
             column = pa.array(rows[name], pa.binary() if name in self.texts else None, mask=~rows[_has(name)])
-            if name in self.kinds and not as_numbers:
+            if name in self.averages and not as_numbers:
+                column = pa.array(average(rows, name), mask=~rows[_has(name)])
+            elif name in self.kinds and not as_numbers:
                 column = result_of(column, self.kinds[name])
             table = table.append_column(name, column)
         return table
 
     def set_results(self, rows: npt.NDArray[Any], places: Any, table: pa.Table) -> None:
-        """Set the aggregates of the rows at these places to those of a table."""
-        for name in self.aggregates:
+        """Set what the rows at these places store to the columns of a table."""
+        for name in self.stored:
             column = table[name]
             rows[_has(name)][places] = column.is_valid().to_numpy()
             rows[name][places] = column.fill_null(0).to_numpy()
 
     def of_parts(self) -> Layout:
-        """Return the layout that makes one row of several with the columns of `with_results`."""
+        """Return the layout that makes one row of several with the numbers of `with_results`."""
         kinds = {Kind.COUNT: Kind.SUM}
-        parts = {name: Aggregate(kinds.get(each.kind, each.kind), name) for name, each in self.aggregates.items()}
-        return replace(self, aggregates=parts)
+        parts = {name: Aggregate(kinds.get(each.kind, each.kind), name) for name, each in self.stored.items()}
+        return replace(self, stored=parts)
 
     def encode(self, rows: npt.NDArray[Any]) -> list[bytes]:
         """Return the bytes of each row."""
@@ -234,8 +281,24 @@ def _numbers(column: Any) -> Any:
     return column.cast(pa.int32()).cast(pa.int64()) if pa.types.is_date32(column.type) else column.cast(pa.int64())
 
 
+def average(rows: Any, name: str) -> Any:
+    """Return the average of this name in one row of the state or in several; of no values it is 0."""
+    return rows[name] / np.maximum(rows[_count_of(name)], 1)
+
+
+def row_of(fields: Sequence[tuple[str, str]]) -> np.dtype[Any]:
+    """Return the columns of the state's rows. Raises StateError if an aggregate has the name of another column."""
+    if twice := repeated([name for name, _ in fields]):
+        raise StateError(f"aggregate {twice[0]!r}: the state has a column of this name; choose another")
+    return np.dtype(list(fields))
+
+
 def _has(name: str) -> str:
     return f"has {name}"
+
+
+def _count_of(name: str) -> str:
+    return f"count of {name}"
 
 
 def _number(name: str, each: Aggregate, kind: Any) -> str:
@@ -264,7 +327,7 @@ def grouped(table: pa.Table, keys: Sequence[str], layout: Layout) -> pa.Table:
     wanted: list[tuple[str, str]] = []
     names: list[str] = []
     ordered: dict[str, Any] = {}
-    for name, each in layout.aggregates.items():
+    for name, each in layout.stored.items():
         source = f"{len(numbers)} {name}"
         column = _ones(len(table)) if each.column == ALL_ROWS else table[each.column]
         if name in layout.texts:
@@ -283,9 +346,9 @@ def grouped(table: pa.Table, keys: Sequence[str], layout: Layout) -> pa.Table:
     for name, texts in ordered.items():
         by_name[name] = texts.take(by_name[name])
     for name, sums in by_name.items():
-        if name.startswith("float ") and name not in layout.aggregates:
+        if name.startswith("float ") and name not in layout.stored:
             _check_sum(name.removeprefix("float "), np.nan_to_num(sums.to_numpy()))
-    return pa.table({key: found[key] for key in keys} | {name: by_name[name] for name in layout.aggregates})
+    return pa.table({key: found[key] for key in keys} | {name: by_name[name] for name in layout.stored})
 
 
 def _ranked(column: Any) -> tuple[Any, Any]:

@@ -50,6 +50,7 @@ class Definition:
         elif self.layout is not None:
             document["aggregates"] = list(self.layout.aggregates)
             document["row"] = self.layout.row.descr
+            document["averages"] = self.layout.averages
             document["sessions"] = self.layout.sessions
             if self.layout.kinds:
                 document["kinds"] = _text(pa.schema(self.layout.kinds.items()))

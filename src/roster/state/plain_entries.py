@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 from typing_extensions import override
 
-from roster.state.aggregate import cut, result_of
+from roster.state.aggregate import average, cut, result_of
 from roster.state.entries import Entries, Read, Row, Span, in_order
 from roster.state.event_time import read_time
 from roster.state.keys import decode_keys, is_text
@@ -65,6 +65,7 @@ class PlainEntries(_Whole):
             kinds = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(document["kinds"])))
             self._kinds = {each.name: each.type for each in kinds}
         self._names: list[str] = document.get("aggregates", [])
+        self._averages: list[str] = document.get("averages", [])
         self._row: np.dtype[Any] | None = None
         if "row" in document:
             self._row = np.dtype([(name, kind) for name, kind in document["row"]])
@@ -83,10 +84,13 @@ class PlainEntries(_Whole):
             own = [pa.field("first", moment)]
         else:
             own = [pa.field(name, moment) for name in ("first", "last") if self._has_sessions]
-            own += [
-                pa.field(name, self._kinds.get(name) or pa.from_numpy_dtype(self._row[name])) for name in self._names
-            ]
+            own += [pa.field(name, self._kind(name, self._row)) for name in self._names]
         return pa.schema([*self.keys.remove_metadata(), *own])
+
+    def _kind(self, name: str, row: np.dtype[Any]) -> Any:
+        if name in self._averages:
+            return pa.float64()
+        return self._kinds.get(name) or pa.from_numpy_dtype(row[name])
 
     def _values(self, value: bytes) -> list[Row]:
         if self._row is None:
@@ -109,6 +113,8 @@ class PlainEntries(_Whole):
     def _result(self, name: str, value: Any, row: Any) -> Any:
         if not row[f"has {name}"]:
             return None
+        if name in self._averages:
+            return average(row, name).item()
         if name not in self._kinds or (isinstance(value, int) and is_text(self._kinds[name])):
             return value
         return result_of(pa.array([value]), self._kinds[name])[0].as_py()

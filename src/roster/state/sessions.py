@@ -19,7 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from roster.state.aggregate import FINGERPRINT, Aggregate, Layout, Update, grouped
+from roster.state.aggregate import FINGERPRINT, Aggregate, Layout, Update, grouped, row_of
 from roster.state.event_time import Clock, Times, left_out, microseconds, ordered_time, with_entries
 from roster.state.keys import decode_keys, encode_keys
 from roster.state.store import Snapshot, StateError, Store, Value
@@ -66,7 +66,7 @@ class SessionAggregation:
         if layout.texts:
             raise StateError(f"aggregate {layout.texts[0]!r}: sessions keep numbers, dates and timestamps, no text")
         fields: Any = [("ends", "<i8"), (START, "<i8"), ("last", "<i8"), *layout.row.descr]
-        return replace(layout, row=np.dtype(fields), sessions=True)
+        return replace(layout, row=row_of(fields), sessions=True)
 
     def __call__(self, table: pa.Table, store: Store | Snapshot) -> Update:
         """Return results and changes of a batch's rows. Raises as `aggregate` does."""

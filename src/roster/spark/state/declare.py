@@ -6,12 +6,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
+from pyspark.sql import Column
+
 from roster._errors import RosterError
 from roster.model.topics import NAME_RULE, is_legal_name
 from roster.spark.errors import PipelineError
+from roster.spark.state.aggregates import parse_aggregates
 from roster.spark.state.other_stream import OtherStream
 from roster.spark.state.turn import Operator
-from roster.state.aggregate import Aggregate, Aggregation
+from roster.state.aggregate import Aggregation
 from roster.state.deduplicate import Deduplication
 from roster.state.sessions import SessionAggregation
 from roster.state.stream_join import StreamJoin
@@ -79,7 +82,7 @@ class Repartition:
 
 def aggregation(
     keys: str | Sequence[str],
-    aggregates: Mapping[str, str],
+    aggregates: Mapping[str, str | Column],
     window: Window | SessionWindow | None,
     results: str,
     store: str,
@@ -90,8 +93,8 @@ def aggregation(
             f"{results!r} is not possible", field="results", fix="Use 'updates', or with a window 'final'"
         )
     check_extra("aggregate")
+    parsed = parse_aggregates(aggregates)
     try:
-        parsed = {name: Aggregate.parse(text) for name, text in aggregates.items()}
         operator: Operator = Aggregation(as_columns(keys), parsed)
         if isinstance(window, SessionWindow):
             operator = SessionAggregation(as_columns(keys), parsed, window, results == "final")
