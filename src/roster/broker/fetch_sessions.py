@@ -2,6 +2,7 @@
 
 A session remembers the partitions of its client and what was last answered about each, so that an incremental response
 leaves out the partitions without news. Sessions are in memory only; a client whose session is gone begins another.
+A session belongs to a principal, and ends with the connection that used it last.
 """
 
 from __future__ import annotations
@@ -10,11 +11,12 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
+from roster.broker.request_limits import MAX_ITEMS
 from roster.wire import ZERO_UUID, ErrorCode
 from roster.wire.messages import FetchRequest, FetchResponse
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Hashable, Iterator
 
 NO_SESSION = 0
 FINAL_EPOCH = -1
@@ -22,7 +24,7 @@ FIRST_EPOCH = 0
 EVICTABLE_AFTER_SECONDS = 120.0
 """A session used within this time gives way only to a larger one that is older (KIP-227's eviction)."""
 MAX_PARTITIONS = 500_000
-"""Partitions of all sessions together; beyond it no session begins."""
+"""Partitions of all sessions together; beyond it no session begins or grows."""
 TOPIC_IDS_SINCE = 13
 _LAST_EPOCH = (1 << 31) - 1
 
@@ -53,11 +55,20 @@ class SessionPartition:
         return news
 
 
+@dataclass(frozen=True, slots=True)
+class Client:
+    """Who sends a request: a principal, over a connection."""
+
+    principal: str
+    connection: Hashable
+
+
 @dataclass(slots=True)
 class FetchSession:
     """One client's session; `epoch` is that of the next request."""
 
     id: int
+    client: Client
     by_topic_id: bool
     partitions: OrderedDict[Key, SessionPartition]
     created: float
@@ -93,21 +104,24 @@ class FetchSessions:
         self._new_id = new_id
         self._now = now
         self._sessions: OrderedDict[int, FetchSession] = OrderedDict()
+        self._of_connection: dict[Hashable, set[int]] = {}
         self._partitions = 0
 
     def __len__(self) -> int:
         return len(self._sessions)
 
-    def context(self, request: FetchRequest, version: int) -> FetchContext | ErrorCode:
+    def context(self, request: FetchRequest, version: int, client: Client) -> FetchContext | ErrorCode:
         """Return what a request reads, or the error for the whole of it."""
         by_id = version >= TOPIC_IDS_SINCE
+        session = self._sessions.get(request.session_id)
+        if session is not None and session.client.principal != client.principal:
+            session = None
         if request.session_epoch in (FINAL_EPOCH, FIRST_EPOCH):
-            if request.session_id != NO_SESSION:
-                self._remove(request.session_id)
+            if session is not None:
+                self._remove(session)
             if request.session_epoch == FINAL_EPOCH:
                 return FetchContext(request.topics)
-            return FetchContext(request.topics, lambda response: self._begin(request, response, by_id=by_id))
-        session = self._sessions.get(request.session_id)
+            return FetchContext(request.topics, lambda response: self._begin(request, response, client, by_id=by_id))
         if session is None:
             return ErrorCode.FETCH_SESSION_ID_NOT_FOUND
         if session.epoch != request.session_epoch:
@@ -117,15 +131,36 @@ class FetchSessions:
         before = len(session.partitions)
         session.update(request)
         self._partitions += len(session.partitions) - before
+        if len(session.partitions) > MAX_ITEMS or self._partitions > MAX_PARTITIONS:
+            self._remove(session)
+            return ErrorCode.FETCH_SESSION_ID_NOT_FOUND  # the client sends all of its partitions, in one request
         if not session.partitions:
-            self._remove(session.id)
+            self._remove(session)
             return FetchContext([])
+        self._used_by(session, client)
         session.epoch = 1 if session.epoch == _LAST_EPOCH else session.epoch + 1
         session.used = self._now()
         self._sessions.move_to_end(session.id)
         return FetchContext(_topics(session), lambda response: _leave_out_old(session, response))
 
-    def _begin(self, request: FetchRequest, response: FetchResponse, *, by_id: bool) -> None:
+    def connection_ended(self, connection: Hashable) -> None:
+        """End the sessions that a connection used last: clients begin anew on their next one."""
+        for session_id in list(self._of_connection.get(connection, ())):
+            self._remove(self._sessions[session_id])
+
+    def _used_by(self, session: FetchSession, client: Client) -> None:
+        if session.client != client:
+            self._leave(session)
+            session.client = client
+        self._of_connection.setdefault(client.connection, set()).add(session.id)
+
+    def _leave(self, session: FetchSession) -> None:
+        connection = session.client.connection
+        self._of_connection[connection].discard(session.id)
+        if not self._of_connection[connection]:
+            del self._of_connection[connection]
+
+    def _begin(self, request: FetchRequest, response: FetchResponse, client: Client, *, by_id: bool) -> None:
         """Begin a session with the partitions of a full request, if there is room for it."""
         asked = OrderedDict((key, SessionPartition(each)) for key, each in _asked(request.topics, by_id=by_id))
         if not self._make_room(len(asked)):
@@ -134,7 +169,8 @@ class FetchSessions:
         number = self._new_id()
         while number in self._sessions or number == NO_SESSION:
             number = self._new_id()
-        session = self._sessions[number] = FetchSession(number, by_id, asked, now, now)
+        session = self._sessions[number] = FetchSession(number, client, by_id, asked, now, now)
+        self._used_by(session, client)
         self._partitions += len(asked)
         for key, answer in _answers(response, by_id=by_id):
             if key in session.partitions:
@@ -154,13 +190,13 @@ class FetchSessions:
             if len(smallest.partitions) >= size or now - smallest.created <= EVICTABLE_AFTER_SECONDS:
                 return False
             oldest = smallest
-        self._remove(oldest.id)
+        self._remove(oldest)
         return True
 
-    def _remove(self, session_id: int) -> None:
-        session = self._sessions.pop(session_id, None)
-        if session is not None:
-            self._partitions -= len(session.partitions)
+    def _remove(self, session: FetchSession) -> None:
+        del self._sessions[session.id]
+        self._leave(session)
+        self._partitions -= len(session.partitions)
 
 
 def _asked(topics: list[FetchRequest.Topic], *, by_id: bool) -> Iterator[tuple[Key, FetchRequest.Topic.Partition]]:

@@ -8,7 +8,7 @@ import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from roster.broker.fetch_sessions import TOPIC_IDS_SINCE
+from roster.broker.fetch_sessions import TOPIC_IDS_SINCE, Client
 from roster.broker.handlers.leader_epoch import leader_epoch_error
 from roster.broker.log.batch_check import CorruptSegmentError
 from roster.broker.log.record_range import PIECE_BYTES, RecordRange
@@ -59,7 +59,8 @@ async def fetch(services: Services, call: Call[FetchRequest]) -> Message:
     Within a fetch session (KIP-227) a request and its response hold only what has changed.
     """
     request = call.message
-    context = services.fetch_sessions.context(request, call.version)
+    client = Client(call.access.principal, call.session)
+    context = services.fetch_sessions.context(request, call.version, client)
     if isinstance(context, ErrorCode):
         return FetchResponse(error_code=context)
     response, wanted = await _resolve(services, call, context.topics)
