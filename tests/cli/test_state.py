@@ -131,6 +131,18 @@ def test_what_cannot_be_read_is_one_line(tmp_path, roster, arguments, code, mess
     assert message in err
 
 
+@pytest.mark.parametrize("command", [("scan",), ("get", "N1", "3")])
+def test_a_damaged_store_is_one_line_that_says_what_to_delete(tmp_path, roster, command):
+    place = fill(tmp_path / "c" / "id" / "0_3", Aggregation(("tail", "day"), AGGREGATES))
+    data = place / "data" / "data.mdb"
+    assert b"N1" in data.read_bytes()
+    data.write_bytes(data.read_bytes().replace(b"N1", b"N0"))
+    name, *rest = command
+    found, out, err = roster(name, place, *rest)
+    assert (found, out, err.count("\n")) == (1, "", 1)
+    assert err.endswith(f"delete {place}, it is restored from the changelog\n")
+
+
 def test_variables_of_a_processor_are_rows(tmp_path, roster):
     place = tmp_path / "0_0"
     turn(place, [("a", "update", 1), ("b", "set", 3), ("a", "append", 2)], Plan(("key",)), 0, Recorder())

@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from roster.state import Position, StateError, store_files
-from roster.state.lmdb_store import LONGEST_KEY, LmdbStore
+from roster.state.lmdb_snapshot import LONGEST_KEY
+from roster.state.lmdb_store import LmdbStore
 from roster.state.pending import Pending
 from roster.state.store import (
     PendingError,
@@ -215,7 +216,7 @@ def test_after_a_restart_of_the_machine_a_store_that_was_not_synced_is_thrown_aw
     ("file", "content", "reason"),
     [
         ("store.json", b"{", "store.json is missing or damaged"),
-        ("store.json", b'{"format": 0, "boot": "", "clean": true}', "it has format 0, this release has 1"),
+        ("store.json", b'{"format": 0, "boot": "", "clean": true}', "it has format 0, this release has 2"),
         ("data/data.mdb", bytes(100_000), "files are damaged"),
         ("data/data.mdb", b"cut", ""),
     ],

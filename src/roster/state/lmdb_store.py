@@ -3,22 +3,32 @@
 Opened by each turn of a task, and never kept over a fork. A directory must be on a local disk: LMDB maps its file into
 memory, which a network file system does not allow for. Keys of more than 510 bytes are kept under a hash, with the key
 beside the value; among those that share their first 479 bytes a scan has the order of the hashes. The file never
-shrinks by itself: `compact` copies what is live.
+shrinks by itself: `compact` copies what is live. Damage that reads find is told in `roster.state.lmdb_snapshot`.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
-import hashlib
+import logging
 import os
-import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from roster._extras import missing_error
+from roster.state.lmdb_snapshot import (
+    EMPTY_KEY,
+    HEAD,
+    PENDING,
+    LmdbSnapshot,
+    all_plain,
+    head_of,
+    packed,
+    stored_key,
+)
 from roster.state.pending import Pending
+from roster.state.seals import sealed
 from roster.state.store import (
     PendingError,
     Position,
@@ -38,73 +48,16 @@ else:
     except ModuleNotFoundError as missing:
         raise missing_error("A store of state", "state", ["lmdb"]) from missing
 
+log = logging.getLogger(__name__)
+
 MAP_SIZE = 1 << 40
 """Largest size of a store's file, in bytes; the file is as large as what it holds."""
-LONGEST_KEY = 510
-"""Longest key that is stored as it is; one byte below LMDB's limit, so that a hashed one is known by its length."""
-
-_HASHED_PREFIX = LONGEST_KEY + 1 - hashlib.sha256().digest_size
-_LENGTH = struct.Struct("<I")
-_POSITION, _PENDING, _EMPTY_KEY = b"position", b"pending", b"empty key"
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 """Errors of a write without room; LMDB makes EIO of a write that was cut short."""
-_DAMAGED = (lmdb.CorruptedError, lmdb.InvalidError, lmdb.VersionMismatchError, lmdb.PageNotFoundError, lmdb.PanicError)
-
-
-class LmdbSnapshot:
-    """Reads within one transaction."""
-
-    def __init__(self, transaction: Any, values: Any, meta: Any) -> None:
-        self._transaction, self._values, self._meta = transaction, values, meta
-
-    @property
-    def position(self) -> Position:
-        """The position that the values belong to."""
-        data = self._transaction.get(_POSITION, db=self._meta)
-        return Position() if data is None else Position.decode(data)
-
-    def pending(self) -> Pending | None:
-        """Return the batch whose transaction had not ended when it was written."""
-        data = self._transaction.get(_PENDING, db=self._meta)
-        return None if data is None else Pending.decode(data)
-
-    def multi_get(self, keys: Sequence[bytes]) -> list[Value]:
-        """Return the value of each key."""
-        get, values = self._transaction.get, self._values
-        if _all_plain(keys):
-            return [get(key, db=values) for key in keys]
-        return [self._get(key) for key in keys]
-
-    def _get(self, key: bytes) -> Value:
-        if not key:
-            empty: Value = self._transaction.get(_EMPTY_KEY, db=self._meta)
-            return empty
-        data: Value = self._transaction.get(_stored(key), db=self._values)
-        if data is None or len(key) <= LONGEST_KEY:
-            return data
-        found, value = _unpacked(data)
-        return value if found == key else None
-
-    def scan(
-        self, start: bytes = b"", stop: bytes | None = None, limit: int | None = None
-    ) -> list[tuple[bytes, bytes]]:
-        """Return entries from `start` up to before `stop`, in the order of keys, at most `limit`."""
-        entries: list[tuple[bytes, bytes]] = []
-        if not start and (empty := self._get(b"")) is not None and stop != b"":
-            entries.append((b"", empty))
-        cursor = self._transaction.cursor(db=self._values)
-        found = cursor.set_range(start[:_HASHED_PREFIX]) if start else cursor.first()
-        for stored, data in cursor if found else ():
-            key, value = _unpacked(data) if len(stored) > LONGEST_KEY else (stored, data)
-            if key < start:
-                continue
-            if stop is not None and stored[:_HASHED_PREFIX] > stop[:_HASHED_PREFIX]:
-                break
-            if limit is not None and len(entries) >= limit:
-                break
-            if stop is None or key < stop:
-                entries.append((key, value))
-        return entries[:limit]
+_DAMAGED = (
+    *(lmdb.CorruptedError, lmdb.InvalidError, lmdb.VersionMismatchError, lmdb.PageNotFoundError, lmdb.PanicError),
+    *(lmdb.MapResizedError, lmdb.NotFoundError, lmdb.BadValsizeError),
+)
 
 
 class LmdbStore:
@@ -125,7 +78,7 @@ class LmdbStore:
             if not self._files.data.exists():
                 raise StoreMissingError(f"store {path}: there is none")
             if reason := self._files.distrust():
-                raise StoreDamagedError(f"store {path}: {reason}")
+                raise StoreDamagedError(Path(path), reason)
         else:
             self._files.lock_for_writing()
         try:
@@ -142,17 +95,24 @@ class LmdbStore:
     def _open_sound(self) -> None:
         """Open the files; what is written is made anew if it cannot be trusted."""
         if not self._read_only and (reason := self._files.distrust()):
-            self._discard(reason)
+            self._remove(reason)
         try:
             self._open()
         except StoreDamagedError as error:
             if self._read_only:
                 raise
-            self._discard(str(error))
+            self._remove(error.reason)
             self._open()
 
-    def _discard(self, reason: str) -> None:
-        self.discarded = reason
+    def discard(self, reason: str) -> None:
+        """Throw the files away and begin with new ones, outside of a snapshot; `discarded` says why."""
+        self._environment.close()
+        self._remove(reason)
+        self._open()
+
+    def _remove(self, reason: str) -> None:
+        self.discarded, self.written_at = reason, 0.0
+        log.warning("store %s: %s; it is made anew from its changelog", self._files.path, reason)
         with self._files.access(write=True):
             self._files.discard()
 
@@ -190,14 +150,17 @@ class LmdbStore:
         page = self._environment.stat()["psize"]
         used = (self._environment.info()["last_pgno"] + 1) * page
         if size < min(used, 2 * page) or (used > 2 * page and size < used):
-            raise StoreDamagedError(f"store {self._files.path}: its file has {size} bytes, {used} are in use")
+            raise StoreDamagedError(self._files.path, f"its file has {size} bytes, {used} are in use")
 
     @contextlib.contextmanager
     def snapshot(self) -> Iterator[LmdbSnapshot]:
         """Hold one moment for several reads; a writer waits for its end, so it must be short."""
         self._reopen_if_replaced()
         with self._files.access(), self._translated(), self._environment.begin() as transaction:
-            yield LmdbSnapshot(transaction, self._values, self._meta)
+            yield self._reading(transaction)
+
+    def _reading(self, transaction: Any) -> LmdbSnapshot:
+        return LmdbSnapshot(transaction, self._values, self._meta, self._files.path)
 
     def position(self) -> Position:
         """Return the position; `Position()` of a new store."""
@@ -237,14 +200,14 @@ class LmdbStore:
             for keys, values in batches:
                 self._put(transaction, keys, values, in_order=in_order)
             reached = position() if callable(position) else position
-            transaction.put(_POSITION, reached.encode(), db=self._meta)
+            self._put_head(transaction, reached)
 
     def stage(self, pending: Pending) -> None:
         """Keep a batch until it is known how its transaction ended. Raises PendingError if one is kept already."""
         with self._writing() as transaction:
-            if transaction.get(_PENDING, db=self._meta) is not None:
+            if transaction.get(PENDING, db=self._meta) is not None:
                 raise PendingError(f"store {self._files.path}: settle the pending batch before the next one")
-            transaction.put(_PENDING, pending.encode(), db=self._meta)
+            self._note(transaction, PENDING, pending.encode())
 
     def settle(self, token: str | None, position: Position | None = None) -> bool:
         """Apply the pending batch if `token` names it, else drop it; True if applied.
@@ -258,11 +221,10 @@ class LmdbStore:
             return False
         is_committed = pending.token == token
         with self._writing() as transaction:
-            transaction.delete(_PENDING, db=self._meta)
+            transaction.delete(PENDING, db=self._meta)
             if is_committed:
                 self._put(transaction, pending.keys, pending.values)
-                reached = pending.position if position is None else position
-                transaction.put(_POSITION, reached.encode(), db=self._meta)
+                self._put_head(transaction, pending.position if position is None else position)
         return is_committed
 
     def clear(self) -> None:
@@ -273,9 +235,8 @@ class LmdbStore:
 
     def count(self) -> int:
         """Return the number of entries."""
-        with self._files.access(), self._environment.begin() as transaction:
-            has_empty_key = transaction.get(_EMPTY_KEY, db=self._meta) is not None
-            return int(transaction.stat(self._values)["entries"]) + has_empty_key
+        with self.snapshot() as snapshot:
+            return snapshot.entries
 
     def wasted(self) -> float:
         """Return the size of the file as a multiple of what is live in it."""
@@ -314,14 +275,17 @@ class LmdbStore:
         self.close()
 
     def _put(self, transaction: Any, keys: Sequence[bytes], values: Sequence[Value], *, in_order: bool = False) -> None:
-        if not _all_plain(keys):
+        if not all_plain(keys):
             keys, values = self._put_special(transaction, keys, values)
-        entries = [(key, value) for key, value in zip(keys, values, strict=True) if value is not None]
-        for key, value in zip(keys, values, strict=True):
-            if value is None:
-                transaction.delete(key, db=self._values)
+        written = [(key, value) for key, value in zip(keys, values, strict=True) if value is not None]
+        if len(written) < len(keys):
+            for key, value in zip(keys, values, strict=True):
+                if value is None:
+                    transaction.delete(key, db=self._values)
         if not in_order:
-            entries.sort()
+            written.sort()
+        stored = [key for key, _ in written]
+        entries = list(zip(stored, sealed(stored, [value for _, value in written]), strict=True))
         _, added = transaction.cursor(db=self._values).putmulti(entries, append=in_order)
         if added < len(entries):
             raise StateError(f"store {self._files.path}: keys do not ascend; load them without in_order")
@@ -333,14 +297,19 @@ class LmdbStore:
         stored: list[tuple[bytes, Value]] = []
         for key, value in zip(keys, values, strict=True):
             if key:
-                stored.append(
-                    (_stored(key), _packed(key, value) if len(key) > LONGEST_KEY and value is not None else value)
-                )
+                stored.append((stored_key(key), None if value is None else packed(key, value)))
             elif value is None:
-                transaction.delete(_EMPTY_KEY, db=self._meta)
+                transaction.delete(EMPTY_KEY, db=self._meta)
             else:
-                transaction.put(_EMPTY_KEY, value, db=self._meta)
+                self._note(transaction, EMPTY_KEY, value)
         return [key for key, _ in stored], [value for _, value in stored]
+
+    def _put_head(self, transaction: Any, position: Position) -> None:
+        self._note(transaction, HEAD, head_of(transaction, self._values, self._meta, position).encode())
+
+    def _note(self, transaction: Any, name: bytes, value: bytes) -> None:
+        """Write what is kept beside the entries."""
+        transaction.put(name, *sealed([name], [value]), db=self._meta)
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[Any]:
@@ -372,27 +341,10 @@ class LmdbStore:
         except lmdb.MapFullError as error:
             raise StoreFullError(f"{where}: it has reached its limit of {self._map_size} bytes") from error
         except _DAMAGED as error:
-            raise StoreDamagedError(f"{where}: the files are damaged ({error})") from error
+            raise StoreDamagedError(self._files.path, f"the files are damaged ({error})") from error
         except (lmdb.Error, OSError) as error:
             if any(os.strerror(number) in str(error) for number in _FULL):
                 raise StoreFullError(
                     f"{where}: no room on the disk, or it fails ({error}); free some, the store is as before"
                 ) from error
             raise StateError(f"{where}: {error}") from error
-
-
-def _all_plain(keys: Sequence[bytes]) -> bool:
-    return not len(keys) or (min(map(len, keys)) > 0 and max(map(len, keys)) <= LONGEST_KEY)
-
-
-def _stored(key: bytes) -> bytes:
-    return key if len(key) <= LONGEST_KEY else key[:_HASHED_PREFIX] + hashlib.sha256(key).digest()
-
-
-def _packed(key: bytes, value: bytes) -> bytes:
-    return _LENGTH.pack(len(key)) + key + value
-
-
-def _unpacked(data: bytes) -> tuple[bytes, bytes]:
-    end = _LENGTH.size + int(_LENGTH.unpack_from(data)[0])
-    return data[_LENGTH.size : end], data[end:]

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Protocol, TypeAlias
 
 from roster._errors import RosterError
@@ -31,7 +32,11 @@ class StoreFullError(StateError):
 
 
 class StoreDamagedError(StateError):
-    """The files are no sound store; opened for writing it is made anew, and the changelog fills it."""
+    """The files are no sound store, for a `reason`; the one who writes it makes it anew, and the changelog fills it."""
+
+    def __init__(self, path: Path, reason: str) -> None:
+        super().__init__(f"store {path}: {reason}; delete {path}, it is restored from the changelog")
+        self.reason = reason
 
 
 class PendingError(StateError):

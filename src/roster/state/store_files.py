@@ -25,7 +25,7 @@ from pathlib import Path
 from roster._files import write_atomically
 from roster.state.store import StoreInUseError
 
-FORMAT = 1
+FORMAT = 2
 """Layout of a store; one of another number is thrown away."""
 
 _PLAIN = re.compile(r"[A-Za-z0-9._-]{1,200}")

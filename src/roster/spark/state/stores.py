@@ -6,13 +6,14 @@ import contextlib
 import os
 import time
 import uuid
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 from roster._clock import wall_ms
 from roster.model import TopicPartition
 from roster.model.tasks import TaskId
-from roster.spark.state.turn import LONGEST_BEHIND, Fetch, Place, Turn, bring_up
+from roster.spark.state.turn import LONGEST_BEHIND, Fetch, Place, Turn, bring_up, on_sound
 from roster.state.definition import write_definition
 from roster.state.store import StateError
 
@@ -77,7 +78,7 @@ def work_on_copy(place: Place, chore: Chore, fetch: Fetch, until: float, definit
     try:
         with LmdbStore(place.path(str(chore.task))) as store:
             write_definition(store.path, definition)
-            applied = bring_up(store, turn, fetch, until)
+            applied = on_sound(store, partial(bring_up, store, turn, fetch, until))
     except Exception as error:
         return Copy(chore.changelog, None, seconds=time.monotonic() - began, problem=f"{type(error).__name__}: {error}")
     return Copy(chore.changelog, *applied, seconds=time.monotonic() - began)

@@ -34,7 +34,7 @@ from roster.spark.runner_protocol import Outcome
 from roster.spark.sinks.base import Sink
 from roster.spark.state.care import Care, tidy
 from roster.spark.state.results import record_keys
-from roster.spark.state.turn import Place, Turn, bring_up
+from roster.spark.state.turn import Place, Turn, bring_up, on_sound
 from roster.spark.steps import applied
 from roster.state.store import Value
 
@@ -163,9 +163,14 @@ class TableSide(NamedTuple):
         """Yield the rows of a partition joined, its part of the table being brought up first."""
         turn, (_, lookup, then, _) = self.turns[partition], self.rows
         with self.place.open(str(TaskId(self.number, partition))) as store:
-            bring_up(store, turn, partial(_fetch, config))
+
+            def table(keys: Sequence[bytes]) -> list[Value]:
+                bring_up(store, turn, partial(_fetch, config))
+                return store.multi_get(keys)
+
+            on_sound(store, partial(table, []))
             for rows in batches:
-                joined = lookup(rows, store.multi_get)
+                joined = lookup(rows, lambda keys: on_sound(store, partial(table, keys)))
                 if then is None:
                     yield joined
                 else:

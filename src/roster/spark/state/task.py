@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +22,7 @@ from roster.spark.state.results import as_records
 from roster.spark.state.stage import Link, Stage
 from roster.spark.state.stores import Chore, Copy, process_id, stores_found, work_on_copy
 from roster.spark.state.table_join import TableSide, through_tables
-from roster.spark.state.turn import Place, Report, Turn, combined, new_token, take_turn
+from roster.spark.state.turn import Place, Report, Turn, combined, new_token, on_sound, take_turn
 from roster.spark.write.task import conformed
 from roster.state.definition import write_definition
 from roster.state.store import NoState
@@ -221,7 +222,8 @@ class StatefulTask(PartitionTask):
             kind = work.stores[link.store]
             with kind.place.open(str(task)) as store:
                 write_definition(store.path, kind.definition)
-                update, report = take_turn(store, turn, link.operator, table, ends, self._fetch, token)
+                take = partial(take_turn, store, turn, link.operator, table, ends, self._fetch, token)
+                update, report = on_sound(store, take)
             reports.append(report)
             parts += [self._changes(update, turn), *self._late(update, link)]
             rows = iter(_ordered(update.results, link.in_order_of).to_batches())

@@ -9,7 +9,7 @@ import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import pyarrow as pa
 
@@ -19,7 +19,7 @@ from roster.spark.errors import SinkFencedError
 from roster.state.changelog import restore
 from roster.state.event_time import with_entries
 from roster.state.pending import Pending
-from roster.state.store import Position, Snapshot, Store, StoreInUseError
+from roster.state.store import Position, Snapshot, Store, StoreDamagedError, StoreInUseError
 from roster.state.store_files import default_directory, directory_name
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+T = TypeVar("T")
 Fetch: TypeAlias = Callable[[TopicPartition, int, int], Iterable[pa.RecordBatch]]
 """Reads the committed records of a partition from one offset up to before another."""
 
@@ -138,6 +139,15 @@ class Place:
                     log.warning("store %s: another process has it; going on with another copy", copies.pop(0))
                 else:
                     raise
+
+
+def on_sound(store: LmdbStore, work: Callable[[], T]) -> T:
+    """Return what `work` makes of a store; one that proves damaged is made anew, and the work is done again."""
+    try:
+        return work()
+    except StoreDamagedError as error:
+        store.discard(error.reason)
+        return work()
 
 
 def combined(reports: Sequence[Report]) -> Report:

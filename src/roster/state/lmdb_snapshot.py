@@ -1,0 +1,219 @@
+"""Reads of a store in LMDB, which believes what it reads: here all of it is checked.
+
+Each entry has a checksum. A flipped bit can also hide an entry, so beside a key that is not found both neighbours are
+checked, and in a scan the order. How many entries there are, the first and the last of them are kept with each commit,
+under a checksum too. What is not found: entries at a page's end that a flipped bit in its header hides from reads by
+key, and an old version of a page that a flipped bit in another one brings back.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from roster.state.pending import Pending
+from roster.state.seals import SIZE, are_sound, opened
+from roster.state.store import Position, StoreDamagedError, Value
+
+LONGEST_KEY = 510
+"""Longest key that is stored as it is; one byte below LMDB's limit, so that a hashed one is known by its length."""
+
+_HASHED_PREFIX = LONGEST_KEY + 1 - hashlib.sha256().digest_size
+_LENGTH = struct.Struct("<I")
+_COUNTS = struct.Struct("<QHH")
+_ORDER = "its keys are not in order"
+HEAD, PENDING, EMPTY_KEY = b"head", b"pending", b"empty key"
+
+
+class Head(NamedTuple):
+    """What is known of a store's entries without reading them: the first and the last one by their stored keys."""
+
+    position: Position = Position()
+    entries: int = 0
+    first: bytes = b""
+    last: bytes = b""
+
+    def encode(self) -> bytes:
+        """Bytes of it."""
+        counts = _COUNTS.pack(self.entries, len(self.first), len(self.last))
+        return counts + self.first + self.last + self.position.encode()
+
+    @classmethod
+    def decode(cls, data: bytes) -> Head:
+        """Read the bytes of `encode`."""
+        entries, first, last = _COUNTS.unpack_from(data)
+        begin, end = _COUNTS.size + first, _COUNTS.size + first + last
+        return cls(Position.decode(data[end:]), entries, data[_COUNTS.size : begin], data[begin:end])
+
+
+def head_of(transaction: Any, values: Any, meta: Any, position: Position) -> Head:
+    """Return the head of the entries as they are, at this position."""
+    cursor = transaction.cursor(db=values)
+    first = cursor.key() if cursor.first() else b""
+    last = cursor.key() if cursor.last() else b""
+    has_empty_key = transaction.get(EMPTY_KEY, db=meta) is not None
+    return Head(position, transaction.stat(values)["entries"] + has_empty_key, first, last)
+
+
+class LmdbSnapshot:
+    """Reads within one transaction. Raises StoreDamagedError, as its methods do."""
+
+    def __init__(self, transaction: Any, values: Any, meta: Any, path: Path) -> None:
+        self._transaction, self._values, self._meta, self._path = transaction, values, meta, path
+        data = self._noted(HEAD)
+        self._head = Head() if data is None else Head.decode(data)
+        if self._head != head_of(transaction, values, meta, self._head.position):
+            raise self._damaged("its entries are not those that were written last")
+
+    @property
+    def position(self) -> Position:
+        """The position that the values belong to."""
+        return self._head.position
+
+    @property
+    def entries(self) -> int:
+        """The number of entries."""
+        return self._head.entries
+
+    def pending(self) -> Pending | None:
+        """Return the batch whose transaction had not ended when it was written."""
+        data = self._noted(PENDING)
+        return None if data is None else Pending.decode(data)
+
+    def multi_get(self, keys: Sequence[bytes]) -> list[Value]:
+        """Return the value of each key."""
+        if all_plain(keys):
+            return self._found(keys)
+        found = iter(self._found([stored_key(key) for key in keys if key]))
+        return [_unpacked(key, next(found)) if key else self._noted(EMPTY_KEY) for key in keys]
+
+    def scan(
+        self, start: bytes = b"", stop: bytes | None = None, limit: int | None = None
+    ) -> list[tuple[bytes, bytes]]:
+        """Return entries from `start` up to before `stop`, in the order of keys, at most `limit`."""
+        read = self._read(start, stop, limit)
+        self._check(read)
+        entries = [entry for entry in _entries(read) if _is_within(entry[0], start, stop)]
+        if not start and stop != b"" and (empty := self._noted(EMPTY_KEY)) is not None:
+            entries.insert(0, (b"", empty))
+        return entries[:limit]
+
+    def _read(self, start: bytes, stop: bytes | None, limit: int | None) -> list[tuple[bytes, bytes]]:
+        """Return what is stored of these entries, the one before and the one behind them: in order, if none is missing.
+
+        Those of long keys do not count for `limit`, and some may be out of the range.
+        """
+        cursor = self._transaction.cursor(db=self._values)
+        lowest = start[:_HASHED_PREFIX]
+        is_there = cursor.set_range(lowest) if start else cursor.first()
+        read = [cursor.item()] if start and (cursor.prev() if is_there else cursor.last()) else []
+        if any(key >= lowest for key, _ in read):
+            raise self._damaged(_ORDER)
+        if start and is_there:
+            cursor.set_range(lowest)
+        left = limit
+        for entry in cursor if is_there else ():
+            read.append(entry)
+            key = entry[0]
+            if left == 0 or (stop is not None and key[:_HASHED_PREFIX] > stop[:_HASHED_PREFIX]):
+                return read
+            if left is not None:
+                left -= len(key) <= LONGEST_KEY and _is_within(key, start, stop)
+        is_all = start or len(read) == self._transaction.stat(self._values)["entries"]
+        if (read[-1][0] if read else b"") != self._head.last or not is_all:
+            raise self._damaged("entries are missing")
+        return read
+
+    def _found(self, stored: Sequence[bytes]) -> list[Value]:
+        """Return the values of keys as they are stored."""
+        get, values = self._transaction.get, self._values
+        data: list[Value] = [get(key, db=values) for key in stored]
+        there = [each for each in data if each is not None]
+        if len(there) == len(data):
+            self._check_sums(stored, there)
+            return list[Value](opened(there))
+        self._check_sums([key for key, each in zip(stored, data, strict=True) if each is not None], there)
+        self._check_gaps([key for key, each in zip(stored, data, strict=True) if each is None])
+        return [None if each is None else each[:-SIZE] for each in data]
+
+    def _check_gaps(self, missing: Sequence[bytes]) -> None:
+        """Check the entries before and behind each of these keys: one that a flipped bit hides lies beside it."""
+        cursor = self._transaction.cursor(db=self._values)
+        beside: list[tuple[bytes, bytes]] = []
+        upto: bytes | None = b""
+        for key in sorted(missing):
+            if upto is None or key < upto:
+                continue  # between the same two entries as the one before
+            upto = None
+            if is_behind := cursor.set_range(key):
+                behind = cursor.item()
+                beside.append(behind)
+                upto = behind[0]
+            before = cursor.item() if (cursor.prev() if is_behind else cursor.last()) else None
+            if before is not None:
+                beside.append(before)
+            if (before is not None and before[0] >= key) or (upto is not None and upto <= key):
+                raise self._damaged(_ORDER)
+        self._check_sums([key for key, _ in beside], [data for _, data in beside])
+
+    def _check(self, entries: Sequence[tuple[bytes, bytes]]) -> None:
+        """Check stored entries one behind the other."""
+        keys = [key for key, _ in entries]
+        if not all(map(bytes.__lt__, keys, keys[1:])):
+            raise self._damaged(_ORDER)
+        self._check_sums(keys, [data for _, data in entries])
+
+    def _check_sums(self, keys: Sequence[bytes], data: Sequence[bytes]) -> None:
+        if not are_sound(keys, data):
+            raise self._damaged("an entry does not have its checksum")
+
+    def _noted(self, name: bytes) -> Value:
+        """Return what is kept beside the entries."""
+        data: Value = self._transaction.get(name, db=self._meta)
+        if data is None:
+            return None
+        self._check_sums([name], [data])
+        return data[:-SIZE]
+
+    def _damaged(self, reason: str) -> StoreDamagedError:
+        return StoreDamagedError(self._path, f"the files are damaged ({reason})")
+
+
+def all_plain(keys: Sequence[bytes]) -> bool:
+    """Return True if all keys are stored as they are."""
+    return not len(keys) or (min(map(len, keys)) > 0 and max(map(len, keys)) <= LONGEST_KEY)
+
+
+def stored_key(key: bytes) -> bytes:
+    """Return a key as it is stored; not the empty one."""
+    return key if len(key) <= LONGEST_KEY else key[:_HASHED_PREFIX] + hashlib.sha256(key).digest()
+
+
+def packed(key: bytes, value: bytes) -> bytes:
+    """Return a value as it is stored under its key, without checksum."""
+    return value if len(key) <= LONGEST_KEY else _LENGTH.pack(len(key)) + key + value
+
+
+def _entries(read: Sequence[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, bytes]]:
+    """Yield keys and values of what is stored."""
+    for key, data in read:
+        if len(key) <= LONGEST_KEY:
+            yield key, data[:-SIZE]
+        else:
+            end = _LENGTH.size + int(_LENGTH.unpack_from(data)[0])
+            yield data[_LENGTH.size : end], data[end:-SIZE]
+
+
+def _is_within(key: bytes, start: bytes, stop: bytes | None) -> bool:
+    return start <= key and (stop is None or key < stop)
+
+
+def _unpacked(key: bytes, data: Value) -> Value:
+    """Return the value in what is stored under a key, None if another key has the same hash."""
+    if data is None or len(key) <= LONGEST_KEY:
+        return data
+    head = _LENGTH.pack(len(key)) + key
+    return data[len(head) :] if data.startswith(head) else None

@@ -1,0 +1,33 @@
+"""Checksums of a store's entries: CRC-32C of key and value, in four bytes behind the value.
+
+A flipped bit in either is always found, as is a value that belongs to another key.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Sequence
+from operator import add
+
+import google_crc32c
+
+_crc, _pack = google_crc32c.value, struct.Struct("<I").pack
+SIZE = 4
+"""Bytes of a checksum."""
+_RESIDUE = 0x48674BC7
+"""The CRC-32C of any bytes that end with their own."""
+
+
+def sealed(keys: Iterable[bytes], values: Iterable[bytes]) -> list[bytes]:
+    """Return values with their checksums."""
+    return [value + _pack(_crc(key + value)) for key, value in zip(keys, values, strict=True)]
+
+
+def are_sound(keys: Iterable[bytes], data: Iterable[bytes]) -> bool:
+    """Return True if each is a value of its key with its checksum."""
+    return set(map(_crc, map(add, keys, data))) <= {_RESIDUE}
+
+
+def opened(data: Sequence[bytes]) -> list[bytes]:
+    """Return values without their checksums."""
+    return [each[:-SIZE] for each in data]
