@@ -5,6 +5,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 OLDEST := .venv-oldest
 CLUSTER := .venv-cluster
+PORT ?= 7077
 READER := .venv-table-reader
 PYTEST_ARGS ?=
 # Leaves out what tests/conftest.py marks; neighbouring tests share a process and its fixtures, and pytest keeps what it compiled.
@@ -26,10 +27,10 @@ $(STAMP): pyproject.toml constraints.txt
 demo: setup  ## two applications share a topic through failures, on this machine
 	$(BIN)/roster demo
 
-cluster: dist  ## a Spark master and two workers on this machine, with the wheel; Ctrl-C ends them
+cluster: dist  ## a Spark master (PORT, 7077) and two workers on this machine, with the wheel; Ctrl-C ends them
 	$(PYTHON) -m venv --clear $(CLUSTER)
-	$(CLUSTER)/bin/pip install --quiet --constraint constraints.txt "$$(echo dist/*.whl)[spark]"
-	$(CLUSTER)/bin/python tests/spark/standalone.py
+	$(CLUSTER)/bin/pip install --quiet --constraint constraints.txt "$$(echo dist/*.whl)[spark,state]"
+	$(CLUSTER)/bin/python tests/spark/standalone.py --port $(PORT)
 
 unit: setup  ## tests without JVM, Spark and other processes, few examples, parallel: a minute
 	$(UNIT) $(PYTEST_ARGS)

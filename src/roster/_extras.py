@@ -1,13 +1,16 @@
-"""The distribution on the package index and its extras: which optional package comes with which."""
+"""The distribution and its extras: which optional package comes with which, and how to install them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from roster._errors import RosterError
+from roster._version import __version__
 
 DISTRIBUTION = "roster-kafka"
-"""Name on the package index; the import name and the command are `roster`."""
+"""Name of the distribution; the import name and the command are `roster`."""
+WHEEL = f"dist/{DISTRIBUTION.replace('-', '_')}-{__version__}-py3-none-any.whl"
+"""What `make dist` builds in a clone: the package index does not have the distribution."""
 
 _RECORDS = ("llvmlite", "numba", "pyarrow")
 _SPARK = (*_RECORDS, "pandas", "pyspark", "typing_extensions")
@@ -27,12 +30,13 @@ class MissingExtraError(RosterError, ModuleNotFoundError):
     """An optional package is not installed; the message has the command that installs it."""
 
 
-def install_command(extra: str) -> str:
-    """Return the pip command that installs Roster with an extra."""
-    return f"pip install '{DISTRIBUTION}[{extra}]'"
+def how_to_install(extra: str) -> str:
+    """Say how to install Roster with an extra."""
+    return f"in a clone of Roster: make dist && pip install '{WHEEL}[{extra}]'"
 
 
 def missing_error(what: str, extra: str, modules: Sequence[str]) -> MissingExtraError:
     """Return the error for modules of an extra that are not installed; `what` is the part that needs them."""
     names = ", ".join(module.replace("_", "-") for module in modules)
-    return MissingExtraError(f"{what} needs {names}, not installed here: {install_command(extra)}", name=modules[0])
+    problem = f"{what} needs {names}, not installed here"
+    return MissingExtraError(f"{problem}; {how_to_install(extra)}", name=modules[0])

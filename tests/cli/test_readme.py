@@ -114,7 +114,16 @@ def test_every_block_of_the_readme_runs(tmp_path):
 def test_getting_started_runs(tmp_path):
     output = run_blocks((ROOT / "docs" / "getting-started.md").read_text(), tmp_path)
     assert re.search(r"\|\s*Rome\|\s*2\|\s*40\.5\|", output)
-    assert re.search(r"totals: Empty, 0 members.* lag 0", output)
+    assert re.search(r"revenue: Empty, 0 members.* lag 0", output)
+
+
+def test_the_readme_and_getting_started_can_be_done_one_after_the_other():
+    """In one group the second program finds that the first has read everything."""
+    pages = [(ROOT / name).read_text() for name in ("README.md", "docs/getting-started.md")]
+    groups = [set(re.findall(r'group="(\w+)"', page)) for page in pages]
+    assert groups[0]
+    assert groups[1]
+    assert groups[0] & groups[1] == set()
 
 
 @pytest.mark.process

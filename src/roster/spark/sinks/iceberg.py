@@ -45,7 +45,7 @@ class IcebergSink(TableSink):
     the first on the snapshot read, and the positions there are where the batch begins. Expiring snapshots must leave
     that one. Files of batches that failed are removed as far as the driver knows them.
 
-    `compression`, `target_file_bytes` and `row_group_bytes` are as for `ParquetSink`. Needs `roster-kafka[iceberg]`.
+    `compression`, `target_file_bytes` and `row_group_bytes` are as for `ParquetSink`. Needs the extra `iceberg`.
     Raises MissingExtraError without it, and PipelineError for a name without namespace. A run fails with PipelineError
     if catalog or warehouse cannot be reached, or rows have other columns than the table.
     """
