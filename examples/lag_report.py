@@ -9,7 +9,7 @@ import argparse
 import json
 from collections import defaultdict
 
-from roster.client import Admin
+from roster.client import Admin, group_lag
 
 
 def main() -> None:
@@ -18,19 +18,15 @@ def main() -> None:
     arguments = parser.parse_args()
 
     with Admin(arguments.bootstrap) as admin:
-        for listing in sorted(admin.list_groups(), key=lambda group: group.group_id):
-            committed = admin.group_offsets(listing.group_id)
-            ends = admin.end_offsets(committed)
-            lag: dict[str, int] = defaultdict(int)
-            known: dict[str, bool] = defaultdict(lambda: True)
-            for partition, found in committed.items():
-                lag[partition.topic] += max(ends[partition] - found.offset, 0)
-            counts = admin.list_topics()
-            for topic in lag:
-                known[topic] = sum(partition.topic == topic for partition in committed) == counts.get(topic)
-            for topic in sorted(lag):
-                line = {"group": listing.group_id, "topic": topic, "lag": lag[topic], "known": known[topic]}
-                print(json.dumps({**line, "state": listing.state}))
+        counts = admin.list_topics()
+        for listing in admin.list_groups():
+            lags: dict[str, list[int]] = defaultdict(list)
+            for found in group_lag(admin, listing.group_id, listing.state).partitions.values():
+                if found.lag is not None:
+                    lags[found.topic].append(found.lag)
+            for topic, each in lags.items():
+                line = {"group": listing.group_id, "topic": topic, "lag": sum(each)}
+                print(json.dumps({**line, "known": len(each) == counts.get(topic), "state": listing.state}))
 
 
 if __name__ == "__main__":

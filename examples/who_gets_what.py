@@ -17,8 +17,10 @@ def main() -> None:
     plan = COOPERATIVE_STICKY.assign(Problem.build(MEMBERS, {"orders": 6}))
     for move in plan.explain():
         print(f"{move.topic}-{move.partition}: {move.source} to {move.target} ({move.why})")
-    print("now:", {member: [tp.partition for tp in sorted(owned)] for member, owned in plan.assignment().items()})
-    print("one round later:", {str(tp): member for tp, member in sorted(plan.transferring().items())})
+    for member, partitions in plan.partitions().items():
+        print(f"{member} now: {', '.join(map(str, partitions)) or 'nothing'}")
+    for partition, member in sorted(plan.transferring().items()):
+        print(f"{member} one round later: {partition}")
 
 
 if __name__ == "__main__":
