@@ -30,6 +30,8 @@ MAX_FRAME = 1 << 30
 """A larger response is not one of a Kafka broker."""
 
 SOFTWARE = ("roster", __version__)
+_readers: set[asyncio.Task[None]] = set()
+"""Event loops have weak references only: a connection that is forgotten would take its task along while it waits."""
 
 
 class Connection:
@@ -61,6 +63,8 @@ class Connection:
         self._renew_at: float | None = None
         self._is_known = False  # until it has answered more than the request that every listener answers
         self._reading = asyncio.create_task(self._read(), name=f"roster reads {address}")
+        _readers.add(self._reading)
+        self._reading.add_done_callback(_readers.discard)
 
     @classmethod
     async def open(cls, host: str, port: int, client_id: str, timeout: float, security: Security = PLAINTEXT) -> Self:

@@ -1,12 +1,15 @@
 """An event loop on a thread of its own, for blocking callers.
 
-anyio's blocking portal does the same; sixty lines are cheaper than a dependency for those who need only the client.
+anyio's blocking portal does the same; a hundred lines are cheaper than a dependency for those who need only the client.
 """
 
 from __future__ import annotations
 
 import asyncio
+import atexit
 import threading
+import warnings
+import weakref
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
@@ -16,27 +19,20 @@ T = TypeVar("T")
 
 
 class LoopThread:
-    """Runs coroutines and callbacks for other threads until it is stopped."""
+    """Runs coroutines and callbacks for other threads until it is stopped, is collected, or the interpreter ends."""
 
     def __init__(self, name: str) -> None:
         self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-        self._stopped = False
+        # The thread has no reference to this object, or it would never be collected.
+        self._thread = threading.Thread(target=_run, args=(self._loop,), name=name, daemon=True)
         self._thread.start()
-
-    def _run(self) -> None:
-        asyncio.set_event_loop(self._loop)
-        try:
-            self._loop.run_forever()
-        finally:
-            for task in asyncio.all_tasks(self._loop):
-                task.cancel()
-            self._loop.run_until_complete(self._loop.shutdown_asyncgens())
-            self._loop.close()
+        self._forgotten = weakref.finalize(self, _collected, self._loop, name)
+        self._forgotten.atexit = False
+        _running.add(self)
 
     def call(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine to its end and return its result, or raise what it raised."""
-        if self._stopped:
+        if not self._forgotten.alive:
             work.close()
             raise ClosedError("the client is closed")
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
@@ -48,15 +44,44 @@ class LoopThread:
 
     def post(self, callback: Callable[..., object], *arguments: object) -> None:
         """Run a callback on the loop soon."""
-        if self._stopped:
+        if not self._forgotten.alive:
             raise ClosedError("the client is closed")
         self._loop.call_soon_threadsafe(callback, *arguments)
 
     def stop(self) -> None:
         """Stop the loop and wait for the thread."""
-        if self._stopped:
+        if self._forgotten.detach() is None:
             return
-        self._stopped = True
         self._loop.call_soon_threadsafe(self._loop.stop)
         if threading.current_thread() is not self._thread:
             self._thread.join()
+
+
+def _run(loop: asyncio.AbstractEventLoop) -> None:
+    """Run the loop until it is stopped; what runs on it is cancelled then."""
+    asyncio.set_event_loop(loop)
+    try:
+        loop.run_forever()
+    finally:
+        tasks = asyncio.all_tasks(loop)
+        for task in tasks:
+            task.cancel()
+        loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+        loop.run_until_complete(loop.shutdown_asyncgens())
+        loop.close()
+
+
+def _collected(loop: asyncio.AbstractEventLoop, name: str) -> None:
+    """Stop the loop of an object that was forgotten; without waiting, as a collection may hold any lock."""
+    loop.call_soon_threadsafe(loop.stop)
+    warnings.warn(f"{name} was not closed", ResourceWarning, stacklevel=2)
+
+
+_running: weakref.WeakSet[LoopThread] = weakref.WeakSet()
+
+
+@atexit.register  # with the import: what an application registers to close its clients runs before
+def _stop_all() -> None:
+    """Stop the loops that are left: a daemon thread dies with the interpreter, and its tasks complain."""
+    for each in list(_running):
+        each.stop()
