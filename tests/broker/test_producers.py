@@ -8,8 +8,15 @@ from hypothesis import strategies as st
 
 from roster.broker.log.producer_state import ProducerTable, SequenceError
 from roster.wire import ErrorCode
+from roster.wire.messages import (
+    CreateTopicsRequest,
+    FindCoordinatorRequest,
+    InitProducerIdRequest,
+    ProduceRequest,
+)
 from roster.wire.records import BatchHeader, read_header
 from tests.broker.batches import batch
+from tests.broker.rawclient import RawClient
 
 NOW = 1_000
 
@@ -67,6 +74,51 @@ def test_sequences_wrap_after_the_largest_int32() -> None:
     assert table.check(header(2)) is None
     with pytest.raises(SequenceError):
         table.check(header(3))
+
+
+def test_a_batch_being_verified_is_waited_for_until_it_is_withdrawn_or_old() -> None:
+    def is_waited_for(table: ProducerTable) -> bool:
+        try:
+            table.check(header(5))
+        except SequenceError as error:
+            assert error.code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+            return True
+        return False
+
+    table = ProducerTable()
+    table.announce(header(2), NOW)
+    table.announce(header(3), NOW)
+    assert is_waited_for(table)
+    table.withdraw(header(3))
+    assert is_waited_for(table), "for sequence 2"
+    table.withdraw(header(2))
+    assert not is_waited_for(table)
+    table.announce(header(2), NOW)
+    table.expire(NOW)
+    assert is_waited_for(table)
+    table.expire(NOW + 1)
+    assert not is_waited_for(table)
+
+
+def test_a_producer_whose_transaction_is_refused_is_not_waited_for(client: RawClient) -> None:
+    """It never added the partition (Produce up to version 11), so its transactional batch is not to be written."""
+    topic = CreateTopicsRequest.Topic(name="not-added", num_partitions=1, replication_factor=1)
+    client.ask(CreateTopicsRequest(topics=[topic], timeout_ms=10_000), 5)
+    client.ask(FindCoordinatorRequest(key_type=1, coordinator_keys=["never-adds"]), 4)
+    started = InitProducerIdRequest(transactional_id="never-adds", transaction_timeout_ms=60_000)
+    while (given := client.ask(started, 4)).error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
+        pass
+
+    def produce(sequence: int, attributes: int) -> int:
+        data = batch([b"v"], producer=(given.producer_id, given.producer_epoch, sequence), attributes=attributes)
+        partition = ProduceRequest.Topic.Partition(index=0, records=data)
+        topic = ProduceRequest.Topic(name="not-added", partition_data=[partition])
+        asked = ProduceRequest(transactional_id="never-adds", acks=-1, timeout_ms=10_000, topic_data=[topic])
+        return client.ask(asked, 11).responses[0].partition_responses[0].error_code
+
+    assert given.error_code == ErrorCode.NONE
+    assert produce(0, 0x10) == ErrorCode.TRANSACTION_ABORTABLE
+    assert produce(3, 0) == ErrorCode.NONE, "as for any producer that this partition has not seen"
 
 
 def test_an_idle_producer_is_forgotten() -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
+from roster._clock import wall_ms
 from roster.broker.log.producer_state import NO_TRANSACTION
 from roster.broker.request_limits import in_slices
 from roster.transactions import TopicPartition
@@ -30,6 +31,9 @@ ABORTABLE_FROM = 11
 BY_ID_FROM = 13
 _ATTRIBUTES, _TRANSACTIONAL = 22, 0x10
 """Low byte of a batch's attributes, and its bit of transactions: other batches cost one look."""
+
+_COMES_AGAIN = (ErrorCode.CONCURRENT_TRANSACTIONS, ErrorCode.NOT_ENOUGH_REPLICAS)
+"""Refusals after which the client sends the batch again: those behind it still have to wait for it."""
 
 Refusals: TypeAlias = "dict[TopicPartition, tuple[ErrorCode, str]]"
 
@@ -55,13 +59,16 @@ async def check_transaction(services: Services, call: Call[ProduceRequest]) -> R
     refused: Refusals = {}
     by_producer: dict[tuple[int, int], list[_Batch]] = {}
     for batch in unknown:
-        batch.log.producers.announce(batch.header)
+        batch.log.producers.announce(batch.header, wall_ms())
         by_producer.setdefault((batch.header.producer_id, batch.header.producer_epoch), []).append(batch)
     for producer, its in by_producer.items():
         errors = await services.transaction_coordinator.add(
             transactional_id, producer, [batch.where for batch in its], verify_only=call.version < IMPLICIT_FROM
         )
         refused.update(_refusals(errors, call.version))
+        for batch in its:
+            if batch.where in refused and refused[batch.where][0] not in _COMES_AGAIN:
+                batch.log.producers.withdraw(batch.header)
     return refused
 
 

@@ -56,6 +56,17 @@ class Producer:
     """The first record of its open transaction."""
 
 
+class _Announced(NamedTuple):
+    """The lowest sequence of an epoch that is being verified, and since when (wall-clock ms)."""
+
+    epoch: int
+    sequence: int
+    at_ms: int
+
+
+_NOT_ANNOUNCED = _Announced(-1, 0, -1)
+
+
 def last_sequence(header: BatchHeader) -> int:
     """The sequence number of a batch's last record; they wrap after 2^31 - 1."""
     return (header.base_sequence + header.last_offset_delta) % _SEQUENCES
@@ -70,8 +81,8 @@ class ProducerTable:
         """First offset of each open transaction by producer id, in the order of the log."""
         self._ended: list[tuple[int, int]] = []
         """First offset and marker of transactions whose marker may not be durable yet."""
-        self._announced: dict[int, tuple[int, int]] = {}
-        """Epoch and lowest sequence of producers whose transaction is being verified, by producer id."""
+        self._announced: dict[int, _Announced] = {}
+        """Producers whose transaction is being verified, by producer id."""
         self.aborted = AbortedTransactions()
 
     def __len__(self) -> int:
@@ -122,14 +133,19 @@ class ProducerTable:
             )
         return None
 
-    def announce(self, header: BatchHeader) -> None:
+    def announce(self, header: BatchHeader, now_ms: int) -> None:
         """Note a batch that may begin a transaction here, once that is verified: no later one may come before it."""
-        epoch, lowest = self._announced.get(header.producer_id, (-1, 0))
+        epoch, lowest, _ = self._announced.get(header.producer_id, _NOT_ANNOUNCED)
         if header.producer_epoch > epoch or (header.producer_epoch == epoch and header.base_sequence < lowest):
-            self._announced[header.producer_id] = header.producer_epoch, header.base_sequence
+            self._announced[header.producer_id] = _Announced(header.producer_epoch, header.base_sequence, now_ms)
+
+    def withdraw(self, header: BatchHeader) -> None:
+        """Forget an announced batch that will not be written."""
+        if self._announced.get(header.producer_id, _NOT_ANNOUNCED)[:2] == (header.producer_epoch, header.base_sequence):
+            del self._announced[header.producer_id]
 
     def _check_announced(self, header: BatchHeader) -> None:
-        epoch, lowest = self._announced.get(header.producer_id, (-1, 0))
+        epoch, lowest, _ = self._announced.get(header.producer_id, _NOT_ANNOUNCED)
         if header.producer_epoch == epoch and header.base_sequence > lowest:
             raise SequenceError(
                 ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
@@ -226,6 +242,7 @@ class ProducerTable:
         for producer_id, known in list(self._producers.items()):
             if known.last_seen_ms < before_ms and known.first_offset == NO_TRANSACTION:
                 del self._producers[producer_id]
+        self._announced = {key: batch for key, batch in self._announced.items() if batch.at_ms >= before_ms}
 
     # Storing
 
