@@ -16,10 +16,12 @@ from roster.broker.log.batch_check import CorruptSegmentError
 from roster.broker.log.flusher import Flusher
 from roster.broker.log.partition_log import PartitionLog
 from roster.broker.log.retention import Retention
+from roster.broker.topic_config import check_settings, log_config
 from roster.wire import ErrorCode
 from roster.wire.messages import (
     CreateTopicsRequest,
     DeleteRecordsRequest,
+    DescribeConfigsRequest,
     FetchRequest,
     IncrementalAlterConfigsRequest,
     ListOffsetsRequest,
@@ -114,14 +116,17 @@ async def test_segments_go_while_enough_is_left(tmp_path):
         assert held(log) == list(range(log.log_start_offset, 40))
 
 
-async def test_compacted_logs_are_left_alone(tmp_path):
-    log = PartitionLog(tmp_path / "log", LogConfig(segment_bytes=400, retention_ms=0), compacted=True)
+@pytest.mark.parametrize("policy", ["compact", "compact,delete", "delete, compact"])
+async def test_compacted_logs_expire_if_their_policy_has_delete_too(tmp_path, policy):
+    settings = check_settings({"cleanup.policy": policy, "retention.ms": "0", "retention.bytes": "0"})
+    config = log_config(LogConfig(segment_bytes=400, retention_ms=0), settings)
+    log = PartitionLog(tmp_path / "log", config, compacted=True)
     async with kept(log) as (cleaner, flusher):
         for number in range(9):
             append(log, number, 1_000)
         await flusher.durable(log)
         await cleaner.check_all()
-        assert log.log_start_offset == 0
+        assert log.log_start_offset == (0 if policy == "compact" else 9)
 
 
 def test_a_batch_that_is_much_newer_begins_a_segment(tmp_path):
@@ -267,8 +272,41 @@ def test_settings_of_retention_are_taken_and_checked(client):
 
     for name, text in (("retention.ms", "-1"), ("retention.bytes", "-2"), ("segment.ms", "1")):
         assert alter(name, text) == ErrorCode.NONE
+    for text in ("compact,delete", "delete,compact", "compact", "delete"):
+        assert alter("cleanup.policy", text) == ErrorCode.NONE
+    for text in ("", "compact,", "compact,compact", "compact;delete", "keep"):
+        assert alter("cleanup.policy", text) == ErrorCode.INVALID_CONFIG
     for name, text in (("retention.ms", "-2"), ("retention.ms", "x"), ("segment.ms", "0"), ("retention.bytes", "1e9")):
         assert alter(name, text) == ErrorCode.INVALID_CONFIG
+
+
+def test_policies_are_appended_and_subtracted(client):
+    """Operations 2 and 3 of IncrementalAlterConfigs (KIP-339), on lists only."""
+    create(client, "grows")
+
+    def alter(name: str, operation: int, text: str) -> int:
+        config = IncrementalAlterConfigsRequest.Resource.Config(name=name, config_operation=operation, value=text)
+        resource = IncrementalAlterConfigsRequest.Resource(resource_type=2, resource_name="grows", configs=[config])
+        return client.ask(IncrementalAlterConfigsRequest(resources=[resource]), 1).responses[0].error_code
+
+    def policy() -> str:
+        resource = DescribeConfigsRequest.Resource(
+            resource_type=2, resource_name="grows", configuration_keys=["cleanup.policy"]
+        )
+        (result,) = client.ask(DescribeConfigsRequest(resources=[resource]), 4).results
+        return result.configs[0].value
+
+    assert policy() == "delete"
+    for operation, text, after in (
+        (2, "compact", "delete,compact"),
+        (2, "delete", "delete,compact"),
+        (3, "delete", "compact"),
+    ):
+        assert alter("cleanup.policy", operation, text) == ErrorCode.NONE
+        assert policy() == after
+    assert alter("cleanup.policy", 3, "compact") == ErrorCode.INVALID_CONFIG, "a topic has a policy"
+    assert alter("retention.ms", 2, "5") == ErrorCode.INVALID_CONFIG, "not a list"
+    assert policy() == "compact"
 
 
 def test_the_command_deletes_records(broker, client, capsys):

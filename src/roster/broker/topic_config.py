@@ -76,8 +76,9 @@ def check_settings(settings: Mapping[str, str | None]) -> dict[str, str]:
         if value is None:
             raise InvalidConfigError(f"{name} has no value")
         if setting.allowed:
-            if value not in setting.allowed:
-                raise InvalidConfigError(f"{name}={value!r}: this broker supports only {' or '.join(setting.allowed)}")
+            items = items_of(value) if setting.type == TYPE_LIST else [value]
+            if not items or len(set(items)) < len(items) or not set(items) <= set(setting.allowed):
+                raise InvalidConfigError(f"{name}={value!r}: this broker supports only {_choices(setting)}")
         else:
             low = -setting.high - 1 if setting.low is None else setting.low
             if not _NUMBER.fullmatch(value) or not low <= int(value) <= setting.high:
@@ -86,6 +87,23 @@ def check_settings(settings: Mapping[str, str | None]) -> dict[str, str]:
     return checked
 
 
+def items_of(value: str) -> list[str]:
+    """The items of a setting that is a list."""
+    return [item.strip() for item in value.split(",")]
+
+
+def _choices(setting: _Setting) -> str:
+    return " or ".join((*setting.allowed, ",".join(setting.allowed)) if setting.type == TYPE_LIST else setting.allowed)
+
+
+def cleanup_policies(settings: Mapping[str, str]) -> list[str]:
+    """How old records of a topic with these settings go: `delete`, `compact`, or both."""
+    return items_of(settings.get("cleanup.policy", TOPIC_SETTINGS["cleanup.policy"].default))
+
+
 def log_config(base: LogConfig, settings: Mapping[str, str]) -> LogConfig:
-    """The broker's log settings with a topic's own on top."""
-    return replace(base, **{field: int(settings[name]) for name, field in _LOG_FIELDS.items() if name in settings})
+    """The broker's log settings with a topic's own on top; without the policy `delete` nothing is too old or too much."""
+    own = {field: int(settings[name]) for name, field in _LOG_FIELDS.items() if name in settings}
+    if "delete" not in cleanup_policies(settings):
+        own |= {"retention_ms": -1, "retention_bytes": -1}
+    return replace(base, **own)

@@ -20,7 +20,7 @@ from roster.broker.errors import BrokerStartError, RefusedError
 from roster.broker.log.batch_check import CorruptSegmentError
 from roster.broker.log.files import names_in
 from roster.broker.log.partition_log import PartitionLog
-from roster.broker.topic_config import log_config
+from roster.broker.topic_config import cleanup_policies, log_config
 from roster.model.topics import NAME_RULE, is_legal_name
 from roster.wire import ErrorCode
 
@@ -65,7 +65,7 @@ class Topic:
     @property
     def is_compacted(self) -> bool:
         """True if only the newest record of each key is kept."""
-        return self.settings.get("cleanup.policy") == "compact"
+        return "compact" in cleanup_policies(self.settings)
 
     def describe(self, partitions: int) -> dict[str, Any]:
         """Return the contents of `topic.json`."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from roster.broker.errors import RefusedError
 from roster.broker.request_limits import in_slices
+from roster.broker.topic_config import cleanup_policies
 from roster.wire import ErrorCode, WireError
 from roster.wire.messages import DeleteRecordsRequest, DeleteRecordsResponse
 
@@ -50,8 +51,10 @@ async def _delete(services: Services, topic: Topic | None, partition: int, offse
         raise RefusedError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "no such topic or partition")
     if topic.is_internal:
         raise RefusedError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{topic.name} belongs to the broker")
-    if topic.is_compacted:
-        raise RefusedError(ErrorCode.POLICY_VIOLATION, f"{topic.name} is compacted")
+    if "delete" not in cleanup_policies(topic.settings):
+        raise RefusedError(
+            ErrorCode.POLICY_VIOLATION, f"{topic.name} is compacted, and its cleanup.policy has no delete"
+        )
     wanted = log.high_watermark if offset == HIGH_WATERMARK else offset
     if not 0 <= wanted <= log.high_watermark:
         raise RefusedError(ErrorCode.OFFSET_OUT_OF_RANGE, f"the log ends at {log.high_watermark}")

@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING
 
 from roster.broker.errors import RefusedError
 from roster.broker.request_limits import in_slices
-from roster.broker.topic_config import TOPIC_SETTINGS, InvalidConfigError, check_settings, default_settings
+from roster.broker.topic_config import (
+    TOPIC_SETTINGS,
+    TYPE_LIST,
+    InvalidConfigError,
+    check_settings,
+    default_settings,
+    items_of,
+)
 from roster.broker.topics import check_name, check_partitions
 from roster.wire import ZERO_UUID, ErrorCode
 from roster.wire.messages import (
@@ -36,8 +43,7 @@ RESOURCE_TOPIC = 2
 RESOURCE_BROKER = 4
 SOURCE_TOPIC = 1
 SOURCE_DEFAULT = 5
-OPERATION_SET = 0
-OPERATION_DELETE = 1
+OPERATION_SET, OPERATION_DELETE, OPERATION_APPEND, OPERATION_SUBTRACT = range(4)
 MOST_PARTITIONS_PER_REQUEST = 10_000
 """As in Apache Kafka, where topics count too: files are made one by one, and each partition takes memory."""
 _DEFAULT = -1
@@ -287,5 +293,17 @@ def _altered(settings: dict[str, str], changes: list[IncrementalAlterConfigsRequ
         elif change.config_operation == OPERATION_DELETE:
             altered.pop(change.name, None)
         else:
-            raise InvalidConfigError(f"{change.name}: only setting and deleting is supported")
+            altered.update(check_settings({change.name: _with_items(altered, change)}))
     return altered
+
+
+def _with_items(settings: dict[str, str], change: IncrementalAlterConfigsRequest.Resource.Config) -> str | None:
+    """Return a setting that is a list with items appended, or without those that are to go."""
+    setting = TOPIC_SETTINGS.get(change.name)
+    is_list = setting is not None and setting.type == TYPE_LIST
+    if setting is None or not is_list or change.config_operation not in (OPERATION_APPEND, OPERATION_SUBTRACT):
+        raise InvalidConfigError(f"{change.name}: only a list can be appended to or subtracted from")
+    now, named = items_of(settings.get(change.name, setting.default)), items_of(change.value or "")
+    if change.config_operation == OPERATION_SUBTRACT:
+        return ",".join(item for item in now if item not in named)
+    return ",".join(dict.fromkeys((*now, *named)))

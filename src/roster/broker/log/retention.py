@@ -90,9 +90,7 @@ class Retention:
     async def check_all(self) -> None:
         """Delete from every log what is too old or too much."""
         for log in self._logs():
-            if log.compacted or log.removed:
-                continue
-            if expired_segments(log, wall_ms()):
+            if not log.removed and expired_segments(log, wall_ms()):
                 try:
                     await self._finish(self._expire(log))
                 except (OSError, WireError) as error:
@@ -101,7 +99,7 @@ class Retention:
 
     async def _expire(self, log: PartitionLog) -> None:
         async with log.maintenance:
-            if log.removed or log.compacted:
+            if log.removed:
                 return
             now = wall_ms()
             if expired_segments(log, now) == len(log.segments):
