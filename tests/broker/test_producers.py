@@ -80,8 +80,7 @@ def test_a_batch_being_verified_is_waited_for_until_it_is_withdrawn_or_old() -> 
     def is_waited_for(table: ProducerTable) -> bool:
         try:
             table.check(header(5))
-        except SequenceError as error:
-            assert error.code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+        except SequenceError:
             return True
         return False
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from roster.broker.hooks import Hooks
+from roster.broker.record_check import RecordCheck
 from roster.broker.refusals import Refusals
 
 if TYPE_CHECKING:
@@ -38,5 +39,6 @@ class Services:
     unsent_bytes: int = 0
     """Bytes of responses not sent yet, over all connections."""
     refusals: Refusals = field(default_factory=Refusals)
+    record_check: RecordCheck = field(default_factory=RecordCheck)
     fetch_sessions: FetchSessions = field(kw_only=True)
     hooks: Hooks = field(default_factory=Hooks)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from roster.broker.errors import RefusedError
 from roster.wire import ErrorCode
+from roster.wire.compression import Compression
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -20,6 +21,16 @@ TYPE_STRING = 2
 TYPE_INT = 3
 TYPE_LONG = 5
 TYPE_LIST = 7
+
+
+_CODECS = {
+    "uncompressed": Compression.NONE,
+    "gzip": Compression.GZIP,
+    "snappy": Compression.SNAPPY,
+    "lz4": Compression.LZ4,
+    "zstd": Compression.ZSTD,
+}
+"""Values of `compression.type` but `producer`."""
 
 
 class InvalidConfigError(RefusedError):
@@ -41,7 +52,7 @@ class _Setting:
 
 TOPIC_SETTINGS: Mapping[str, _Setting] = {
     "cleanup.policy": _Setting("delete", TYPE_LIST, ("delete", "compact")),
-    "compression.type": _Setting("producer", TYPE_STRING, ("producer",)),
+    "compression.type": _Setting("producer", TYPE_STRING, ("producer", *_CODECS)),
     "max.message.bytes": _Setting("1048588", TYPE_INT, low=0),
     "message.timestamp.type": _Setting("CreateTime", TYPE_STRING, ("CreateTime",)),
     "min.insync.replicas": _Setting("1", TYPE_INT, ("1",)),
@@ -50,7 +61,7 @@ TOPIC_SETTINGS: Mapping[str, _Setting] = {
     "segment.bytes": _Setting("268435456", TYPE_INT, low=14),
     "segment.ms": _Setting("604800000", TYPE_LONG, low=1, high=INT64),
 }
-"""Settings of a topic. Records are kept as they were sent by one broker, so some have one value only."""
+"""Settings of a topic. Records are kept by one broker under their producers' times, so some have one value only."""
 
 _LOG_FIELDS = {
     name: name.replace(".", "_")
@@ -101,8 +112,13 @@ def cleanup_policies(settings: Mapping[str, str]) -> list[str]:
     return items_of(settings.get("cleanup.policy", TOPIC_SETTINGS["cleanup.policy"].default))
 
 
+def topic_codec(settings: Mapping[str, str]) -> Compression | None:
+    """Compression that batches of a topic with these settings are kept in; None: as their producers sent them."""
+    return _CODECS.get(settings.get("compression.type", "producer"))
+
+
 def log_config(base: LogConfig, settings: Mapping[str, str]) -> LogConfig:
-    """The broker's log settings with a topic's own on top; without the policy `delete` nothing is too old or too much."""
+    """The broker's log settings with a topic's own on top; nothing expires without the policy `delete`."""
     own = {field: int(settings[name]) for name, field in _LOG_FIELDS.items() if name in settings}
     if "delete" not in cleanup_policies(settings):
         own |= {"retention_ms": -1, "retention_bytes": -1}

@@ -13,9 +13,10 @@ from typing import NamedTuple
 
 import google_crc32c
 
-from roster.wire.codec.varint import Buffer, encode_varint, read_varint, read_varlong
+from roster.wire.codec.varint import Buffer, encode_varint, read_varint
 from roster.wire.compression import MAX_EXPANDED, Compression, compress, decompress
 from roster.wire.errors import WireError
+from roster.wire.record_spans import RecordSpan, record_spans
 
 HEADER_SIZE = 61
 NO_PRODUCER = -1
@@ -60,6 +61,11 @@ class BatchHeader(NamedTuple):
             return Compression(self.attributes & _COMPRESSION)
         except ValueError:
             raise WireError(f"record batch: attributes: compression {self.attributes & _COMPRESSION}") from None
+
+    @property
+    def is_compressed(self) -> bool:
+        """True for any compression, known or not."""
+        return bool(self.attributes & _COMPRESSION)
 
     @property
     def is_log_append_time(self) -> bool:
@@ -198,6 +204,17 @@ def build_batch(
     return front[:_AFTER_CRC] + covered
 
 
+def compressed_anew(batch: Buffer, compression: Compression, body: bytes) -> bytes:
+    """Return a batch with its records, `body`, in another compression; all else stays."""
+    header = read_header(batch)
+    packed = compress(compression, body)
+    attributes = header.attributes & ~_COMPRESSION | compression
+    covered = attributes.to_bytes(2, "big") + bytes(batch[_AFTER_CRC + 2 : HEADER_SIZE]) + packed
+    length = HEADER_SIZE - _LENGTH_END + len(packed)
+    changed = header._replace(batch_length=length, attributes=attributes, crc=crc32c(covered))
+    return _HEADER.pack(*changed)[:_AFTER_CRC] + covered
+
+
 def _record(record: Record, offset_delta: int, timestamp_delta: int) -> tuple[bytes, bytes]:
     try:
         parts = [b"\0", encode_varint(timestamp_delta), encode_varint(offset_delta)]
@@ -226,50 +243,29 @@ def read_batch(batch: Buffer, *, limit: int = MAX_EXPANDED) -> list[Record]:
     count = header.records_count
     if count > len(body) // _LEAST_RECORD:
         raise WireError(f"record batch: records_count {count} with {len(body)} bytes left")
-    records = []
-    pos = 0
-    for _ in range(count):
-        record, pos = _read_record(body, pos, header)
-        records.append(record)
-    if pos != len(body):
-        raise WireError(f"record batch: {len(body) - pos} bytes behind the last record")
-    return records
+    return [_record_of(span, header) for span in record_spans((body,), count)]
 
 
-def _read_record(body: bytes, pos: int, header: BatchHeader) -> tuple[Record, int]:
-    length, pos = read_varint(body, pos, len(body), "record: length")
-    if not 0 <= length <= len(body) - pos:
-        raise WireError(f"record: length {length} with {len(body) - pos} bytes left")
-    end = pos + length
-    timestamp_delta, pos = read_varlong(body, pos + 1, end, "record: timestamp_delta")
-    offset_delta, pos = read_varint(body, pos, end, "record: offset_delta")
-    if not 0 <= offset_delta <= header.last_offset_delta:
-        raise WireError(f"record: offset_delta {offset_delta} in a batch that ends at {header.last_offset_delta}")
-    key, pos = _sized(body, pos, end, "record: key")
-    value, pos = _sized(body, pos, end, "record: value")
-    count, pos = read_varint(body, pos, end, "record: headers")
-    if not 0 <= count <= (end - pos) // 2:
-        raise WireError(f"record: headers: {count} with {end - pos} bytes left")
+def _record_of(span: RecordSpan, header: BatchHeader) -> Record:
+    if not 0 <= span.offset_delta <= header.last_offset_delta:
+        raise WireError(f"record: offset_delta {span.offset_delta} in a batch that ends at {header.last_offset_delta}")
+    stamp = header.max_timestamp if header.is_log_append_time else header.base_timestamp + span.timestamp_delta
+    return Record(header.base_offset + span.offset_delta, stamp, span.key, span.value, _headers(span))
+
+
+def _headers(span: RecordSpan) -> tuple[tuple[str, bytes | None], ...]:
+    """Read a record's headers, whose sizes were checked."""
+    data, pos = span.data, span.headers_start
+    count, pos = read_varint(data, pos, span.end, "record: headers")
     headers = []
     for _ in range(count):
-        name, pos = _sized(body, pos, end, "record: header name")
-        data, pos = _sized(body, pos, end, "record: header value")
-        if name is None:
-            raise WireError("record: header name: null")
+        size, pos = read_varint(data, pos, span.end, "record: header name")
+        name, pos = data[pos : pos + size], pos + size
+        size, pos = read_varint(data, pos, span.end, "record: header value")
+        value = None if size < 0 else data[pos : pos + size]
+        pos += max(size, 0)
         try:
-            headers.append((name.decode(), data))
+            headers.append((name.decode(), value))
         except UnicodeDecodeError as error:
             raise WireError(f"record: header name: not UTF-8 ({error.reason})") from error
-    if pos != end:
-        raise WireError(f"record: {end - pos} bytes behind its headers")
-    timestamp = header.max_timestamp if header.is_log_append_time else header.base_timestamp + timestamp_delta
-    return Record(header.base_offset + offset_delta, timestamp, key, value, tuple(headers)), end
-
-
-def _sized(body: bytes, pos: int, end: int, where: str) -> tuple[bytes | None, int]:
-    size, pos = read_varint(body, pos, end, where)
-    if size == -1:
-        return None, pos
-    if not 0 <= size <= end - pos:
-        raise WireError(f"{where}: length {size} with {end - pos} bytes left")
-    return body[pos : pos + size], pos + size
+    return tuple(headers)

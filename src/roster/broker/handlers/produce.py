@@ -11,11 +11,12 @@ from roster._clock import wall_ms
 from roster.broker.errors import CloseConnection, RefusedError
 from roster.broker.handlers.transactional_produce import check_transaction, is_out_of_order
 from roster.broker.log.producer_state import SequenceError
+from roster.broker.record_check import InvalidRecordsError, needs_records
 from roster.broker.request_limits import in_slices
 from roster.transactions import TopicPartition
 from roster.wire import ErrorCode, WireError
 from roster.wire.messages import ProduceRequest, ProduceResponse
-from roster.wire.records import split_batches, verify_crc
+from roster.wire.records import read_header, split_batches, verify_crc
 
 if TYPE_CHECKING:
     from roster.broker.call import Answer, Call
@@ -44,20 +45,20 @@ async def produce(services: Services, call: Call[ProduceRequest]) -> Answer:
     response = ProduceResponse()
     written: list[tuple[ProduceResponse.Topic.Partition, asyncio.Future[None]]] = []
     async for topic_data in in_slices(request.topic_data):
-        topic = _topic(services, call.version, topic_data)
+        found = _topic(services, call.version, topic_data)
         topic_response = ProduceResponse.Topic(name=topic_data.name, topic_id=topic_data.topic_id)
         response.responses.append(topic_response)
         async for data in in_slices(topic_data.partition_data):
             answer = ProduceResponse.Partition(index=data.index)
             topic_response.partition_responses.append(answer)
             try:
-                log = _log(request, call.version, topic, data.index)
-                if topic is not None and (where := TopicPartition(topic.name, data.index)) in refused:
+                topic, log = _log(request, call.version, found, data.index)
+                if (where := TopicPartition(topic.name, data.index)) in refused:
                     raise RefusedError(*refused[where])
-                appended = log.append(*_batch(log, call.version, data.records), wall_ms())
+                appended = log.append(*await _batch(services, call.version, topic, log, data.records), wall_ms())
             except RefusedError as refusal:
-                answer.error_code, answer.error_message, answer.base_offset = refusal.code, str(refusal), -1
-                if isinstance(refusal, (SequenceError, _RefusedBatchError)):
+                _refuse(answer, refusal)
+                if isinstance(refusal, (SequenceError, InvalidRecordsError, _RefusedBatchError)):
                     answer.log_start_offset = log.log_start_offset
             except OSError as error:
                 logger.error("cannot write to %s-%d: %s", topic_data.name, data.index, error)
@@ -68,6 +69,16 @@ async def produce(services: Services, call: Call[ProduceRequest]) -> Answer:
                 answer.log_start_offset = log.log_start_offset
                 written.append((answer, services.flusher.durable(log)))
     return partial(_answer, request.acks, response, written)
+
+
+def _refuse(answer: ProduceResponse.Topic.Partition, refusal: RefusedError) -> None:
+    """Say why a batch was not written; for records at fault, which (KIP-467)."""
+    answer.error_code, answer.error_message, answer.base_offset = refusal.code, str(refusal), -1
+    if isinstance(refusal, InvalidRecordsError):
+        answer.record_errors = [
+            ProduceResponse.Topic.Partition.RecordError(batch_index=index, batch_index_error_message=str(refusal))
+            for index in refusal.indexes
+        ]
 
 
 async def _answer(
@@ -92,8 +103,8 @@ def _topic(services: Services, version: int, data: ProduceRequest.Topic) -> Topi
     return services.topics.by_id(data.topic_id) if version >= 13 else services.topics.get(data.name)
 
 
-def _log(request: ProduceRequest, version: int, topic: Topic | None, partition: int) -> PartitionLog:
-    """Return the log to write to; raise RefusedError if this request may not write there."""
+def _log(request: ProduceRequest, version: int, topic: Topic | None, partition: int) -> tuple[Topic, PartitionLog]:
+    """Return the topic and the log to write to; raise RefusedError if this request may not write there."""
     if request.acks not in ACKS:
         raise RefusedError(ErrorCode.INVALID_REQUIRED_ACKS, f"acks {request.acks} is not -1, 0 or 1")
     if topic is None and version >= 13:
@@ -103,11 +114,38 @@ def _log(request: ProduceRequest, version: int, topic: Topic | None, partition: 
         raise RefusedError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "no such topic or partition")
     if topic.is_internal:
         raise RefusedError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{topic.name} is written by the broker only")
-    return log
+    return topic, log
 
 
-def _batch(log: PartitionLog, version: int, records: bytes | memoryview | None) -> tuple[BatchHeader, memoryview]:
-    """Return the one batch of a partition's records; raise RefusedError unless Kafka would accept it."""
+async def _batch(
+    services: Services, version: int, topic: Topic, log: PartitionLog, records: bytes | memoryview | None
+) -> tuple[BatchHeader, memoryview]:
+    """Return the one batch of a partition's records, as it is to be written; RefusedError unless it may be."""
+    header, batch = _checked(log, records)
+    if needs_records(topic):
+        batch = await services.record_check.prepared(topic, header, batch)
+        header = read_header(batch)
+        _check_size(log, batch)
+        if log.removed:
+            raise RefusedError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "the topic was deleted")
+    if is_out_of_order(log, header, version):
+        raise _RefusedBatchError(
+            ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+            f"producer {header.producer_id} begins epoch {header.producer_epoch} at {header.base_sequence}",
+        )
+    return header, batch
+
+
+def _check_size(log: PartitionLog, batch: memoryview) -> None:
+    if len(batch) > log.config.max_message_bytes:
+        raise RefusedError(
+            ErrorCode.MESSAGE_TOO_LARGE,
+            f"a batch of {len(batch)} bytes, at most {log.config.max_message_bytes} are allowed",
+        )
+
+
+def _checked(log: PartitionLog, records: bytes | memoryview | None) -> tuple[BatchHeader, memoryview]:
+    """Return the one batch of a partition's records, its header checked."""
     try:
         batches = split_batches(memoryview(records or b""))
     except WireError as error:
@@ -115,20 +153,11 @@ def _batch(log: PartitionLog, version: int, records: bytes | memoryview | None) 
     if len(batches) != 1:
         raise RefusedError(ErrorCode.INVALID_RECORD, f"{len(batches)} record batches where exactly one belongs")
     header, batch = batches[0]
-    if len(batch) > log.config.max_message_bytes:
-        raise RefusedError(
-            ErrorCode.MESSAGE_TOO_LARGE,
-            f"a batch of {len(batch)} bytes, at most {log.config.max_message_bytes} are allowed",
-        )
+    _check_size(log, batch)
     if not verify_crc(batch):
         raise RefusedError(ErrorCode.CORRUPT_MESSAGE, "the batch fails its CRC")
     if header.is_control or header.records_count < 1 or header.last_offset_delta != header.records_count - 1:
         raise _RefusedBatchError(ErrorCode.INVALID_RECORD, "not a batch of records with consecutive offsets")
     if header.producer_id >= 0 and (header.producer_epoch < 0 or header.base_sequence < 0):
         raise RefusedError(ErrorCode.INVALID_RECORD, "a producer id without epoch or sequence")
-    if is_out_of_order(log, header, version):
-        raise _RefusedBatchError(
-            ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
-            f"producer {header.producer_id} begins epoch {header.producer_epoch} at {header.base_sequence}",
-        )
     return header, batch
