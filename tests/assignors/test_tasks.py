@@ -175,6 +175,33 @@ def test_find_the_host_with_the_smallest_gap_also_below_the_acceptable_lag():
     assert not plan.followup
 
 
+def test_an_owner_that_is_still_restored_gives_its_task_to_a_nearer_copy():
+    def owner(**by_task):
+        return Client(1, lags(**by_task), restoring=lags(**by_task).keys())
+
+    task = ids("0_0")
+    for gap in (0, 100, 5_000):  # within and beyond the acceptable lag
+        plan = solve(task, {"A": owner(t0_0=255_000), "B": Client(1, lags(t0_0=gap))}, acceptable_lag=100)
+        assert actives(plan) == {"A": [], "B": ["0_0"]}
+    for other in (255_000, 300_000):
+        plan = solve(task, {"B": owner(t0_0=255_000), "A": Client(1, lags(t0_0=other))}, acceptable_lag=100)
+        assert actives(plan) == {"A": [], "B": ["0_0"]}
+    plan = solve(ids("0_0", "0_1"), {"A": owner(t0_0=255_000, t0_1=255_000), "B": Client(1, lags(t0_0=0, t0_1=0))})
+    assert counts(plan) == [0, 2]
+    assert len(plan.clients["A"].warmup) == 1, "what it is to have in the end is restored first"
+    assert plan.followup
+
+
+def test_owners_that_are_equally_far_behind_keep_what_they_have():
+    tasks = stateful_tasks(6)
+    gaps = dict.fromkeys(tasks, 255_000)
+    clients = {name: Client(1, gaps, restoring=tasks[n::3]) for n, name in enumerate("CAB")}
+    plan = solve(tasks, clients)
+    assert {name: each.active for name, each in plan.clients.items()} == {
+        name: list(client.restoring) for name, client in clients.items()
+    }
+
+
 def test_a_caught_up_copy_is_never_given_up_before_the_copy_that_replaces_it_has_caught_up():
     """Nine tasks of c1 with copies 10 behind on c2; c3 is new."""
     clients = {"c1": Client(1, dict.fromkeys(T9, RUNNING)), "c2": Client(1, dict.fromkeys(T9, 10)), "c3": Client()}
@@ -374,7 +401,13 @@ def problems(draw):
     names = [f"C{i}" for i in range(draw(st.integers(1, 3)))]
     lag = st.sampled_from([RUNNING, 0, 50, 5_000, 6_000, -3])
     store = st.dictionaries(st.sampled_from(stateful), lag)
-    return stateful, {name: Client(draw(st.integers(1, 3)), draw(store)) for name in names}
+    clients = {}
+    for name in names:
+        lags = draw(store)
+        behind = [task for task, gap in lags.items() if gap >= 5_000]
+        restoring = draw(st.sets(st.sampled_from(behind))) if behind else set()
+        clients[name] = Client(draw(st.integers(1, 3)), lags, restoring=restoring)
+    return stateful, clients
 
 
 @given(problems(), st.randoms(use_true_random=False))
@@ -415,9 +448,9 @@ def test_the_wish_restores_then_moves_then_lags_as_little_as_any_balanced_placem
             caught_up = {c for c, lag in near.items() if RUNNING <= lag <= 100}
             known = {c: lag for c, lag in near.items() if lag >= RUNNING}
             best = caught_up or {c for c, lag in known.items() if lag == min(known.values())}
-            running = [c for c, lag in near.items() if lag == RUNNING]
+            running = [c for c, lag in near.items() if lag == RUNNING or task in clients[c].restoring]
             restored += bool(best) and name not in best
-            moved += len(running) == 1 and name != running[0]
+            moved += len(running) == 1 and name != running[0] and (not best or running[0] in best)
             gap += max(known[name], 0) if name in known else 2**31
         return restored, moved, gap
 
@@ -481,9 +514,17 @@ class Restoring:
             for task in each.standby + each.warmup:
                 left = max(lag.get(task, 100_000), 0)
                 held[task] = 0 if all_restored or self.chance.random() < 0.5 else left // self.chance.randint(1, 4)
-            held |= {task: RUNNING if task in self.stateful else STATELESS for task in each.active}
-            self.clients[name] = Client(self.clients[name].threads, held, self.clients[name].rack)
+            runs = {task: self.gap_where_it_runs(task, lag, done=all_restored) for task in each.active}
+            behind = {task for task, left in runs.items() if left > self.acceptable}
+            self.clients[name] = Client(self.clients[name].threads, held | runs, self.clients[name].rack, behind)
         return plan
+
+    def gap_where_it_runs(self, task, lag, *, done):
+        """A store whose owner had it to restore is restored in part before the next rebalance, or whole."""
+        if task not in self.stateful:
+            return STATELESS
+        left = 0 if done or lag.get(task) == RUNNING else max(lag.get(task, 100_000), 0) // self.chance.randint(1, 4)
+        return left if left > self.acceptable else RUNNING
 
     def events(self):
         for _ in range(self.chance.randint(0, 2)):

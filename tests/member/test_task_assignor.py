@@ -68,6 +68,26 @@ def test_a_task_lost_before_its_store_was_restored_is_joined_with_its_gap():
     assert lags(member) == {TaskId(0, 0): 500, TaskId(0, 1): 0}, "one that runs need not be named"
 
 
+def test_a_task_that_runs_is_joined_with_its_gap_while_its_store_is_restored():
+    member = assignor(gaps={TaskId(0, 0): 255_000, TaskId(0, 1): 10_000}, acceptable_lag=10_000)
+    owned = sources(TaskId(0, 0), TaskId(0, 1), TaskId(1, 0))
+    sent = decode_subscription_info(decode_subscription(joining(member, owned)).user_data).tasks.as_dict()
+    assert sent == {TaskId(0, 0): 255_000, TaskId(0, 1): 0, TaskId(1, 0): -1}
+    info = AssignmentInfo(version=5, commonly_supported=5, standby={TaskId(0, 0): (), TaskId(0, 1): ()})
+    member.on_assignment(frozenset(), encode_assignment_info(info), 2)
+    assert member.report({TaskId(0, 0): 7, TaskId(0, 1): 0}) == "caught up on 0_0"
+
+
+def test_a_task_goes_from_an_owner_that_restores_it_to_a_copy_that_is_whole():
+    """The owner gives up what it has to restore, and keeps what it has, whatever the tasks' numbers."""
+    behind = {TaskId(0, 0): 1_000_000, TaskId(0, 1): 0}
+    for gaps in (behind, {TaskId(0, task.partition ^ 1): gap for task, gap in behind.items()}):
+        owner, other = assignor("owner", gaps), assignor("other", dict.fromkeys(gaps, 0))
+        owned = sources(*gaps)
+        told = answers(owner, {"owner": joining(owner, owned), "other": joining(other)})
+        assert [gaps[task] for task in told["owner"][1].active if task in gaps] == [0]
+
+
 def test_a_task_lost_before_it_had_a_store_is_not_joined_with():
     member = assignor()
     info = AssignmentInfo(version=5, commonly_supported=5, active=[TaskId(0, 0)])

@@ -16,8 +16,12 @@ def ids(*texts):
     return [TaskId.parse(text) for text in texts]
 
 
-def said(process, version=5, **lags):
-    tasks = TaskLags.of({TaskId.parse(name.removeprefix("t")): lag for name, lag in lags.items()})
+def lags(**by_task):
+    return {TaskId.parse(task.removeprefix("t")): lag for task, lag in by_task.items()}
+
+
+def said(process, version=5, **by_task):
+    tasks = TaskLags.of(lags(**by_task))
     info = SubscriptionInfo(version=version, latest_supported=5, process_id=process, tasks=tasks)
     return decode_subscription_info(encode_subscription_info(info))
 
@@ -55,6 +59,15 @@ def test_what_members_say_is_placed_where_it_is():
     assert plan.clients[FIRST].active == ids("0_0", "1_0")
     assert plan.clients[SECOND].active == ids("0_1", "1_1")
     assert not plan.followup
+
+
+def test_an_owner_that_restores_a_task_is_as_far_behind_as_it_says():
+    told = {"a": said(ONE, t0_0=501, t0_1=500), "b": said(ONE, t0_2=900), "c": said(TWO, t0_0=3)}
+    running = {"a": ids("0_0", "0_1", "0_2")}
+    assert task_clients(told, running, acceptable_lag=500) == {
+        FIRST: Client(2, lags(t0_0=501, t0_1=RUNNING, t0_2=900), restoring=frozenset(ids("0_0", "0_2"))),
+        SECOND: Client(1, lags(t0_0=3)),
+    }
 
 
 def test_who_runs_a_task_owns_its_source_partitions():

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from roster.member.events import Closed
+from roster.member.events import Closed, RebalanceRequested
 from roster.member.task_assignor import TaskAssignor
 from roster.model.tasks import TaskId
 from tests.examples_tried import examples
@@ -105,6 +105,50 @@ def test_the_follow_up_comes_when_the_copy_has_caught_up_and_not_by_a_clock():
     world.speed = 10_000
     world.run(5_000)
     assert actives(world) == {"m0": 3, "new": 3}
+
+
+@settings(max_examples=examples(4), deadline=None)
+@given(seed=st.integers(0, 10_000), standbys=st.integers(0, 1), faults=st.booleans())
+def test_a_host_with_whole_stores_takes_over_at_once_from_one_that_restores_its_own(seed, standbys, faults):
+    """The host whose disk was lost comes first, the one whose disk is whole second."""
+    world = TaskWorld(seed, 6, Faults(reset=0.02, duplicate=0.05) if faults else None, standbys=standbys, max_warmups=6)
+    world.ends = dict.fromkeys(world.ends, 255_000)
+    empty = world.start("empty")
+    world.run(world.chance.randint(5_000, 20_000))
+    assert actives(world) == {"empty": 6}
+    rounds = world.rounds
+    world.restored["whole"] = {task: end - 5 for task, end in world.ends.items()}
+    whole = world.start("whole")
+    joined = world.now
+    while actives(world) != {"whole": 6} and world.now < joined + SETTLED:
+        world.run(100)
+    assert actives(world) == {"whole": 6}
+    assert faults or world.rounds <= rounds + 2, "the old owner gives up, the new one takes over"
+    assert world.held(empty).restoring, "what it is to have in the end is restored meanwhile"
+    world.run(SETTLED)
+    assert actives(world) == {"whole": 6}
+    world.calm()
+    world.speed = 50_000
+    world.run(SETTLED)
+    assert actives(world) == {"empty": 3, "whole": 3}
+    assert all(len(warm) == 1 + standbys for warm in world.copies().values())
+    assert world.held(whole).restoring == frozenset()
+    world.check_settled()
+
+
+def test_of_two_owners_that_restore_neither_takes_the_others_tasks():
+    world = TaskWorld(11, 6, standbys=0)
+    world.ends = dict.fromkeys(world.ends, 255_000)
+    for name in ("a", "b"):
+        world.restored[name] = dict.fromkeys(world.ends, 0)
+        world.start(name)
+    world.run(SETTLED)
+    owners = {task: world.owner(task).name for task in world.ends}
+    assert sorted(Counter(owners.values()).values()) == [3, 3]
+    for _ in range(5):
+        world.chance.choice(world.living).feed(RebalanceRequested("again"))
+        world.run(SETTLED)
+        assert {task: world.owner(task).name for task in world.ends} == owners
 
 
 def test_after_a_restart_of_everything_the_stores_on_disk_decide():

@@ -150,6 +150,39 @@ def test_an_own_task_far_behind_is_restored_before_it_is_read() -> None:
     assert not case.upkeep.held(source(3)), "given up meanwhile"
 
 
+def test_the_gap_of_an_own_task_is_its_own_whatever_batches_have_added_to_its_log() -> None:
+    """A task that is said to be far behind would be given to the nearest copy at the next rebalance."""
+    case = Case({0: 100, 1: 100, 2: 0, 3: 0})
+    case.join({0: 100})
+    case.member.become([0], [1])
+    case.upkeep.took(source(0))
+    case.upkeep.worked({at(0): 180})
+    case.logs.ends[0] = 190
+    case.chores()
+    assert case.member.reports[-1] == {0: 0, 1: 100, 2: 0, 3: 0}
+    case.upkeep.doubt([TaskId(0, 0)])
+    case.at = 1.0
+    assert case.chores() == [0, 1], "after a batch that was not committed its store is looked at"
+    assert case.member.reports[-1] == {0: 10, 1: 100, 2: 0, 3: 0}
+    case.upkeep.done([Copy(at(0), 190)])
+    assert case.member.reports[-1] == {0: 0, 1: 100, 2: 0, 3: 0}
+    assert case.upkeep.whole() == set()
+    case.at = 2.0
+    assert case.chores() == [1]
+    assert case.upkeep.whole() == {TaskId(0, 0)}
+
+
+def test_an_own_task_that_is_restored_is_reported_with_what_is_left_of_its_log() -> None:
+    case = Case({0: 100, 1: 0, 2: 0, 3: 0})
+    case.join({})
+    case.member.become([0])
+    case.upkeep.took(source(0))
+    case.upkeep.with_batch()
+    assert case.member.reports[-1][0] == 100
+    case.upkeep.done([Copy(at(0), 60, 60, 600)])
+    assert case.member.reports[-1][0] == 40
+
+
 def test_a_copy_that_fails_is_left_alone_for_a_while_and_an_own_task_goes_on_to_its_batch() -> None:
     case = Case({0: 100, 1: 100, 2: 0, 3: 0})
     case.join({})

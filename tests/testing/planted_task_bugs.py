@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from roster.member import task_leader
 from roster.member.task_assignor import TaskAssignor
 from roster.member.task_catch_up import CatchUp
+from roster.model.tasks import RUNNING, STATELESS
 from tests.testing.planted_bugs import AT_REST, AT_REST_AGAIN, PlantedBug, instead, wrapped
 
 if TYPE_CHECKING:
@@ -70,6 +71,12 @@ TASK_BUGS = [
         (GAPS,),
         107,
         wrapped(TaskAssignor, "on_assignment", a_task_assigned_is_taken_for_caught_up),
+    ),
+    PlantedBug(
+        "take an owner that restores its store for caught up",
+        (GAPS,),
+        40,
+        instead(TaskAssignor, "_lag_where_it_runs", lambda _, task: STATELESS if task.subtopology else RUNNING),
     ),
     PlantedBug(
         "run a task in every member",

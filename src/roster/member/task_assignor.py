@@ -95,15 +95,11 @@ class TaskAssignor(Assignor):
         return HeldTasks(active, finishing, standby, restoring, self._by_host)
 
     def subscription_user_data(self, join: JoinContext) -> bytes:
-        """Encode SubscriptionInfo: what runs, and the gaps of all other stores."""
-        running = self.options.tasks_of(join.owned)
-        with_state = self.options.with_state
+        """Encode SubscriptionInfo: what runs, and the gaps of the stores that are behind or do not run."""
+        lags = self._gaps | {task: self._lag_where_it_runs(task) for task in self.options.tasks_of(join.owned)}
         # The place of a static member that starts again is given to it without a rebalance: the leader sees no new gap.
         is_seen = not (join.is_static and join.generation == NO_GENERATION)
-        self._joined_with = (
-            self._gaps | {task: 0 for task in running if task.subtopology in with_state} if is_seen else {}
-        )
-        lags = self._gaps | {task: RUNNING if task.subtopology in with_state else STATELESS for task in running}
+        self._joined_with = {task: max(lag, 0) for task, lag in lags.items()} if is_seen else {}
         info = SubscriptionInfo(
             version=self._version,
             latest_supported=LATEST_VERSION,
@@ -113,6 +109,13 @@ class TaskAssignor(Assignor):
             capacity=join.capacity,
         )
         return encode_subscription_info(info)
+
+    def _lag_where_it_runs(self, task: TaskId) -> int:
+        """Return the gap of an active task that is still restored, so that a copy that is nearer can take it over."""
+        if task.subtopology not in self.options.with_state:
+            return STATELESS
+        gap = self._gaps.get(task, 0)
+        return gap if gap > self.options.acceptable_lag else RUNNING
 
     def on_assignment(
         self, partitions: frozenset[TopicPartition], user_data: bytes | None, generation: int

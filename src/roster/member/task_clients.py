@@ -48,12 +48,15 @@ def task_clients(
     subscriptions: Mapping[str, SubscriptionInfo],
     running: Mapping[str, Collection[TaskId]] | None = None,
     racks: Mapping[str, str | None] | None = None,
+    *,
+    acceptable_lag: int = 10_000,
 ) -> dict[str, Client]:
     """{process id: its client}: the threads of its members, and of each task the best lag that any of them has.
 
     running: by member, the tasks that `running_tasks` finds it runs, as v5 says 0 of them and of standby tasks without
-    a gap alike. racks: by member; a process is in that of its first member with one. STATELESS stays what it is, which
-    is no lag: such a task ran there, and there is nothing to restore.
+    a gap alike. One whose gap is above `acceptable_lag` keeps it: its store is still restored. racks: by member; a
+    process is in that of its first member with one. STATELESS stays what it is, which is no lag: such a task ran
+    there, and there is nothing to restore.
     """
     ids: dict[tuple[int, int], TaskId] = {}
     clients = {}
@@ -68,11 +71,11 @@ def task_clients(
                 known = lags.get(task)
                 if known is None or _order(lag) < _order(known):
                     lags[task] = lag
-        for task in (task for member in members for task in (running or {}).get(member, ())):
-            if lags.get(task) != STATELESS:
-                lags[task] = RUNNING
+        runs = {task for member in members for task in (running or {}).get(member, ())}
+        restoring = frozenset(task for task in runs if lags.get(task, RUNNING) > acceptable_lag)
+        lags |= {task: RUNNING for task in runs - restoring if lags.get(task) != STATELESS}
         rack = next((racks[member] for member in members if racks.get(member)), None) if racks else None
-        clients[process] = Client(sum(subscriptions[member].capacity for member in members), lags, rack)
+        clients[process] = Client(sum(subscriptions[member].capacity for member in members), lags, rack, restoring)
     return clients
 
 

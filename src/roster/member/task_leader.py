@@ -126,7 +126,7 @@ class _Leading:
             TaskProblem(
                 [task for task in self.sources if task.subtopology in with_state],
                 [task for task in self.sources if task.subtopology not in with_state],
-                task_clients(present, self.running, racks),
+                task_clients(present, self.running, racks, acceptable_lag=self.options.acceptable_lag),
                 standbys=self.options.standbys,
                 acceptable_lag=self.options.acceptable_lag,
                 max_warmups=self.options.max_warmups,

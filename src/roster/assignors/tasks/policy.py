@@ -11,7 +11,8 @@ caught-up stores first, and a place that is wished for instead of one of these i
 Stateless tasks have a balance of their own; the stateful ones decide only which clients get one more of them.
 
 Lag is in changelog records. `RUNNING` marks the client that runs the active task, and for a stateless task `STATELESS`
-does too; a client that does not name a task, or names it with any other negative lag, would restore it from the
+does too; the owner of a task whose store is still restored has its lag, and no more right to it than the nearest other
+copy. A client that does not name a task, or names it with any other negative lag, would restore it from the
 beginning.
 """
 
@@ -38,11 +39,13 @@ class Client:
     """A process with its number of stream threads (cores) and the lag of each task it runs or has a store of.
 
     rack: where it runs, None if that is not known; copies of a task go to different racks where they can.
+    restoring: tasks of `lags` that it runs though their stores are still restored: they stay where none is nearer.
     """
 
     threads: int = 1
     lags: Mapping[TaskId, int] = field(default_factory=dict)
     rack: str | None = None
+    restoring: Collection[TaskId] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +116,9 @@ class _Placing:
         self.lags, self.running = _lags_by_task(problem, self.names)
         self.caught_up, self.partial = self._stores()
         self.nearest = {task: self._nearest(task) for task in self.stateful}
+        for task, nearest in self.nearest.items():
+            if nearest is not None and self.running.get(task) not in nearest:
+                self.running.pop(task, None)
         self.wished: dict[TaskId, int] = {}
         self.wished_standbys: dict[TaskId, set[int]] = {}
         self.actives: dict[TaskId, int] = {}
@@ -314,10 +320,10 @@ def _lags_by_task(
     for client, name in enumerate(names):
         for task, told in problem.clients[name].lags.items():
             lag = RUNNING if told == STATELESS and task in stateless else told
-            if lag == RUNNING:
-                if running.setdefault(task, client) != client:
-                    contested.add(task)
-            elif not 0 <= lag < WHOLE_LOG:
+            runs_here = lag == RUNNING or task in problem.clients[name].restoring
+            if runs_here and running.setdefault(task, client) != client:
+                contested.add(task)
+            if lag != RUNNING and not 0 <= lag < WHOLE_LOG:
                 lag = WHOLE_LOG
             lags[task][client] = lag
     for task in contested:

@@ -98,6 +98,8 @@ class Upkeep:
         self._member: TasksHeld | None = None
         self._reached: dict[TopicPartition, int] = {}
         """The offset of its changelog that each store stands at, likewise where the logs begin and end."""
+        self._doubted: set[TopicPartition] = set()
+        """Changelogs whose store stands at `_reached` at least; where it does is looked up."""
         self._begins: dict[TopicPartition, int] = {}
         self._ends: dict[TopicPartition, int] = {}
         self._cold: set[TaskId] = set()
@@ -120,6 +122,7 @@ class Upkeep:
         elif stores:
             self.process_id = uuid.uuid5(uuid.NAMESPACE_OID, " ".join(sorted(stores)))
         self._reached = {}
+        self._doubted = set()
         for positions in stores.values():
             for changelog, at in positions.items():
                 self._reached[changelog] = max(at, self._reached.get(changelog, 0))
@@ -189,7 +192,7 @@ class Upkeep:
     def doubt(self, tasks: Collection[TaskId]) -> None:
         """Take note that a batch of these tasks was not committed, so that what their stores hold is not known."""
         self._proven.difference_update(tasks)
-        self.lost(tasks)
+        self._doubted.update(self._logs_of(tasks))
 
     def _prove(self, tasks: Collection[TaskId]) -> None:
         """Answer queries from those stores that have all of a log of which no transaction is open."""
@@ -202,7 +205,11 @@ class Upkeep:
 
     def _is_whole(self, task: TaskId, ends: Mapping[TopicPartition, int]) -> bool:
         logs = self._changelogs.logs_of(task)
-        return all(self._ends[changelog] >= ends[changelog] for changelog in logs) and self._gap(task) == 0
+        is_stable = all(self._ends[changelog] >= ends[changelog] for changelog in logs)
+        return is_stable and self._doubted.isdisjoint(logs) and self._gap(task) == 0
+
+    def _is_known(self, changelog: TopicPartition) -> bool:
+        return changelog in self._reached and changelog not in self._doubted
 
     def _unproven(self) -> frozenset[TaskId]:
         """Return the tasks that run here and are not proven."""
@@ -211,6 +218,8 @@ class Upkeep:
     def worked(self, ends: Mapping[TopicPartition, int]) -> None:
         """Take note that tasks have had a turn, all of their stores: these are at these changelog offsets."""
         self._reached |= ends
+        self._doubted.difference_update(ends)
+        self._ends |= {changelog: max(end, self._ends.get(changelog, end)) for changelog, end in ends.items()}
         self._proven.update(map(self._changelogs.task_of_log, ends))
 
     def held(self, partitions: Iterable[TopicPartition]) -> frozenset[TopicPartition]:
@@ -252,7 +261,7 @@ class Upkeep:
         standby = held.standby - self._given_up
         self._prove(unproven.difference(batch))
         wanted = sorted((self._cold or unproven - self._proven | standby).difference(batch))
-        behind = [each for each in self._logs_of(wanted) if self.gap(each) > 0 or each not in self._reached]
+        behind = [each for each in self._logs_of(wanted) if self.gap(each) > 0 or not self._is_known(each)]
         self._note_courses(self._cold | standby)
         self._member.report_gaps(self._gaps())
         self._turn += 1
@@ -295,6 +304,7 @@ class Upkeep:
                 self._rests_until = self._now() + _INTERVAL
                 continue
             self._reached[copy.changelog] = copy.position
+            self._doubted.discard(copy.changelog)
             if (course := self._courses.get(task)) is not None:
                 course.records += copy.records
                 course.bytes += copy.bytes

@@ -145,7 +145,9 @@ class TaskBooks:
             lags = lags_of(protocol.metadata)
             if lags is not None:
                 runs = self.options.tasks_of(claimed(protocol.metadata))
-                task_invariants.a_member_joins_with_the_gaps_of_its_stores(name, stateful(lags), work.reported, runs)
+                task_invariants.a_member_joins_with_the_gaps_of_its_stores(
+                    name, stateful(lags), work.reported, runs, self.options.acceptable_lag
+                )
 
     def announced(self, generation: int, response: JoinGroupResponse) -> None:
         """Note what the leader is told."""
