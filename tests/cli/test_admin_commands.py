@@ -30,6 +30,8 @@ class Cluster:
     ends: dict[TP, int] = field(default_factory=lambda: {TP("a", 0): 10, TP("a", 1): 20, TP("b", 0): 5})
     committed: dict[TP, int] = field(default_factory=lambda: {TP("a", 0): 4, TP("gone", 0): 7})
     internal: set[str] = field(default_factory=set)
+    more: list[GroupListing] = field(default_factory=list)
+    described: list[str] = field(default_factory=list)
     state: str = "Stable"
     members: list[MemberDescription] = field(
         default_factory=lambda: [
@@ -86,9 +88,10 @@ def cluster(monkeypatch):
             return {tp: None if tp.partition else ms // 1000 for tp, ms in times.items()}
 
         def list_groups(self):
-            return [GroupListing("g", "consumer", "Stable", "classic"), GroupListing("e", "", "Empty")]
+            return [GroupListing("e", "", "Empty"), GroupListing("g", "consumer", "Stable", "classic"), *there.more]
 
         def describe_group(self, group):
+            there.described.append(group)
             if group != "g":
                 raise UnknownGroupError(f"there is no group {group}")
             return GroupDescription(group, there.state, "consumer", "range", there.members, "127.0.0.1:9092")
@@ -169,15 +172,31 @@ def test_topics_create_grow_delete(cluster, capsys):
 
 def test_groups_list(cluster, capsys):
     assert rows(answer(capsys, "groups", "list"))[1:] == [
-        ["e", "Empty", "-", "-"],
-        ["g", "Stable", "classic", "consumer"],
+        ["e", "Empty", "-", "-", "-", "-"],
+        ["g", "Stable", "classic", "consumer", "2", "at", "least", "6"],
     ]
     assert json.loads(answer(capsys, "groups", "list", "--json"))[1] == {
         "group": "g",
         "state": "Stable",
         "type": "classic",
         "protocol_type": "consumer",
+        "members": 2,
+        "lag": 6,
+        "lag_complete": False,
     }
+    assert [row[0] for row in rows(answer(capsys, "groups", "list", "[f-z]"))] == ["group", "g"]
+    assert answer(capsys, "groups", "list", "x*") == "no group matches 'x*'\n"
+
+
+def test_groups_list_looks_into_few_groups_only(cluster, capsys):
+    cluster.more = [GroupListing(f"h-{n:03}", "consumer", "Stable", "classic") for n in range(100)]
+    assert run(["groups", "list"]) == 0
+    out, err = capsys.readouterr()
+    assert len(out.splitlines()) == 103
+    assert err == "members and lag are not shown of 102 groups, more than 100; give a pattern, as in 'shop*'\n"
+    assert cluster.described == []
+    assert rows(answer(capsys, "groups", "list", "g"))[1][4:] == ["2", "at", "least", "6"]
+    assert cluster.described == ["g"]
 
 
 def test_groups_describe_says_who_owns_what_and_how_far_behind(cluster, capsys):

@@ -57,7 +57,8 @@ def group(apache_kafka: ApacheKafka, ask) -> Iterator[tuple[str, str]]:
 def test_a_group_of_the_new_protocol_is_listed_and_described(group, ask):
     name, topic = group
     listed = {row["group"]: row for row in json.loads(ask("groups", "list", "--json")[1])}
-    assert listed[name] == {"group": name, "state": "Stable", "type": "consumer", "protocol_type": "consumer"}
+    kinds = {"group": name, "state": "Stable", "type": "consumer", "protocol_type": "consumer"}
+    assert listed[name] == kinds | {"members": 1, "lag": 0, "lag_complete": False}
     code, out, _ = ask("groups", "describe", name, "--json")
     assert code == 0
     document = json.loads(out)
@@ -78,7 +79,7 @@ def test_what_cannot_be_done_with_it_is_said_truly(group, ask):
     code, _, err = ask("plan", "--group", name)
     assert code == 2
     assert f"--group: {name} is a consumer group (KIP-848): its broker assigns partitions (uniform)" in err
-    assert ask("groups", "check", "--group", name)[:2] == (0, "nothing found\n")
+    assert ask("groups", "check", name)[:2] == (0, "nothing found\n")
     code, _, err = ask("groups", "delete", name, "--yes")
     assert (code, "while it has members; stop them first" in err) == (2, True)
     code, _, err = ask("groups", "reset", name, "-t", topic, "--to", "earliest", "--yes")

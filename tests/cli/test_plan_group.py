@@ -184,7 +184,7 @@ def test_a_member_that_counts_for_two_is_taken_for_two(broker, group, shell, pol
         code, out, err = shell("plan", "-g", group, "-a", policy, "--max-skew", "0.5", "--json")
         assert (code, err) == (0, "")
         assert json.loads(out)["plans"][policy]["moved"] == 0
-        assert shell("groups", "check", "-g", group) == (0, "nothing found\n", "")
+        assert shell("groups", "check", group) == (0, "nothing found\n", "")
 
 
 def test_brokers_without_racks_leave_racks_out_of_it(admin, group):
@@ -206,7 +206,7 @@ def test_a_member_whose_subscription_cannot_be_read_is_named(broker, group, shel
         code, out, _ = shell("plan", "-g", group)
         assert code == 0
         assert f"their subscriptions cannot be read: {raw.member_id}" in out
-        code, out, _ = shell("groups", "check", "-g", group)
+        code, out, _ = shell("groups", "check", group)
         assert code == 1
         assert "cannot be read" in out
     finally:
@@ -215,9 +215,9 @@ def test_a_member_whose_subscription_cannot_be_read_is_named(broker, group, shel
 
 def test_check_finds_nothing_in_a_group_of_rosters_members(broker, group, shell):
     with members(broker, group, [group, f"{group}-2"], [group]):
-        code, out, err = shell("groups", "check", "--group", group)
+        code, out, err = shell("groups", "check", group)
         assert (code, out, err) == (0, "nothing found\n", "")
-        code, out, _ = shell("groups", "check", "--group", group, "--json")
+        code, out, _ = shell("groups", "check", group, "--json")
         assert (code, json.loads(out)) == (0, [])
 
 

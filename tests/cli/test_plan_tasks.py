@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 
 import pytest
@@ -35,7 +36,7 @@ def shell(broker: Broker, capsys: pytest.CaptureFixture[str]):
 def tasks_of(shell) -> dict[str, tuple[str, list[tuple[str, int]]]]:
     _, out, _ = shell("groups", "describe", "g", "--json")
     return {
-        each["task"]: (each["owner"], [(copy["member_id"], copy["gap"]) for copy in each["standbys"]])
+        each["task"]: (each["owner"], [(copy["member_id"], copy["gap_at_join"]) for copy in each["standbys"]])
         for each in json.loads(out)["tasks"]
     }
 
@@ -57,6 +58,7 @@ def test_owners_copies_and_gaps_are_shown_and_the_plan_is_what_the_leader_would_
         code, out, _ = shell("groups", "describe", "g")
         rows = [line.split() for line in out.splitlines() if line[:3] in names]
         assert (code, [(row[0], row[-1]) for row in rows]) == (0, [(task, "500") for task in names])
+        assert re.search(r"^task +owner +standby +gap at join$", out, re.MULTILINE)
 
         code, out, _ = shell("plan", "-a", "tasks", "-g", "g", "--acceptable-lag", "10", "--json")
         told = json.loads(out)

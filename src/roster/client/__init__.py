@@ -35,7 +35,7 @@ from roster.client.errors import (
     UnsupportedError,
 )
 from roster.client.group_check import Finding, check_group
-from roster.client.group_lag import GroupLag, PartitionLag, TotalLag, group_lag
+from roster.client.group_lag import GroupLag, PartitionLag, TotalLag, group_lag, total_lags
 from roster.client.group_member import GroupMember
 from roster.client.live_group import LiveGroup, live_group
 from roster.client.live_tasks import LiveTask, LiveTasks, live_tasks, runs_tasks
@@ -126,4 +126,5 @@ __all__ = [
     "live_tasks",
     "runs_tasks",
     "task_gaps",
+    "total_lags",
 ]

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from roster.client.admin import Admin
-from roster.model import TopicPartition
+from roster.client.types import GroupDescription
+from roster.model import OffsetAndMetadata, TopicPartition
 
 SETTLED = frozenset({"Stable", "Empty"})
 """States in which every assignment is visible."""
@@ -65,17 +66,49 @@ def group_lag(admin: Admin, group: str, state: str, assigned: Collection[TopicPa
     """
     committed = admin.group_offsets(group, stable=False)
     counts = admin.list_topics(internal=True)
-    partitions = sorted(tp for tp in {*assigned, *committed} if tp.partition < counts.get(tp.topic, 0))
+    partitions = _there(counts, assigned, committed)
     pending = admin.pending_offsets(group, partitions) if partitions else set()
     begins, ends = admin.beginning_offsets(partitions), admin.end_offsets(partitions)
     found = {}
     for partition in partitions:
         offset = committed[partition].offset if partition in committed else None
-        lag = None if offset is None else max(0, ends[partition] - offset)
+        lag = _lag(partition, committed, ends)
         found[partition] = PartitionLag(
             *partition, offset, begins[partition], ends[partition], lag, pending=partition in pending
         )
-    lags = [position.lag for position in found.values() if position.lag is not None]
-    expected = sum(counts[topic] for topic in {tp.topic for tp in partitions})
-    complete = state in SETTLED and len(lags) == expected
-    return GroupLag(found, TotalLag(sum(lags) if lags else None, complete))
+    return GroupLag(found, _total(state, counts, {tp: position.lag for tp, position in found.items()}))
+
+
+def total_lags(admin: Admin, groups: Sequence[GroupDescription]) -> dict[str, TotalLag]:
+    """Look up how far each of these groups is behind in all; one request a group, and some for all of them."""
+    counts = admin.list_topics(internal=True)
+    committed = {each.group_id: admin.group_offsets(each.group_id, stable=False) for each in groups}
+    assigned = {each.group_id: {tp for member in each.members for tp in member.assignment} for each in groups}
+    read = {group: _there(counts, assigned[group], offsets) for group, offsets in committed.items()}
+    ends = admin.end_offsets({tp for partitions in read.values() for tp in partitions})
+    return {
+        each.group_id: _total(
+            each.state, counts, {tp: _lag(tp, committed[each.group_id], ends) for tp in read[each.group_id]}
+        )
+        for each in groups
+    }
+
+
+def _there(
+    counts: Mapping[str, int], assigned: Collection[TopicPartition], committed: Collection[TopicPartition]
+) -> list[TopicPartition]:
+    """Return the partitions of a group that exist, in order."""
+    return sorted(tp for tp in {*assigned, *committed} if tp.partition < counts.get(tp.topic, 0))
+
+
+def _lag(
+    partition: TopicPartition, committed: Mapping[TopicPartition, OffsetAndMetadata], ends: Mapping[TopicPartition, int]
+) -> int | None:
+    found = committed.get(partition)
+    return None if found is None else max(0, ends[partition] - found.offset)
+
+
+def _total(state: str, counts: Mapping[str, int], lags: Mapping[TopicPartition, int | None]) -> TotalLag:
+    known = [lag for lag in lags.values() if lag is not None]
+    expected = sum(counts[topic] for topic in {tp.topic for tp in lags})
+    return TotalLag(sum(known) if known else None, state in SETTLED and len(known) == expected)

@@ -32,11 +32,11 @@ def _descriptions(cluster: Admin, group: str | None) -> Iterator[GroupDescriptio
 
 
 @click.command(short_help="Find subscriptions that make rebalances worse.")
-@click.option("--group", "-g", type=NAME, help="Only this group.")
+@click.argument("group", type=NAME, required=False)
 @json_option
 @cluster_options
 def check(group: str | None, as_json: bool, target: Target) -> int:
-    """Find members whose subscriptions make rebalances worse; exit code 1 if there are any.
+    """Find members of GROUP, or of all groups, whose subscriptions make rebalances worse; exit code 1 if there are any.
 
     Finds claims without a generation or of an old one, subscriptions that cannot be read, mixed versions of the
     subscription, and topics that do not exist.

@@ -8,9 +8,10 @@ from roster.cli.admin import admin
 from roster.cli.errors import UserError
 from roster.cli.groups.check import check
 from roster.cli.groups.describe import describe, offsets
+from roster.cli.groups.listing import list_
 from roster.cli.groups.watch import watch
-from roster.cli.options import NAME, Target, cluster_options, confirm, json_option, require_yes, yes_option
-from roster.cli.output import print_json, print_table
+from roster.cli.options import NAME, Target, cluster_options, confirm, require_yes, yes_option
+from roster.cli.output import print_table
 from roster.cli.places import PLACES, locate, parse_place
 from roster.client import OffsetAndMetadata
 from roster.model import TopicPartition
@@ -21,29 +22,11 @@ def groups() -> None:
     """List and describe the consumer groups of any Kafka-compatible cluster."""
 
 
+groups.add_command(list_)
 groups.add_command(describe)
 groups.add_command(offsets)
 groups.add_command(check)
 groups.add_command(watch)
-
-
-@groups.command("list", short_help="List groups with their state and type.")
-@json_option
-@cluster_options
-def list_(as_json: bool, target: Target) -> None:
-    """List groups with their state and type: classic, or consumer for those of KIP-848."""
-    with admin(target) as cluster:
-        found = sorted(cluster.list_groups(), key=lambda each: each.group_id)
-    if as_json:
-        print_json(
-            [
-                {"group": g.group_id, "state": g.state, "type": g.group_type, "protocol_type": g.protocol_type}
-                for g in found
-            ]
-        )
-    else:
-        rows = [(g.group_id, g.state or None, g.group_type or None, g.protocol_type or None) for g in found]
-        print_table(("group", "state", "type", "protocol type"), rows, "no groups", shorten=("group",))
 
 
 @groups.command(short_help="Set where a group without members goes on reading.")

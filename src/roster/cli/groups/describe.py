@@ -34,8 +34,10 @@ _LEAST_TAIL = 6
 def describe(group: str, as_json: bool, target: Target) -> None:
     """Describe GROUP: state, members, and for each partition its owner and lag.
 
-    Of a group of tasks also each task's owner, its standby copies, and how many records behind these were when their
-    member last joined. Long member ids are shortened; --json has them whole.
+    Of a group of tasks also each task's owner, its standby copies, and its gap at join: how many records the copy was
+    behind when its member last joined; it may have caught up since.
+
+    Long member ids are shortened; --json has them whole.
     """
     with admin(target) as cluster:
         description = cluster.describe_group(group)
@@ -83,7 +85,7 @@ def _tasks(group: GroupDescription) -> list[dict[str, Any]]:
         {
             "task": str(each.task),
             "owner": each.owner,
-            "standbys": [{"member_id": member, "gap": gap} for member, gap in each.standbys.items()],
+            "standbys": [{"member_id": member, "gap_at_join": gap} for member, gap in each.standbys.items()],
         }
         for each in live_tasks(group).tasks
     ]
@@ -134,7 +136,7 @@ def _print_tasks(group: GroupDescription, labels: Mapping[str, str]) -> None:
         )
         for each in live_tasks(group).tasks
     ]
-    print_table(("task", "owner", "standby", "gap"), rows, "no tasks")
+    print_table(("task", "owner", "standby", "gap at join"), rows, "no tasks")
 
 
 def member_labels(members: Sequence[MemberDescription]) -> dict[str, str]:

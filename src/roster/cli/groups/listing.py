@@ -1,0 +1,75 @@
+"""`roster groups list`: the groups of a cluster, and how far they are behind."""
+
+from __future__ import annotations
+
+import contextlib
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from roster.cli.admin import admin
+from roster.cli.options import Target, cluster_options, json_option
+from roster.cli.output import print_json, print_table
+from roster.client import GroupTypeError, UnknownGroupError, total_lags
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from roster.client import Admin, GroupDescription, GroupListing, TotalLag
+
+MOST_LOOKED_INTO = 100
+"""Of more groups than these members and lag are not looked up, which takes two requests a group."""
+
+
+@click.command("list", short_help="List groups with their state, members and lag.")
+@click.argument("pattern", default="*")
+@json_option
+@cluster_options
+def list_(pattern: str, as_json: bool, target: Target) -> None:
+    """List groups with their state, type, members and lag; with PATTERN those whose name matches, as in 'shop*'.
+
+    The type is classic, or consumer for groups of KIP-848. Members and lag are shown of up to 100 groups.
+    """
+    with admin(target) as cluster:
+        listed = [each for each in cluster.list_groups() if fnmatchcase(each.group_id, pattern)]
+        is_short = len(listed) <= MOST_LOOKED_INTO
+        described = _described(cluster, listed) if is_short else {}
+        lags = total_lags(cluster, list(described.values()))
+    if as_json:
+        print_json([_document(each, described.get(each.group_id), lags.get(each.group_id)) for each in listed])
+    else:
+        rows = [_row(each, described.get(each.group_id), lags.get(each.group_id)) for each in listed]
+        nothing = "no groups" if pattern == "*" else f"no group matches {pattern!r}"
+        print_table(("group", "state", "type", "protocol type", "members", "lag"), rows, nothing, shorten=("group",))
+    if not is_short:
+        problem = f"members and lag are not shown of {len(listed)} groups, more than {MOST_LOOKED_INTO}"
+        click.echo(f"{problem}; give a pattern, as in 'shop*'", err=True)
+
+
+def _described(cluster: Admin, listed: Sequence[GroupListing]) -> dict[str, GroupDescription]:
+    """Describe groups but those deleted meanwhile, and those of a type such as share."""
+    found = {}
+    for each in listed:
+        with contextlib.suppress(UnknownGroupError, GroupTypeError):
+            found[each.group_id] = cluster.describe_group(each.group_id)
+    return found
+
+
+def _document(listed: GroupListing, described: GroupDescription | None, lag: TotalLag | None) -> dict[str, Any]:
+    return {
+        "group": listed.group_id,
+        "state": listed.state,
+        "type": listed.group_type,
+        "protocol_type": listed.protocol_type,
+        "members": None if described is None else len(described.members),
+        "lag": None if lag is None else lag.known,
+        "lag_complete": lag is not None and lag.complete,
+    }
+
+
+def _row(listed: GroupListing, described: GroupDescription | None, lag: TotalLag | None) -> tuple[object, ...]:
+    members = None if described is None else len(described.members)
+    known = None if lag is None or lag.known is None else lag
+    kinds = (listed.state or None, listed.group_type or None, listed.protocol_type or None)
+    return (listed.group_id, *kinds, members, known)
