@@ -141,12 +141,20 @@ def test_a_transaction_given_up_needs_a_new_epoch_in_every_phase() -> None:
         assert producer.needs_epoch
 
 
-@given(st.text(), st.text())
+@given(st.text(min_size=1), st.text())
 def test_the_owner_in_an_offsets_metadata_is_read_back(transactional_id: str, member_id: str) -> None:
     owner = ClaimedBy(transactional_id, member_id)
     assert ClaimedBy.of(owner.to_metadata()) == owner
 
 
-@given(st.text() | st.sampled_from(["", "null", "[]", "7", '{"member.id": "m"}', '{"transactional.id": "t"}']))
+HOSTILE = [
+    *("", "null", "[]", "7", "NaN", '{"member.id": "m"}', '{"transactional.id": "t"}'),
+    *("[" * 3_000, '{"transactional.id":' * 180, "9" * 4_000, '{"transactional.id": "\\ud800", "member.id": "m"}'),
+    *('{"transactional.id": "", "member.id": "m"}', '{"transactional.id": {}, "member.id": "m"}'),
+]
+"""Texts that any client may commit beside an offset; Kafka takes up to 4096 characters."""
+
+
+@given(st.text() | st.sampled_from(HOSTILE))
 def test_other_metadata_names_no_owner(metadata: str) -> None:
     assert ClaimedBy.of(metadata) is None

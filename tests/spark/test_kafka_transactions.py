@@ -148,6 +148,27 @@ def test_a_new_owner_ends_what_a_dead_one_has_open(
     assert values(topics, heir) == {b"counts": 1, b"goes on": 1}
 
 
+def test_an_owner_that_left_nothing_open_is_not_said_to_have(
+    topics: Topics, start: Callable[[], Application], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "roster.pipeline")
+    names = []
+    for number, leaves_open in enumerate((False, True, False), 1):
+        application = start()
+        partitions = application.member.ownership().partitions
+        application.transactions.take_over(partitions, application.owner)
+        names.append(application.transactions._producer.transactional_id)
+        application.claim()
+        application.transactions.commit(application.write(number, b"counts"))
+        if leaves_open:
+            application.write(number, b"does not")
+        else:
+            application.transactions.close()
+        application.member.close()
+    said = [message for message in caplog.messages if "ended what an earlier owner had open" in message]
+    assert [message.partition("transactional_id=")[2] for message in said] == [names[1]]
+
+
 def test_a_member_that_the_group_has_removed_fences_no_other(topics: Topics, start: Callable[[], Application]) -> None:
     owner = start()
     owner.claim()

@@ -7,6 +7,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from roster._files import write_atomically
+from roster._json import loads
 from roster.broker.errors import BrokerStartError
 from roster.wire.records import crc32c
 
@@ -29,7 +30,7 @@ def read_checked(path: Path, fields: Set[str]) -> tuple[dict[str, Any], bool]:
     than `fields`; FileNotFoundError if there is no such file.
     """
     try:
-        what = json.loads(path.read_bytes())
+        what = loads(path.read_bytes())
     except ValueError as error:
         raise BrokerStartError(f"{path} is damaged: {error}; restore it from a backup") from error
     if not isinstance(what, dict):

@@ -14,6 +14,7 @@ from collections.abc import Collection, Coroutine, Mapping, Sequence
 from random import Random
 from typing import Any, NamedTuple, TypeVar
 
+from roster._json import loads
 from roster.client.cluster import Cluster, M, expect
 from roster.client.connection import SOFTWARE
 from roster.client.coordinators import FENCE_TIMEOUT_MS, TRANSACTION, Coordinators
@@ -75,12 +76,14 @@ class ClaimedBy(NamedTuple):
 
     @classmethod
     def of(cls, metadata: str) -> ClaimedBy | None:
-        """Return the owner; None if the text names none."""
+        """Return the owner; None if the text, which any client of the group may have written, names none."""
         try:
-            found = json.loads(metadata)
-            return cls(str(found["transactional.id"]), str(found["member.id"]))
+            found = loads(metadata)
+            owner = cls(found["transactional.id"], found["member.id"])
+            "".join(owner).encode()  # a name with half of a surrogate pair cannot be sent
         except (ValueError, KeyError, TypeError):
             return None
+        return owner if owner.transactional_id else None
 
 
 class TransactionalProducer:
@@ -173,7 +176,7 @@ class TransactionalProducer:
             log.info("transaction of %s not aborted yet: %s", self.transactional_id, error)
 
     def take_over(self, partitions: Collection[TopicPartition], generation: int, member_id: str) -> frozenset[str]:
-        """End what earlier owners of partitions have left open; return the transactional ids that were fenced.
+        """End what earlier owners of partitions have left open; return their transactional ids.
 
         An owner is fenced if it has left the group, or if a transaction holds offsets of these partitions: it cannot
         commit any more, and readers of committed records need not wait for its timeout. Raises CommitFenced if the
@@ -256,20 +259,21 @@ class TransactionalProducer:
         await self._until_done(self._groups, self._group, request, HeartbeatResponse, what, partitions)
 
     async def _fence(self, transactional_id: str) -> bool:
-        """Take over the transactional id of another producer, which aborts what it has open."""
+        """Take over the transactional id of another producer; return whether that had to end a transaction."""
+        waited_for: set[ErrorCode] = set()
         request = InitProducerIdRequest(
             transactional_id=transactional_id, transaction_timeout_ms=min(self._timeout_ms, FENCE_TIMEOUT_MS)
         )
         try:
             await self._until_done(
-                self._ids, transactional_id, request, InitProducerIdResponse, "it cannot be fenced", ()
+                self._ids, transactional_id, request, InitProducerIdResponse, "it cannot be fenced", (), waited_for
             )
         except AuthorizationError as error:
             log.warning("%s; readers of committed records wait for its timeout", error)
             return False
         except TransactionAbortedError as error:  # another producer was quicker
             log.info("%s", error)
-        return True
+        return ErrorCode.CONCURRENT_TRANSACTIONS in waited_for
 
     async def _transactional(self, request: Message, kind: type[M], what: str) -> M:
         return await self._until_done(self._ids, self.transactional_id, request, kind, what, ())
@@ -282,8 +286,12 @@ class TransactionalProducer:
         kind: type[M],
         what: str,
         partitions: Collection[TopicPartition],
+        waited_for: set[ErrorCode] | None = None,
     ) -> M:
-        """Send a request until it is done, for at most the request timeout; raise what its error code asks for."""
+        """Send a request until it is done, for at most the request timeout; raise what its error code asks for.
+
+        waited_for: gets the codes for which it was sent again.
+        """
         assert request.__table__.key is not None  # noqa: S101 - a request
         api = ApiKey(request.__table__.key)
         retry = Retry(self._cluster.timeout, _FIRST_PAUSE, _MAX_PAUSE)
@@ -299,6 +307,8 @@ class TransactionalProducer:
                 if decision not in (Decision.RETRY, Decision.FIND):
                     raise self._error(decision, code, what, partitions)
                 cause = code.name
+                if waited_for is not None:
+                    waited_for.add(code)
             if decision is Decision.FIND:
                 coordinators.forget(key)
             if retry.is_last:

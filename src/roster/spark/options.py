@@ -5,13 +5,13 @@ from __future__ import annotations
 import difflib
 import functools
 import inspect
-import json
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import datetime
 from typing import Any, ParamSpec, TypeAlias
 
+from roster._json import loads
 from roster.assignors import Assignor
 from roster.client import DEFAULT_ASSIGNORS
 from roster.member.config import ConfigError, MemberConfig
@@ -327,8 +327,8 @@ def _offset(partition: TopicPartition, value: object) -> int:
 
 def _from_json(text: str) -> Mapping[Any, Any]:
     try:
-        found = json.loads(text)
-    except (ValueError, RecursionError) as error:
+        found = loads(text)
+    except ValueError as error:
         raise PipelineError(
             f"{shown(text)} is not JSON: {error}",
             field="starting_offsets",

@@ -14,6 +14,7 @@ from typing import Any
 import pyarrow as pa
 
 from roster._files import write_atomically
+from roster._json import loads
 from roster.state.aggregate import Layout
 from roster.state.entries import Entries
 from roster.state.join_entries import JoinEntries
@@ -87,8 +88,8 @@ def entries_at(store: Path) -> Entries:
     """
     path = store / FILE
     try:
-        return _entries(json.loads(path.read_bytes())) if path.exists() else HexEntries()
-    except (ValueError, KeyError, TypeError, pa.ArrowInvalid) as error:
+        return _entries(loads(path.read_bytes())) if path.exists() else HexEntries()
+    except (ValueError, LookupError, TypeError, AttributeError, pa.ArrowException, OSError) as error:
         raise StateError(f"{path}: damaged ({error}); remove it to see entries as hexadecimal") from error
 
 

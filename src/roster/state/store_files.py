@@ -23,6 +23,7 @@ from functools import cache
 from pathlib import Path
 
 from roster._files import write_atomically
+from roster._json import loads
 from roster.state.store import StoreInUseError
 
 FORMAT = 2
@@ -128,7 +129,7 @@ class StoreFiles:
         if not self.data.exists():
             return None
         try:
-            marker = json.loads(self._marker.read_bytes())
+            marker = loads(self._marker.read_bytes())
             layout, boot, clean = marker["format"], marker["boot"], marker["clean"]
         except (OSError, ValueError, KeyError, TypeError):
             return "its marker store.json is missing or damaged"

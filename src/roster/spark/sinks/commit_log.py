@@ -33,6 +33,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from roster._clock import wall_ms
+from roster._json import loads
 from roster.model import TopicPartition
 from roster.spark.batch import Owner, Range
 from roster.spark.errors import PipelineError, SinkFencedError
@@ -87,7 +88,7 @@ class Entry:
     def decode(cls, data: bytes, name: str) -> Entry:
         """Parse what `encode` wrote. Raise PipelineError for anything else."""
         try:
-            document = json.loads(data)
+            document = loads(data)
             if document["format"] != FORMAT:
                 raise ValueError(f"format {document['format']} is newer than this Roster")
             return cls(
@@ -343,7 +344,7 @@ class CommitLog:
         if data is None:
             return
         try:
-            document = json.loads(data)
+            document = loads(data)
             self.version, self.group, self.rows = document["version"], document["group"], document["rows"]
             self.files = document.get("files", 1)
             self._checkpointed = self.version
@@ -365,10 +366,10 @@ class CommitLog:
 
     def _is_dead(self, intent: bytes) -> bool:
         try:
-            ranges = _flatten(json.loads(intent))
-        except ValueError:
+            ranges = _flatten(loads(intent))
+            return any(self.positions.get(partition, start) > start for partition, (start, _) in ranges.items())
+        except (ValueError, KeyError, TypeError, AttributeError):
             return False
-        return any(self.positions.get(partition, start) > start for partition, (start, _) in ranges.items())
 
 
 def folder(stage: str) -> str:

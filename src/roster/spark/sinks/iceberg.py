@@ -14,6 +14,7 @@ from typing_extensions import override
 
 from roster._errors import one_line
 from roster._extras import missing_error
+from roster._json import loads
 from roster.model import TopicPartition
 from roster.spark.arrow_function import arrow_schema
 from roster.spark.batch import Batch
@@ -228,8 +229,14 @@ def _positions(table: Table, group: str) -> dict[TopicPartition, int]:
     for snapshot in _ancestors(table):
         text = _summary(snapshot).get(_key(group))
         if text is not None:
-            nested = json.loads(text)
-            return {TopicPartition(t, int(n)): at for t, offsets in nested.items() for n, at in offsets.items()}
+            try:
+                nested = loads(text)
+                return {
+                    TopicPartition(t, int(n)): int(at) for t, offsets in nested.items() for n, at in offsets.items()
+                }
+            except (ValueError, AttributeError, TypeError) as error:
+                name = f"{_key(group)} of snapshot {snapshot.snapshot_id}"
+                raise PipelineError(f"{name} is damaged: {error!r}", field="table") from None
     return {}
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import base64
 import http.client
-import json
 from collections.abc import Collection
 from typing import Any
 from urllib.parse import quote, urlencode
 
+from roster._json import loads
 from roster.model import Address
 from roster.model.tasks import TaskId
 from roster.spark.state.local_state import Found
@@ -34,7 +34,7 @@ class StateClient:
             return decoded(self._document(host, f"{self._path}?{urlencode(self._query(span, tasks, stale=stale))}"))
         except (OSError, http.client.HTTPException) as error:
             raise StateError(f"{host} does not answer ({error or type(error).__name__})") from None
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, LookupError, TypeError, AttributeError, OverflowError) as error:
             raise StateError(f"{host} gave an answer that is not understood ({error})") from None
 
     def _query(self, span: Span, tasks: Collection[TaskId], *, stale: bool) -> list[tuple[str, str]]:
@@ -53,7 +53,7 @@ class StateClient:
         try:
             connection.request("GET", target)
             response = connection.getresponse()
-            document: dict[str, Any] = json.loads(response.read())
+            document: dict[str, Any] = loads(response.read())
         finally:
             connection.close()
         if response.status != http.client.OK:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from roster._json import loads
 from roster.wire.sasl.errors import SaslError
 
 _SEPARATOR = "\x01"
@@ -63,8 +63,8 @@ class Bearer:
 
 def _reason(challenge: bytes) -> str:
     try:
-        said = json.loads(challenge)
+        said = loads(challenge)
         parts = [f"{key} {said[key]}" for key in ("status", "scope", "openid-configuration") if said.get(key)]
-    except (ValueError, AttributeError, TypeError, RecursionError):
+    except (ValueError, AttributeError, TypeError):
         parts = []
     return "the server refused the token" + (f": {', '.join(parts)}" if parts else "")
