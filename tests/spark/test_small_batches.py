@@ -123,7 +123,7 @@ def test_a_writer_that_waits_for_a_broker_notices_that_the_batch_is_cancelled(
 
 def test_dead_letters_keep_the_headers_of_records_that_the_driver_reads(monkeypatch: pytest.MonkeyPatch) -> None:
     reads = Reads(monkeypatch, values(b"a"))
-    read(SmallBatches(replace(CONFIG, dead_letters=KafkaWriter((), "failed"))))
+    read(SmallBatches(replace(CONFIG, dead_letters=KafkaWriter((), "failed")), has_function=True))
     assert reads.config.include_headers
     read(SmallBatches(CONFIG))
     assert not reads.config.include_headers

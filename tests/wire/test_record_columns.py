@@ -6,7 +6,7 @@ import random
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -16,13 +16,16 @@ from hypothesis import strategies as st
 from roster.records import native
 from roster.wire import WireError
 from roster.wire.columns import kernel, layout, reader
-from roster.wire.columns.reader import Aborted, RecordColumns, scan
-from roster.wire.compression import Compression
+from roster.wire.columns.reader import Aborted, RecordColumns, Unreadable, UnreadableError, scan
+from roster.wire.compression import Compression, decompress, most_expanded
 from roster.wire.frames import decode_response, encode_response
 from roster.wire.messages import FetchResponse
 from roster.wire.records import HEADER_SIZE, Record, build_batch, crc32c, read_batch, read_header, split_batches
 from tests.examples_tried import examples
 from tests.wire.plain_kernel import PlainKernel
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 FIRST, LAST = 0, 2**62
 
@@ -357,12 +360,101 @@ def test_columns_beyond_the_reach_of_their_offsets_are_split(monkeypatch: pytest
         rows(NATIVE, batch)
 
 
-def test_compressed_batches_expand_within_a_limit() -> None:
-    batch = build_batch([Record(value=bytes(5000))], compression=Compression.GZIP)
-    pages = np.frombuffer(batch, np.uint8)
-    scanned = scan(NATIVE, pages, 0, len(batch), (0, 1))
-    with pytest.raises(WireError, match="expand to more than 1000 bytes"):
-        list(RecordColumns(NATIVE, [("t", 0)]).batches(pages, [scanned.table], 1000))
+def columns_of(data: bytes, told: list[Unreadable] | None = None, **options: Any) -> Iterator[Any]:
+    """Record batches of partition 3 of topic t; with `told` what is unreadable is left out."""
+    pages = np.frombuffer(data, np.uint8)
+    table = scan(NATIVE, pages, 0, len(data), (FIRST, LAST), 1).table
+    columns = RecordColumns(NATIVE, [("s", 8), ("t", 3)], **options)
+    return columns.batches(pages, [table]) if told is None else columns.batches(pages, [table], told.append)
+
+
+def bombs(offsets: range, size: int) -> bytes:
+    packed = build_batch([Record(value=bytes(size))], compression=Compression.GZIP)
+    return b"".join(offset.to_bytes(8, "big") + packed[8:] for offset in offsets)
+
+
+def test_no_more_is_expanded_at_once_than_a_record_batch_and_the_next_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reader, "MAX_BYTES", 1 << 20)
+    waiting = most = 0
+
+    def counted(*arguments: Any) -> bytes:
+        nonlocal waiting, most
+        body = decompress(*arguments)
+        waiting += len(body)
+        most = max(most, waiting)
+        return body
+
+    monkeypatch.setattr(reader, "decompress", counted)
+    found: list[int] = []
+    for batch in columns_of(bombs(range(20), 300 << 10) + bombs(range(20, 29), 2 << 20)):
+        assert batch.nbytes <= (2 << 20) + 1000
+        waiting = 0
+        found += batch.column("offset").to_pylist()
+    assert found == [*range(29)]
+    assert most < (1 << 20) + (2 << 20) + 1000
+
+
+def test_a_batch_that_expands_too_far_is_named_and_those_around_it_are_read() -> None:
+    bomb = bombs(range(7, 8), most_expanded(0))
+    data = bombs(range(1), 5) + bomb + bombs(range(9, 10), 6)
+    with pytest.raises(
+        UnreadableError, match=r"t-3: the batch with offsets 7 to 7 \(\d+ bytes\) cannot be read: .*expand"
+    ):
+        list(columns_of(data))
+    told: list[Unreadable] = []
+    assert [offset for batch in columns_of(data, told) for offset in batch.column("offset").to_pylist()] == [0, 9]
+    (bad,) = told
+    assert (bad.topic, bad.partition, bad.first_offset, bad.last_offset, bad.data) == ("t", 3, 7, 7, bomb)
+
+
+def test_what_a_batch_may_expand_to_grows_with_what_was_sent() -> None:
+    assert most_expanded(1000) == 64 << 20
+    assert most_expanded(10 << 20) == 200 << 20
+
+
+def damaged(batch: bytes, kind: str) -> bytes:
+    """A batch of three records, with a CRC that fits."""
+    broken = bytearray(batch)
+    if kind == "record":
+        broken[HEADER_SIZE] = 0x7F
+    elif kind == "name":
+        broken[broken.index(b"name")] = 0xFF
+    elif kind == "behind":
+        broken += b"x"
+        broken[8:12] = (len(broken) - 12).to_bytes(4, "big")
+    return recheck(broken)
+
+
+@given(
+    st.lists(st.sampled_from(["good", "good", "record", "name", "behind", "packed"]), max_size=12),
+    st.sampled_from([Compression.NONE, Compression.GZIP]),
+    st.integers(1, 7),
+)
+@settings(max_examples=examples(100))
+def test_each_unreadable_batch_is_told_once_and_no_other_row_is_missing(
+    kinds: list[str], good: Compression, max_rows: int
+) -> None:
+    data, whole, bad = b"", [], []
+    for number, kind in enumerate(kinds):
+        records = [Record(value=b"%d" % n, headers=(("name", b""),)) for n in range(3)]
+        batch = build_batch(records, base_offset=3 * number, compression=good if kind == "good" else Compression.NONE)
+        if kind == "packed":  # its bytes are not those of the codec it names
+            packed = bytearray(batch)
+            packed[22] |= Compression.GZIP
+            batch = recheck(packed)
+        data += damaged(batch, kind)
+        (whole if kind == "good" else bad).append(number)
+    told: list[Unreadable] = []
+    found = [
+        offset
+        for batch in columns_of(data, told, headers=True, max_rows=max_rows)
+        for offset in batch.column("offset").to_pylist()
+    ]
+    assert [(each.first_offset, each.last_offset) for each in told] == [(3 * n, 3 * n + 2) for n in bad]
+    readable = [3 * n + k for n in whole for k in range(3)]
+    assert [offset for offset in found if offset // 3 in whole] == readable
+    if max_rows >= 3 * len(kinds):
+        assert found == readable
 
 
 def test_a_table_of_batches_grows_with_the_response() -> None:

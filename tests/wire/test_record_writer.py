@@ -14,7 +14,7 @@ from kafka.record.memory_records import MemoryRecords
 
 from roster.records import native
 from roster.wire import WireError
-from roster.wire.columns import encode_kernel
+from roster.wire.columns import encode_kernel, writer
 from roster.wire.columns.writer import Body, Encoder, Placed, framed, halves
 from roster.wire.compression import Compression
 from roster.wire.records import read_batch, read_header, verify_crc
@@ -90,6 +90,14 @@ def expected(rows: list[tuple[Any, ...]], partition: int) -> list[tuple[Any, ...
         if given == partition
         or (given is None and key is not None and (kafka_python_murmur2(key) & 0x7FFFFFFF) % 5 == partition)
     ]
+
+
+def test_records_that_readers_would_refuse_to_expand_are_not_compressed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writer, "most_expanded", lambda size: 20 * size)
+    batch, times = table([(b"k", bytes(size), None, 0, 1) for size in (200, 100_000)])
+    encoder = Encoder(NATIVE, 1, compression=Compression.GZIP, batch_bytes=1)
+    small, large = (body for _, body in encoder.encode(batch, times))
+    assert (small.compression, large.compression) == (Compression.GZIP, Compression.NONE)
 
 
 @settings(deadline=None, max_examples=150)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import tracemalloc
+import zlib
 
 import pytest
 from aiokafka.record.default_records import DefaultRecordBatchBuilder as AioBuilder
@@ -180,6 +181,41 @@ def test_a_small_batch_takes_little_memory_to_expand(compression):
     finally:
         tracemalloc.stop()
     assert min(peaks) < 300_000, "the least of several: threads of other tests allocate too"
+
+
+@pytest.mark.parametrize("text", [b"", b"abc" * 20_000])
+def test_gzip_members_are_read_in_a_time_that_grows_with_their_bytes(monkeypatch, text):
+    taken = 0
+
+    class Counted:
+        def __init__(self, wbits):
+            self.inflate = inflater(wbits)
+
+        def decompress(self, data, limit):
+            nonlocal taken
+            taken += len(data)
+            return self.inflate.decompress(data, limit)
+
+        def __getattr__(self, name):
+            return getattr(self.inflate, name)
+
+    inflater = zlib.decompressobj
+    monkeypatch.setattr(zlib, "decompressobj", Counted)
+    member = compress(Compression.GZIP, text)
+    for members in (100, 1000):
+        taken = 0
+        assert decompress(Compression.GZIP, member * members) == text * members
+        assert taken < members * (len(member) + (4 << 10)), "what is behind a member's end is not copied for each"
+
+
+def test_gzip_members_count_together_and_none_may_be_cut_off():
+    member = compress(Compression.GZIP, bytes(1000))
+    assert decompress(Compression.GZIP, member * 3, 3000) == bytes(3000)
+    with pytest.raises(WireError, match="expand"):
+        decompress(Compression.GZIP, member * 3, 2999)
+    for size in range(1, len(member)):
+        with pytest.raises(WireError):
+            decompress(Compression.GZIP, member + member[:size])
 
 
 def test_java_framed_snappy_is_read():

@@ -16,12 +16,13 @@ from roster.records.native import Compiled, kernel
 from roster.records.ranges import ANY, Answer, FetchError, Knowledge, Ranges, Settings
 from roster.security import PLAINTEXT, Security
 from roster.wire import WireError
-from roster.wire.columns.reader import Kernel, RecordColumns
+from roster.wire.columns.reader import MAX_BYTES, RecordColumns, Unreadable, UnreadableError, refuse
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     OnSilence: TypeAlias = Callable[[float, str, list[str]], None]
+    OnUnreadable: TypeAlias = Callable[[Unreadable], None]
 
 _ROWS_PER_BATCH = 16_000
 _LONGEST_WAIT = 1.0
@@ -58,6 +59,7 @@ def read_ranges(
     shipped: Compiled | None = None,
     security: Security = PLAINTEXT,
     on_silence: OnSilence | None = None,
+    on_unreadable: OnUnreadable = refuse,
 ) -> Iterator[pa.RecordBatch]:
     """All records of the ranges (topic, partition, start, end), each of another partition, in order within one.
 
@@ -65,21 +67,34 @@ def read_ranges(
     are not held back for more of them: it is called about once a second while nothing comes, with the seconds since
     the last record, the problem of a connection ("" if there is none) and the ranges not at their end.
 
-    Raises FetchError when the time is over, when records are gone, damaged or may not be read, and when a broker
-    refuses the login that `security` asks for. `shipped` is code that was compiled elsewhere.
+    `on_unreadable` is given each batch whose records cannot be read though its CRC is right: damage by its producer, or
+    records that expand to more memory than a batch may take. If it returns the batch is left out.
+
+    Raises FetchError when the time is over, when records are gone, damaged or may not be read, when they do not fit
+    into memory, and when a broker refuses the login that `security` asks for. `shipped` is code that was compiled
+    elsewhere.
     """
     key = (os.getpid(), tuple(bootstrap), client_id, settings.rack, security)
     session = _sessions.pop(key, None) or _Session(Connections(client_id, security=security), list(bootstrap))
     try:
         loops = kernel(shipped)
         decisions = Ranges(loops, ranges, settings, session.knowledge)
+        columns = RecordColumns(loops, decisions.partitions, headers=headers)
+
+        def rows(answer: Answer) -> Iterator[pa.RecordBatch]:
+            return columns.batches(answer.data, answer.tables, on_unreadable)
+
         if on_silence is None:
             fail = functools.partial(_fail_after, timeout)
-            yield from _merged(_batches(session, loops, decisions, headers, fail, max(timeout / 2, 0.01)))
+            yield from _merged(_batches(session, decisions, rows, fail, max(timeout / 2, 0.01)))
         else:
-            yield from _batches(session, loops, decisions, headers, on_silence)
+            yield from _batches(session, decisions, rows, on_silence)
     except WireError as error:
-        raise FetchError(str(error)) from error
+        failure = FetchError(str(error))
+        failure.unreadable = error.batch if isinstance(error, UnreadableError) else None
+        raise failure from error
+    except MemoryError as error:
+        raise FetchError("there is not enough memory for the records of one batch") from error
     finally:
         session.connections.close_busy()
         if key in _sessions:
@@ -90,13 +105,11 @@ def read_ranges(
 
 def _batches(
     session: _Session,
-    loops: Kernel,
     ranges: Ranges,
-    headers: bool,
+    rows: Callable[[Answer], Iterator[pa.RecordBatch]],
     on_silence: OnSilence,
     longest: float = _LONGEST_WAIT,
 ) -> Iterator[pa.RecordBatch]:
-    columns = RecordColumns(loops, ranges.partitions, headers=headers)
     session.connections.poll(0)  # closes what brokers closed since the last task
     last, progress, problem = time.monotonic(), 0, ""
     while not ranges.is_done:
@@ -120,13 +133,9 @@ def _batches(
         # While rows are made of these answers the brokers work on the next.
         _send(session, ranges)
         for answer in answers:
-            yield from _rows(columns, answer)
+            yield from rows(answer)
         if answers:
             last = time.monotonic()  # the time the caller took is not the brokers'
-
-
-def _rows(columns: RecordColumns, answer: Answer) -> Iterator[pa.RecordBatch]:
-    return columns.batches(answer.data, answer.tables)
 
 
 def _send(session: _Session, ranges: Ranges) -> None:
@@ -149,16 +158,18 @@ def _fail_after(timeout: float, silence: float, problem: str, waiting: list[str]
 def _merged(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Small record batches are joined: each costs its reader more than its rows do. Large ones are not copied."""
     held: list[pa.RecordBatch] = []
-    rows = 0
+    rows = size = 0
     for batch in batches:
-        if held and batch.num_rows >= _ROWS_PER_BATCH:
+        nbytes = batch.nbytes
+        if held and (batch.num_rows >= _ROWS_PER_BATCH or size + nbytes > MAX_BYTES):
             yield _joined(held)
-            held, rows = [], 0
+            held, rows, size = [], 0, 0
         held.append(batch)
         rows += batch.num_rows
-        if rows >= _ROWS_PER_BATCH:
+        size += nbytes
+        if rows >= _ROWS_PER_BATCH or size >= MAX_BYTES:
             yield _joined(held)
-            held, rows = [], 0
+            held, rows, size = [], 0, 0
     if held:
         yield _joined(held)
 

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 import numpy as np
 
 from roster.model import Address
-from roster.wire import ErrorCode, Message
-from roster.wire.columns.reader import Aborted, Kernel, scan
+from roster.wire import ErrorCode, Message, WireError
+from roster.wire.columns.reader import Aborted, Kernel, Unreadable, scan
 from roster.wire.errors import error_code
 from roster.wire.messages import (
     FetchRequest,
@@ -48,6 +48,8 @@ class FetchError(Exception):
     """Records of a range cannot be read; `is_lost`: the log does not have them any more."""
 
     is_lost = False
+    unreadable: Unreadable | None = None
+    """The batch whose records cannot be read, if that is why."""
 
 
 class RecordsLostError(FetchError):
@@ -245,7 +247,7 @@ class Ranges:
         r.delay(now)
 
     def answered(self, broker: int, request: Message, response: Message, now: float) -> Answer | None:
-        """Take an answer; returns the records in it. Raises FetchError, and WireError for damaged records."""
+        """Take an answer; returns the records in it. Raises FetchError."""
         self._busy.discard(broker)
         throttled: int = getattr(response, "throttle_time_ms", 0)
         if throttled > 0:
@@ -320,7 +322,10 @@ class Ranges:
         aborted = None
         if self._settings.is_committed:
             aborted = [Aborted(a.producer_id, a.first_offset) for a in partition.aborted_transactions or ()]
-        scanned = scan(self._kernel, data, begin, begin + len(records), (r.next, r.end), r.source, aborted)
+        try:
+            scanned = scan(self._kernel, data, begin, begin + len(records), (r.next, r.end), r.source, aborted)
+        except WireError as error:
+            raise FetchError(f"{r.topic}-{r.partition}: {error}") from error
         if scanned.next_offset < 0:
             raise FetchError(f"{r.topic}-{r.partition}: {len(records)} bytes at offset {r.next} hold no whole batch")
         if scanned.next_offset > r.next:

@@ -41,6 +41,7 @@ from roster.spark.state.table_sink import TableStateSink
 from roster.spark.steps import chained
 from roster.state.store import NoState
 from roster.state.stream_join import StreamJoin
+from roster.wire.compression import Compression
 
 log = logging.getLogger("roster.pipeline")
 
@@ -51,7 +52,7 @@ def assembled(spark: SparkSession, options: Options, declared: Declared, sink: S
     Raises PipelineError for options and operators that do not go together, ClientError, and what the sink raises.
     """
     own, options = options, with_sources(options, declared)
-    _check_dead_letters(options, has_function=bool(declared.first.before))
+    _check_dead_letters(options)
     config = _reader_config(options)
     function, columns = chained(declared.first.before, as_struct(config.schema))
     _check_repartitioned(declared)
@@ -238,6 +239,7 @@ def _dead_letter_writer(options: Options) -> KafkaWriter | None:
         tuple(parse_addresses(options.bootstrap)),
         options.dead_letter_topic,
         client_id=options.client_id or "",
+        compression=Compression.ZSTD,  # a letter is no larger than what its record was read from
         keep_timestamps=True,
         timeout=DEAD_LETTER_SECONDS,
         security=options.security,
@@ -245,13 +247,9 @@ def _dead_letter_writer(options: Options) -> KafkaWriter | None:
     )
 
 
-def _check_dead_letters(options: Options, *, has_function: bool) -> None:
+def _check_dead_letters(options: Options) -> None:
     if options.dead_letter_topic is None:
         return
-    if not has_function:
-        raise PipelineError(
-            "only the function of map_arrow can send records there", field="dead_letter_topic", fix="Use map_arrow"
-        )
     admin = Admin(options.bootstrap, request_timeout_ms=options.start_timeout_ms, security=options.security)
     with admin, contextlib.suppress(UnreachableError):  # the member tries for longer
         try:

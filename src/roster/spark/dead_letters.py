@@ -11,7 +11,7 @@ next owner, sends its dead letters again: the topic is at least once, whatever t
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -19,9 +19,11 @@ import pyarrow as pa
 from roster.records.produce import KafkaOutput, KafkaWriter, WriteError
 from roster.spark.arrow_function import ArrowFunction
 from roster.spark.errors import FunctionError
+from roster.wire.columns.reader import Unreadable, UnreadableError
 
 _PREFIX = "__connect.errors."
 _HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+_TIMESTAMP = pa.timestamp("us", tz="UTC")
 _STACK_BYTES = 10_000
 DEAD_LETTER_SECONDS = 60.0
 """How long a task waits for an acknowledgement of the dead-letter topic."""
@@ -77,12 +79,48 @@ class DeadLetterQueue:
     def reject(self, record: pa.RecordBatch, error: Exception) -> None:
         """Send a record batch of one row. Raise FunctionError if the topic does not take it."""
         (row,) = record.to_pylist()
-        headers = [*_own_headers(row), *_error_headers(row, error, self._group, self._task)]
+        headers = [*_own_headers(row), *self._error_headers(row, error, "TRANSFORMATION", "map_arrow")]
+        self._send(row["key"], row["value"], headers, record.column("timestamp"))
+
+    def reject_batch(self, batch: Unreadable) -> None:
+        """Send a batch whose records cannot be read, as it is in the log. Raise FunctionError as `reject` does.
+
+        Without its bytes if they would make a record that the topic may be too small for.
+        """
+        place = {"topic": batch.topic, "partition": batch.partition, "offset": batch.first_offset}
+        headers = self._error_headers(place, UnreadableError(batch), "KAFKA_CONSUME", "reader")
+        value = batch.data if len(batch.data) <= self._writer.batch_bytes else None
+        self._send(None, value, headers, pa.nulls(1, _TIMESTAMP))
+
+    def _error_headers(
+        self, row: Mapping[str, Any], error: Exception, stage: str, name: str
+    ) -> list[tuple[str, bytes]]:
+        """Headers by the names that Kafka Connect gives them; values are text, numbers too."""
+        kind = type(error)
+        exception = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+        stack = "".join(traceback.format_exception(error))
+        values = {
+            "topic": row["topic"],
+            "partition": row["partition"],
+            "offset": row["offset"],
+            "connector.name": self._group,
+            "task.id": self._task,
+            "stage": stage,
+            "class.name": name,
+            "exception.class.name": exception,
+            "exception.message": str(error),
+            "exception.stacktrace": stack[-_STACK_BYTES:],
+        }
+        return [(f"{_PREFIX}{header}", str(value).encode(errors="replace")) for header, value in values.items()]
+
+    def _send(
+        self, key: bytes | None, value: bytes | None, headers: Sequence[tuple[str, bytes | None]], timestamp: pa.Array
+    ) -> None:
         letter = {
-            "key": pa.array([row["key"]], pa.binary()),
-            "value": pa.array([row["value"]], pa.binary()),
-            "headers": pa.array([[{"key": name, "value": value} for name, value in headers]], _HEADERS),
-            "timestamp": record.column("timestamp"),
+            "key": pa.array([key], pa.binary()),
+            "value": pa.array([value], pa.binary()),
+            "headers": pa.array([[{"key": name, "value": text} for name, text in headers]], _HEADERS),
+            "timestamp": timestamp,
         }
         self.sent += 1
         if self._output is None:
@@ -109,30 +147,10 @@ class DeadLetterQueue:
 
     def _unsent(self, problem: WriteError) -> FunctionError:
         return FunctionError(
-            f"records that the function failed at are not in the dead-letter topic {self._writer.topic!r}: {problem}",
+            f"bad records are not in the dead-letter topic {self._writer.topic!r}: {problem}",
             passing=True,
         )
 
 
 def _own_headers(row: Mapping[str, Any]) -> list[tuple[str, bytes | None]]:
     return [(header["key"], header["value"]) for header in row.get("headers") or ()]
-
-
-def _error_headers(row: Mapping[str, Any], error: Exception, group: str, task: int) -> list[tuple[str, bytes]]:
-    """Headers by the names that Kafka Connect gives them; values are text, numbers too."""
-    kind = type(error)
-    name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
-    stack = "".join(traceback.format_exception(error))
-    values = {
-        "topic": row["topic"],
-        "partition": row["partition"],
-        "offset": row["offset"],
-        "connector.name": group,
-        "task.id": task,
-        "stage": "TRANSFORMATION",
-        "class.name": "map_arrow",
-        "exception.class.name": name,
-        "exception.message": str(error),
-        "exception.stacktrace": stack[-_STACK_BYTES:],
-    }
-    return [(f"{_PREFIX}{header}", str(value).encode(errors="replace")) for header, value in values.items()]

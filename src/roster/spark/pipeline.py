@@ -130,8 +130,9 @@ class Pipeline(Operations):
             start_timeout_ms: ms to reach a broker and the group's coordinator, at start.
             max_batch_ms: ms in which some task of a batch must finish; else the batch is cancelled and the group left
                 (as with a consumer's max.poll.interval.ms) until Spark has a slot again.
-            dead_letter_topic: topic for records that the `map_arrow` function raises at, with headers that name source
-                and error as in Kafka Connect; at least once. None: such a record ends the run.
+            dead_letter_topic: topic for records that the `map_arrow` function raises at, and for record batches that
+                cannot be read, with headers that name source and error as in Kafka Connect; at least once. None: they
+                end the run.
             state_dir: directory on each executor's local disk for the stores of a stateful pipeline; None:
                 `roster-state` in that of temporary files.
             standbys: copies of each task's state in other applications of a stateful group.

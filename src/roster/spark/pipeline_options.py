@@ -116,7 +116,8 @@ _OWN = [
     Option(
         "dead_letter_topic",
         "str",
-        "topic for records that the function of `map_arrow` raises at, which then do not end the run; None: they do",
+        "topic for records that the function of `map_arrow` raises at, and for record batches that cannot be read; "
+        "None: they end the run",
         None,
     ),
     Option(

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from roster.records.produce import KafkaWriter
     from roster.spark.arrow_function import ArrowFunction
     from roster.spark.batch import Split
+    from roster.wire.columns.reader import Unreadable
 
 SCHEMA = "key binary, value binary, topic string, partition int, offset long, timestamp timestamp, timestampType int"
 HEADERS = ", headers array<struct<key: string, value: binary>>"
@@ -111,16 +112,19 @@ class ReadTask:
     def _task(self, task: int) -> Iterator[pa.RecordBatch]:
         config, records = self._config, 0
         function: Callable[[pa.RecordBatch], Iterator[pa.RecordBatch]] | None = self._function
-        queue = None
-        if self._function is not None and config.dead_letters is not None:
+        queue, on_unreadable = None, _refuse
+        if config.dead_letters is not None:
             from roster.spark.dead_letters import DeadLetterQueue, Salvage  # noqa: PLC0415 - brings the producer
 
             queue = DeadLetterQueue(config.dead_letters, config.group, task)
-            # A dead letter keeps its headers, also where the function does not see them.
-            function = Salvage(self._function, queue.reject, hide_headers=not config.include_headers)
-            config = replace(config, include_headers=True)
+            on_unreadable = queue.reject_batch
+            if self._function is not None:
+                # A dead letter keeps its headers, also where the function does not see them.
+                function = Salvage(self._function, queue.reject, hide_headers=not config.include_headers)
+                config = replace(config, include_headers=True)
+        splits = self._tasks[task]
         try:
-            for read in read_splits(config, self._tasks[task]) if self._records is None else self._records:
+            for read in read_splits(config, splits, on_unreadable) if self._records is None else self._records:
                 records += read.num_rows
                 if function is None:
                     yield read
@@ -161,10 +165,17 @@ class PartitionTask:
         raise NotImplementedError
 
 
-def read_splits(config: ReaderConfig, splits: Sequence[Split]) -> Iterator[pa.RecordBatch]:
+def _refuse(batch: Unreadable) -> None:
+    raise ReadError(f"{batch}; with dead_letter_topic a batch of an input topic goes there, and the run goes on")
+
+
+def read_splits(
+    config: ReaderConfig, splits: Sequence[Split], on_unreadable: Callable[[Unreadable], None] = _refuse
+) -> Iterator[pa.RecordBatch]:
     """All records of the splits (each of another partition), in order within a partition.
 
     A split ends where its end offset is known to be behind: a record at or past it was seen, or the partition's end.
+    Batches that cannot be read are given to `on_unreadable`, and left out if that returns.
     Raises ReadError when nothing arrives for `read_timeout_ms` or records of the split are gone.
     """
     settings = config.options.settings(config.isolation_level, fail_on_data_loss=config.fail_on_data_loss)
@@ -178,6 +189,7 @@ def read_splits(config: ReaderConfig, splits: Sequence[Split]) -> Iterator[pa.Re
             timeout=config.read_timeout_ms / 1000,
             shipped=config.compiled,
             security=config.security,
+            on_unreadable=on_unreadable,
         )
     except FetchError as error:
         failure = ReadError(f"reading from {config.bootstrap}: {error}")

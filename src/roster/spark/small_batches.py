@@ -42,11 +42,11 @@ class SmallBatches:
     the same ranges, try again, and name the problem.
     """
 
-    def __init__(self, config: ReaderConfig) -> None:
-        """`config` is that of the tasks."""
+    def __init__(self, config: ReaderConfig, *, has_function: bool = False) -> None:
+        """`config` is that of the tasks, `has_function` says whether they apply one."""
         wait = min(config.read_timeout_ms, round(_MOST_SECONDS * 1000))
         # A dead letter keeps its headers, also where the function does not see them.
-        headers = config.include_headers or config.dead_letters is not None
+        headers = config.include_headers or (has_function and config.dead_letters is not None)
         self._config = replace(config, read_timeout_ms=wait, include_headers=headers)
         self._left_to_spark = 0
         self._is_cancelled = False
@@ -54,8 +54,9 @@ class SmallBatches:
     @classmethod
     def of(cls, mode: str, config: ReaderConfig, steps: Iterable[Step]) -> SmallBatches | None:
         """Return what reads the small batches of a pipeline with these steps; None if tasks read them all."""
-        has_function = any(isinstance(step, Mapped) for step in steps)
-        return None if mode == TASKS or (mode == AUTO and has_function) else cls(config)
+        steps = list(steps)
+        is_mapped = any(isinstance(step, Mapped) for step in steps)
+        return None if mode == TASKS or (mode == AUTO and is_mapped) else cls(config, has_function=bool(steps))
 
     def begin(self) -> None:
         """Begin a batch, which is not cancelled yet."""

@@ -15,10 +15,10 @@ from roster._extras import missing_error
 from roster.wire.codec.varint import read_uvarint
 from roster.wire.errors import WireError
 
-MAX_EXPANDED = 256 << 20
-"""Bytes one batch may expand to unless the caller says otherwise."""
-
+_ALWAYS_EXPANDED = 64 << 20
+_MOST_RATIO = 20
 _STEP = 64 << 10
+_LEAST_STEP = 4 << 10
 
 _XERIAL_MAGIC = b"\x82SNAPPY\0"
 _XERIAL_HEADER = 16
@@ -41,6 +41,14 @@ class Compression(IntEnum):
     ZSTD = 4
 
 
+def most_expanded(size: int) -> int:
+    """Return how many bytes a batch of `size` compressed bytes may expand to: 64 MiB, or 20-fold if that is more.
+
+    Text compresses 5- to 20-fold, so that only what is made to fill a reader's memory is beyond it.
+    """
+    return max(_ALWAYS_EXPANDED, _MOST_RATIO * size)
+
+
 def compress(kind: Compression, data: bytes) -> bytes:
     """Return `data` in a form every Kafka client reads."""
     match kind:
@@ -57,11 +65,12 @@ def compress(kind: Compression, data: bytes) -> bytes:
             return bytes(_arrow().compress(data, codec="zstd", asbytes=True))
 
 
-def decompress(kind: Compression, data: bytes, limit: int = MAX_EXPANDED) -> bytes:
+def decompress(kind: Compression, data: bytes, limit: int | None = None) -> bytes:
     """Undo `compress`, or another client's like; WireError for damaged bytes and for more than `limit` bytes.
 
-    Snappy, LZ4 and ZSTD need pyarrow: MissingExtraError where it is not installed.
+    `limit` None: `most_expanded`. Snappy, LZ4 and ZSTD need pyarrow: MissingExtraError where it is not installed.
     """
+    limit = most_expanded(len(data)) if limit is None else limit
     try:
         match kind:
             case Compression.NONE:
@@ -74,7 +83,7 @@ def decompress(kind: Compression, data: bytes, limit: int = MAX_EXPANDED) -> byt
                 return _stream("lz4", data, limit)
             case Compression.ZSTD:
                 return _stream("zstd", data, limit)
-    except (WireError, ImportError):
+    except (WireError, ImportError, MemoryError):
         raise
     except Exception as error:
         raise WireError(f"records: damaged {kind.name.lower()} bytes ({error})") from error
@@ -90,14 +99,21 @@ def _arrow() -> Any:
 
 
 def _gunzip(data: bytes, limit: int) -> bytes:
+    """Read one member after the other; each in growing pieces, as zlib copies what is behind a member's end."""
     out = []
-    while data:
+    pos = 0
+    while pos < len(data):
         inflate = zlib.decompressobj(wbits=31)
-        out.append(inflate.decompress(data, limit + 1))
-        limit = _less(limit, len(out[-1]))
-        if not inflate.eof:
-            raise WireError("records: the gzip bytes end too early")
-        data = inflate.unused_data
+        step = _LEAST_STEP
+        while not inflate.eof:
+            if pos >= len(data):
+                raise WireError("records: the gzip bytes end too early")
+            piece = inflate.decompress(data[pos : pos + step], limit + 1)
+            limit = _less(limit, len(piece))
+            out.append(piece)
+            pos += step
+            step = min(2 * step, _STEP)
+        pos = min(pos, len(data)) - len(inflate.unused_data)
     return b"".join(out)
 
 
@@ -109,6 +125,7 @@ def _stream(codec: str, data: bytes, limit: int) -> bytes:
         while piece := stream.read(min(step, limit + 1)):  # a read allocates all it is asked for
             out.append(piece)
             limit = _less(limit, len(piece))
+            step *= 2
     return b"".join(out)
 
 

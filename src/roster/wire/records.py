@@ -14,7 +14,7 @@ from typing import NamedTuple
 import google_crc32c
 
 from roster.wire.codec.varint import Buffer, encode_varint, read_varint
-from roster.wire.compression import MAX_EXPANDED, Compression, compress, decompress
+from roster.wire.compression import Compression, compress, decompress
 from roster.wire.errors import WireError
 from roster.wire.record_spans import RecordSpan, record_spans
 
@@ -231,10 +231,10 @@ def _record(record: Record, offset_delta: int, timestamp_delta: int) -> tuple[by
     return encode_varint(len(body)), body
 
 
-def read_batch(batch: Buffer, *, limit: int = MAX_EXPANDED) -> list[Record]:
+def read_batch(batch: Buffer, *, limit: int | None = None) -> list[Record]:
     """Read the records of one whole batch, offsets and timestamps made absolute. The CRC is not checked.
 
-    `limit` bounds the bytes a compressed batch may expand to.
+    `limit` bounds the bytes a compressed batch may expand to (None: `most_expanded`).
     """
     header = read_header(batch)
     if header.size != len(batch):

@@ -68,7 +68,9 @@ class Reader:
                 patience.reported = ""
                 yield records_of(batch)
         except FetchError as error:
-            raise Failure(f"cannot read: {error}") from error
+            bad = error.unreadable
+            way = "" if bad is None else f"; to go on behind it: -p {bad.partition} --from {bad.last_offset + 1}"
+            raise Failure(f"cannot read: {error}{way}") from error
 
     def last(
         self, number: int, begins: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]

@@ -18,6 +18,8 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _TIMESTAMP_TYPES = ("CreateTime", "LogAppendTime")
 _MOST_BINARY = 32
 """Bytes of a binary value that a line shows."""
+_ESCAPED_AT_ONCE = 1 << 16
+"""Characters: the text of each is an object of its own until they are joined."""
 
 
 class Record(NamedTuple):
@@ -94,7 +96,10 @@ def shown(data: bytes | None) -> str:
 
 
 def _escaped(text: str) -> str:
-    return text if text.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+    if text.isprintable():
+        return text
+    parts = (text[at : at + _ESCAPED_AT_ONCE] for at in range(0, len(text), _ESCAPED_AT_ONCE))
+    return "".join("".join(c if c.isprintable() else ascii(c)[1:-1] for c in part) for part in parts)
 
 
 def _field(name: str, data: bytes | None) -> dict[str, Any]:

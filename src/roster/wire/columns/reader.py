@@ -8,7 +8,8 @@ one is compressed or large.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from mmap import mmap
 from typing import Any, NamedTuple, Protocol
 
 import google_crc32c
@@ -16,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from roster.wire.columns import layout as at
-from roster.wire.compression import MAX_EXPANDED, Compression, decompress
+from roster.wire.compression import Compression, decompress
 from roster.wire.errors import WireError
 
 MAX_ROWS = 1 << 16
@@ -39,6 +40,36 @@ class Kernel(Protocol):
     def fill(self, *arguments: Any) -> int:
         """Copy records into columns."""
         ...
+
+
+class Unreadable(NamedTuple):
+    """A batch whose records cannot be read, though its CRC is right: which it is, why, and its bytes in the log."""
+
+    topic: str
+    partition: int
+    first_offset: int
+    last_offset: int
+    problem: str
+    data: bytes
+
+    def __str__(self) -> str:
+        return (
+            f"{self.topic}-{self.partition}: the batch with offsets {self.first_offset} to {self.last_offset}"
+            f" ({len(self.data)} bytes) cannot be read: {self.problem}"
+        )
+
+
+class UnreadableError(WireError):
+    """A batch cannot be read."""
+
+    def __init__(self, batch: Unreadable) -> None:
+        super().__init__(str(batch))
+        self.batch = batch
+
+
+def refuse(batch: Unreadable) -> None:
+    """Raise UnreadableError."""
+    raise UnreadableError(batch)
 
 
 class Aborted(NamedTuple):
@@ -91,15 +122,16 @@ def scan(
             *(producers, firsts, len(ordered), active, state, table.reshape(-1), room),
         )
         if kept < 0:
-            raise _error(kept, state[at.SCAN_DETAIL])
+            offset = wanted[0] if state[at.SCAN_NEXT] < 0 else int(state[at.SCAN_NEXT])
+            raise WireError(f"offset {offset}: {_error(kept, state[at.SCAN_DETAIL])}")
         pieces.append(table[:kept])
     table = np.concatenate(pieces) if pieces else np.empty((0, at.BATCH_FIELDS), np.int64)
     _check_crcs(data, table)
     return Scanned(table[table[:, at.COUNT] > 0], int(state[at.SCAN_NEXT]), int(state[at.SCAN_EPOCH]))
 
 
-def _error(code: int, detail: int) -> WireError:
-    return WireError(at.ERRORS[code].format(int(detail)))
+def _error(code: int, detail: int) -> str:
+    return at.ERRORS[code].format(int(detail))
 
 
 def _check_crcs(data: Any, table: Any) -> None:
@@ -108,7 +140,8 @@ def _check_crcs(data: Any, table: Any) -> None:
     unchecked = table[table[:, at.UNCHECKED] >= 0]
     for pos, end in unchecked[:, [at.UNCHECKED, at.END]].tolist():
         if value(data[pos + 21 : end]) != int.from_bytes(data[pos + 17 : pos + 21], "big"):
-            raise _error(at.BAD_CRC, pos)
+            offset = int.from_bytes(data[pos : pos + 8], "big")
+            raise WireError(f"offset {offset}: {_error(at.BAD_CRC, pos)}")
 
 
 class RecordColumns:
@@ -133,35 +166,69 @@ class RecordColumns:
         self._topic: pa.Array | None = None
         """The column of a record batch whose rows are of one topic, as long as any was."""
 
-    def batches(self, data: Any, tables: Sequence[Any], limit: int = MAX_EXPANDED) -> Iterator[pa.RecordBatch]:
-        """Yield record batches of at least one row. `limit` bounds the bytes one compressed batch may expand to.
+    def batches(
+        self, data: Any, tables: Sequence[Any], on_unreadable: Callable[[Unreadable], None] = refuse
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield record batches of at least one row; `tables` are those of partitions scanned in `data`.
 
-        `tables` are those of partitions scanned in `data`. Raises WireError for damaged records.
+        Each batch with records that cannot be read is given to `on_unreadable`, and left out if that returns. Of one
+        with so many records that some are in an earlier record batch these stay.
         """
         if not tables:
             return
-        for group in _groups(np.concatenate(tables)):
-            yield from self._fill(*_expanded(data, group, limit))
+        table = np.concatenate(tables)
 
-    def _fill(self, data: Any, table: Any) -> Iterator[pa.RecordBatch]:
+        def told(index: int, problem: str) -> None:
+            on_unreadable(self._unreadable(data, table[index], problem))
+
+        for run in _runs(data, table, told):
+            yield from self._fill(run, told)
+            del run  # before the next is expanded
+
+    def _unreadable(self, data: Any, row: Any, problem: str) -> Unreadable:
+        source, first = int(row[at.SOURCE]), int(row[at.BASE_OFFSET])
+        topic = self._topics[int(self._topic_of[source])].as_py()
+        whole = data[row[at.POS] - at.HEADER : row[at.END]].tobytes()
+        return Unreadable(topic, int(self._number_of[source]), first, first + int(row[at.LAST_DELTA]), problem, whole)
+
+    def _fill(self, run: _Run, told: Callable[[int, str], None]) -> Iterator[pa.RecordBatch]:
+        data, table, numbers = run
         sizes = table[:, at.END] - table[:, at.POS]
         rows = int(min(np.minimum(table[:, at.COUNT], sizes // _LEAST_RECORD).sum(), self._max_rows))
         room = int(min(sizes.sum(), _INT32_MAX))
         state = np.zeros(at.FILL_STATE, np.int64)
-        outcome = at.FULL
-        while outcome == at.FULL:
-            out = _Outputs(rows, room, self._headers)
-            state[at.AT_ROW :] = 0
-            table[:, at.ROWS] = 0
-            outcome = self._kernel.fill(
-                *(data, table.reshape(-1), len(table), int(self._headers)), *(out.limits, state, *out.arrays)
-            )
-            if outcome < 0:
-                raise _error(outcome, state[at.FILL_DETAIL])
-            if state[at.AT_ROW]:
-                yield self._batch(out, state, table)
-            elif outcome == at.FULL:
-                raise WireError("record: too large for a column")
+        upto = len(table)
+        while (begun := int(state[at.AT_BATCH])) < len(table):
+            before, out = state[: at.AT_ROW].copy(), _Outputs(rows, room, self._headers)
+            try:
+                made = self._filled(data, table[:upto], out, state)
+            except _BadBatchError as error:
+                state[: at.AT_ROW] = before
+                if error.index > begun:
+                    upto = error.index  # those before it first
+                    continue
+                told(numbers[begun], str(error))
+                state[at.AT_BATCH], state[at.AT_RECORD], upto = begun + 1, 0, len(table)
+                continue
+            if made is not None:
+                yield made
+            if state[at.AT_BATCH] == upto:
+                upto = len(table)
+
+    def _filled(self, data: Any, table: Any, out: _Outputs, state: Any) -> pa.RecordBatch | None:
+        """Return as many rows as the outputs have room for, None for none. Raises _BadBatchError."""
+        state[at.AT_ROW :] = 0
+        table[:, at.ROWS] = 0
+        outcome = self._kernel.fill(
+            *(data, table.reshape(-1), len(table), int(self._headers)), *(out.limits, state, *out.arrays)
+        )
+        if outcome < 0:
+            raise _BadBatchError(int(state[at.AT_BATCH]), _error(outcome, state[at.FILL_DETAIL]))
+        if state[at.AT_ROW]:
+            return self._batch(out, state, table)
+        if outcome == at.FULL:
+            raise _BadBatchError(int(state[at.AT_BATCH]), "a record is too large for a column")
+        return None
 
     def _batch(self, out: _Outputs, state: Any, table: Any) -> pa.RecordBatch:
         """The rows written, as a record batch."""
@@ -178,7 +245,7 @@ class RecordColumns:
             "timestampType": pa.array(np.repeat((table[:, at.ATTRIBUTES] >> 3 & 1).astype(np.int32), per_batch)),
         }
         if self._headers:
-            columns["headers"] = out.headers(rows, state)
+            columns["headers"] = out.headers(rows, state, table)
         return pa.RecordBatch.from_pydict(columns)
 
     def _topic_column(self, table: Any, rows: int) -> pa.Array:
@@ -190,37 +257,79 @@ class RecordColumns:
         return pa.DictionaryArray.from_arrays(pa.array(topic), self._topics).dictionary_decode()
 
 
-def _groups(table: Any) -> Iterator[Any]:
-    """Runs of batches that fit into a record batch together: compressed ones are expanded one run at a time."""
-    start = size = 0
-    sizes = (table[:, at.END] - table[:, at.POS]).tolist()
-    # Compressed text of log lines expands 5- to 20-fold.
-    weights = np.where(table[:, at.ATTRIBUTES] & 7, 8, 1).tolist()
-    for index, (bytes_, weight) in enumerate(zip(sizes, weights, strict=True)):
-        if index > start and size + bytes_ * weight > MAX_BYTES:
-            yield table[start:index]
-            start, size = index, 0
-        size += bytes_ * weight
-    if start < len(table):
-        yield table[start:]
+class _BadBatchError(Exception):
+    """The batch with this number in the table cannot be read."""
+
+    def __init__(self, index: int, problem: str) -> None:
+        super().__init__(problem)
+        self.index = index
 
 
-def _expanded(data: Any, table: Any, limit: int) -> tuple[Any, Any]:
-    """The bytes that the positions in the returned copy of `table` point into, none of them compressed."""
-    table = np.ascontiguousarray(table).copy()
-    codecs = table[:, at.ATTRIBUTES] & 7
-    if not codecs.any():
-        return data, table
+class _Run(NamedTuple):
+    """Batches that fit into a record batch together: bytes, a table with positions in them, numbers of its rows."""
+
+    data: Any
+    table: Any
+    numbers: Sequence[int]
+
+
+def _runs(data: Any, table: Any, told: Callable[[int, str], None]) -> Iterator[_Run]:
+    """Cut a table; one without compression is not copied."""
+    if (table[:, at.ATTRIBUTES] & 7).any():
+        yield from _expanded(data, table, told)
+        return
+    ends = np.cumsum(table[:, at.END] - table[:, at.POS])
+    start = before = 0
+    while start < len(table):
+        stop = max(start + 1, int(np.searchsorted(ends, before + MAX_BYTES, "right")))
+        yield _Run(data, table[start:stop], range(start, stop))
+        start, before = stop, int(ends[stop - 1])
+
+
+def _expanded(data: Any, table: Any, told: Callable[[int, str], None]) -> Iterator[_Run]:
+    """Cut a table so that no more is expanded than a run and the batch behind it, or a larger batch.
+
+    Batches that cannot be expanded are told, when those before them have been yielded.
+    """
+    numbers: list[int] = []
+    bodies: list[Any] = []
+    size = 0
+    for number, body in enumerate(_bodies(data, table)):
+        is_bad = isinstance(body, WireError)
+        if numbers and (is_bad or size + len(body) > MAX_BYTES):
+            yield _joined(table, numbers, bodies)
+            numbers, bodies, size = [], [], 0
+        if is_bad:
+            told(number, str(body))
+            continue
+        numbers.append(number)
+        bodies.append(body)
+        size += len(body)
+        del body
+        if size >= MAX_BYTES:
+            yield _joined(table, numbers, bodies)
+            numbers, bodies, size = [], [], 0
+    if numbers:
+        yield _joined(table, numbers, bodies)
+
+
+def _bodies(data: Any, table: Any) -> Iterator[Any]:
+    """The records of each batch, expanded; the error of one that cannot be."""
     view = memoryview(data)
-    bodies = [
-        decompress(Compression(codec), bytes(view[pos:end]), limit)
-        for codec, pos, end in zip(codecs.tolist(), table[:, at.POS].tolist(), table[:, at.END].tolist(), strict=True)
-    ]
-    ends = np.cumsum([len(body) for body in bodies])
+    codecs = (table[:, at.ATTRIBUTES] & 7).tolist()
+    for codec, pos, end in zip(codecs, table[:, at.POS].tolist(), table[:, at.END].tolist(), strict=True):
+        try:
+            yield decompress(Compression(codec), bytes(view[pos:end])) if codec else view[pos:end]
+        except WireError as error:
+            yield error
+
+
+def _joined(table: Any, numbers: list[int], bodies: list[Any]) -> _Run:
+    table, ends = table[numbers], np.cumsum([len(body) for body in bodies])
     table[:, at.END] = ends
     table[1:, at.POS] = ends[:-1]
     table[0, at.POS] = 0
-    return np.frombuffer(b"".join(bodies), np.uint8), table
+    return _Run(np.frombuffer(bodies[0] if len(bodies) == 1 else b"".join(bodies), np.uint8), table, numbers)
 
 
 class _Outputs:
@@ -239,14 +348,14 @@ class _Outputs:
         names = (self.header_ends, self.header_bits, self.names.ends, self.names.bytes)
         self.arrays = (self.offsets, self.timestamps, *binaries, *names, *self.datas.arrays)
 
-    def headers(self, rows: int, state: Any) -> pa.Array:
-        """The column of headers."""
+    def headers(self, rows: int, state: Any, table: Any) -> pa.Array:
+        """The column of headers. Raises _BadBatchError."""
         count = int(state[at.AT_HEADER])
         names = self.names.array(count, 0, pa.string())
-        try:
-            names.validate(full=True)
-        except pa.ArrowInvalid:
-            raise WireError("record: header name: not UTF-8") from None
+        if not _is_text(names):
+            row = int(np.searchsorted(self.header_ends[1 : rows + 1], _first_no_text(names), "right"))
+            index = int(np.searchsorted(np.cumsum(table[:, at.ROWS]), row, "right"))
+            raise _BadBatchError(index, "record: header name: not UTF-8")
         datas = self.datas.array(count, int(state[at.DATA_NULLS]))
         entries = pa.StructArray.from_arrays([names, datas], fields=_HEADER)
         ends = pa.py_buffer(self.header_ends[: rows + 1])
@@ -256,13 +365,39 @@ class _Outputs:
         )
 
 
+def _is_text(names: pa.Array) -> bool:
+    try:
+        names.validate(full=True)
+    except pa.ArrowInvalid:
+        return False
+    return True
+
+
+def _first_no_text(names: pa.Array) -> int:
+    """Return the number of the first of the names, of which one is not UTF-8, that is not."""
+    first, behind = 0, len(names)
+    while behind - first > 1:
+        middle = (first + behind) // 2
+        if _is_text(names[first:middle]):
+            first = middle
+        else:
+            behind = middle
+    return first
+
+
+def _untouched(count: int, kind: Any) -> Any:
+    """Return an array of any numbers. The pages of a large one are new, as those of freed memory were touched."""
+    size = count * np.dtype(kind).itemsize
+    return np.frombuffer(mmap(-1, size), kind) if size > MAX_BYTES else np.empty(count, kind)
+
+
 class _Binary:
     """A binary column under construction: ends, bytes, and bits of validity."""
 
     def __init__(self, rows: int, room: int) -> None:
-        self.ends = np.empty(rows + 1, np.int32)
+        self.ends = _untouched(rows + 1, np.int32)
         self.ends[0] = 0
-        self.bytes = np.empty(room, np.uint8)
+        self.bytes = _untouched(room, np.uint8)
         self.bits = np.zeros((rows + 7) // 8, np.uint8)
         self.arrays = (self.ends, self.bytes, self.bits)
 

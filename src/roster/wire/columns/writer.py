@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from roster.wire.codec.varint import Buffer
 from roster.wire.columns import encode_layout as at
-from roster.wire.compression import Compression, compress, decompress
+from roster.wire.compression import Compression, compress, decompress, most_expanded
 from roster.wire.errors import WireError
 from roster.wire.records import HEADER_SIZE, NO_PRODUCER, build_batch, crc32c, read_batch
 
@@ -113,8 +113,8 @@ class Encoder:
         """`batch_bytes` bounds a batch's records before compression, except a larger single one.
 
         Rows without a key begin at `first_partition`, which should differ from one task to the next, and go on to the
-        next partition after `sticky_bytes` (None: `batch_bytes`), as KIP-794 has it. Records that compression does not
-        make smaller stay as they are.
+        next partition after `sticky_bytes` (None: `batch_bytes`), as KIP-794 has it. Records stay as they are if
+        compression does not make them smaller, or so small that readers refuse to expand them.
         """
         self._sticky_bytes = batch_bytes if sticky_bytes is None else sticky_bytes
         self._kernel, self._partitions = kernel, partitions
@@ -156,7 +156,7 @@ class Encoder:
 
     def _body(self, records: int, data: bytes, times: tuple[int, int]) -> Body:
         packed = compress(self._compression, data)
-        if len(packed) < len(data):
+        if len(packed) < len(data) <= most_expanded(len(packed)):
             return Body(records, packed, self._compression, *times)
         return Body(records, data, Compression.NONE, *times)
 
