@@ -155,6 +155,9 @@ class FakeRunner:
     def cancel(self) -> None:
         self.cancelled = True
 
+    def check(self) -> None:
+        pass
+
     def activity(self) -> object:
         return self.finished
 

@@ -164,7 +164,7 @@ def test_what_a_commit_says_of_its_files(tmp_path: Path) -> None:
         ({"partition": LongType(), "offset": LongType(), "shop": IntegerType()}, {}, "differ in partition"),
         ({"n": LongType()}, {"partition_by": ["day"]}, "partition_by: the rows have no column `day` .they have n."),
         ({"n": LongType(), "at": TimestampType()}, {"partition_by": ["at"]}, "column `at` is timestamp: only text"),
-        ({"n": LongType()}, {"partition_by": ["n"]}, "all columns partition the table"),
+        ({"n": LongType()}, {"partition_by": ["n"]}, "all columns partition the output"),
     ],
 )
 def test_rows_that_do_not_fit_are_refused(

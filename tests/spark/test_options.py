@@ -21,9 +21,10 @@ from pyspark.sql.types import (
 
 from roster.assignors import LagOptions, lag_sticky
 from roster.model import TopicPartition
-from roster.spark import KafkaSink, ParquetSink, Pipeline, PipelineError, options
-from roster.spark.options import parse_bootstrap, parse_starting_offsets, parse_topics, refuse_foreign_names
-from roster.spark.sinks import kafka
+from roster.spark import DeltaSink, KafkaSink, ParquetSink, Pipeline, PipelineError, foreign_names
+from roster.spark.foreign_names import refuse_foreign_names
+from roster.spark.options import parse_bootstrap, parse_starting_offsets, parse_topics
+from roster.spark.pipeline_options import PIPELINE_OPTIONS
 from roster.spark.spark_session import check_java
 
 if TYPE_CHECKING:
@@ -117,6 +118,11 @@ NO_SPARK: Any = None
         ),
         ({"minOffsetsPerTrigger": 5}, "Leave it out: trigger_interval_ms spaces batches out"),
         ({"endingOffsets": "latest"}, "Leave it out: run(available_now=True) ends with what is there"),
+        ({"topics": "a, b"}, "topics: 'a, b' is not a topic name. Give a list: ['a', 'b']"),
+        (
+            {"session_timeout_ms": 45},
+            "session_timeout_ms: 45 milliseconds are less than the heartbeat interval: 45 s are",
+        ),
         ({"trigger_intervall_ms": 5}, "no option of this name. Did you mean trigger_interval_ms?"),
         ({"fetch_bytes": 5}, "no option of this name. Settings of the tasks' reader go into reader_options"),
         (
@@ -150,9 +156,41 @@ def test_the_forms_options_may_take() -> None:
 
 def test_every_foreign_name_leads_to_an_option_there_is() -> None:
     known = inspect.signature(Pipeline).parameters
-    for fix in options._FOREIGN.values():
+    for fix in foreign_names._OPTIONS.values():
         assert fix.partition("=")[0] in known
     refuse_foreign_names(known, known)
+
+
+@pytest.mark.parametrize("method", ["run", "start"])
+@pytest.mark.parametrize(
+    ("given", "fix"),
+    [
+        ({"trigger": {"availableNow": True}}, "Use available_now=True, or trigger_interval_ms of Pipeline"),
+        ({"availableNow": True}, "Use available_now=True"),
+        ({"outputMode": "complete"}, "Use results= of aggregate"),
+        ({"max_offsets_per_batch": 5}, "It is an option of Pipeline"),
+        ({"nonsense": 5}, "Use available_now"),
+    ],
+)
+def test_arguments_of_sparks_start_are_answered_with_rosters(method: str, given: dict[str, Any], fix: str) -> None:
+    pipeline = Pipeline(NO_SPARK, "127.0.0.1:9092", "g", ["t"])
+    with pytest.raises(PipelineError) as error:
+        getattr(pipeline, method)(**given)
+    assert str(error.value) == f"{next(iter(given))}: a run has no argument of this name. {fix}"
+
+
+def test_methods_of_sparks_streams_are_answered_with_rosters() -> None:
+    pipeline: Any = Pipeline(NO_SPARK, "127.0.0.1:9092", "g", ["t"])
+    with pytest.raises(AttributeError, match=r"a Pipeline has no 'awaitTermination'; use wait\(\)$"):
+        pipeline.awaitTermination()
+    with pytest.raises(AttributeError, match="a Pipeline has no 'withWatermark'; use aggregate"):
+        pipeline.withWatermark("at", "1 minute")
+    with pytest.raises(AttributeError, match=r"a Pipeline has no 'nonsense'$"):
+        pipeline.nonsense  # noqa: B018
+    for own in foreign_names._METHODS.values():
+        name = own.partition("(")[0]
+        known = hasattr(Pipeline, name) or name in PIPELINE_OPTIONS or " of " in name or name == "the arguments"
+        assert known, own
 
 
 def test_a_subclass_has_options_of_its_own() -> None:
@@ -180,6 +218,13 @@ def test_a_sink_that_cannot_work_is_refused_at_once(tmp_path: Path) -> None:
     blocked.write_text("not a folder")
     with pytest.raises(PipelineError, match=r"path: .*file cannot be used: .* Name a writable folder"):
         ParquetSink(blocked).open(None, "g")
+    with pytest.raises(PipelineError, match=r"table: .*/file is a file\. Name a folder"):
+        DeltaSink(blocked)
+    with pytest.raises(PipelineError, match=r"path: s3a:// cannot .* Use DeltaSink or IcebergSink for object stores"):
+        ParquetSink("s3a://bucket/out").open(None, "g")
+    for sink in (ParquetSink("out", partition_by="day"), DeltaSink("out", partition_by=["day"])):
+        with pytest.raises(PipelineError, match=r"partition_by: the rows have no column `day` \(they have n\)"):
+            sink.check(StructType([StructField("n", LongType())]))
     pipeline = Pipeline(NO_SPARK, "127.0.0.1:9092", "g", ["t"])
     with pytest.raises(PipelineError, match="write: 5 is not a Sink"):
         pipeline.write(5)  # type: ignore[arg-type]
@@ -230,13 +275,14 @@ def test_rows_that_the_kafka_sink_can_write_pass() -> None:
         KafkaSink("h:1", "t").check(StructType([StructField(*column) for column in kinds.items()]))
 
 
-def test_a_kafka_sink_names_a_broker_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kafka, "_ANSWER_MS", 100)
+def test_a_kafka_sink_names_a_broker_that_does_not_answer_in_the_time_for_a_start() -> None:
     for topic in ("t", None):
+        sink = KafkaSink("127.0.0.1:1", topic)
+        sink.start_timeout_ms = 100
         with pytest.raises(
             PipelineError, match=r"KafkaSink: no answer from 127\.0\.0\.1:1 within 0\.1 s: no broker answered"
         ):
-            KafkaSink("127.0.0.1:1", topic).open(NO_SPARK, "g")
+            sink.open(NO_SPARK, "g")
 
 
 @pytest.mark.parametrize("method", ["transform", "foreach_batch", "map_arrow"])

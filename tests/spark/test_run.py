@@ -250,3 +250,22 @@ def test_a_second_signal_within_a_second_is_an_echo(monkeypatch: pytest.MonkeyPa
 )
 def test_the_default_client_id_is_the_applications_name(name: str, expected: str) -> None:
     assert client_id_of(name) == expected
+
+
+@pytest.mark.parametrize(("times", "finished"), [(1, True), (2, False)])
+def test_a_signal_waits_while_the_jvm_starts_and_a_second_one_does_not(times: int, finished: bool) -> None:
+    done: list[bool] = []
+
+    def starting() -> None:
+        with signals.exiting_on_sigint(), signals.held_until_done():
+            for _ in range(times):
+                signal.raise_signal(signal.SIGINT)
+            done.append(True)
+
+    began = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(SystemExit) as ended:
+            starting()
+    finally:
+        signal.signal(signal.SIGINT, began)
+    assert (ended.value.code, bool(done)) == (130, finished)

@@ -8,9 +8,13 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pyspark
 import pytest
+
+if TYPE_CHECKING:
+    from tests.spark.spark_topics import Topics
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
@@ -67,13 +71,14 @@ def test_what_spark_submit_was_given_stays(program: Path) -> None:
     assert "spark.master=local[1] of spark-submit is kept, not local[2,4]" in said
 
 
-def test_sigterm_before_spark_is_up_ends_cleanly(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
+def test_a_signal_before_spark_is_up_ends_cleanly(number: signal.Signals, code: int) -> None:
     """The handler is there before the JVM is started, which takes a while."""
     program = (
         "import roster.spark.spark_session as s\n"
-        "real = s.check_java\n"
-        "def announce():\n    print('starting', flush=True)\n    return real()\n"
-        "s.check_java = announce\n"
+        "real = s._settings\n"
+        "def announce(*given):\n    print('starting', flush=True)\n    return real(*given)\n"
+        "s._settings = announce\n"
         "try:\n    s.session('x', 'local[1]')\nfinally:\n    print('cleaned up', flush=True)\n"
     )
     process = subprocess.Popen(
@@ -81,8 +86,44 @@ def test_sigterm_before_spark_is_up_ends_cleanly(tmp_path: Path) -> None:
     )
     assert process.stdout is not None
     assert process.stdout.readline() == "starting\n"
-    process.send_signal(signal.SIGTERM)
+    process.send_signal(number)
     out, err = process.communicate(timeout=200)
-    assert (process.returncode, out) == (0, "cleaned up\n")
+    assert (process.returncode, out) == (code, "cleaned up\n")
     assert "Traceback" not in err
-    assert "stopped by SIGTERM" in err
+    assert f"stopped by {number.name}" in err
+
+
+STOPPED = """
+import sys, threading
+from roster.spark import Pipeline, PipelineError, session
+spark = session("stopped", "local[1]")
+stopped, reading = threading.Event(), threading.Event()
+
+def busy(df, batch):
+    reading.set()
+    assert stopped.wait(100)
+    df.collect()
+
+def pipeline(group, function):
+    return Pipeline(spark, sys.argv[1], group, [sys.argv[2]]).foreach_batch(function)
+
+seen = threading.Event()
+idle = pipeline("idle", lambda df, batch: seen.set()).start()
+working = pipeline("working", busy).start()
+assert seen.wait(100) and reading.wait(100)
+spark.stop()
+stopped.set()
+for each in (idle, working, pipeline("late", busy).start):
+    try:
+        each.wait(100) if each in (idle, working) else each()
+    except PipelineError as error:
+        print(error.field, error.problem, error.__cause__, sep="; ")
+"""
+
+
+def test_a_session_that_is_stopped_under_pipelines_is_one_sentence_of_each(topics: Topics) -> None:
+    arguments = [sys.executable, "-c", STOPPED, topics.bootstrap, topics.create(1, 1)]
+    ended = subprocess.run(arguments, capture_output=True, text=True, timeout=300, check=True)
+    while_running = "spark; the Spark session was stopped while the pipeline ran; the batch under way is not committed"
+    lines = [f"{while_running}; None"] * 2 + ["spark; the Spark session is stopped; None"]
+    assert ended.stdout.splitlines() == lines

@@ -59,6 +59,9 @@ class InProcess:
     def cancel(self) -> None:
         """Tasks are short."""
 
+    def check(self) -> None:
+        pass
+
     def activity(self) -> object:
         return time.monotonic()
 

@@ -145,8 +145,8 @@ def test_a_session_of_many_rows_in_a_burst_is_cut_where_it_was_quiet(tmp_path: A
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Window.session("t", timedelta()), "gap=.* is no timedelta of 1 or more whole milliseconds"),
-        (lambda: Window.session("t", SECOND, grace=-SECOND), "grace=.* is no timedelta of 0 or more"),
+        (lambda: Window.session("t", timedelta()), "gap=.* is not 1 or more whole milliseconds"),
+        (lambda: Window.session("t", SECOND, grace=-SECOND), "grace=.* is not 0 or more whole"),
         (lambda: run(Window.session("u", SECOND)), "window: no column 'u' among k, n, t"),
         (
             lambda: run(Window.session("t", SECOND), {"window_end": ALL["sum"]}),

@@ -153,12 +153,36 @@ def test_keys_are_read_back(of: list[Any]) -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "given"),
+    [
+        ("1 hour", {"hours": 1}),
+        (" INTERVAL 2 Days 30 minutes ", {"days": 2, "minutes": 30}),
+        ("1.5 seconds", {"milliseconds": 1500}),
+        ("250 milliseconds", {"milliseconds": 250}),
+        ("1 week", {"weeks": 1}),
+        ("1 hour 1000000 microseconds", {"hours": 1, "seconds": 1}),
+    ],
+)
+def test_durations_are_taken_in_sparks_words(text: str, given: dict[str, float]) -> None:
+    duration = timedelta(**given)
+    assert Window("t", text, grace=text) == Window("t", duration, grace=duration)
+    assert Window.session("t", text, grace=text) == Window.session("t", duration, grace=duration)
+
+
+@pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Window("t", timedelta()), "size=.* is no timedelta of 1 or more whole milliseconds"),
-        (lambda: Window("t", 5), "size=5 is no timedelta"),
+        (lambda: Window("t", timedelta()), "size=.* is not 1 or more whole milliseconds"),
+        (
+            lambda: Window("t", 5),
+            r"size=5 is no duration: use timedelta\(hours=1\) or '1 hour', in weeks, .*microseconds",
+        ),
+        (lambda: Window("t", "1 month"), "size='1 month' is no duration"),
+        (lambda: Window("t", "1 hour 5"), "size='1 hour 5' is no duration"),
+        (lambda: Window("t", "999999999999 weeks"), "size='999999999999 weeks' is no duration"),
+        (lambda: Window("t", "1 microsecond"), "size='1 microsecond' is not 1 or more whole milliseconds"),
         (lambda: Window("t", SECOND, 2 * SECOND), "size 0:00:01 is no multiple of every 0:00:02"),
-        (lambda: Window("t", SECOND, grace=-SECOND), "grace=.* is no timedelta of 0 or more"),
+        (lambda: Window("t", SECOND, grace=-SECOND), "grace=.* is not 0 or more whole"),
         (lambda: Deduplication(("k",), "t", timedelta()), "within=.* is no positive timedelta"),
         (lambda: run(Window("n", SECOND)), "window: column 'n' is int64, no timestamp"),
         (lambda: run(Window("u", SECOND)), "window: no column 'u' among k, n, t"),

@@ -16,6 +16,7 @@ from roster.model.topics import NAME_RULE, is_legal_name
 MAX_OFFSETS_WAIT_MS = 10_000
 
 
+_SECOND_MS = 1_000
 _TIMES = tuple(option for option in GROUP_OPTIONS.values() if option.unit == "ms")
 _BACKOFFS = (
     Option("retry_backoff_ms", "int", "pause before a request is repeated", 100, unit="ms", least=1),
@@ -69,6 +70,9 @@ class MemberConfig:
                     option.name, f"must be a whole number of milliseconds from 1 to 2^31 - 1, not {value!r}"
                 )
         if self.heartbeat_interval_ms >= self.session_timeout_ms:
+            if self.session_timeout_ms < _SECOND_MS:
+                few = f"{self.session_timeout_ms} milliseconds are less than the heartbeat interval: 45 s are 45000"
+                raise ConfigError("session_timeout_ms", few)
             raise ConfigError(
                 "heartbeat_interval_ms",
                 f"must be less than session_timeout_ms ({self.session_timeout_ms}), usually a third of it or less,"

@@ -1,5 +1,6 @@
 """The pipeline that makes a Spark application a member of a consumer group."""
 
+from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
@@ -51,6 +52,7 @@ __all__ = [
 if _missing := [module for module in EXTRAS["spark"] if find_spec(module) is None]:
     raise missing_error("roster.spark", "spark", _missing)
 
+_OLDEST_PYSPARK = 4
 _HOMES = {
     "roster.records.produce": ("WriteError",),
     "roster.spark.batch": ("Batch", "Owner", "Progress", "Range", "Restoring"),
@@ -74,5 +76,22 @@ def __getattr__(name: str) -> Any:
     """Import a name on first use: the process of a task needs the reader only, and starts faster without the rest."""
     for module, names in _HOMES.items():
         if name in names:
+            _check_pyspark()
             return getattr(import_module(module), name)
     raise AttributeError(f"module 'roster.spark' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__
+
+
+@cache
+def _check_pyspark() -> None:
+    """Raise PipelineError for a PySpark that is too old; its modules would be missing one by one."""
+    from pyspark.version import __version__  # noqa: PLC0415 - as late as the rest
+
+    if int(__version__.partition(".")[0]) < _OLDEST_PYSPARK:
+        from roster.spark.errors import PipelineError  # noqa: PLC0415
+
+        problem = f"PySpark {__version__} is installed, and Roster needs {_OLDEST_PYSPARK}.0 or newer"
+        raise PipelineError(problem, field="pyspark", fix=f"pip install 'pyspark>={_OLDEST_PYSPARK}'")

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+from pyspark import cloudpickle
 from pyspark.errors import PySparkException
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
@@ -130,6 +131,23 @@ def place_of(error: Exception) -> str:
     if not own:
         return "in the function"
     return f"{own[-1].filename.rpartition('/')[2]}, line {own[-1].lineno}, in {own[-1].name}"
+
+
+def pickled(code: Any, field: str) -> bytes:
+    """Return a function or an object as tasks get it. Raises PipelineError that says where it was defined."""
+    pickle: Any = cloudpickle  # which has no types
+    try:
+        data: bytes = pickle.dumps(code)
+    except Exception as error:
+        where = getattr(code, "__code__", None)
+        name = getattr(code, "__qualname__", type(code).__qualname__)
+        place = f" ({Path(where.co_filename).name}, line {where.co_firstlineno})" if where is not None else ""
+        raise PipelineError(
+            f"{name}{place} cannot be sent to the tasks: {' '.join(str(error).split())}",
+            field=field,
+            fix="It must not refer to the session, open files or other state of the driver",
+        ) from None
+    return data
 
 
 def arrow_schema(schema: str | StructType) -> pa.Schema:

@@ -169,6 +169,7 @@ def _state_sink(options: Options, stages: Sequence[Stage], sink: Sink) -> StateS
     if any(link.operator(link.columns.empty_table(), NoState()).retracts for link in last.links):
         what = "sessions take earlier results back"
         raise PipelineError(what, field="write", fix="Use KafkaSink, or results='final'")
+    sink.check(from_arrow_schema(last.columns))
     return TableStateSink(sink, from_arrow_schema(last.columns), options, stages)
 
 
@@ -204,6 +205,8 @@ def _stateless(
     """Return the runner of a pipeline without a stateful operator, and open the sink."""
     first = declared.first
     tables, joined = _joined(first, columns)
+    if declared.transform is None:
+        sink.check(joined)
     if not tables:
         sink.open(spark, options.group)
         small = SmallBatches.of(options.small_batches, config, first.before)

@@ -135,6 +135,7 @@ class DriverLoop:
         try:
             while not self._stopping and self.stalled is None:
                 self._reporter.tick()
+                self._runner.check()
                 try:
                     ownership, worked = self._pass(available_now=available_now)
                 except ClientError as error:

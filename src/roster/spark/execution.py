@@ -273,6 +273,10 @@ class SparkRunner:
         if job_group is not None:
             self._context.cancelJobGroup(job_group)
 
+    def check(self) -> None:
+        """Raise PipelineError if the session was stopped."""
+        check_session(self._spark)
+
     def activity(self) -> object:
         """Return the number of jobs, stages and tasks of the running batch that ended; None between two batches."""
         job_group = self._job_group
@@ -368,7 +372,18 @@ def check_session(spark: SparkSession) -> None:
             field="spark",
             fix="Use roster.spark.session(...) or SparkSession.builder with a master, not Spark Connect",
         )
-    if context._jsc is None or context._jsc.sc().isStopped():
+    if is_stopped(spark):
         raise PipelineError(
             "the Spark session is stopped", field="spark", fix="Start one with roster.spark.session(...)"
         )
+
+
+def is_stopped(spark: SparkSession) -> bool:
+    """Return True if a classic session was stopped, or its JVM is gone."""
+    context: Any = getattr(spark, "_sc", None)
+    if context is None:
+        return False
+    try:
+        return context._jsc is None or bool(context._jsc.sc().isStopped())
+    except (Py4JError, OSError, AttributeError):  # the last: it is stopped at this moment
+        return True

@@ -14,12 +14,12 @@ from pyspark.sql.types import StructType
 
 from roster.spark.declared import Declared
 from roster.spark.errors import PipelineError
+from roster.spark.options import as_columns
 from roster.spark.state.declare import (
     LateRows,
     Repartition,
     Stateful,
     aggregation,
-    as_columns,
     check_extra,
     deduplication,
     stream_join,
@@ -27,6 +27,7 @@ from roster.spark.state.declare import (
 from roster.spark.state.other_stream import OtherStream
 from roster.spark.state.table_join import TableJoin
 from roster.spark.steps import BatchFunction, Filtered, Mapped, Parsed, Step
+from roster.state.durations import Duration
 from roster.state.windows import SessionWindow, Window
 
 if TYPE_CHECKING:
@@ -193,7 +194,7 @@ class Operations:
         self,
         keys: str | Sequence[str],
         *,
-        within: timedelta,
+        within: Duration,
         column: str = "timestamp",
         late_topic: str | None = None,
         store: str = "keys",
@@ -224,7 +225,7 @@ class Operations:
         time_mode: str = "None",
         in_pandas: bool = False,
         event_time: str | None = None,
-        delay: timedelta = timedelta(),
+        delay: Duration = timedelta(),
         initial_state: DataFrame | pa.Table | None = None,
         store: str = "processor",
     ) -> Self:
@@ -272,7 +273,7 @@ class Operations:
         *,
         timeout: str = "NoTimeout",
         event_time: str | None = None,
-        delay: timedelta = timedelta(),
+        delay: Duration = timedelta(),
         store: str = "groups",
     ) -> Self:
         """Call a function written for PySpark's `applyInPandasWithState` for each key of each batch.
@@ -337,11 +338,11 @@ class Operations:
         keys: str | Sequence[str],
         schema: str | StructType,
         *,
-        within: timedelta,
+        within: Duration,
         how: str = "inner",
         column: str = "timestamp",
         other_column: str = "timestamp",
-        grace: timedelta | None = None,
+        grace: Duration | None = None,
         late_topic: str | None = None,
         store: str = "join",
     ) -> Self:

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
-import functools
-import inspect
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import datetime
-from typing import Any, ParamSpec, TypeAlias
+from typing import Any, TypeAlias
 
 from roster._json import loads
 from roster.assignors import Assignor
@@ -28,8 +25,6 @@ StartingOffsets: TypeAlias = str | datetime | Mapping[Any, Any]
 """`"earliest"`, `"latest"`, a moment (the first record at or after it), or a map by partition, written
 `{TopicPartition: offset}` or as Spark does `{"topic": {0: 23, 1: "latest"}}` with -2 and -1 for earliest and latest,
 also as JSON text; partitions left out of a map start at earliest."""
-
-Parameters = ParamSpec("Parameters")
 
 _OF_THE_MEMBER = (
     GROUP_OPTIONS.keys() & PIPELINE_OPTIONS.keys() & {each.name for each in fields(MemberConfig)} - {"capacity"}
@@ -148,69 +143,9 @@ class Options:
             )
 
 
-def _plain(name: str) -> str:
-    """Reduce an option's name to its letters, in small ones."""
-    return re.sub(r"[^a-z]", "", name.lower())
-
-
-_FOREIGN = {
-    **{
-        _plain(name).removeprefix("kafka"): option.name
-        for option in PIPELINE_OPTIONS.values()
-        for name in (option.kafka, option.spark)
-        if name
-    },
-    "startingtimestamp": "starting_offsets=datetime(..., tzinfo=UTC)",
-    "startingoffsetsbytimestamp": "starting_offsets=datetime(..., tzinfo=UTC)",
-    "autooffsetreset": "starting_offsets",
-    "topic": "topics",
-    "subscribepattern": "topics='pattern:REGEX'",
-    "pattern": "topics='pattern:REGEX'",
-    "processingtime": "trigger_interval_ms",
-    "trigger": "trigger_interval_ms",
-}
-"""Names of Spark's Kafka source and of Kafka's consumer, reduced by `_plain`, to Roster's."""
-_WITHOUT = {
-    "assign": "partitions come from the group",
-    "checkpointlocation": "offsets live in the group and in the sink",
-    "endingoffsets": "run(available_now=True) ends with what is there",
-    "endingtimestamp": "run(available_now=True) ends with what is there",
-    "minoffsetspertrigger": "trigger_interval_ms spaces batches out",
-    "maxtriggerdelay": "trigger_interval_ms spaces batches out",
-    "groupidprefix": "the group is the one named by group",
-    "startingoffsetsbytimestampstrategy": "a moment past the last record means the end",
-    "availablenow": "it is an argument of run: run(available_now=True)",
-    "enableautocommit": "offsets are committed after each batch",
-}
-
-
-def refuse_foreign_names(given: Iterable[str], known: Collection[str]) -> None:
-    """Raise PipelineError for an option of Spark's or Kafka's consumer, naming Roster's; also for a typo."""
-    for name in given:
-        if name in known:
-            continue
-        plain = _plain(name)
-        plain = plain if plain in _FOREIGN or plain in _WITHOUT else plain.removeprefix("kafka")
-        near = difflib.get_close_matches(name, sorted(known), 1)
-        if plain in _WITHOUT:
-            fix = f"Leave it out: {_WITHOUT[plain]}"
-        elif plain in _FOREIGN:
-            fix = f"Use {_FOREIGN[plain]}"
-        else:
-            fix = f"Did you mean {near[0]}?" if near else "Settings of the tasks' reader go into reader_options"
-        raise PipelineError("a pipeline has no option of this name", field=name, fix=fix)
-
-
-def explaining_names(initialise: Callable[Parameters, None]) -> Callable[Parameters, None]:
-    """Check the names of the options before Python does, so that the error names Roster's; the signature stays."""
-    known = inspect.signature(initialise).parameters.keys() - {"self"}
-
-    @functools.wraps(initialise)
-    def checked(*values: Parameters.args, **options: Parameters.kwargs) -> None:
-        refuse_foreign_names(options, known)
-        initialise(*values, **options)
-
-    return checked
+def as_columns(names: str | Sequence[str]) -> tuple[str, ...]:
+    """Return one column's name or several as a tuple."""
+    return (names,) if isinstance(names, str) else tuple(names)
 
 
 def shown(value: object) -> str:
@@ -254,11 +189,10 @@ def parse_topics(topics: str | Sequence[str] | re.Pattern[str]) -> tuple[str, ..
     topics = [topics] if isinstance(topics, str) or not isinstance(topics, Iterable) else list(topics)
     for topic in topics:
         if not isinstance(topic, str) or not is_legal_name(topic):
-            raise PipelineError(
-                f"{topic!r} is not a topic name",
-                field="topics",
-                fix=f"Use {NAME_RULE}; or 'pattern:REGEX'",
-            )
+            several = [name.strip() for name in topic.split(",")] if isinstance(topic, str) else []
+            is_list = len(several) > 1 and all(map(is_legal_name, several))
+            fix = f"Give a list: {several}" if is_list else f"Use {NAME_RULE}; or 'pattern:REGEX'"
+            raise PipelineError(f"{topic!r} is not a topic name", field="topics", fix=fix)
     if not topics:
         raise PipelineError("no topic named", field="topics", fix="Pass topics=['name'] or 'pattern:REGEX'")
     return tuple(dict.fromkeys(topics))

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Self
+from typing import TYPE_CHECKING, Any, Self
 
 from pyspark import InheritableThread
 from pyspark.sql import DataFrame, SparkSession
@@ -17,15 +18,20 @@ from roster.client import DEFAULT_ASSIGNORS
 from roster.security import Security
 from roster.spark.assembly import assembled, with_sources
 from roster.spark.batch import Batch, Progress
-from roster.spark.errors import PipelineError
-from roster.spark.execution import check_session
+from roster.spark.errors import FunctionError, PipelineError
+from roster.spark.execution import check_session, is_stopped
+from roster.spark.foreign_names import (
+    explaining_names,
+    own_name_of,
+    refuse_foreign_arguments,
+    refuse_foreign_names,
+)
 from roster.spark.member_protocol import Membership, group_member
 from roster.spark.operations import Operations, check_callable
 from roster.spark.options import (
     Options,
     StartingOffsets,
     check_security,
-    explaining_names,
     parse_bootstrap,
     parse_starting_offsets,
     parse_topics,
@@ -40,6 +46,8 @@ from roster.spark.state.runner import StatefulRunner
 from roster.spark.state.sink import StateSink
 from roster.spark.state.table_join import JoiningRunner
 
+log = logging.getLogger(__name__)
+
 
 class Pipeline(Operations):
     """Reads the partitions assigned to it in micro-batches, and commits each batch's offsets to the group.
@@ -53,7 +61,7 @@ class Pipeline(Operations):
     which need Roster importable (the same environment, or `spark.sparkContext.addPyFile`).
     """
 
-    @explaining_names
+    @explaining_names(refuse_foreign_names)
     def __init__(
         self,
         spark: SparkSession,
@@ -127,7 +135,7 @@ class Pipeline(Operations):
             small_batches: where a batch of few records is read, and written by sinks that write inside the tasks:
                 "auto", in the driver unless there is a function of map_arrow; "driver", with functions too; "tasks".
             read_timeout_ms: ms that a task waits for the next record of a range before it fails.
-            start_timeout_ms: ms to reach a broker and the group's coordinator, at start.
+            start_timeout_ms: ms to reach a broker and the group's coordinator, and a KafkaSink's brokers, at start.
             max_batch_ms: ms in which some task of a batch must finish; else the batch is cancelled and the group left
                 (as with a consumer's max.poll.interval.ms) until Spark has a slot again.
             dead_letter_topic: topic for records that the `map_arrow` function raises at, and for record batches that
@@ -270,6 +278,12 @@ class Pipeline(Operations):
         """Exception that ended the latest run; None if it is running or ended without one."""
         return self._failure
 
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            own = own_name_of(name)
+            raise AttributeError(f"a Pipeline has no {name!r}" + (f"; use {own}" if own else ""), name=name, obj=self)
+
     def __repr__(self) -> str:
         options, last = self._options, self.last_progress
         topics = ",".join(options.topics) if isinstance(options.topics, tuple) else f"pattern:{options.topics.pattern}"
@@ -282,6 +296,7 @@ class Pipeline(Operations):
             parts.append(f"exception={type(self._failure).__name__}")
         return f"<Pipeline {' '.join(parts)} [{self.status}]>"
 
+    @explaining_names(refuse_foreign_arguments)
     def run(self, *, available_now: bool = False) -> None:
         """Join the group and run batches until `stop()`, or with `available_now` up to the log ends; then leave.
 
@@ -294,11 +309,13 @@ class Pipeline(Operations):
         self._activate("run")
         self._guarded(available_now=available_now)
 
+    @explaining_names(refuse_foreign_arguments)
     def start(self, *, available_now: bool = False) -> Self:
         """Do `run` in a thread of its own, so that one driver can have several pipelines; see `wait` and `exception`.
 
-        Raises PipelineError if the pipeline is running.
+        Raises PipelineError if the pipeline is running, or the Spark session is stopped.
         """
+        check_session(self._spark)
         self._activate("start")
 
         def work() -> None:
@@ -368,7 +385,8 @@ class Pipeline(Operations):
         try:
             with stopping(self._stop):
                 self._run(reporter, available_now=available_now)
-        except BaseException as error:
+        except BaseException as caught:
+            error = self._explained(caught)
             self._status, self._failure = "failed", error
             reporter.ended("", error)
             if isinstance(error, PipelineError):
@@ -383,6 +401,20 @@ class Pipeline(Operations):
                 self._last_progress, self._run_now, self._views = self.last_progress, None, {}
                 self._active = False
 
+    def _explained(self, error: BaseException) -> BaseException:
+        """Return the error of a run; what a stopped session makes Spark and py4j raise is one sentence."""
+        is_known = isinstance(error, FunctionError) or (
+            self._run_now is None and getattr(error, "field", "") == "spark"
+        )
+        if is_known or not isinstance(error, Exception) or not is_stopped(self._spark):
+            return error
+        log.debug("the session was stopped", exc_info=error)
+        return PipelineError(
+            "the Spark session was stopped while the pipeline ran; the batch under way is not committed",
+            field="spark",
+            fix="Call stop() and wait() of the pipeline before spark.stop()",
+        )
+
     def _run(self, reporter: Reporter, *, available_now: bool) -> None:
         sink = self._sink
         if sink is None:
@@ -392,6 +424,7 @@ class Pipeline(Operations):
         check_session(self._spark)
         client_id = self._options.client_id or client_id_of(self._spark.sparkContext.appName or "")
         options = replace(self._options, client_id=client_id)
+        sink.start_timeout_ms = options.start_timeout_ms
         runner, sink = assembled(self._spark, options, self._declared, sink)
         options = with_sources(options, self._declared)
         membership = self._membership

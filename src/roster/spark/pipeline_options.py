@@ -99,7 +99,7 @@ _OWN = [
     Option(
         "start_timeout_ms",
         "int",
-        "time to reach a broker and the group's coordinator, at start",
+        "time to reach a broker and the group's coordinator, and a `KafkaSink`'s brokers, at start",
         60_000,
         unit="ms",
         least=1,

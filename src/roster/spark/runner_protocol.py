@@ -64,5 +64,8 @@ class Runner(Protocol):
     def cancel(self) -> None:
         """Cancel the jobs of the running batch; thread-safe."""
 
+    def check(self) -> None:
+        """Raise PipelineError if no batch can run any more."""
+
     def activity(self) -> object:
         """Return a value that changes with each job, stage and task of the batch that ends; thread-safe."""

@@ -53,7 +53,50 @@ def exit_on_sigterm() -> None:
         signal.signal(signal.SIGTERM, _exit)
 
 
+@contextlib.contextmanager
+def exiting_on_sigint() -> Iterator[None]:
+    """Let SIGINT end the process meanwhile as `sys.exit(130)` does: of a KeyboardInterrupt py4j logs a long trace.
+
+    Only in the main thread of a program, and only where the application has set no handler of its own.
+    """
+    is_program = threading.current_thread() is threading.main_thread() and not hasattr(sys, "ps1")
+    if not is_program or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield
+        return
+    signal.signal(signal.SIGINT, _exit)
+    try:
+        yield
+    finally:
+        if signal.getsignal(signal.SIGINT) is _exit:  # PySpark may have set one of its own
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@contextlib.contextmanager
+def held_until_done() -> Iterator[None]:
+    """Let signals that would end the process wait meanwhile, a second one not: a JVM that starts would stay behind."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came: list[int] = []
+
+    def hold(number: int, frame: FrameType | None) -> None:
+        if came:
+            _exit(number, frame)
+        came.append(number)
+
+    held = [number for number in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(number) is _exit]
+    for number in held:
+        signal.signal(number, hold)
+    try:
+        yield
+    finally:
+        for number in held:
+            signal.signal(number, _exit)
+        if came:
+            signal.raise_signal(came[0])
+
+
 def _exit(number: int, frame: FrameType | None) -> None:
     signal.signal(number, signal.SIG_DFL)  # should the clean end hang, a second one ends it
     log.info("stopped by %s before a pipeline was running", signal.Signals(number).name)
-    sys.exit(0)
+    sys.exit(128 + number if number == signal.SIGINT else 0)

@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 
 from roster.spark.errors import PipelineError, reason_of
 from roster.spark.reporting import enable_logging, level_of
-from roster.spark.signals import exit_on_sigterm
+from roster.spark.signals import exit_on_sigterm, exiting_on_sigint, held_until_done
 
 log = logging.getLogger("roster.pipeline")
 
@@ -61,12 +61,13 @@ def session(app_name: str, master: str | None = None, **conf: object) -> SparkSe
     wanted = {_conf_name(name): _text(value) for name, value in conf.items()}
     at = {} if master is None else {"spark.master": _with_retries(master)}
     try:
-        if SparkContext._active_spark_context is None:
-            wanted = _settings(wanted | {"spark.app.name": app_name} | at)
-        builder = SparkSession.builder
-        for name, value in wanted.items():
-            builder = builder.config(name, value)
-        return builder.getOrCreate()
+        with exiting_on_sigint():
+            if SparkContext._active_spark_context is None:
+                wanted = _settings(wanted | {"spark.app.name": app_name} | at)
+            builder = SparkSession.builder
+            for name, value in wanted.items():
+                builder = builder.config(name, value)
+            return builder.getOrCreate()
     except (PySparkException, Py4JError) as error:
         raise PipelineError(
             f"Spark did not start: {reason_of(error)}",
@@ -83,7 +84,7 @@ def _settings(wanted: dict[str, str]) -> dict[str, str]:
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     # Memory and class path must be set before the JVM runs; what spark-submit set is known after.
-    with _java_options():
+    with _java_options(), held_until_done():
         SparkContext._ensure_initialized(conf=SparkConf(loadDefaults=False).setAll(list(wanted.items())))
     present = dict(SparkConf().getAll())
     if present.get("spark.app.name") == Path(sys.argv[0]).name:
@@ -129,6 +130,7 @@ def _with_retries(master: str) -> str:
 def check_java() -> str:
     """Return the `java` that Spark will start. Raise PipelineError if it is missing or older than 17."""
     home = os.environ.get("JAVA_HOME")
+    place = "JAVA_HOME" if home else "PATH"
     install = f"Install Java {OLDEST_JAVA} or newer (for example Debian's openjdk-{OLDEST_JAVA}-jre-headless)"
     if home:
         java = str(Path(home) / "bin" / "java")
@@ -146,13 +148,13 @@ def check_java() -> str:
     try:
         answer = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60, check=True)  # noqa: S603
     except (OSError, subprocess.SubprocessError) as error:
-        raise PipelineError(f"{java} does not start: {error}", fix=install) from None
+        raise PipelineError(f"{java} does not start: {error}", field=place, fix=install) from None
     match = re.search(r'version "(\d+)(?:\.(\d+))?', answer.stderr + answer.stdout)
     major = int(match[1]) if match else OLDEST_JAVA
     if match and major == 1:
         major = int(match[2] or 0)  # Java 8 calls itself 1.8
     if major < OLDEST_JAVA:
-        raise PipelineError(f"{java} is Java {major}, Spark needs {OLDEST_JAVA}", field="JAVA_HOME", fix=install)
+        raise PipelineError(f"{java} is Java {major}, Spark needs {OLDEST_JAVA}", field=place, fix=install)
     return java
 
 

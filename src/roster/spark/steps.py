@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.types import StructType
 
-from roster.spark.arrow_function import ArrowFunction, arrow_schema, as_struct
+from roster.spark.arrow_function import ArrowFunction, arrow_schema, as_struct, pickled
 from roster.spark.errors import FunctionError, PipelineError
 from roster.spark.json_values import FAILFAST, PERMISSIVE, JsonColumns, unsupported
 
@@ -34,6 +34,7 @@ class Mapped:
 
     def resolved(self, _: StructType, /) -> tuple[BatchFunction, StructType]:
         """Return the function, and the columns of its results."""
+        pickled(self.function, "map_arrow")
         return self.function, as_struct(self.schema)
 
 

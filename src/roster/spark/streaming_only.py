@@ -19,8 +19,8 @@ from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
 from roster.spark.errors import PipelineError
 
 WAY_OUT = (
-    "Keep what spans batches in a table of your own with foreach_batch and Batch.after, "
-    "or write partial rows and combine them when reading"
+    "The pipeline's own aggregate (with a Window for time), deduplicate, join and transform_with_state keep state over "
+    "batches, in place of transform"
 )
 _SOURCE = ("MapInArrow", "PythonMapInArrow")
 _DEDUPLICATES = ("Deduplicate", "Distinct")

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from roster.state.aggregate import Aggregate, Layout, Update, aggregate
+from roster.state.durations import Duration, as_timedelta
 from roster.state.event_time import Clock, Times, left_out, microseconds, with_entries
 from roster.state.keys import decode_keys, encode_keys
 from roster.state.store import Snapshot, StateError, Store
@@ -25,13 +26,15 @@ START, END = "window_start", "window_end"
 _KIND = pa.timestamp("ms", "UTC")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, init=False)
 class Window:
     """Windows of event time, aligned to the epoch.
 
+    Durations are whole milliseconds, given as a timedelta or in Spark's words: "1 hour".
+
     Args:
         column: timestamps; those without a zone are UTC.
-        size: length of a window, whole milliseconds.
+        size: length of a window.
         every: time from the start of one window to the next; None: `size`, so that windows do not overlap.
         grace: time after a window's end for which rows are taken.
 
@@ -42,12 +45,17 @@ class Window:
 
     column: str
     size: timedelta
-    every: timedelta | None = None
-    grace: timedelta = timedelta()
+    every: timedelta | None
+    grace: timedelta
 
-    def __post_init__(self) -> None:
-        hop = self.size if self.every is None else self.every
-        _check_durations(("size", self.size, 1), ("every", hop, 1), ("grace", self.grace, 0))
+    def __init__(
+        self, column: str, size: Duration, every: Duration | None = None, grace: Duration = timedelta()
+    ) -> None:
+        object.__setattr__(self, "column", column)
+        object.__setattr__(self, "size", _duration("size", size, 1))
+        object.__setattr__(self, "every", None if every is None else _duration("every", every, 1))
+        object.__setattr__(self, "grace", _duration("grace", grace, 0))
+        hop = self.hop
         if self.size % hop:
             raise StateError(f"window: size {self.size} is no multiple of every {hop}")
 
@@ -57,14 +65,14 @@ class Window:
         return self.size if self.every is None else self.every
 
     @staticmethod
-    def session(column: str, gap: timedelta, *, grace: timedelta = timedelta()) -> SessionWindow:
+    def session(column: str, gap: Duration, *, grace: Duration = timedelta()) -> SessionWindow:
         """Return windows that grow: rows of a key that follow each other within `gap` are one session.
 
         A session begins with its first row and ends `gap` behind its last one, as Spark's `session_window` does.
 
         Args:
             column: timestamps; those without a zone are UTC.
-            gap: time without a row that ends a session, whole milliseconds.
+            gap: time without a row that ends a session.
             grace: time after a session's end for which rows are taken.
 
         Raises:
@@ -74,24 +82,27 @@ class Window:
         return SessionWindow(column, gap, grace)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, init=False)
 class SessionWindow:
     """Sessions of event time, see `Window.session`."""
 
     column: str
     gap: timedelta
-    grace: timedelta = timedelta()
+    grace: timedelta
 
-    def __post_init__(self) -> None:
-        _check_durations(("gap", self.gap, 1), ("grace", self.grace, 0))
+    def __init__(self, column: str, gap: Duration, grace: Duration = timedelta()) -> None:
+        object.__setattr__(self, "column", column)
+        object.__setattr__(self, "gap", _duration("gap", gap, 1))
+        object.__setattr__(self, "grace", _duration("grace", grace, 0))
 
 
-def _check_durations(*durations: tuple[str, timedelta, int]) -> None:
-    """Raise StateError for a duration below its least number of milliseconds, or of parts of them."""
+def _duration(name: str, given: Duration, least: int) -> timedelta:
+    """Return a duration. Raise StateError for less than `least` milliseconds, or parts of them."""
     millisecond = timedelta(milliseconds=1)
-    for name, value, least in durations:
-        if not isinstance(value, timedelta) or value < least * millisecond or value % millisecond:
-            raise StateError(f"window: {name}={value!r} is no timedelta of {least} or more whole milliseconds")
+    value = as_timedelta(f"window: {name}", given)
+    if value < least * millisecond or value % millisecond:
+        raise StateError(f"window: {name}={given!r} is not {least} or more whole milliseconds")
+    return value
 
 
 def check_names(own: set[str], table: pa.Table, aggregates: Mapping[str, Aggregate]) -> None:

@@ -65,6 +65,12 @@ class Sink:
     whole_partitions: bool = False
     """True if one task must read a partition's whole range."""
 
+    start_timeout_ms: int = 60_000
+    """Milliseconds that `open` may take to reach what is written to: the pipeline's option of this name."""
+
+    def check(self, schema: StructType) -> None:
+        """Raise PipelineError if rows with these columns cannot be written; before `open` where they are known."""
+
     def open(self, spark: SparkSession, group: str) -> None:
         """Check the sink before the pipeline joins `group`. Raise PipelineError if it cannot work."""
 
@@ -83,6 +89,7 @@ class Sink:
 
         By default its plan is run and the result dropped.
         """
+        self.check(df.schema)
         df.write.format("noop").mode("overwrite").save()
 
     def claim(

@@ -56,7 +56,7 @@ class DeltaSink(TableSink):
         self,
         table: str | Path,
         *,
-        partition_by: Sequence[str] = (),
+        partition_by: str | Sequence[str] = (),
         storage_options: Mapping[str, str] | None = None,
         compression: str = "snappy",
         target_file_bytes: int = 256 << 20,
@@ -73,6 +73,8 @@ class DeltaSink(TableSink):
         self._is_local = parts.scheme in {"", "file"}
         path = unquote(parts.path) if parts.scheme else str(table)
         self._uri = str(Path(path).resolve()) if self._is_local else str(table)
+        if self._is_local and Path(self._uri).is_file():
+            raise PipelineError(f"{self._uri} is a file", field="table", fix="Name a folder, or a place for one")
         self._options = dict(storage_options or {})
         self._table: DeltaTable | None = None
         self._seen = 0
@@ -107,7 +109,7 @@ class DeltaSink(TableSink):
 
     @override
     def _writer(self, schema: StructType, *, creates: bool) -> ParquetWriter:
-        self._check_partition_by(schema)
+        self.check(schema)
         columns = arrow_schema(schema)
         table = self._newest()
         if table is None and creates:

@@ -58,7 +58,7 @@ class IcebergSink(TableSink):
         table: str,
         catalog: Mapping[str, str],
         *,
-        partition_by: Sequence[str] = (),
+        partition_by: str | Sequence[str] = (),
         compression: str = "zstd",
         target_file_bytes: int = 256 << 20,
         row_group_bytes: int = 64 << 20,
@@ -100,7 +100,7 @@ class IcebergSink(TableSink):
 
     @override
     def _writer(self, schema: StructType, *, creates: bool) -> ParquetWriter:
-        self._check_partition_by(schema)
+        self.check(schema)
         columns = arrow_schema(schema)
         table = self._newest()
         if table is None:

@@ -31,7 +31,6 @@ from roster.wire import ErrorCode
 
 log = logging.getLogger("roster.pipeline")
 
-_ANSWER_MS = 10_000
 _BAD_TIMEOUT = ErrorCode.INVALID_TRANSACTION_TIMEOUT
 _COLUMNS = {
     "key": "string or binary",
@@ -62,8 +61,9 @@ class KafkaSink(Sink):
     client.id, compression.type, batch.size, max.request.size, buffer.memory, delivery.timeout.ms, request.timeout.ms,
     transaction.timeout.ms.
     Raises PipelineError for an address, a topic name or a setting that is not valid. A run fails with PipelineError if
-    no broker answers within 10 s or lets this client in, the topic does not exist, the rows have other columns, or with
-    `exactly_once=True` there can be no such transaction; and with WriteError if rows are not acknowledged.
+    no broker answers within its `start_timeout_ms` or lets this client in, the topic does not exist, the rows have
+    other columns, or with `exactly_once=True` there can be no such transaction; and with WriteError if rows are not
+    acknowledged.
     """
 
     accepts_part = True
@@ -104,7 +104,7 @@ class KafkaSink(Sink):
     @override
     def open(self, spark: SparkSession, group: str) -> None:
         try:
-            with Admin(self._bootstrap, request_timeout_ms=_ANSWER_MS, security=self._security) as admin:
+            with Admin(self._bootstrap, request_timeout_ms=self.start_timeout_ms, security=self._security) as admin:
                 if self._topic is None:
                     admin.list_topics()
                 else:
@@ -123,7 +123,7 @@ class KafkaSink(Sink):
             raise PipelineError(str(error), field="KafkaSink", fix="Check security") from None
         except ClientError as error:
             raise PipelineError(
-                f"no answer from {self._bootstrap} within {_ANSWER_MS / 1000:g} s: {error}",
+                f"no answer from {self._bootstrap} within {self.start_timeout_ms / 1000:g} s: {error}",
                 field="KafkaSink",
                 fix="Check bootstrap and security",
             ) from None
@@ -229,8 +229,8 @@ class KafkaSink(Sink):
         if transactions is not None:
             transactions.close()
 
+    @override
     def check(self, schema: StructType) -> None:
-        """Raise PipelineError if rows with these columns cannot be written."""
         types = {field.name: field.dataType.simpleString() for field in schema.fields}
         if "value" not in types:
             raise PipelineError(

@@ -21,11 +21,13 @@ from typing_extensions import override
 from roster.model import TopicPartition
 from roster.spark.batch import Batch, Owner
 from roster.spark.errors import PipelineError
+from roster.spark.options import as_columns
 from roster.spark.sinks.base import Sink
 from roster.spark.sinks.commit_log import FOLDER, CommitLog, folder
 from roster.spark.sinks.parquet_settings import COMPRESSIONS, parquet_writer
 from roster.spark.sinks.storage import LocalStorage, Storage, java_problem, storage
 from roster.spark.write.parquet import ParquetWriter, WrittenFile
+from roster.spark.write.partitions import check_partition_by
 from roster.spark.write.task import TaskWriter
 
 _logger = logging.getLogger(__name__)
@@ -81,7 +83,7 @@ class ParquetSink(Sink):
         self,
         path: str | Path,
         *,
-        partition_by: Sequence[str] = (),
+        partition_by: str | Sequence[str] = (),
         checkpoint_every: int = 32,
         compression: str | None = None,
         target_file_bytes: int = 256 << 20,
@@ -98,11 +100,15 @@ class ParquetSink(Sink):
         self._compression = compression
         self._limits = {"target_file_bytes": target_file_bytes, "row_group_bytes": row_group_bytes}
         self._path = str(path)
-        self._partition_by = tuple(partition_by)
+        self._partition_by = as_columns(partition_by)
         self._checkpoint_every = checkpoint_every
         self._storage: Storage | None = None
         self._log: CommitLog | None = None
         self._spark: SparkSession | None = None
+
+    @override
+    def check(self, schema: StructType) -> None:
+        check_partition_by(self._partition_by, schema)
 
     @override
     def open(self, spark: SparkSession | None, group: str | None = None) -> None:

@@ -291,10 +291,11 @@ def storage(path: str, spark: SparkSession | None = None) -> Storage:
     if parts.scheme in {"", "file"}:
         return LocalStorage(unquote(parts.path) if parts.scheme else path)
     if parts.scheme not in ATOMIC_RENAME:
+        others = ", ".join(sorted(ATOMIC_RENAME))
         raise PipelineError(
             f"{parts.scheme}:// cannot create a file only if it is absent, so two writers could both win",
             field="path",
-            fix=f"Use a local path or one of {', '.join(sorted(ATOMIC_RENAME))}; elsewhere write with foreach_batch",
+            fix=f"Use DeltaSink or IcebergSink for object stores; or a local path, or {others}",
         )
     if spark is None:
         raise PipelineError(f"{path} needs Spark's file systems", field="path", fix="Pass spark=")

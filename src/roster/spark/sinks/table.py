@@ -18,9 +18,10 @@ from typing_extensions import override
 from roster.model import TopicPartition
 from roster.spark.batch import Batch, Owner
 from roster.spark.errors import PipelineError, SinkFencedError
+from roster.spark.options import as_columns
 from roster.spark.sinks.base import Sink
 from roster.spark.write.parquet import ParquetWriter, WrittenFile
-from roster.spark.write.partitions import is_supported
+from roster.spark.write.partitions import check_partition_by, is_supported
 from roster.spark.write.task import RESULT, TaskWriter, WriteTask, results_of
 
 _ATTEMPTS = 100
@@ -55,9 +56,9 @@ class TableSink(Sink):
     name = "table"
 
     def __init__(
-        self, partition_by: Sequence[str], compression: str, target_file_bytes: int, row_group_bytes: int
+        self, partition_by: str | Sequence[str], compression: str, target_file_bytes: int, row_group_bytes: int
     ) -> None:
-        self._partition_by = tuple(partition_by)
+        self._partition_by = as_columns(partition_by)
         self._compression = compression
         self._target_file_bytes = target_file_bytes
         self._row_group_bytes = row_group_bytes
@@ -185,19 +186,14 @@ class TableSink(Sink):
                 fix="Leave it out, or write to another table",
             )
 
-    def _check_partition_by(self, schema: StructType) -> None:
-        """Raise PipelineError for partition columns that are missing, or of a type that is not supported."""
+    @override
+    def check(self, schema: StructType) -> None:
+        check_partition_by(self._partition_by, schema)
         types = {field.name: field.dataType.typeName() for field in schema.fields}
         for name in self._partition_by:
-            if name not in types:
-                raise PipelineError(
-                    f"the rows have no column `{name}` (they have {', '.join(types)})", field="partition_by"
-                )
             if not is_supported(types[name]):
                 raise PipelineError(
                     f"column `{name}` is {types[name]}: only text, whole numbers, dates and booleans partition a table",
                     field="partition_by",
                     fix="Add such a column, for example the day of a timestamp",
                 )
-        if len(self._partition_by) == len(types):
-            raise PipelineError("all columns partition the table", field="partition_by", fix="Leave one out")

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
 
 from pyspark.sql import Column
 
 from roster._errors import RosterError
 from roster.model.topics import NAME_RULE, is_legal_name
 from roster.spark.errors import PipelineError
+from roster.spark.options import as_columns
 from roster.spark.state.aggregates import parse_aggregates
 from roster.spark.state.other_stream import OtherStream
 from roster.spark.state.turn import Operator
 from roster.state.aggregate import Aggregation
 from roster.state.deduplicate import Deduplication
+from roster.state.durations import Duration, as_timedelta
 from roster.state.sessions import SessionAggregation
 from roster.state.stream_join import StreamJoin
 from roster.state.windows import SessionWindow, Window, WindowedAggregation
@@ -107,11 +108,11 @@ def aggregation(
     return Stateful(operator, store, has_updates=has_updates, retracts=retracts)
 
 
-def deduplication(keys: str | Sequence[str], within: timedelta, column: str, store: str) -> Stateful:
+def deduplication(keys: str | Sequence[str], within: Duration, column: str, store: str) -> Stateful:
     """Return the operator of `Pipeline.deduplicate`. Raises PipelineError for wrong arguments."""
     check_extra("deduplicate")
     try:
-        return Stateful(Deduplication(as_columns(keys), column, within), store)
+        return Stateful(Deduplication(as_columns(keys), column, as_timedelta("within", within)), store)
     except RosterError as error:
         raise PipelineError(str(error), field="deduplicate") from None
 
@@ -120,8 +121,8 @@ def stream_join(
     other: OtherStream,
     keys: str | Sequence[str],
     times: tuple[str, str],
-    within: timedelta,
-    grace: timedelta | None,
+    within: Duration,
+    grace: Duration | None,
     how: str,
     store: str,
 ) -> Stateful:
@@ -130,8 +131,9 @@ def stream_join(
     if how not in ("inner", "left"):
         raise PipelineError(f"{how!r} is not possible", field="how", fix="Use 'inner' or 'left'")
     try:
-        slack = within if grace is None else grace
-        operator = StreamJoin(as_columns(keys), times, (), within, slack, how == "left")
+        apart = as_timedelta("within", within)
+        slack = apart if grace is None else as_timedelta("grace", grace)
+        operator = StreamJoin(as_columns(keys), times, (), apart, slack, how == "left")
         return Stateful(operator, store, other, is_by_key=True)
     except RosterError as error:
         raise PipelineError(str(error), field="join") from None
@@ -143,8 +145,3 @@ def check_extra(field: str) -> None:
         import roster.state.lmdb_store  # noqa: F401, PLC0415 - only pipelines with a store need its extra
     except RosterError as error:
         raise PipelineError(str(error), field=field) from None
-
-
-def as_columns(keys: str | Sequence[str]) -> tuple[str, ...]:
-    """Return one column's name or several as a tuple."""
-    return (keys,) if isinstance(keys, str) else tuple(keys)

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+
+from roster.spark.errors import PipelineError
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
 
 NULL = "__HIVE_DEFAULT_PARTITION__"
 """Folder of null, and of the empty string, which Spark does not keep apart."""
@@ -16,6 +21,16 @@ NULL = "__HIVE_DEFAULT_PARTITION__"
 _ESCAPED = {*map(chr, range(1, 32)), *"\"#%'*/:=?[\\]^{\x7f"}
 _PLAIN = frozenset({"boolean", "byte", "short", "integer", "long", "string", "date"})
 """Types, in Spark's words, whose text is the same here as in Spark, whatever the session's settings."""
+
+
+def check_partition_by(names: Sequence[str], schema: StructType) -> None:
+    """Raise PipelineError if rows of these columns cannot be partitioned by these names."""
+    for name in names:
+        if name not in schema.names:
+            problem = f"the rows have no column `{name}` (they have {', '.join(schema.names)})"
+            raise PipelineError(problem, field="partition_by", fix="Name one of these")
+    if names and len(names) == len(schema.names):
+        raise PipelineError("all columns partition the output", field="partition_by", fix="Leave one out")
 
 
 def is_supported(type_name: str) -> bool:

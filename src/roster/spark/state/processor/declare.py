@@ -3,26 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from datetime import timedelta
 from typing import Any
 
 import pyarrow as pa
-from pyspark import cloudpickle
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from roster._errors import RosterError
-from roster.spark.arrow_function import arrow_schema, as_struct
+from roster.spark.arrow_function import arrow_schema, as_struct, pickled
 from roster.spark.errors import PipelineError
 from roster.spark.state.declare import Stateful, check_extra
 from roster.spark.state.processor.code import Given
 from roster.spark.state.processor.group_state import MODES
 from roster.spark.state.processor.initial import InitialState
 from roster.spark.state.processor.operator import GroupStateOperator, ProcessorOperator
+from roster.state.durations import Duration, as_timedelta
 from roster.state.processor.codec import RowCodec
 from roster.state.processor.turn import Plan, TimeMode
 
-_pickle: Any = cloudpickle  # which has no types
 _METHODS = ("init", "handleInputRows", "handleExpiredTimer", "handleInitialState", "close")
 
 
@@ -35,7 +33,7 @@ def processing(
     time_mode: str,
     in_pandas: bool,
     event_time: str | None,
-    delay: timedelta,
+    delay: Duration,
     initial_state: DataFrame | pa.Table | None,
     store: str,
 ) -> Stateful:
@@ -69,7 +67,7 @@ def group_state(
     *,
     timeout: str,
     event_time: str | None,
-    delay: timedelta,
+    delay: Duration,
     store: str,
 ) -> Stateful:
     """Return the operator of `Pipeline.apply_in_pandas_with_state`. Raises PipelineError for wrong arguments."""
@@ -90,10 +88,10 @@ def group_state(
     return Stateful(operator, store, takes_updates=True, is_by_key=True)
 
 
-def _plan(field: str, keys: Sequence[str], mode: TimeMode, event_time: str | None, delay: timedelta) -> Plan:
+def _plan(field: str, keys: Sequence[str], mode: TimeMode, event_time: str | None, delay: Duration) -> Plan:
     check_extra(field)
     try:
-        return Plan(tuple(keys), mode, event_time, delay)
+        return Plan(tuple(keys), mode, event_time, as_timedelta("delay", delay))
     except RosterError as error:
         raise PipelineError(str(error), field=field) from None
 
@@ -102,15 +100,7 @@ def _given(
     spark: SparkSession, code: Any, output: str | StructType, mode: TimeMode, field: str, initial: Any = None
 ) -> Given:
     zone = spark.conf.get("spark.sql.session.timeZone") or "UTC"
-    try:
-        pickled: bytes = _pickle.dumps(code)
-    except Exception as error:
-        raise PipelineError(
-            f"{code!r} cannot be sent to the tasks: {type(error).__name__}: {error}",
-            field=field,
-            fix="It must not refer to the session, open files or other state of the driver",
-        ) from None
-    return Given(pickled, arrow_schema(as_struct(output)), mode, zone, {}, initial)
+    return Given(pickled(code, field), arrow_schema(as_struct(output)), mode, zone, {}, initial)
 
 
 def _initial(spark: SparkSession, state: DataFrame | pa.Table, keys: Sequence[str]) -> Any:
