@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from roster import RosterError, client, spark
+from roster.broker.served import SERVED
 from roster.client import GroupMember
 from roster.spark import KafkaSink, ParquetSink, Pipeline, session
 
@@ -184,3 +185,10 @@ def test_functions_on_the_ways_through_the_architecture_exist():
     functions = {name for name in names if not name.isupper()} - {"__consumer_offsets", "reader_options"}
     assert len(functions) > 25
     assert [name for name in sorted(functions) if f"def {name}(" not in source and name != "map_arrow"] == []
+
+
+def test_the_page_of_the_broker_lists_the_requests_that_it_serves() -> None:
+    page = (DOCS / "how-to" / "run-the-broker.md").read_text()
+    rows = page.split("| requests served | API keys |")[1].split("\n\n")[0]
+    listed = re.findall(r"(\w+) (\d+)", rows)
+    assert sorted(listed) == sorted((key.label, str(int(key))) for key in SERVED)

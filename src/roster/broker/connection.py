@@ -43,7 +43,17 @@ _WAITING = WAITING_KEYS | {ApiKey.FETCH}
 """Requests that wait for others; cancelled when their client disconnects. Any other runs to its end, so that disk and
 memory stay consistent."""
 _LARGE_RESPONSES = frozenset(
-    {ApiKey.METADATA, ApiKey.DESCRIBE_GROUPS, ApiKey.LIST_GROUPS, ApiKey.OFFSET_FETCH, ApiKey.DESCRIBE_CONFIGS}
+    {
+        ApiKey.METADATA,
+        ApiKey.DESCRIBE_GROUPS,
+        ApiKey.LIST_GROUPS,
+        ApiKey.OFFSET_FETCH,
+        ApiKey.DESCRIBE_CONFIGS,
+        ApiKey.DESCRIBE_LOG_DIRS,
+        ApiKey.ELECT_LEADERS,
+        ApiKey.LIST_CONFIG_RESOURCES,
+        ApiKey.DESCRIBE_TOPIC_PARTITIONS,
+    }
 )
 """Responses that may hold very many items whatever the request's size: encoded in a thread."""
 

@@ -1,4 +1,4 @@
-"""CreateTopics, DeleteTopics, CreatePartitions and the configuration of topics."""
+"""CreateTopics, DeleteTopics, CreatePartitions."""
 
 from __future__ import annotations
 
@@ -6,16 +6,10 @@ import logging
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from roster.broker.described_settings import topic_settings
 from roster.broker.errors import RefusedError
 from roster.broker.request_limits import in_slices
-from roster.broker.topic_config import (
-    TOPIC_SETTINGS,
-    TYPE_LIST,
-    InvalidConfigError,
-    check_settings,
-    default_settings,
-    items_of,
-)
+from roster.broker.topic_config import check_settings
 from roster.broker.topics import check_name, check_partitions
 from roster.wire import ZERO_UUID, ErrorCode
 from roster.wire.messages import (
@@ -25,10 +19,6 @@ from roster.wire.messages import (
     CreateTopicsResponse,
     DeleteTopicsRequest,
     DeleteTopicsResponse,
-    DescribeConfigsRequest,
-    DescribeConfigsResponse,
-    IncrementalAlterConfigsRequest,
-    IncrementalAlterConfigsResponse,
 )
 
 if TYPE_CHECKING:
@@ -39,18 +29,13 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-RESOURCE_TOPIC = 2
-RESOURCE_BROKER = 4
-SOURCE_TOPIC = 1
-SOURCE_DEFAULT = 5
-OPERATION_SET, OPERATION_DELETE, OPERATION_APPEND, OPERATION_SUBTRACT = range(4)
 MOST_PARTITIONS_PER_REQUEST = 10_000
 """As in Apache Kafka, where topics count too: files are made one by one, and each partition takes memory."""
 _DEFAULT = -1
 _TOPICS_BY_NAME_OR_ID_SINCE = 6
 
 
-def _explain(error: RefusedError | OSError) -> tuple[ErrorCode, str]:
+def explain(error: RefusedError | OSError) -> tuple[ErrorCode, str]:
     """Return the error code and message for a failure."""
     if isinstance(error, RefusedError):
         return error.code, str(error)
@@ -68,11 +53,11 @@ async def create_topics(services: Services, call: Call[CreateTopicsRequest]) -> 
         answer = CreateTopicsResponse.Topic(name=asked.name, topic_id=ZERO_UUID)
         response.topics.append(answer)
         try:
-            _check_once(asked.name, times[asked.name])
+            check_once(asked.name, times[asked.name])
             _check_size(wanted)
             await _create(services, asked, answer, validate_only=request.validate_only)
         except (RefusedError, OSError) as error:
-            answer.error_code, answer.error_message = _explain(error)
+            answer.error_code, answer.error_message = explain(error)
     return response
 
 
@@ -83,7 +68,7 @@ def _partitions(services: Services, asked: CreateTopicsRequest.Topic) -> int:
     return services.config.default_partitions if asked.num_partitions == _DEFAULT else asked.num_partitions
 
 
-def _check_once(name: str, times: int) -> None:
+def check_once(name: str, times: int) -> None:
     """Raise RefusedError for a topic that is in a request more than once."""
     if times > 1:
         raise RefusedError(ErrorCode.INVALID_REQUEST, f"topic {name!r} is in the request more than once")
@@ -129,10 +114,8 @@ async def _create(
         logger.info("created topic %s with %d partitions", topic.name, partitions)
     answer.num_partitions, answer.replication_factor = partitions, 1
     answer.configs = [
-        CreateTopicsResponse.Config(
-            name=name, value=value, config_source=SOURCE_TOPIC if name in settings else SOURCE_DEFAULT
-        )
-        for name, value in {**default_settings(services.config.log), **settings}.items()
+        CreateTopicsResponse.Config(name=each.name, value=each.value, config_source=each.source)
+        for each in topic_settings(services.config.log, settings)
     ]
 
 
@@ -166,7 +149,7 @@ async def delete_topics(services: Services, call: Call[DeleteTopicsRequest]) -> 
         try:
             await services.topics.delete(topic)
         except OSError as error:
-            answer.error_code, answer.error_message = _explain(error)
+            answer.error_code, answer.error_message = explain(error)
             continue
         logger.info("deleted topic %s", topic.name)
         deleted.append(topic.name)
@@ -185,16 +168,16 @@ async def create_partitions(services: Services, call: Call[CreatePartitionsReque
         answer = CreatePartitionsResponse.Result(name=asked.name)
         response.results.append(answer)
         try:
-            _check_once(asked.name, times[asked.name])
+            check_once(asked.name, times[asked.name])
             made = await _grow(services, asked, made, validate_only=request.validate_only)
         except (RefusedError, OSError) as error:
-            answer.error_code, answer.error_message = _explain(error)
+            answer.error_code, answer.error_message = explain(error)
     return response
 
 
 async def _grow(services: Services, asked: CreatePartitionsRequest.Topic, made: int, *, validate_only: bool) -> int:
     """Add partitions to a topic; return how many the request has made with them, `made` before."""
-    topic = _topic(services, asked.name)
+    topic = known_topic(services, asked.name)
     if topic.is_internal:
         raise RefusedError(ErrorCode.INVALID_REQUEST, f"{topic.name} belongs to the broker")
     check_partitions(asked.count)
@@ -217,93 +200,9 @@ async def _grow(services: Services, asked: CreatePartitionsRequest.Topic, made: 
     return made
 
 
-def _topic(services: Services, name: str) -> Topic:
+def known_topic(services: Services, name: str) -> Topic:
+    """Return the topic; RefusedError if there is none."""
     topic = services.topics.get(name)
     if topic is None:
         raise RefusedError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name!r}")
     return topic
-
-
-async def describe_configs(services: Services, call: Call[DescribeConfigsRequest]) -> Message:
-    """Return the settings of topics; of the broker, the defaults of topics."""
-    request = call.message
-    response = DescribeConfigsResponse()
-    distinct = {(each.resource_type, each.resource_name): each for each in request.resources}
-    async for resource in in_slices(distinct.values()):
-        answer = DescribeConfigsResponse.Result(
-            resource_type=resource.resource_type, resource_name=resource.resource_name
-        )
-        response.results.append(answer)
-        try:
-            own = _own_settings(services, resource.resource_type, resource.resource_name)
-        except RefusedError as error:
-            answer.error_code, answer.error_message = _explain(error)
-            continue
-        keys = resource.configuration_keys
-        answer.configs = [
-            DescribeConfigsResponse.Config(
-                name=name,
-                value=own.get(name, default),
-                read_only=resource.resource_type == RESOURCE_BROKER,
-                config_source=SOURCE_TOPIC if name in own else SOURCE_DEFAULT,
-                config_type=TOPIC_SETTINGS[name].type,
-            )
-            for name, default in default_settings(services.config.log).items()
-            if not keys or name in keys
-        ]
-    return response
-
-
-def _own_settings(services: Services, resource_type: int, name: str) -> dict[str, str]:
-    if resource_type == RESOURCE_TOPIC:
-        return _topic(services, name).settings
-    if resource_type == RESOURCE_BROKER and name in ("", str(services.config.node_id)):
-        return {}
-    raise RefusedError(ErrorCode.INVALID_REQUEST, f"no resource of type {resource_type} named {name!r}")
-
-
-async def incremental_alter_configs(services: Services, call: Call[IncrementalAlterConfigsRequest]) -> Message:
-    """Set or reset settings of topics; the changes of one topic are atomic."""
-    request = call.message
-    response = IncrementalAlterConfigsResponse()
-    async for resource in in_slices(request.resources):
-        answer = IncrementalAlterConfigsResponse.Resource(
-            resource_type=resource.resource_type, resource_name=resource.resource_name
-        )
-        response.responses.append(answer)
-        try:
-            if resource.resource_type != RESOURCE_TOPIC:
-                raise RefusedError(ErrorCode.INVALID_REQUEST, "only the settings of topics can be changed")
-            topic = _topic(services, resource.resource_name)
-            if topic.is_internal:
-                raise RefusedError(ErrorCode.INVALID_REQUEST, f"{topic.name} belongs to the broker")
-            settings = _altered(topic.settings, resource.configs)
-            if not request.validate_only:
-                await services.topics.reconfigure(topic, settings)
-        except (RefusedError, OSError) as error:
-            answer.error_code, answer.error_message = _explain(error)
-    return response
-
-
-def _altered(settings: dict[str, str], changes: list[IncrementalAlterConfigsRequest.Resource.Config]) -> dict[str, str]:
-    altered = dict(settings)
-    for change in changes:
-        if change.config_operation == OPERATION_SET:
-            altered.update(check_settings({change.name: change.value}))
-        elif change.config_operation == OPERATION_DELETE:
-            altered.pop(change.name, None)
-        else:
-            altered.update(check_settings({change.name: _with_items(altered, change)}))
-    return altered
-
-
-def _with_items(settings: dict[str, str], change: IncrementalAlterConfigsRequest.Resource.Config) -> str | None:
-    """Return a setting that is a list with items appended, or without those that are to go."""
-    setting = TOPIC_SETTINGS.get(change.name)
-    is_list = setting is not None and setting.type == TYPE_LIST
-    if setting is None or not is_list or change.config_operation not in (OPERATION_APPEND, OPERATION_SUBTRACT):
-        raise InvalidConfigError(f"{change.name}: only a list can be appended to or subtracted from")
-    now, named = items_of(settings.get(change.name, setting.default)), items_of(change.value or "")
-    if change.config_operation == OPERATION_SUBTRACT:
-        return ",".join(item for item in now if item not in named)
-    return ",".join(dict.fromkeys((*now, *named)))

@@ -1,0 +1,191 @@
+"""DescribeConfigs, AlterConfigs, IncrementalAlterConfigs, ListConfigResources: settings of topics and of the broker."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from roster.broker.described_settings import Described, broker_settings, topic_settings
+from roster.broker.errors import RefusedError
+from roster.broker.handlers.topic_admin import check_once, explain, known_topic
+from roster.broker.request_limits import in_slices
+from roster.broker.topic_config import TOPIC_SETTINGS, TYPE_LIST, InvalidConfigError, check_settings, items_of
+from roster.model import Address
+from roster.wire import ErrorCode
+from roster.wire.messages import (
+    AlterConfigsRequest,
+    AlterConfigsResponse,
+    DescribeConfigsRequest,
+    DescribeConfigsResponse,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+    ListConfigResourcesRequest,
+    ListConfigResourcesResponse,
+)
+
+if TYPE_CHECKING:
+    from roster.broker.call import Call
+    from roster.broker.services import Services
+    from roster.broker.topics import Topic
+    from roster.wire import Message
+
+TOPIC, BROKER, CLIENT_METRICS, GROUP = 2, 4, 16, 32
+LISTED = (TOPIC, BROKER, 8, CLIENT_METRICS, GROUP)
+"""Types of resources that ListConfigResources may ask for; 8 are the loggers of a broker."""
+_SETTABLE = "only the settings of topics can be changed"
+OPERATION_SET, OPERATION_DELETE, OPERATION_APPEND, OPERATION_SUBTRACT = range(4)
+
+
+async def describe_configs(services: Services, call: Call[DescribeConfigsRequest]) -> Message:
+    """Return the settings of topics and of the broker; groups and client metrics have none here."""
+    request = call.message
+    response = DescribeConfigsResponse()
+    distinct = {(each.resource_type, each.resource_name): each for each in request.resources}
+    async for resource in in_slices(distinct.values()):
+        answer = DescribeConfigsResponse.Result(
+            resource_type=resource.resource_type, resource_name=resource.resource_name
+        )
+        response.results.append(answer)
+        try:
+            settings = _settings(services, resource.resource_type, resource.resource_name)
+        except RefusedError as error:
+            answer.error_code, answer.error_message = explain(error)
+            continue
+        keys = resource.configuration_keys
+        answer.configs = [
+            _shown(each, read_only=resource.resource_type == BROKER, with_synonyms=request.include_synonyms)
+            for each in settings
+            if not keys or each.name in keys
+        ]
+    return response
+
+
+def _settings(services: Services, kind: int, name: str) -> list[Described]:
+    config = services.config
+    if kind == TOPIC:
+        return topic_settings(config.log, known_topic(services, name).settings)
+    if kind == BROKER and name == str(config.node_id):
+        return broker_settings(config, f"{config.security.protocol}://{Address(services.host, services.port)}")
+    if (kind == BROKER and name == "") or (kind in (GROUP, CLIENT_METRICS) and name):
+        return []
+    if kind == BROKER:
+        raise RefusedError(ErrorCode.INVALID_REQUEST, f"this is broker {config.node_id}, not {name!r}")
+    raise RefusedError(ErrorCode.INVALID_REQUEST, f"no resource of type {kind} named {name!r} has settings")
+
+
+def _shown(setting: Described, *, read_only: bool, with_synonyms: bool) -> DescribeConfigsResponse.Result.Config:
+    return DescribeConfigsResponse.Config(
+        name=setting.name,
+        value=setting.value,
+        read_only=read_only,
+        config_source=setting.source,
+        config_type=setting.type,
+        synonyms=[
+            DescribeConfigsResponse.Synonym(name=origin.name, value=origin.value, source=origin.source)
+            for origin in setting.origins
+        ]
+        if with_synonyms
+        else [],
+    )
+
+
+async def alter_configs(services: Services, call: Call[AlterConfigsRequest]) -> Message:
+    """Replace the settings of topics: what a request does not name goes back to its default."""
+    request = call.message
+    response = AlterConfigsResponse()
+    times = Counter((each.resource_type, each.resource_name) for each in request.resources)
+    for kind, name in times:
+        response.responses.append(AlterConfigsResponse.Resource(resource_type=kind, resource_name=name))
+    named = {(each.resource_type, each.resource_name): each for each in request.resources}
+    async for answer in in_slices(response.responses):
+        resource = named[answer.resource_type, answer.resource_name]
+        try:
+            check_once(answer.resource_name, times[answer.resource_type, answer.resource_name])
+            topic = _own_topic(services, resource.resource_type, resource.resource_name)
+            await _configure(services, topic, _replaced(resource.configs), validate_only=request.validate_only)
+        except (RefusedError, OSError) as error:
+            answer.error_code, answer.error_message = explain(error)
+    return response
+
+
+def _replaced(configs: list[AlterConfigsRequest.Resource.Config]) -> dict[str, str]:
+    for name, times in Counter(each.name for each in configs).items():
+        if times > 1:
+            raise RefusedError(ErrorCode.INVALID_REQUEST, f"setting {name!r} is in the request more than once")
+    for each in configs:
+        if each.value is None:
+            raise RefusedError(ErrorCode.INVALID_REQUEST, f"{each.name} has no value; leave it out for the default")
+    return check_settings({each.name: each.value for each in configs})
+
+
+async def incremental_alter_configs(services: Services, call: Call[IncrementalAlterConfigsRequest]) -> Message:
+    """Set or reset settings of topics; the changes of one topic are atomic."""
+    request = call.message
+    response = IncrementalAlterConfigsResponse()
+    async for resource in in_slices(request.resources):
+        answer = IncrementalAlterConfigsResponse.Resource(
+            resource_type=resource.resource_type, resource_name=resource.resource_name
+        )
+        response.responses.append(answer)
+        try:
+            topic = _own_topic(services, resource.resource_type, resource.resource_name)
+            settings = _altered(topic.settings, resource.configs)
+            await _configure(services, topic, settings, validate_only=request.validate_only)
+        except (RefusedError, OSError) as error:
+            answer.error_code, answer.error_message = explain(error)
+    return response
+
+
+def _own_topic(services: Services, kind: int, name: str) -> Topic:
+    """Return a topic whose settings clients may change."""
+    if kind != TOPIC:
+        raise RefusedError(ErrorCode.INVALID_REQUEST, _SETTABLE)
+    topic = known_topic(services, name)
+    if topic.is_internal:
+        raise RefusedError(ErrorCode.INVALID_REQUEST, f"{topic.name} belongs to the broker")
+    return topic
+
+
+async def _configure(services: Services, topic: Topic, settings: dict[str, str], *, validate_only: bool) -> None:
+    if not validate_only:
+        await services.topics.reconfigure(topic, settings)
+
+
+def _altered(settings: dict[str, str], changes: list[IncrementalAlterConfigsRequest.Resource.Config]) -> dict[str, str]:
+    altered = dict(settings)
+    for change in changes:
+        if change.config_operation == OPERATION_SET:
+            altered.update(check_settings({change.name: change.value}))
+        elif change.config_operation == OPERATION_DELETE:
+            altered.pop(change.name, None)
+        else:
+            altered.update(check_settings({change.name: _with_items(altered, change)}))
+    return altered
+
+
+def _with_items(settings: dict[str, str], change: IncrementalAlterConfigsRequest.Resource.Config) -> str | None:
+    """Return a setting that is a list with items appended, or without those that are to go."""
+    setting = TOPIC_SETTINGS.get(change.name)
+    is_list = setting is not None and setting.type == TYPE_LIST
+    if setting is None or not is_list or change.config_operation not in (OPERATION_APPEND, OPERATION_SUBTRACT):
+        raise InvalidConfigError(f"{change.name}: only a list can be appended to or subtracted from")
+    now, named = items_of(settings.get(change.name, setting.default)), items_of(change.value or "")
+    if change.config_operation == OPERATION_SUBTRACT:
+        return ",".join(item for item in now if item not in named)
+    return ",".join(dict.fromkeys((*now, *named)))
+
+
+async def list_config_resources(services: Services, call: Call[ListConfigResourcesRequest]) -> Message:
+    """Return the resources that have settings: the broker and its topics."""
+    wanted = set(call.message.resource_types)
+    if call.version == 0:
+        wanted = {CLIENT_METRICS}
+    elif not wanted <= set(LISTED):
+        return ListConfigResourcesResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
+    resource = ListConfigResourcesResponse.ConfigResource
+    found = []
+    if not wanted or BROKER in wanted:
+        found.append(resource(resource_name=str(services.config.node_id), resource_type=BROKER))
+    if not wanted or TOPIC in wanted:
+        found += [resource(resource_name=each.name, resource_type=TOPIC) async for each in in_slices(services.topics)]
+    return ListConfigResourcesResponse(config_resources=found)

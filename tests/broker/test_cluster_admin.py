@@ -1,0 +1,210 @@
+"""What tools ask about a cluster of one broker: sizes, elections, quotas, topics by pages, where settings come from."""
+
+from __future__ import annotations
+
+import shutil
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from roster.broker.config import LogConfig
+from roster.testing.broker import running_broker
+from roster.wire import ErrorCode
+from roster.wire.messages import (
+    AlterConfigsRequest,
+    CreateTopicsRequest,
+    DescribeClientQuotasRequest,
+    DescribeConfigsRequest,
+    DescribeLogDirsRequest,
+    DescribeTopicPartitionsRequest,
+    ElectLeadersRequest,
+    ListConfigResourcesRequest,
+    ListPartitionReassignmentsRequest,
+    ProduceRequest,
+)
+from roster.wire.messages.cluster import Cursor
+from tests.broker.batches import batch
+from tests.broker.rawclient import RawClient
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from roster.broker import Broker
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[Broker]:
+    """A broker with a retention of its own and topics a (3 partitions), b (1) and c (2)."""
+    log = LogConfig(retention_ms=5_000_000)
+    with running_broker(tmp_path, node_id=4, default_partitions=7, log=log) as running:
+        with RawClient(running.address) as client:
+            topics = [
+                CreateTopicsRequest.Topic(name=name, num_partitions=count, replication_factor=1)
+                for name, count in (("c", 2), ("a", 3), ("b", 1))
+            ]
+            client.ask(CreateTopicsRequest(topics=topics), 7)
+        yield running
+
+
+def test_log_dirs_have_the_bytes_of_each_partition(client: RawClient, broker: Broker) -> None:
+    sent = batch([b"x" * 500])
+    data = ProduceRequest.Topic.Partition(index=1, records=sent)
+    client.ask(ProduceRequest(acks=-1, topic_data=[ProduceRequest.Topic(name="a", partition_data=[data])]), 9)
+    asked = [DescribeLogDirsRequest.Topic(topic=name, partitions=[0, 1, 8]) for name in ("a", "none")]
+    (told,) = client.ask(DescribeLogDirsRequest(topics=asked), 4).results
+    (topic,) = told.topics
+    assert (topic.name, [(p.partition_index, p.partition_size) for p in topic.partitions]) == (
+        "a",
+        [(0, 0), (1, len(sent))],
+    )
+    assert told.log_dir == str(broker.config.data_dir)
+    assert told.total_bytes == shutil.disk_usage(broker.config.data_dir).total
+    assert 0 < told.usable_bytes < told.total_bytes
+    (everything,) = client.ask(DescribeLogDirsRequest(topics=None), 1).results
+    own = {each.name: len(each.partitions) for each in everything.topics if not each.name.startswith("__")}
+    assert own == {"a": 3, "b": 1, "c": 2}
+
+
+def test_elections_and_reassignments_have_nothing_to_do(client: RawClient) -> None:
+    asked = [ElectLeadersRequest.TopicPartitions(topic=name, partitions=[0, 5]) for name in ("a", "none")]
+    told = client.ask(ElectLeadersRequest(topic_partitions=asked), 2)
+    codes = [[each.error_code for each in result.partition_result] for result in told.replica_election_results]
+    not_needed, unknown = ErrorCode.ELECTION_NOT_NEEDED, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert (told.error_code, codes) == (0, [[not_needed, unknown], [unknown, unknown]])
+    assert client.ask(ElectLeadersRequest(election_type=3, topic_partitions=asked), 2).error_code == 42
+    assert client.ask(ListPartitionReassignmentsRequest(), 0).topics == []
+
+
+@pytest.mark.parametrize(
+    ("components", "error"),
+    [
+        ([], ErrorCode.NONE),
+        ([("user", 2, None), ("client-id", 0, "c")], ErrorCode.NONE),
+        ([("ip", 1, None)], ErrorCode.NONE),
+        ([("host", 2, None)], ErrorCode.UNSUPPORTED_VERSION),
+        ([("", 2, None)], ErrorCode.INVALID_REQUEST),
+        ([("user", 0, None)], ErrorCode.INVALID_REQUEST),
+        ([("user", 2, "u")], ErrorCode.INVALID_REQUEST),
+        ([("user", 3, None)], ErrorCode.INVALID_REQUEST),
+        ([("user", 2, None), ("user", 1, None)], ErrorCode.INVALID_REQUEST),
+        ([("user", 2, None), ("ip", 2, None)], ErrorCode.INVALID_REQUEST),
+    ],
+)
+def test_nobody_has_quotas(client: RawClient, components: list[tuple[str, int, str | None]], error: int) -> None:
+    asked = [
+        DescribeClientQuotasRequest.Component(entity_type=entity, match_type=kind, match=match)
+        for entity, kind, match in components
+    ]
+    told = client.ask(DescribeClientQuotasRequest(components=asked), 1)
+    assert (told.error_code, told.entries) == (error, None if error else [])
+
+
+def page(client: RawClient, names: str = "", limit: int = 2_000, cursor: tuple[str, int] | None = None) -> Any:
+    request = DescribeTopicPartitionsRequest(
+        topics=[DescribeTopicPartitionsRequest.Topic(name=name) for name in names],
+        response_partition_limit=limit,
+        cursor=None if cursor is None else Cursor(topic_name=cursor[0], partition_index=cursor[1]),
+    )
+    return client.ask(request, 0)
+
+
+def test_topics_come_page_by_page_each_partition_once(client: RawClient) -> None:
+    wanted = [("a", 0), ("a", 1), ("a", 2), ("b", 0), ("c", 0), ("c", 1)]
+    for limit in range(-1, 8):
+        found, cursor = [], None
+        for _ in range(7):
+            told = page(client, "cabb", limit, cursor)
+            here = [(topic.name, each.partition_index) for topic in told.topics for each in topic.partitions]
+            assert len(here) <= max(limit, 1)
+            found += here
+            if told.next_cursor is None:
+                break
+            cursor = (told.next_cursor.topic_name, told.next_cursor.partition_index)
+        assert found == wanted
+
+
+def test_what_a_page_says_of_topics(client: RawClient) -> None:
+    told = page(client, "a?z")
+    assert [(topic.name, topic.error_code) for topic in told.topics] == [("?", 17), ("a", 0), ("z", 3)]
+    first = told.topics[1].partitions[0]
+    assert (first.leader_id, first.isr_nodes, first.eligible_leader_replicas) == (4, [4], [])
+    assert [topic.name for topic in page(client).topics if not topic.is_internal] == ["a", "b", "c"]
+    for cursor in (("a", -1), ("b", 0)):
+        assert {topic.error_code for topic in page(client, "a", cursor=cursor).topics} == {ErrorCode.INVALID_REQUEST}
+
+
+def described(client: RawClient, kind: int, name: str, *keys: str) -> dict[str, tuple[str, int, list[Any]]]:
+    resource = DescribeConfigsRequest.Resource(
+        resource_type=kind, resource_name=name, configuration_keys=list(keys) or None
+    )
+    (told,) = client.ask(DescribeConfigsRequest(resources=[resource], include_synonyms=True), 4).results
+    assert told.error_code == 0, told.error_message
+    return {
+        each.name: (each.value, each.config_source, [(o.name, o.value, o.source) for o in each.synonyms])
+        for each in told.configs
+    }
+
+
+def altered(client: RawClient, *resources: tuple[str, dict[str, str | None]], validate_only: bool = False) -> list[int]:
+    asked = [
+        AlterConfigsRequest.Resource(
+            resource_type=2,
+            resource_name=name,
+            configs=[AlterConfigsRequest.Config(name=key, value=value) for key, value in settings.items()],
+        )
+        for name, settings in resources
+    ]
+    told = client.ask(AlterConfigsRequest(resources=asked, validate_only=validate_only), 2)
+    return [each.error_code for each in told.responses]
+
+
+def test_settings_say_where_they_come_from(client: RawClient) -> None:
+    of_broker = [("log.retention.ms", "5000000", 4), ("log.retention.ms", "-1", 5)]
+    assert described(client, 2, "a", "retention.ms", "max.message.bytes") == {
+        "retention.ms": ("5000000", 4, of_broker),
+        "max.message.bytes": ("1048588", 5, [("message.max.bytes", "1048588", 5)]),
+    }
+    assert altered(client, ("a", {"retention.ms": "7"})) == [0]
+    own = [("retention.ms", "7", 1), *of_broker]
+    assert described(client, 2, "a", "retention.ms") == {"retention.ms": ("7", 1, own)}
+
+
+def test_the_broker_has_settings_under_kafkas_names(client: RawClient, broker: Broker) -> None:
+    settings = described(client, 4, "4")
+    assert settings["advertised.listeners"][:2] == (f"PLAINTEXT://{broker.bootstrap}", 4)
+    assert settings["num.partitions"] == ("7", 4, [("num.partitions", "7", 4), ("num.partitions", "1", 5)])
+    assert settings["auto.create.topics.enable"][:2] == ("false", 5)
+    assert settings["min.insync.replicas"][:2] == ("1", 5)
+    assert settings["log.retention.ms"][0] == "5000000"
+    assert described(client, 4, "") == described(client, 32, "group") == described(client, 16, "metrics") == {}
+
+
+def test_altered_settings_replace_all_others(client: RawClient) -> None:
+    def own() -> dict[str, str]:
+        return {name: value for name, (value, source, _) in described(client, 2, "b").items() if source == 1}
+
+    assert altered(client, ("b", {"retention.ms": "7", "segment.ms": "8"})) == [0]
+    assert altered(client, ("b", {"retention.ms": "9"}), validate_only=True) == [0]
+    assert own() == {"retention.ms": "7", "segment.ms": "8"}
+    assert altered(client, ("b", {"segment.ms": "6"})) == [0]
+    assert own() == {"segment.ms": "6"}
+    assert altered(client, ("b", {"segment.ms": None})) == [ErrorCode.INVALID_REQUEST]
+    assert altered(client, ("b", {"nonsense": "1"}), ("none", {})) == [ErrorCode.INVALID_CONFIG, 3]
+    assert altered(client, ("b", {}), ("b", {"retention.ms": "1"})) == [ErrorCode.INVALID_REQUEST]
+    assert own() == {"segment.ms": "6"}
+    assert altered(client, ("b", {})) == [0]
+    assert own() == {}
+
+
+def test_resources_that_have_settings(client: RawClient) -> None:
+    def listed(version: int, *types: int) -> Any:
+        told = client.ask(ListConfigResourcesRequest(resource_types=list(types)), version)
+        found = [each for each in told.config_resources if not each.resource_name.startswith("__")]
+        return told.error_code or sorted((each.resource_type, each.resource_name) for each in found)
+
+    topics = [(2, "a"), (2, "b"), (2, "c")]
+    assert listed(1) == [*topics, (4, "4")]
+    assert (listed(1, 2), listed(1, 4)) == (topics, [(4, "4")])
+    assert listed(1, 16) == listed(1, 32) == listed(0) == []
+    assert listed(1, 2, 99) == ErrorCode.UNSUPPORTED_VERSION
