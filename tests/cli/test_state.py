@@ -7,20 +7,24 @@ from datetime import timedelta
 
 import pyarrow as pa
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from roster.cli.root import run
-from roster.spark.state.runner import definition_of
+from roster.spark.state.stage import definition_of
 from roster.state import Position
 from roster.state.aggregate import Aggregate, Aggregation
 from roster.state.deduplicate import Deduplication
-from roster.state.definition import Definition, entries_of, write_definition
+from roster.state.definition import STATE_KEY, Definition, Noted
 from roster.state.entries import Read
 from roster.state.lmdb_store import LmdbStore
 from roster.state.processor.turn import Plan
+from roster.state.processor.variables import REGISTRY_KEY
 from roster.state.sessions import SessionAggregation
 from roster.state.store import NoState
 from roster.state.stream_join import StreamJoin, in_columns, joined_columns
 from roster.state.windows import Window, WindowedAggregation
+from tests.examples_tried import examples
 from tests.state.processor.test_turn import Recorder, turn
 
 ROWS = pa.table(
@@ -37,17 +41,17 @@ AGGREGATES = {"n": Aggregate.parse("count(*)"), "worst": Aggregate.parse("max(de
 WINDOWS = (Window("at", timedelta(hours=1)), Window.session("at", timedelta(minutes=1)))
 
 
-@pytest.mark.parametrize(
-    "operator",
-    [
-        Aggregation(("tail", "day"), AGGREGATES),
-        WindowedAggregation(("tail",), AGGREGATES, WINDOWS[0], final=False),
-        SessionAggregation(("tail",), AGGREGATES, WINDOWS[1], final=False),
-        Deduplication(("tail",), "at", timedelta(hours=9)),
-    ],
-)
+OPERATORS = [
+    Aggregation(("tail", "day"), AGGREGATES),
+    WindowedAggregation(("tail",), AGGREGATES, WINDOWS[0], final=False),
+    SessionAggregation(("tail",), AGGREGATES, WINDOWS[1], final=False),
+    Deduplication(("tail",), "at", timedelta(hours=9)),
+]
+
+
+@pytest.mark.parametrize("operator", OPERATORS)
 def test_a_store_as_a_table_has_the_rows_that_are_printed(operator):
-    entries = entries_of(definition_of(operator, ROWS.schema))
+    entries = definition_of(operator, ROWS.schema).entries()
     changes = operator(ROWS, NoState()).changes
     stored = Read(list(zip(*(changes[name].to_pylist() for name in ("key", "value")), strict=True)))
     rows = entries.rows([stored])
@@ -69,10 +73,10 @@ def roster(capsys):
 
 def fill(path, operator):
     with LmdbStore(path) as store:
-        write_definition(store.path, definition_of(operator, ROWS.schema).encode())
         update = operator(ROWS, store)
-        changes = (update.changes[name].to_pylist() for name in ("key", "value"))
-        store.commit(*changes, Position(9, {"flights": 4}))
+        keys, values = (update.changes[name].to_pylist() for name in ("key", "value"))
+        said = Noted(definition_of(operator, ROWS.schema), {"flights": 4}).encode()
+        store.commit([*keys, STATE_KEY], [*values, said], Position(9, {"flights": 4}))
     return path
 
 
@@ -83,15 +87,16 @@ def test_stores_are_listed_and_read(tmp_path, roster):
     assert code == 0
     assert found.pop("bytes") > 0
     assert found.pop("written")
+    assert found.pop("definition")["keys"] == {"tail": "string", "day": "int16"}
     assert found == {
         "changelog": "g-totals-changelog",
         "task": "0_3",
         "offset": 9,
         "inputs": {"flights": 4},
-        "entries": 4,
+        "entries": 5,
         "store": str(place),
     }
-    assert "g-totals-changelog  0_3" in roster("describe", tmp_path)[1]
+    assert "g-totals-changelog  0_3   aggregate" in roster("describe", tmp_path)[1]
     rows = [json.loads(line) for line in roster("scan", place)[1].splitlines()]
     assert rows == [
         {"tail": None, "day": 3, "n": 1, "worst": 1},
@@ -146,7 +151,9 @@ def test_a_damaged_store_is_one_line_that_says_what_to_delete(tmp_path, roster, 
 def test_variables_of_a_processor_are_rows(tmp_path, roster):
     place = tmp_path / "0_0"
     turn(place, [("a", "update", 1), ("b", "set", 3), ("a", "append", 2)], Plan(("key",)), 0, Recorder())
-    write_definition(place, Definition(pa.schema([("key", pa.string())]), None, has_variables=True).encode())
+    definition = Definition.of({}, pa.schema([("key", pa.string())]), None, has_variables=True)
+    with LmdbStore(place) as store:
+        store.commit([STATE_KEY], [Noted(definition, {}).encode()], store.position())
     of_a = [
         {"variable": "value", "key": {"key": "a"}, "value": {"n": 1}},
         {"variable": "list", "key": {"key": "a"}, "list_element": {"n": 2}},
@@ -182,9 +189,9 @@ def test_rows_of_both_sides_of_a_join_are_printed_by_key(tmp_path, roster):
     ]
     place = tmp_path / "0_0"
     with LmdbStore(place) as store:
-        write_definition(store.path, definition_of(join, columns).encode())
         changes = join(pa.Table.from_batches(batches), store).changes
-        store.commit(changes["key"].to_pylist(), changes["value"].to_pylist(), Position(1))
+        said = Noted(definition_of(join, columns), {}).encode()
+        store.commit([*changes["key"].to_pylist(), STATE_KEY], [*changes["value"].to_pylist(), said], Position(1))
 
     def row(side, key, name, at):
         return {"side": side, "key": {"k": key}, "value": {"k": key, name: f"1970-01-01T00:00:0{at}+00:00"}}
@@ -211,3 +218,42 @@ def test_a_store_without_a_definition_is_hexadecimal(tmp_path, roster):
     assert json.loads(roster("get", tmp_path / "0_0", "016b")[1]) == {"key": "016b", "value": "76"}
     assert roster("get", tmp_path / "0_0", "x")[0] == 2
     assert roster("describe", tmp_path / "0_0" / "data")[1] == "no stores\n"
+
+
+WORDS = {
+    "no JSON": (b"{", "its record of what it means is damaged (JSONDecodeError: "),
+    "another release": (b'{"format": 7}', "its state was written in format 7, this release has format 1"),
+    "no types": (
+        b'{"format": 1, "inputs": {}, "definition": {"keys": {"k": "text"}}}',
+        "is damaged (ValueError: No type",
+    ),
+}
+
+
+@pytest.mark.parametrize(("said", "message"), WORDS.values(), ids=WORDS)
+def test_a_store_of_another_release_is_one_line(tmp_path, roster, said, message):
+    place = tmp_path / "c" / "id" / "0_0"
+    with LmdbStore(place) as store:
+        store.commit([STATE_KEY, b"\x01k"], [said, b"v"], Position(1))
+    for command in (("scan", place), ("get", place, "k")):
+        code, out, err = roster(*command)
+        assert (code, out, err.count("\n")) == (1, "", 1)
+        assert f"{place}: " in err
+        assert message in err
+    assert "0_0" in roster("describe", tmp_path)[1]
+
+
+KEYS = st.binary(min_size=1) | st.sampled_from([REGISTRY_KEY, b"\x01N1\x00\x00"])
+
+
+@given(st.lists(st.tuples(KEYS, st.binary()), min_size=1, max_size=4))
+@settings(max_examples=examples(30), suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_entries_that_do_not_fit_are_one_line(tmp_path_factory, roster, entries):
+    for number, operator in enumerate(OPERATORS):
+        place = fill(tmp_path_factory.mktemp("s") / "c" / "id" / f"0_{number}", operator)
+        with LmdbStore(place) as store:
+            store.commit(*(list(column) for column in zip(*entries, strict=True)), Position(2))
+        for command in (("scan", place), ("get", place, "k"), ("describe", place)):
+            code, _, err = roster(*command)
+            assert code in (0, 1, 2)
+            assert err.count("\n") == (code != 0)

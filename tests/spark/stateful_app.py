@@ -39,7 +39,7 @@ from roster.spark.reader import ReaderConfig
 from roster.spark.runner_protocol import Outcome
 from roster.spark.sinks.base import Source
 from roster.spark.state.between import Between
-from roster.spark.state.runner import definition_of, summed
+from roster.spark.state.runner import summed
 from roster.spark.state.sink import StateSink
 from roster.spark.state.stage import Link, Stage
 from roster.spark.state.stores import Copy, process_id, stores_found
@@ -176,6 +176,10 @@ class Numbering:
     name: str
     result_keys = ("k",)
 
+    @property
+    def kept(self) -> Mapping[str, Any]:
+        return {"operator": self.name}
+
     def key_columns(self, columns: pa.Schema) -> pa.Schema:
         return pa.schema([columns.field("k")])
 
@@ -252,10 +256,11 @@ def main(operator: Any = TOTALS, columns: pa.Schema = COLUMNS, function: Any = n
     sink.open(None, group)  # type: ignore[arg-type]
     sink.bind(Source(bootstrap=bootstrap, group=group, request_timeout_ms=10_000))
     config = ReaderConfig(bootstrap=bootstrap, group=group, compiled=compiled())
+    definitions = {name: each for stage in stages for name, each in stage.definitions.items()}
     kinds, found = {}, {}
     for each, changelog in zip((link for stage in stages for link in stage.links), sink.changelogs, strict=True):
         place = Place(state_dir, changelog.topic, changelog.topic_id)
-        kinds[each.store] = StoreKind(place, definition_of(each.operator, each.columns).encode())
+        kinds[each.store] = StoreKind(place, definitions[each.store])
         found |= {changelog[task]: offset for task, offset in stores_found(place).items()}
     work = Work(tuple(stages), kinds, out)
     if work.places:

@@ -181,7 +181,11 @@ class Group:
 
     def work(self) -> Work:
         directory = str(self.disk / self.applications[0][1])
-        kinds = {each.topic: StoreKind(Place(directory, each.topic, "id"), b"{}") for each in self.changelogs}
+        definitions = [each for stage in self.stages for each in stage.definitions.values()]
+        kinds = {
+            each.topic: StoreKind(Place(directory, each.topic, "id"), definition)
+            for each, definition in zip(self.changelogs, definitions, strict=True)
+        }
         return Work(self.stages, kinds, "out")
 
     def batch(self, sizes: Sequence[int], befalls: str = "commit", store: int = 0) -> bool:

@@ -15,11 +15,13 @@ import pytest
 
 from roster.model import TopicPartition
 from roster.model.tasks import TaskId
+from roster.spark.state.stage import definition_of
 from roster.spark.state.store_reads import ReadsHere, Wanted
 from roster.spark.state.stores import Chore, work_on_copy
-from roster.spark.state.turn import INPUTS_KEY, Place, Turn, on_sound, take_turn
+from roster.spark.state.turn import Place, Turn, on_sound, take_turn
 from roster.state.aggregate import ALL_ROWS, Aggregate, Aggregation, Kind
 from roster.state.changelog import SCHEMA
+from roster.state.definition import STATE_KEY
 from roster.state.entries import Span
 from roster.state.lmdb_store import LmdbStore
 from roster.state.plain_entries import HexEntries
@@ -28,6 +30,7 @@ from tests.spark.test_state_turns import Log
 
 CHANGELOG = TopicPartition("g-aggregates-changelog", 0)
 TOTALS = Aggregation(("k",), {"n": Aggregate(Kind.COUNT, ALL_ROWS), "s": Aggregate(Kind.SUM, "v")})
+KEPT = definition_of(TOTALS, pa.schema([("k", pa.string()), ("v", pa.int64())]))
 KEYS = [f"user-{number:03}" for number in range(400)]
 ADDED = [f"user-{number:03}+" for number in range(0, 400, 7)]
 """Keys that come for the first time, each beside one that is there."""
@@ -60,7 +63,7 @@ class Task:
         turn = Turn(CHANGELOG, 0, len(self.log.records), {"t": self.at}, token)
         with self.place.open("0_0") as store:
             inputs = {"t": self.at + len(keys)}
-            update, report = on_sound(store, partial(take_turn, store, turn, TOTALS, rows, inputs, self.fetch))
+            update, report = on_sound(store, partial(take_turn, store, turn, TOTALS, KEPT, rows, inputs, self.fetch))
             is_new = store.discarded is not None
         columns = update.results.to_pydict()
         results = dict(zip(columns["k"], zip(columns["n"], columns["s"], strict=True), strict=True))
@@ -118,7 +121,7 @@ def test_one_flipped_bit_of_an_entry_is_in_no_result(task: Task, part: str) -> N
     sound, chance = task.data.read_bytes(), random.Random(5)
     entries = sorted(stored_entries(task.place.path("0_0")).items())
     wanted = after(task.totals, KEYS + ADDED, 100)
-    for key, value in some(chance.sample([entry for entry in entries if entry[0] != INPUTS_KEY], 200)):
+    for key, value in some(chance.sample([entry for entry in entries if entry[0] != STATE_KEY], 200)):
         begin, size = (0, len(key)) if part == "key" else (len(key), len(value))
         offset, bit = begin + chance.randrange(size), chance.randrange(8)
         damaged = sound
@@ -179,7 +182,7 @@ def test_a_copy_that_is_damaged_is_restored(damaged: Task) -> None:
     whole = dict(each for each in damaged.log.records if each is not None)
     damaged.data.write_bytes(damaged.data.read_bytes().replace(b"head", b"heap"))
     chore = Chore(TaskId(0, 0), CHANGELOG, 0, len(damaged.log.records))
-    copy = work_on_copy(damaged.place, chore, damaged.fetch, float("inf"), b"{}")
+    copy = work_on_copy(damaged.place, chore, damaged.fetch, float("inf"))
     assert (copy.position, copy.problem) == (chore.end, "")
     with LmdbStore(damaged.place.path("0_0")) as store:
         assert dict(store.scan()) == whole

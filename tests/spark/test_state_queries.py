@@ -27,9 +27,8 @@ from roster.spark.state.changelogs import Changelogs, open_changelog
 from roster.spark.state.local_state import LocalState
 from roster.spark.state.membership import task_member
 from roster.spark.state.queries import StateUnavailableError, StateView, view_of
-from roster.spark.state.runner import definition_of
 from roster.spark.state.sink import StateSink
-from roster.spark.state.stage import Link, Stage
+from roster.spark.state.stage import Link, Stage, definition_of
 from roster.spark.state.state_client import StateClient
 from roster.spark.state.state_server import Served, StateServer, answer
 from roster.spark.state.store_reads import ReadsHere
@@ -38,7 +37,7 @@ from roster.spark.state.turns import Turns
 from roster.spark.state.upkeep import Upkeep
 from roster.state import Position
 from roster.state.aggregate import Aggregate, Aggregation
-from roster.state.definition import entries_of, json_text
+from roster.state.definition import json_text
 from roster.wire.streams.layout import HostInfo
 from tests.spark.test_state_turns import Log
 from tests.spark.test_upkeep import CHANGELOG, Case, at
@@ -70,7 +69,7 @@ class Application:
         self.case.join({})
         self.case.member.become(active, standby)
         self.case.upkeep.took([TopicPartition("t", number) for number in active])
-        reads = ReadsHere(self.place, entries_of(self.definition))
+        reads = ReadsHere(self.place, self.definition.entries())
         self.local = LocalState(reads, CHANGELOG, self.case.upkeep, self.turns.staged)
         self.view = self.viewed(None)
 
@@ -91,7 +90,8 @@ class Application:
         batch = Batch(0, Owner("g", 1, "m"), {source: Range(self.at, self.at + 5)})
         with self.place.open(f"0_{partition}") as store:
             turn = self.turns.prepare(batch)[TaskId(0, partition)][0]
-            update, report = take_turn(store, turn, self.operator, table, {"t": self.at + 5}, self.log.fetch)
+            of_store = self.operator, self.definition
+            update, report = take_turn(store, turn, *of_store, table, {"t": self.at + 5}, self.log.fetch)
         self.log.write(update.changes, committed=committed)
         if committed:
             self.turns.committed({TaskId(0, partition): report.token}, batch)

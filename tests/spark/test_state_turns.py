@@ -24,6 +24,7 @@ from roster.spark.state.turn import Place, Report, Turn, bring_up, take_turn
 from roster.spark.state.turns import Turns
 from roster.state import Position
 from roster.state.aggregate import Update
+from roster.state.definition import Definition
 from roster.state.lmdb_store import LmdbStore
 from tests.examples_tried import examples
 
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 SOURCE = TopicPartition("t", 0)
 TASK = TaskId(0, 0)
 TASKS = Subtopology(0, ("t",), ("s",))
+KEPT = Definition.of({"operator": "replace"}, pa.schema([("k", pa.binary())]), None)
 
 
 class Log:
@@ -111,7 +113,7 @@ def test_a_turn_sees_the_state_of_all_committed_batches(tmp_path_factory: pytest
         rows = pa.table({"k": list(changes), "v": list(changes.values())})
         with place.open("0_0") as store:
             return take_turn(
-                store, turns.prepare(batch_of(at, 5))[TASK][0], replace_values, rows, {"t": at + 5}, log.fetch
+                store, turns.prepare(batch_of(at, 5))[TASK][0], replace_values, KEPT, rows, {"t": at + 5}, log.fetch
             )
 
     for kind, changes in script:
@@ -156,14 +158,10 @@ def test_a_store_is_brought_up_by_what_is_left_of_the_log_and_not_by_more(tmp_pa
         fetched.append((start, end))
         return log.fetch(partition, start, end)
 
-    nothing = pa.table({"k": pa.array([], pa.binary()), "v": pa.array([], pa.binary())})
-
     def restored() -> int:
         turns.forget([SOURCE])
         with place.open("0_0") as store:
-            return take_turn(store, turns.prepare(batch_of(0, 5))[TASK][0], replace_values, nothing, {}, fetch)[
-                1
-            ].restored
+            return bring_up(store, turns.prepare(batch_of(0, 5))[TASK][0], fetch).records
 
     assert (restored(), fetched) == (4, [(0, 8)])
     log.write(pa.table({"key": [b"x"], "value": [b"v"]}), committed=True)
@@ -194,14 +192,13 @@ def test_a_restore_that_is_cancelled_goes_on_where_it_was(tmp_path: Path, monkey
             raise RuntimeError("cancelled")
         return log.fetch(partition, start, end)
 
-    nothing = pa.table({"k": pa.array([], pa.binary()), "v": pa.array([], pa.binary())})
     with place.open("0_0") as store, pytest.raises(RuntimeError):
-        take_turn(store, turns.prepare(batch_of(0, 5))[TASK][0], replace_values, nothing, {}, fetch)
+        bring_up(store, turns.prepare(batch_of(0, 5))[TASK][0], fetch)
     with place.open("0_0") as store:
-        _, report = take_turn(store, turns.prepare(batch_of(0, 5))[TASK][0], replace_values, nothing, {}, fetch)
+        applied = bring_up(store, turns.prepare(batch_of(0, 5))[TASK][0], fetch)
         assert dict(store.scan()) == {b"%d" % number: b"v" for number in range(6)}
         assert store.position() == Position(12, {"t": 0})
-    assert report.restored == 4
+    assert applied.records == 4
     assert fetched == [(0, 4), (4, 8), (4, 8), (8, 12)]
 
 
@@ -242,7 +239,7 @@ def test_records_that_are_in_the_state_do_not_count_again(tmp_path: Path) -> Non
     def turn(start: int) -> None:
         with place.open("0_0") as store:
             prepared = turns.prepare(batch_of(start, 5))[TASK][0]
-            update, _ = take_turn(store, prepared, replace_values, rows, {"t": start + 5}, log.fetch)
+            update, _ = take_turn(store, prepared, replace_values, KEPT, rows, {"t": start + 5}, log.fetch)
             log.write(update.changes, committed=True)
 
     turn(0)

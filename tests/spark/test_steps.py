@@ -104,7 +104,8 @@ def test_results_that_are_taken_back_are_records_without_a_value() -> None:
     update = operator(pa.table({"k": ["a"], "at": at.slice(1, 1)}), Known())
     config = ReaderConfig(bootstrap="nowhere:1", group="g")
     link = Link(operator, arrow_schema(COLUMNS), "s")
-    work = Work((Stage(Subtopology(0, ("t",), ("s",)), (link,)),), {"s": StoreKind(Place(None, "c", "i"), b"")}, "out")
+    stage = Stage(Subtopology(0, ("t",), ("s",)), (link,))
+    work = Work((stage,), {"s": StoreKind(Place(None, "c", "i"), stage.definitions["s"])}, "out")
     (taken_back,) = StatefulTask(config, [], work, {})._retracted(update, link)
     addressed = {"topic": "out", "partition": None, "timestamp": None}
     assert taken_back.to_pylist() == [{**addressed, "key": b'["1970-01-01T00:00:05.000000Z","a"]', "value": None}]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import random
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import pyarrow as pa
 import pytest
@@ -27,7 +27,7 @@ from tests.spark.test_state_queries import Application, Group, settled
 from tests.state.test_stream_join import COLUMNS, left_row, operator, right_row, table_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
     from roster.state.aggregate import Update
@@ -51,6 +51,8 @@ class Notes:
     order: tuple[str, ...] = NAMES
     result_keys: tuple[str, ...] = ("name",)
     has_variables: bool = True
+
+    kept: ClassVar[Mapping[str, Any]] = {"operator": "notes"}
 
     @staticmethod
     def key_columns(columns: pa.Schema) -> pa.Schema:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from roster.state import Position, StateError
 from roster.state.aggregate import Aggregate, Aggregation, Kind, aggregate
 from roster.state.changelog import last_per_key
-from roster.state.definition import Definition, entries_of
+from roster.state.definition import Definition
 from roster.state.entries import Read
 from roster.state.keys import encode_keys
 from roster.state.lmdb_store import LmdbStore
@@ -125,7 +125,7 @@ def test_extremes_of_text_bytes_dates_and_timestamps_keep_their_type(tmp_path_fa
     wanted = {f"{kind.value} {name}": Aggregate(kind, name) for name in ORDERED for kind in (Kind.MIN, Kind.MAX)}
     wanted |= {f"n {name}": Aggregate(Kind.COUNT, name) for name in ORDERED}
     operator, seen = Aggregation(("k",), wanted), []
-    entries = entries_of(Definition(operator.key_columns(schema), operator.layout(schema)))
+    entries = Definition.of(operator.kept, operator.key_columns(schema), operator.layout(schema)).entries()
     with LmdbStore(tmp_path_factory.mktemp("extremes")) as store:
         for number, batch in enumerate(batches):
             update = operator(pa.Table.from_pylist(batch, schema), store)
@@ -211,7 +211,7 @@ def test_what_is_no_aggregate_of_a_column_is_quoted_with_a_way_out(text, way):
 def test_an_average_is_of_exact_sums_null_without_values_and_read_as_such_from_the_store(tmp_path):
     schema = pa.schema([("k", pa.string()), ("n", pa.int64())])
     operator = Aggregation(("k",), {"mean": Aggregate.parse("avg(n)")})
-    entries = entries_of(Definition(operator.key_columns(schema), operator.layout(schema)))
+    entries = Definition.of(operator.kept, operator.key_columns(schema), operator.layout(schema)).entries()
     batches = [[("a", 2**60), ("b", None)], [("a", 1), ("a", None)], [("a", -(2**60)), ("a", 1), ("b", None)]]
     with LmdbStore(tmp_path) as store:
         for number, batch in enumerate(batches):

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from roster.state import Position
-from roster.state.definition import Definition, entries_of
+from roster.state.definition import Definition
 from roster.state.entries import Entries, QueryError, Read, Span, behind
 from roster.state.join_entries import JoinEntries
 from roster.state.lmdb_store import LmdbStore
@@ -189,7 +189,7 @@ def test_rows_of_each_task_are_read_by_its_own_list(tmp_path: Any) -> None:
             self.value.update((datetime(2026, 3, 1, 12, tzinfo=UTC), 7))
 
     turn(tmp_path / "two", [("b", "look", 0)], Plan(("key",)), 0, Later(schema=more))
-    entries = entries_of(Definition(pa.schema([("k", pa.string())]), None, has_variables=True))
+    entries = Definition.of({}, pa.schema([("k", pa.string())]), None, has_variables=True).entries()
     reads = []
     for name in ("one", "two"):
         with LmdbStore(tmp_path / name) as store:
@@ -218,9 +218,9 @@ def test_definitions_are_told_apart() -> None:
     join = operator(1, 1, "left")
     keys = pa.schema([("k", pa.string())])
     kinds = [
-        Definition(keys, None),
-        Definition(keys, None, has_variables=True),
-        Definition(keys, None, sides=join.sides(COLUMNS)),
-        Definition(keys, None, sides=(LEFT, LEFT)),
+        Definition.of({}, keys, None),
+        Definition.of({}, keys, None, has_variables=True),
+        Definition.of({}, keys, None, sides=join.sides(COLUMNS)),
+        Definition.of({}, keys, None, sides=(LEFT, LEFT)),
     ]
     assert len({definition.fingerprint for definition in kinds}) == len(kinds)

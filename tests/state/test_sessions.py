@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from roster.state import Position, StateError
 from roster.state.aggregate import Aggregate
-from roster.state.definition import Definition, entries_of
+from roster.state.definition import Definition
 from roster.state.entries import Read
 from roster.state.lmdb_store import LmdbStore
 from roster.state.sessions import SessionAggregation
@@ -120,8 +120,8 @@ def test_sessions_equal_a_computation_row_by_row(
             assert sorted(latest.values(), key=str) == plain.rows(plain.closed + plain.open)
         left = {json.dumps(k) for k, _ in plain.open}
         assert len(stored) == len(notes) == len(left), "no state of closed sessions, and one note for each key"
-        definition = Definition(operator.key_columns(COLUMNS), operator.layout(COLUMNS))
-        described = entries_of(definition).rows([Read(stored + notes)])
+        definition = Definition.of(operator.kept, operator.key_columns(COLUMNS), operator.layout(COLUMNS))
+        described = definition.entries().rows([Read(stored + notes)])
         assert sorted(
             ((e["first"] - EPOCH) // SECOND, (e["last"] - EPOCH) // SECOND + gap, e["k"], *(e[n] for n in ALL))
             for e in described
@@ -179,8 +179,8 @@ def test_sessions_keep_the_least_and_the_largest_timestamp_over_batches(tmp_path
     (row,) = update.results.to_pylist()
     assert (row["min"], row["max"]) == (EPOCH + 2 * SECOND, EPOCH + 5 * SECOND)
     assert update.results.schema.field("max").type == COLUMNS.field("t").type
-    definition = Definition(operator.key_columns(COLUMNS), operator.layout(COLUMNS))
-    (entry,) = entries_of(definition).rows([Read(stored)])
+    definition = Definition.of(operator.kept, operator.key_columns(COLUMNS), operator.layout(COLUMNS))
+    (entry,) = definition.entries().rows([Read(stored)])
     assert (entry["min"], entry["max"]) == (row["min"], row["max"])
 
 

@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 import contextlib
+import struct
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+import pyarrow as pa
 
 from roster.cli.errors import Failure, UserError
 from roster.cli.options import json_option
 from roster.cli.output import print_json, print_table
 from roster.cli.state_reset import reset
 from roster.state import StateError
-from roster.state.definition import entries_at, json_text
+from roster.state.definition import Noted, OtherDefinitionError, entries_of, json_text
 from roster.state.entries import Entries, QueryError, Span
 from roster.state.lmdb_store import LmdbStore
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+_UNFIT = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, struct.error, pa.ArrowException)
+"""What comes of reading bytes as what they are not."""
 
 DIRECTORY = click.Path(exists=True, file_okay=False, path_type=Path)
 
@@ -44,11 +49,12 @@ def describe(directory: Path, as_json: bool) -> None:
     if as_json:
         print_json(found)
         return
-    columns = ("changelog", "task", "offset", "input offsets", "entries", "bytes", "written", "store")
+    columns = ("changelog", "task", "operator", "offset", "input offsets", "entries", "bytes", "written", "store")
     rows = [
         (
             each["changelog"],
             each["task"],
+            each["definition"].get("operator", "-"),
             each["offset"],
             ", ".join(f"{topic} {offset}" for topic, offset in each["inputs"].items()),
             each["entries"],
@@ -68,6 +74,7 @@ def _described(path: Path) -> dict[str, Any]:
         return {
             "changelog": path.parent.parent.name,
             "task": path.name,
+            "definition": _definition(store),
             "offset": position.changelog,
             "inputs": dict(position.inputs),
             "entries": store.count(),
@@ -75,6 +82,15 @@ def _described(path: Path) -> dict[str, Any]:
             "written": written,
             "store": str(path),
         }
+
+
+def _definition(store: LmdbStore) -> dict[str, Any]:
+    """Return what a store says of itself, or why that cannot be read; nothing of an empty one."""
+    try:
+        noted = Noted.of(store)
+    except OtherDefinitionError as error:
+        return {"problem": str(error)}
+    return {} if noted is None else dict(noted.definition.document)
 
 
 _variable = click.option("--variable", help="Of a processor's store: this variable only.")
@@ -89,7 +105,7 @@ _side = click.option("--side", help="Of a join's store: left or right only.")
 def scan(store: Path, limit: int | None, variable: str | None, side: str | None) -> None:
     """Print the entries of one STORE, in the order of their keys, one JSON object a row."""
     with _store(store) as opened:
-        entries = entries_at(store)
+        entries = entries_of(opened)
         _print(entries, opened, Span(limit=limit, part=_part(entries, variable, side)))
 
 
@@ -101,7 +117,7 @@ def scan(store: Path, limit: int | None, variable: str | None, side: str | None)
 def get(store: Path, key: tuple[str, ...], variable: str | None, side: str | None) -> None:
     """Print the entries of a KEY in one STORE as JSON: the value of each key column, in their order."""
     with _store(store) as opened:
-        entries = entries_at(store)
+        entries = entries_of(opened)
         try:
             wanted = entries.key_of(key)
         except (StateError, ValueError) as error:
@@ -118,8 +134,13 @@ def _store(path: Path) -> Iterator[LmdbStore]:
         store = LmdbStore(path, read_only=True)
         with store:
             yield store
+    except OtherDefinitionError as error:
+        raise Failure(f"{path}: {error}") from None
     except StateError as error:
         raise Failure(str(error)) from None
+    except _UNFIT as error:
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        raise Failure(f"{path}: an entry does not fit what the store says of it ({reason})") from None
 
 
 def _part(entries: Entries, variable: str | None, side: str | None) -> str | None:

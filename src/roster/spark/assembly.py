@@ -70,8 +70,9 @@ def assembled(spark: SparkSession, options: Options, declared: Declared, sink: S
             if stage.tables:
                 joins.append(TableJoins.open(own, stage.tables, stage.own_sources, stage.of.number))
                 unless_done.callback(joins[-1].close)
+        runner = StatefulRunner(spark, config, function, state_sink, joins)
         unless_done.pop_all()
-    return StatefulRunner(spark, config, function, state_sink, joins), state_sink
+    return runner, state_sink
 
 
 def _check_repartitioned(declared: Declared) -> None:

@@ -155,6 +155,18 @@ class Layout:
         """Results that are a sum divided by a count."""
         return [name for name, each in self.aggregates.items() if each.kind is Kind.AVG]
 
+    def described(self) -> dict[str, dict[str, str]]:
+        """Return what is kept for each result, for people and JSON: kind, column, and the type of what is stored."""
+        numbers = {"<i8": "int64", "<f8": "double"}
+        return {
+            name: {
+                "kind": each.kind.value,
+                "column": each.column,
+                "type": str(self.kinds[name]) if name in self.kinds else numbers[self.row[name].str],
+            }
+            for name, each in self.aggregates.items()
+        }
+
     @property
     def texts(self) -> list[str]:
         """Aggregates whose values follow behind the row."""
@@ -401,6 +413,11 @@ class Aggregation:
     def key_columns(self, columns: pa.Schema) -> pa.Schema:
         """Return the columns of the state's keys."""
         return pa.schema([columns.field(name) for name in self.keys])
+
+    @property
+    def kept(self) -> Mapping[str, Any]:
+        """What is kept, by name."""
+        return {"operator": "aggregate"}
 
     def layout(self, columns: pa.Schema) -> Layout | None:
         """Return the layout of the state's values."""

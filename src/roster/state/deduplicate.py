@@ -6,6 +6,7 @@ it is not known any more whether they are repetitions. What is forgotten is remo
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -57,6 +58,11 @@ class Deduplication:
     def time_column(self) -> str:
         """The column of times."""
         return self.column
+
+    @property
+    def kept(self) -> Mapping[str, Any]:
+        """What is kept, by name."""
+        return {"operator": "deduplicate", "time": self.column}
 
     def key_columns(self, columns: pa.Schema) -> pa.Schema:
         """Return the columns of the state's keys."""

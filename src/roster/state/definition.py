@@ -1,113 +1,219 @@
-"""What the entries of a store mean, as JSON beside it: for tools that have the store but not the pipeline."""
+"""What the entries of a store mean, as a record of its changelog: for all who come to it later.
+
+    {"format": 1, "definition": {…}, "inputs": {topic: next offset}}
+
+It is the last record of each batch's transaction and says all by name, see `Definition`. So a pipeline of another
+meaning is refused before it reads or writes an entry, and tools read a store without its pipeline.
+"""
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import json
 import math
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
-from roster._files import write_atomically
 from roster._json import loads
 from roster.state.aggregate import Layout
 from roster.state.entries import Entries
-from roster.state.join_entries import JoinEntries
+from roster.state.join_entries import SIDES, JoinEntries
 from roster.state.plain_entries import HexEntries, PlainEntries
 from roster.state.processor.entries import VariableEntries
-from roster.state.store import StateError
+from roster.state.store import Snapshot, StateError, Store
 
-FILE = "definition.json"
+STATE_KEY = b"\xff~state"
+"""Key of what the entries mean and of the input offsets that belong to them, in the store and in its changelog."""
 
-_ENTRIES = "entries by task"
-"""How applications give each other entries: another text wherever one release would not understand another."""
+FORMAT = 1
+"""Of all that is stored: another number wherever one release would not understand another."""
+
+_FOLLOWING = frozenset({"row", "kinds", "averages", "variables", "stores"})
+"""Fields that follow from others, and `stores`, which are compared by their order."""
+
+
+class OtherDefinitionError(StateError):
+    """The entries were written by a pipeline of another meaning, or another release; they are as before."""
 
 
 @dataclass(frozen=True)
 class Definition:
-    """Columns of the keys, and of the values: None for the time at which a key came first.
+    """The meaning of a store's entries, fit for JSON; the order of columns and aggregates counts.
 
-    has_variables: the entries are those of a processor's variables, of which the store has a list of its own. sides:
-    they are rows of two streams with these columns.
+    operator   what keeps them, with the arguments by which they are kept: window, session, within, time_mode …
+    keys       {column: type} of the keys
+    aggregates {name: what is kept, and of which type}; row, kinds, averages: the columns of a value
+    sides      {left, right: {column: type}} of a join's rows
+    variables  true for those of a processor, of which the store has a list of its own
+    subtopology, stores   the number of its sub-topology, and all stores there in the order of a row's way
     """
 
-    keys: pa.Schema
-    layout: Layout | None
-    has_variables: bool = False
-    sides: tuple[pa.Schema, pa.Schema] | None = None
+    document: Mapping[str, Any]
 
-    def encode(self) -> bytes:
-        """Return it as JSON."""
-        document: dict[str, Any] = {"keys": _text(self.keys)}
-        if self.has_variables:
+    @classmethod
+    def of(
+        cls,
+        kept: Mapping[str, Any],
+        keys: pa.Schema,
+        layout: Layout | None,
+        *,
+        has_variables: bool = False,
+        sides: tuple[pa.Schema, pa.Schema] | None = None,
+    ) -> Definition:
+        """Return it for an operator. layout: of the values, None for times at which keys came first, or no values."""
+        document: dict[str, Any] = {**kept, "keys": _columns(keys)}
+        if has_variables:
             document["variables"] = True
-        elif self.sides is not None:
-            document["sides"] = list(map(_text, self.sides))
-        elif self.layout is not None:
-            document["aggregates"] = list(self.layout.aggregates)
-            document["row"] = self.layout.row.descr
-            document["averages"] = self.layout.averages
-            document["sessions"] = self.layout.sessions
-            if self.layout.kinds:
-                document["kinds"] = _text(pa.schema(self.layout.kinds.items()))
-        return json.dumps(document).encode()
+        elif sides is not None:
+            document["sides"] = dict(zip(SIDES, map(_columns, sides), strict=True))
+        elif layout is not None:
+            document["aggregates"] = layout.described()
+            document["row"] = [list(each) for each in layout.row.descr]
+            document["averages"] = layout.averages
+            document["kinds"] = {name: str(kind) for name, kind in layout.kinds.items()}
+        return cls(document)
+
+    def among(self, subtopology: int, stores: Iterable[str]) -> Definition:
+        """Return it with the place of the store in a pipeline."""
+        return Definition({**self.document, "subtopology": subtopology, "stores": list(stores)})
+
+    @property
+    def keys(self) -> pa.Schema:
+        """Columns of the keys."""
+        return _schema(self.document["keys"])
+
+    @property
+    def has_variables(self) -> bool:
+        """True if the store has a list of variables."""
+        return bool(self.document.get("variables"))
 
     @property
     def fingerprint(self) -> str:
         """Text that differs between definitions, the same in all releases of Arrow."""
-        layout = self.layout
-        parts = [_ENTRIES, str(self.keys.remove_metadata()), str(self.has_variables)]
-        parts += [str(side.remove_metadata()) for side in self.sides or ()]
-        if layout is not None:
-            parts += [str(list(layout.aggregates)), str(layout.row.descr), str(layout.sessions)]
-            parts += [f"{name} {kind}" for name, kind in layout.kinds.items()]
-        return hashlib.sha256("|".join(parts).encode()).hexdigest()[:32]
+        told = {name: value for name, value in self.document.items() if name != "stores"}
+        return hashlib.sha256(json.dumps([FORMAT, told]).encode()).hexdigest()[:32]
+
+    def entries(self) -> Entries:
+        """Return what reads the entries."""
+        if self.has_variables:
+            return VariableEntries(self.keys)
+        if "sides" in self.document:
+            return JoinEntries(self.keys, [_schema(self.document["sides"][side]) for side in SIDES])
+        kinds = {name: _type(kind) for name, kind in self.document.get("kinds", {}).items()}
+        return PlainEntries(self.keys, self.document, kinds)
+
+    def check(self, written: Definition) -> None:
+        """Raise OtherDefinitionError unless entries of the definition `written` are such as this one says."""
+        before, after = written.document, self.document
+        names = [name for name in dict.fromkeys([*before, *after]) if name not in _FOLLOWING]
+        differ = [name for name in names if json.dumps(before.get(name)) != json.dumps(after.get(name))]
+        order, own = before.get("stores", []), after.get("stores", [])
+        if [name for name in order if name in own] != [name for name in own if name in order]:
+            differ.append("stores")
+        if differ:
+            was, now = (", ".join(f"{name} {_shown(each.get(name))}" for name in differ) for each in (before, after))
+            raise OtherDefinitionError(f"its state was written with {was}, and this pipeline has {now}")
 
 
-def write_definition(directory: Path, data: bytes) -> None:
-    """Write what `Definition.encode` returned into a store's directory, unless it is there; for the store's writer."""
-    path = directory / FILE
-    if not path.exists() or path.read_bytes() != data:
-        write_atomically(path, data)
+@dataclass(frozen=True)
+class Noted:
+    """What a store says of itself. inputs: next offset of each input topic."""
+
+    definition: Definition
+    inputs: Mapping[str, int]
+
+    def encode(self) -> bytes:
+        """Return it as JSON."""
+        document = {"format": FORMAT, "definition": self.definition.document, "inputs": dict(self.inputs)}
+        return json.dumps(document, ensure_ascii=False).encode()
+
+    @classmethod
+    def decode(cls, data: bytes) -> Noted:
+        """Read the bytes of `encode`. Raises OtherDefinitionError for those of another release."""
+        try:
+            document = loads(data)
+            found = document["format"]
+            if found == FORMAT:
+                return cls(Definition(dict(document["definition"])), dict(document["inputs"]))
+        except _DAMAGED as error:
+            raise _damaged(error) from None
+        raise OtherDefinitionError(f"its state was written in format {found!r}, this release has format {FORMAT}")
+
+    @classmethod
+    def of(cls, store: Store | Snapshot) -> Noted | None:
+        """Return what a store says, None of an empty one. Raises OtherDefinitionError for one that cannot be read."""
+        (data,) = store.multi_get([STATE_KEY])
+        if data is not None:
+            return cls.decode(data)
+        if store.scan(limit=1):
+            raise OtherDefinitionError(UNSAID)
+        return None
 
 
-def entries_of(definition: Definition) -> Entries:
-    """Return what reads the entries of stores that are so defined."""
-    return _entries(json.loads(definition.encode()))
+UNSAID = "its state does not say what it means: another program or release wrote it"
 
 
-def entries_at(store: Path) -> Entries:
-    """Return what reads the entries of the store in a directory, by what this says of them.
+def entries_of(store: Store | Snapshot) -> Entries:
+    """Return what reads the entries of a store, in hexadecimal if it does not say what they mean.
 
-    Raises StateError if that is damaged; without it entries are hexadecimal.
+    Raises OtherDefinitionError for a store of another release.
     """
-    path = store / FILE
+    (data,) = store.multi_get([STATE_KEY])
+    if data is None:
+        return HexEntries()
     try:
-        return _entries(loads(path.read_bytes())) if path.exists() else HexEntries()
-    except (ValueError, LookupError, TypeError, AttributeError, pa.ArrowException, OSError) as error:
-        raise StateError(f"{path}: damaged ({error}); remove it to see entries as hexadecimal") from error
+        return Noted.decode(data).definition.entries()
+    except _DAMAGED as error:
+        raise _damaged(error) from None
 
 
-def _entries(document: dict[str, Any]) -> Entries:
-    keys = _schema(document["keys"])
-    if document.get("variables"):
-        return VariableEntries(keys)
-    if "sides" in document:
-        return JoinEntries(keys, list(map(_schema, document["sides"])))
-    return PlainEntries(keys, document)
+_DAMAGED = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, pa.ArrowException)
+"""What comes of JSON that no release writes."""
 
 
-def _text(schema: pa.Schema) -> str:
-    return base64.b64encode(schema.serialize().to_pybytes()).decode()
+def _damaged(error: BaseException) -> OtherDefinitionError:
+    reason = " ".join(f"{type(error).__name__}: {error}".split())
+    return OtherDefinitionError(f"its record of what it means is damaged ({reason})")
 
 
-def _schema(text: str) -> pa.Schema:
-    return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text)))
+def _columns(schema: pa.Schema) -> dict[str, str]:
+    return {field.name: str(_plain_type(field.type)) for field in schema}
+
+
+def _plain_type(kind: pa.DataType) -> pa.DataType:
+    return kind.value_type if pa.types.is_dictionary(kind) else kind
+
+
+def _schema(columns: Mapping[str, str]) -> pa.Schema:
+    return pa.schema([(name, _type(kind)) for name, kind in columns.items()])
+
+
+_TIMESTAMP = re.compile(r"timestamp\[(\w+), tz=(.+)\]")
+_DECIMAL = re.compile(r"decimal(32|64|128|256)\((\d+), (-?\d+)\)")
+
+
+def _type(text: str) -> pa.DataType:
+    """Return the type that Arrow writes so. Raises ValueError for another text."""
+    if found := _TIMESTAMP.fullmatch(text):
+        return pa.timestamp(found[1], found[2])
+    if found := _DECIMAL.fullmatch(text):
+        return getattr(pa, f"decimal{found[1]}")(int(found[2]), int(found[3]))
+    return pa.type_for_alias(text)
+
+
+def _shown(value: Any) -> str:
+    """Return a part of a definition for people."""
+    if isinstance(value, Mapping):
+        if value.keys() == {"kind", "column", "type"}:
+            return f"{value['kind']}({value['column']}) {value['type']}"
+        return "(" + ", ".join(f"{name} {_shown(each)}" for name, each in value.items()) + ")"
+    if isinstance(value, list):
+        return ", ".join(map(_shown, value))
+    return "none" if value is None else str(value)
 
 
 def json_text(document: Any) -> str:

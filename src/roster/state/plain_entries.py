@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import base64
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -56,20 +55,20 @@ class HexEntries(_Whole):
 
 
 class PlainEntries(_Whole):
-    """Reads keys and values by the JSON of a `Definition`; rows have the columns of the keys and the results."""
+    """Reads keys and values by the JSON of a `Definition`; rows have the columns of the keys and the results.
 
-    def __init__(self, keys: pa.Schema, document: dict[str, Any]) -> None:
+    kinds: types of the results that are no numbers.
+    """
+
+    def __init__(self, keys: pa.Schema, document: Mapping[str, Any], kinds: Mapping[str, pa.DataType]) -> None:
         super().__init__(keys)
-        self._kinds: dict[str, pa.DataType] = {}
-        if "kinds" in document:
-            kinds = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(document["kinds"])))
-            self._kinds = {each.name: each.type for each in kinds}
-        self._names: list[str] = document.get("aggregates", [])
+        self._kinds = kinds
+        self._names = list(document.get("aggregates", ()))
         self._averages: list[str] = document.get("averages", [])
         self._row: np.dtype[Any] | None = None
         if "row" in document:
             self._row = np.dtype([(name, kind) for name, kind in document["row"]])
-        self._has_sessions = bool(document.get("sessions"))
+        self._has_sessions = "session" in document
 
     @override
     def rows(self, reads: Sequence[Read], limit: int | None = None) -> list[Row]:

@@ -55,6 +55,11 @@ class SessionAggregation:
         """The column of times."""
         return self.window.column
 
+    @property
+    def kept(self) -> Mapping[str, Any]:
+        """What is kept, by name."""
+        return {"operator": "aggregate", "session": {"column": self.window.column, "gap": str(self.window.gap)}}
+
     def key_columns(self, columns: pa.Schema) -> pa.Schema:
         """Return the columns of the state's keys."""
         return pa.schema([columns.field(name) for name in self.keys])

@@ -12,6 +12,7 @@ can come that it pairs with, and with a left outer join a row of the left side t
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -81,6 +82,12 @@ class StreamJoin:
     def time_column(self) -> str:
         """The column of times of the left side."""
         return self.times[0]
+
+    @property
+    def kept(self) -> Mapping[str, Any]:
+        """What is kept, by name."""
+        how = "left" if self.keeps_all else "inner"
+        return {"operator": "join", "times": list(self.times), "within": str(self.within), "how": how}
 
     def key_columns(self, columns: pa.Schema) -> pa.Schema:
         """Return the columns of the state's keys."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -133,6 +134,12 @@ class WindowedAggregation:
     @property
     def _definition(self) -> str:
         return f"window {self.window.size} {self.window.hop} of {self.window.column}"
+
+    @property
+    def kept(self) -> Mapping[str, Any]:
+        """What is kept, by name."""
+        window = {"column": self.window.column, "size": str(self.window.size), "every": str(self.window.hop)}
+        return {"operator": "aggregate", "window": window}
 
     def key_columns(self, columns: pa.Schema) -> pa.Schema:
         """Return the columns of the state's keys."""

@@ -329,8 +329,17 @@ def test_variables_are_declared_in_init_only_and_may_be_removed_there(tmp_path):
         state.remove("unknown")
         assert list(state.variables.declared) == []
         state.map(MapState, "map", OUTPUT, NUMBER)
+        state.value(ValueState, "value", NUMBER)
 
-    turn(tmp_path, [], Plan(("key",)), 0, Declaring(removing))
+    with pytest.raises(StateError, match=r"'list': the store has it and init\(\) does not declare it; .* up by delete"):
+        turn(tmp_path, [], Plan(("key",)), 0, Declaring(removing))
+    assert len(entries(tmp_path)) == 3
+
+    def all_of_them(state):
+        removing(state)
+        state.list(ListState, "list", NUMBER)
+
+    turn(tmp_path, [], Plan(("key",)), 0, Declaring(all_of_them))
     assert len(entries(tmp_path)) == 2
 
 

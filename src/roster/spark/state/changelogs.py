@@ -11,6 +11,11 @@ from roster.model.tasks import TaskId
 from roster.model.topology import CHANGELOG_SETTINGS, Subtopology, TopologyError, changelog_topic, partition_count
 from roster.spark.errors import PipelineError
 
+_GROWN = (
+    "Use another group, which starts without state; with repartition(..., partitions=) in front of the state from the"
+    " first day on, the input may grow"
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Changelog:
@@ -81,7 +86,7 @@ class Changelogs:
                     f"the topic {source.topic!r} has grown, its changelog {changelog.topic!r} has"
                     f" {changelog.partitions} partitions: keys may have moved to partitions without their state",
                     field="aggregate",
-                    fix="Use another group, which starts without state",
+                    fix=_GROWN,
                 )
 
 
@@ -105,7 +110,7 @@ def open_changelog(admin: Admin, group: str, of: Subtopology, store: str) -> Cha
             f"topic {sources[0]!r} has {count} partitions and the changelog {name!r} has {len(found.partitions)}: keys"
             " may have moved to partitions that do not have their state",
             field="aggregate",
-            fix="Use another group, which starts without state, or bring the topics back to equally many partitions",
+            fix=_GROWN,
         )
     _check_settings(admin, name)
     _check_offsets(admin, group, name, sources, count)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_schema
@@ -48,6 +49,16 @@ def sides_of(operator: Operator, columns: pa.Schema) -> tuple[pa.Schema, pa.Sche
     return None if sides is None else sides(columns)
 
 
+def declared_by(operator: Operator, registry: bytes) -> None:
+    """Let the operator declare its variables, if it has any, in a store with this list of them.
+
+    Raises StateError or FunctionError if they do not fit.
+    """
+    declare: Callable[[bytes], None] | None = getattr(operator, "declare", None)
+    if declare is not None:
+        declare(registry)
+
+
 @dataclass(frozen=True)
 class _Followed:
     """`given` are the columns of the results as Spark has them, `schema` those behind the function."""
@@ -63,6 +74,10 @@ class _Followed:
         return self.operator.result_keys
 
     @property
+    def kept(self) -> Mapping[str, Any]:
+        return self.operator.kept
+
+    @property
     def time_column(self) -> str | None:
         return getattr(self.operator, "time_column", None)
 
@@ -76,6 +91,9 @@ class _Followed:
 
     def sides(self, columns: pa.Schema) -> tuple[pa.Schema, pa.Schema] | None:
         return sides_of(self.operator, columns)
+
+    def declare(self, registry: bytes) -> None:
+        declared_by(self.operator, registry)
 
     def key_columns(self, columns: pa.Schema, /) -> pa.Schema:
         return self.operator.key_columns(columns)

@@ -16,7 +16,7 @@ from roster.model.tasks import TaskId
 from roster.spark.errors import PipelineError
 from roster.spark.state.local_state import Found, LocalState
 from roster.spark.state.upkeep import Upkeep
-from roster.state.definition import Definition, entries_of
+from roster.state.definition import Definition
 from roster.state.entries import QueryError, Row, Span, behind, parsed
 from roster.state.keys import encode_keys
 from roster.state.store import StateError
@@ -77,7 +77,7 @@ class StateView:
     ) -> None:
         """`own`: where this application answers queries, None if it does not."""
         self._local, self._keys, self._upkeep, self._ask, self._own = local, definition.keys, upkeep, ask, own
-        self._entries = entries_of(definition)
+        self._entries = definition.entries()
 
     @property
     def tasks(self) -> frozenset[str]:

@@ -29,7 +29,6 @@ from roster.spark.reader import ReaderConfig
 from roster.spark.runner_protocol import Outcome
 from roster.spark.sinks.base import Sink
 from roster.spark.state.care import Care, tidy
-from roster.spark.state.followed import sides_of
 from roster.spark.state.local_state import LocalState
 from roster.spark.state.locations import Cluster
 from roster.spark.state.other_stream import together
@@ -43,8 +42,8 @@ from roster.spark.state.table_join import TableJoins
 from roster.spark.state.task import ROWS, Chores, StatefulTask, StoreKind, Work
 from roster.spark.state.turn import Operator, Place, Report, Turn
 from roster.spark.state.upkeep import Upkeep, deal
+from roster.spark.state.written import STORE, Written
 from roster.spark.write.task import TaskWriter
-from roster.state.definition import Definition, entries_of
 from roster.state.store import NoState, StateError
 
 log = logging.getLogger(__name__)
@@ -76,24 +75,27 @@ class StatefulRunner(SparkRunner):
         sink: StateSink,
         joins: Sequence[TableJoins] = (),
     ) -> None:
-        """Call it after `sink.open`. joins: with tables, those of each sub-topology."""
+        """Call it after `sink.open`. joins: with tables, those of each sub-topology.
+
+        Raises PipelineError if the group's state was written by a pipeline that kept something else.
+        """
         super().__init__(spark, config, function, as_struct(ROWS), None)
+        self._written: Written | None = sink.written(config)
         self._joins, self._sink = joins, sink
         options = sink.options
         self._cluster = None if self.is_local else Cluster(self._context)
-        links = [link for stage in sink.stages for link in stage.links]
+        definitions = {name: each for stage in sink.stages for name, each in stage.definitions.items()}
         kinds: dict[str, StoreKind] = {}
         self._served: list[Served] = []
-        for link, changelog in zip(links, sink.changelogs, strict=True):
+        for (store, definition), changelog in zip(definitions.items(), sink.changelogs, strict=True):
             place = Place(options.state_dir, changelog.topic, changelog.topic_id)
-            definition = definition_of(link.operator, link.columns)
-            kinds[link.store] = StoreKind(place, definition.encode())
-            here, cluster = ReadsHere(place, entries_of(definition)), self._cluster
+            kinds[store] = StoreKind(place, definition)
+            here, cluster = ReadsHere(place, definition.entries()), self._cluster
             reads: Reads = here if cluster is None else ReadsOnExecutors(self._context, cluster, here)
             local = LocalState(reads, changelog, sink.upkeep, sink.turns.staged)
-            client = StateClient(link.store, definition.fingerprint)
+            client = StateClient(store, definition.fingerprint)
             view = StateView(local, definition, sink.upkeep, client, sink.application_server)
-            self._served.append(Served(link.store, definition.fingerprint, view, local))
+            self._served.append(Served(store, definition.fingerprint, view, local))
         self._work = Work(sink.stages, kinds, sink.output)
         self._places = [*self._work.places, *(place for each in joins for place in each.places)]
         """Where stores and copies of tables lie."""
@@ -120,6 +122,7 @@ class StatefulRunner(SparkRunner):
     @override
     def run(self, batch: Batch, tasks: Sequence[Sequence[Split]], sink: Sink) -> Outcome:
         self._take_care()
+        self._check_once_more()
         replayed = self._sink.replayed(batch)
         self._turns = {
             task: [turn._replace(is_replay=task in replayed) for turn in turns]
@@ -145,6 +148,12 @@ class StatefulRunner(SparkRunner):
         self._sink.wakeups.worked({task: each[-1].timer for task, each in self._reports.value.items()})
         self._upkeep.done(self._copies.value.values(), beside=(lanes, time.monotonic() - began))
         return summed(outcome, self._reports.value, self._upkeep)
+
+    def _check_once_more(self) -> None:
+        """Look before the first batch for what others have written since the start. Raises PipelineError."""
+        written, self._written = self._written, None
+        if written is not None:
+            written.check()
 
     @override
     def warm_up(self, sink: Sink) -> None:
@@ -273,8 +282,10 @@ def summed(outcome: Outcome, reports: Reports, upkeep: Upkeep) -> Outcome:
     )
 
 
-def _with_batch(error: FunctionError, batch: Batch) -> FunctionError:
-    """Return the error of a stateful function with its batch; that of `map_arrow` names its records."""
+def _with_batch(error: FunctionError, batch: Batch) -> PipelineError:
+    """Return the error of a stateful function with its batch; those of `map_arrow` and of stores say all themselves."""
+    if error.field == STORE:
+        return PipelineError(error.problem, field=STORE)
     if error.field == "map_arrow":
         return error
     read = sorted((p, span) for p, span in batch.ranges.items() if span.size)
@@ -286,13 +297,6 @@ def _with_batch(error: FunctionError, batch: Batch) -> FunctionError:
 def tokens_of(reports: Reports) -> dict[TaskId, str]:
     """Return the token of each task that one attempt reports: of two it is not known whose records were written."""
     return {task: attempts[0].token for task, attempts in reports.items() if len(attempts) == 1}
-
-
-def definition_of(operator: Operator, columns: pa.Schema) -> Definition:
-    """Return what tools and queries need to read the operator's state, for rows of these columns."""
-    has_variables = getattr(operator, "has_variables", False)
-    sides = sides_of(operator, columns)
-    return Definition(operator.key_columns(columns), operator.layout(columns), has_variables, sides)
 
 
 def check_operator(operator: Operator, columns: pa.Schema) -> None:
@@ -311,7 +315,7 @@ def check_options(options: Options, *, has_transform: bool, first_has_state: boo
             "a stateful pipeline reads one topic, by its name: with several, an assignor may give partitions of one"
             " number to different members",
             field="topics",
-            fix="Name one topic",
+            fix="Name one topic, or put repartition in front of what has state: it takes the rows of several",
         )
     if options.assignors != as_tuple(DEFAULT_ASSIGNORS):
         raise PipelineError(

@@ -15,6 +15,7 @@ from roster.model.tasks import TaskId
 from roster.spark.batch import Batch, Owner
 from roster.spark.errors import PipelineError
 from roster.spark.options import Options
+from roster.spark.reader import ReaderConfig
 from roster.spark.sinks.base import Sink, Source
 from roster.spark.sinks.kafka import KafkaSink
 from roster.spark.state.changelogs import Changelog, Changelogs, open_changelog
@@ -24,6 +25,7 @@ from roster.spark.state.stage import Stage
 from roster.spark.state.turns import Turns
 from roster.spark.state.upkeep import Upkeep
 from roster.spark.state.wakeups import Wakeups
+from roster.spark.state.written import Written
 from roster.spark.write.task import FrameWriter, TaskWriter
 
 _OF_OTHERS = 90.0
@@ -81,6 +83,15 @@ class StateSink(Sink):
         self.wakeups = Wakeups(self.changelogs, timed=self._timed)
         carried = [changelog[task] for changelog in changelogs for task in changelog.tasks]
         self._inner.carry([*carried, *dict.fromkeys(late), *passed], keep_timestamps=bool(passed))
+
+    def written(self, config: ReaderConfig) -> Written:
+        """Return what says who wrote the state, which has been checked. Raises PipelineError, ClientError, ReadError.
+
+        Call it after `open`.
+        """
+        written = Written(config, self._admin, self.stages, self.changelogs)
+        written.check()
+        return written
 
     @property
     def _timed(self) -> list[int]:

@@ -11,9 +11,11 @@ import pyarrow as pa
 from roster.model.topology import Subtopology
 from roster.spark.state.between import Between
 from roster.spark.state.declare import LateRows
+from roster.spark.state.followed import sides_of
 from roster.spark.state.other_stream import OtherSide
 from roster.spark.state.table_join import Rows
 from roster.spark.state.turn import Operator
+from roster.state.definition import Definition
 from roster.state.store import NoState
 
 
@@ -52,6 +54,14 @@ class Stage:
     leaving: Between | None = None
     tables: tuple[Rows, ...] = ()
 
+    @property
+    def definitions(self) -> dict[str, Definition]:
+        """What the entries of each store mean, by its name."""
+        names = [link.store for link in self.links]
+        return {
+            link.store: definition_of(link.operator, link.columns).among(self.of.number, names) for link in self.links
+        }
+
     @cached_property
     def columns(self) -> pa.Schema:
         """Columns of the rows that leave."""
@@ -74,3 +84,10 @@ class Stage:
         """The topics from which the stage's rows come, without those that its operators join them with."""
         others = [link.other.topic for link in self.links if link.other is not None]
         return tuple(topic for topic in self.of.sources if topic not in others)
+
+
+def definition_of(operator: Operator, columns: pa.Schema) -> Definition:
+    """Return what the operator's state means, for rows of these columns."""
+    has_variables = getattr(operator, "has_variables", False)
+    keys, layout = operator.key_columns(columns), operator.layout(columns)
+    return Definition.of(operator.kept, keys, layout, has_variables=has_variables, sides=sides_of(operator, columns))

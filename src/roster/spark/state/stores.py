@@ -14,7 +14,6 @@ from roster._clock import wall_ms
 from roster.model import TopicPartition
 from roster.model.tasks import TaskId
 from roster.spark.state.turn import LONGEST_BEHIND, Fetch, Place, Turn, bring_up, on_sound
-from roster.state.definition import write_definition
 from roster.state.store import StateError
 
 _PROCESS = "process"
@@ -69,7 +68,7 @@ def process_id(place: Place) -> str:
     return path.read_text().strip()
 
 
-def work_on_copy(place: Place, chore: Chore, fetch: Fetch, until: float, definition: bytes) -> Copy:
+def work_on_copy(place: Place, chore: Chore, fetch: Fetch, until: float) -> Copy:
     """Apply the changelog to a copy until it is up or monotonic `until`; a copy that fails holds up no other work."""
     from roster.state.lmdb_store import LmdbStore  # noqa: PLC0415 - as above
 
@@ -77,7 +76,6 @@ def work_on_copy(place: Place, chore: Chore, fetch: Fetch, until: float, definit
     began = time.monotonic()
     try:
         with LmdbStore(place.path(str(chore.task))) as store:
-            write_definition(store.path, definition)
             applied = on_sound(store, partial(bring_up, store, turn, fetch, until))
     except Exception as error:
         return Copy(chore.changelog, None, seconds=time.monotonic() - began, problem=f"{type(error).__name__}: {error}")

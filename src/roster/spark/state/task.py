@@ -23,8 +23,9 @@ from roster.spark.state.stage import Link, Stage
 from roster.spark.state.stores import Chore, Copy, process_id, stores_found, work_on_copy
 from roster.spark.state.table_join import TableSide, through_tables
 from roster.spark.state.turn import Place, Report, Turn, combined, new_token, on_sound, take_turn
+from roster.spark.state.written import refused
 from roster.spark.write.task import conformed
-from roster.state.definition import write_definition
+from roster.state.definition import Definition, OtherDefinitionError
 from roster.state.store import NoState
 from roster.state.stream_join import in_columns
 
@@ -59,7 +60,7 @@ class StoreKind:
     """Where the stores of one name lie, and what their entries mean."""
 
     place: Place
-    definition: bytes
+    definition: Definition
 
 
 @dataclass(frozen=True)
@@ -175,7 +176,7 @@ class StatefulTask(PartitionTask):
         for chore in chores:
             if time.monotonic() < until:
                 kind = self._work.kind_of(chore.changelog.topic)
-                yield work_on_copy(kind.place, chore, self._fetch, until, kind.definition)
+                yield work_on_copy(kind.place, chore, self._fetch, until)
 
     def _warm_up(self) -> None:
         """Load what a turn needs, and look which stores are here."""
@@ -221,9 +222,13 @@ class StatefulTask(PartitionTask):
             table = pa.Table.from_batches(self._given(link, rows, numbers), schema=link.columns)
             kind = work.stores[link.store]
             with kind.place.open(str(task)) as store:
-                write_definition(store.path, kind.definition)
-                take = partial(take_turn, store, turn, link.operator, table, ends, self._fetch, token)
-                update, report = on_sound(store, take)
+                of_store = link.operator, kind.definition
+                take = partial(take_turn, store, turn, *of_store, table, ends, self._fetch, token)
+                try:
+                    update, report = on_sound(store, take)
+                except OtherDefinitionError as error:
+                    what = refused(link.store, self._config.group, task.partition, error)
+                    raise FunctionError.of(str(what)) from None
             reports.append(report)
             parts += [self._changes(update, turn), *self._late(update, link)]
             rows = iter(_ordered(update.results, link.in_order_of).to_batches())

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from roster._clock import wall_ms
 from roster.model import TopicPartition
 from roster.spark.errors import SinkFencedError
 from roster.state.changelog import restore
+from roster.state.definition import STATE_KEY, Definition, Noted
 from roster.state.event_time import with_entries
 from roster.state.pending import Pending
+from roster.state.processor.variables import REGISTRY_KEY
 from roster.state.store import Position, Snapshot, Store, StoreDamagedError, StoreInUseError
 from roster.state.store_files import default_directory, directory_name
 
@@ -40,6 +42,10 @@ class Operator(Protocol):
     def result_keys(self) -> tuple[str, ...]:
         """Columns of the results that become the key of their records."""
 
+    @property
+    def kept(self) -> Mapping[str, Any]:
+        """The operator's name, and its arguments without which the state's entries cannot be understood; for JSON."""
+
     def key_columns(self, columns: pa.Schema, /) -> pa.Schema:
         """Return the columns of the state's keys, for rows of these columns."""
 
@@ -49,9 +55,6 @@ class Operator(Protocol):
     def __call__(self, table: pa.Table, store: Store | Snapshot, /) -> Update:
         """Compute results and changes of a batch's rows from the state as it was before; write nothing."""
 
-
-INPUTS_KEY = b"\xff~inputs"
-"""Key of the input offsets that belong to the state: in the changelog too, so that no record is in the state twice."""
 
 _PATIENCE = 2.0
 """Seconds to wait for a store that another process has: a cancelled task gives it back, work on a copy is shorter."""
@@ -166,6 +169,7 @@ def take_turn(
     store: LmdbStore,
     turn: Turn,
     operator: Operator,
+    definition: Definition,
     rows: pa.Table,
     inputs: dict[str, int],
     fetch: Fetch,
@@ -173,28 +177,40 @@ def take_turn(
 ) -> tuple[Update, Report]:
     """Return the results and changes of a batch's rows; the store has the changes aside, under the report's token.
 
-    inputs: next offset of each input topic of the batch, behind it. token: that of the attempt, one for all stores of
-    the task; None: a new one. Raises SinkFencedError if the batch does not begin
-    where the state ends, StateError, and what `operator` and `fetch` raise.
+    definition: of what the operator keeps. inputs: next offset of each input topic of the batch, behind it. token: that
+    of the attempt, one for all stores of the task; None: a new one. Raises SinkFencedError if the batch does not begin
+    where the state ends, OtherDefinitionError before the operator is called, StateError, and what `operator` and
+    `fetch` raise.
     """
     applied = bring_up(store, turn, fetch)
     with store.snapshot() as snapshot:
-        (known,) = snapshot.multi_get([INPUTS_KEY])
-        before = json.loads(known) if known is not None else {}
+        noted = Noted.of(snapshot)
+        if noted is not None:
+            definition.check(noted.definition)
+        before = {} if noted is None else noted.inputs
         if any(before.get(topic, start) != start for topic, start in turn.inputs.items()):
             raise SinkFencedError(
-                f"{turn.changelog}: the state up to offset {turn.end} is that of {before}, "
+                f"{turn.changelog}: the state up to offset {turn.end} is that of {dict(before)}, "
                 f"and the batch begins at {dict(turn.inputs)}"
             )
-        inputs = before | inputs
+        inputs = {**before, **inputs}
         update = operator(rows, snapshot)
-    changes = with_entries(update.changes, [INPUTS_KEY], [json.dumps(inputs).encode()])
-    update = replace(update, changes=changes)
+        said = _said(snapshot, update.changes, Noted(definition, inputs))
+    update = replace(update, changes=with_entries(update.changes, list(said), list(said.values())))
     token = token or new_token()
     keys, values = (update.changes[name].to_pylist() for name in ("key", "value"))
     store.stage(Pending(token, keys, values, Position(turn.end, inputs)))
     timer = None if update.timer_in_ms is None else update.timer_in_ms / 1000
     return update, Report(token, applied.records, applied.bytes, update.late, timer)
+
+
+def _said(snapshot: Snapshot, changes: pa.Table, noted: Noted) -> dict[bytes, bytes | None]:
+    """Return the entries that say what the others mean: they are the last of each batch, where a driver looks."""
+    said: dict[bytes, bytes | None] = {STATE_KEY: noted.encode()}
+    if not noted.definition.has_variables or pc.is_in(pa.scalar(REGISTRY_KEY), changes["key"]).as_py():
+        return said
+    (registry,) = snapshot.multi_get([REGISTRY_KEY])
+    return {REGISTRY_KEY: registry} | said
 
 
 def new_token() -> str:

@@ -79,8 +79,9 @@ class KeyedState:
         self._is_open = True
 
     def declared(self) -> None:
-        """Refuse further variables: `init` is over."""
+        """Refuse further variables: `init` is over. Raises StateError for one of the store that it left out."""
         self._is_open = False
+        self.variables.check_all_are_declared()
 
     def value(self, make: type[AnyValue], name: str, schema: pa.Schema, ttl: int | None = None) -> AnyValue:
         """Return the value of this name; `make` is its class."""

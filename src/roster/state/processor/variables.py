@@ -129,6 +129,14 @@ class Variables:
         self.declared[name] = Variable(name, entry, ttl, self._make_struct)
         return self.declared[name]
 
+    def check_all_are_declared(self) -> None:
+        """Raise StateError for a variable that the store has and nobody declared or removed."""
+        if left_out := [name for name in self._entries if name not in self.declared]:
+            raise StateError(
+                f"state variable {left_out[0]!r}: the store has it and init() does not declare it;"
+                f" declare it, or give it up by deleteIfExists({left_out[0]!r}) there"
+            )
+
     def remove(self, name: str) -> None:
         """Remove a variable with its values, if there is one."""
         entry = self._entries.pop(name, None)

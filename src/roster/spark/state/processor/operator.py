@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import pyarrow as pa
 from pyspark.sql.types import StructType
@@ -13,9 +13,11 @@ from roster._clock import wall_ms
 from roster.spark.state.processor.code import Given
 from roster.spark.state.processor.handle import SchemaReader, make_row
 from roster.spark.state.processor.rows import RowCode
+from roster.state.pending import WithChanges
 from roster.state.processor.overlay import Overlay
 from roster.state.processor.states import Current
 from roster.state.processor.turn import Code, KeyedState, Plan, TimeMode, take
+from roster.state.processor.variables import REGISTRY_KEY
 from roster.state.store import NoState
 
 if TYPE_CHECKING:
@@ -27,6 +29,9 @@ if TYPE_CHECKING:
 class _Operator:
     """What both operators have; fit for pickle. `clock`: wall-clock milliseconds."""
 
+    name: ClassVar[str]
+    """The method of `Pipeline` that it is the operator of."""
+
     plan: Plan
     given: Given
     clock: Callable[[], int] = wall_ms
@@ -35,6 +40,11 @@ class _Operator:
     def result_keys(self) -> tuple[str, ...]:
         """Columns that become the key of the records: the key's, if results have all of them."""
         return self.plan.keys if set(self.plan.keys).issubset(self.given.output.names) else ()
+
+    @property
+    def kept(self) -> Mapping[str, Any]:
+        """What is kept beside variables, by name."""
+        return {"operator": self.name, "time_mode": self.plan.mode.value, "event_time": self.plan.event_time}
 
     def key_columns(self, columns: pa.Schema) -> pa.Schema:
         """Return the columns of the state's keys."""
@@ -70,10 +80,23 @@ class _Operator:
         """Return the user's code for one turn."""
         raise NotImplementedError
 
+    def declare(self, registry: bytes) -> None:
+        """Declare the variables in a store with this list of them. Raises StateError or FunctionError."""
+        self._declared(self.code(), WithChanges(NoState(), {REGISTRY_KEY: registry}))
+
+    def _declared(self, code: Code, store: Snapshot) -> None:
+        """Let the code declare its variables, as at the begin of a turn, and end."""
+        state = KeyedState(Overlay(store), self.plan, make_row, Current())
+        code.open(state, pa.table({}))
+        state.declared()
+        code.close()
+
 
 @dataclass(frozen=True)
 class ProcessorOperator(_Operator):
     """A `StatefulProcessor`: the operator of `transform_with_state`."""
+
+    name = "transform_with_state"
 
     in_pandas: bool = False
 
@@ -88,15 +111,15 @@ class ProcessorOperator(_Operator):
     def prepared(self) -> ProcessorOperator:
         """Call `init` on the driver; return the operator with the schemas that it asked for."""
         reader = SchemaReader()
-        code: Any = self.code(reader)
-        code.open(KeyedState(Overlay(NoState()), self.plan, make_row, Current()), pa.table({}))
-        code.close()
+        self._declared(self.code(reader), NoState())
         return replace(self, given=replace(self.given, schemas=reader.seen))
 
 
 @dataclass(frozen=True)
 class GroupStateOperator(_Operator):
     """A function with a `GroupState`: the operator of `apply_in_pandas_with_state`."""
+
+    name = "apply_in_pandas_with_state"
 
     schema: StructType = StructType()  # noqa: RUF009 - none is ever changed
     columns: pa.Schema = pa.schema([])  # noqa: RUF009 - as above

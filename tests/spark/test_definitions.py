@@ -1,0 +1,193 @@
+"""Releases that keep something else than the group's state: refused before they join, and the old one goes on."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections import Counter
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from pyspark.sql import Row, SparkSession
+from pyspark.sql.streaming import StatefulProcessor
+
+from roster.spark import KafkaSink, Pipeline, PipelineError, Window
+from roster.spark.state.sink import StateSink
+from tests.librdkafka import idempotent_producer
+from tests.spark.spark_topics import Topics, committed_records, until
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+
+ROWS = "shop string, item string, price double, at timestamp"
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+HOUR = timedelta(hours=1)
+QUICK = {"heartbeat_interval_ms": 200, "trigger_interval_ms": 0}
+
+
+class Shops:
+    """A group that keeps totals of ten shops."""
+
+    def __init__(self, spark: SparkSession, topics: Topics) -> None:
+        self.spark, self.topics, self.group = spark, topics, f"g-{uuid.uuid4().hex[:8]}"
+        self.topic, self.out = topics.create(2), topics.create(1)
+
+    def pipeline(self, columns: str = ROWS) -> Pipeline:
+        made = Pipeline(self.spark, self.topics.bootstrap, self.group, [self.topic], **QUICK)
+        return made.json_columns(columns)
+
+    def send(self) -> None:
+        """Send ten records of each of ten shops."""
+        producer = idempotent_producer(self.topics.bootstrap)
+        for number in range(100):
+            shop = f"s{number % 10}"
+            row = {"shop": shop, "item": "book", "price": 1.0, "at": (NOON + timedelta(minutes=number)).isoformat()}
+            producer.produce(self.topic, json.dumps(row), shop, partition=number % 2)
+        assert producer.flush(60) == 0
+
+    def run(self, made: Pipeline, to: str | None = None) -> Pipeline:
+        made.write(KafkaSink(self.topics.bootstrap, to or self.out)).run(available_now=True)
+        return made
+
+    def results(self) -> Counter[int]:
+        """How many results have each total."""
+        values = (json.loads(value or b"{}") for _, _, value in committed_records(self.topics, self.out))
+        return Counter(value["n"] for value in values)
+
+    def kept(self, store: str = "aggregates") -> list[Any]:
+        return committed_records(self.topics, f"{self.group}-{store}-changelog")
+
+
+def totals(made: Pipeline) -> Pipeline:
+    return made.aggregate("shop", {"n": "count(*)"})
+
+
+Release = tuple[Callable[[Pipeline], Pipeline], str, str]
+RELEASES: dict[str, Release] = {
+    "window": (
+        lambda made: made.aggregate("shop", {"n": "count(*)"}, window=Window("at", HOUR)),
+        ROWS,
+        (
+            r"store: 'aggregates' of the group 'GROUP', partition 0: its state was written with keys \(shop string\),"
+            r" window none, and this pipeline has keys \(window_start timestamp\[ms, tz=UTC\], shop string\), window"
+            r" \(column at, size 1:00:00, every 1:00:00\)\. Go on with .* `roster state reset GROUP`"
+        ),
+    ),
+    "session": (
+        lambda made: made.aggregate("shop", {"n": "count(*)"}, window=Window.session("at", HOUR), results="final"),
+        ROWS,
+        r"session none, .* session \(column at, gap 1:00:00\)",
+    ),
+    "key": (lambda made: made.aggregate("at", {"n": "count(*)"}), ROWS, r"\(shop string\), .* \(at timestamp"),
+    "keys": (lambda made: made.aggregate(["shop", "item"], {"n": "count(*)"}), ROWS, r"\(shop string, item string\)"),
+    "key type": (totals, "shop int", r"keys \(shop string\), and this pipeline has keys \(shop int32\)"),
+    "aggregates": (
+        lambda made: made.aggregate("shop", {"n": "count(*)", "s": "sum(price)"}),
+        ROWS,
+        r"aggregates \(n count\(\*\) int64\), .* \(n count\(\*\) int64, s sum\(price\) double\)",
+    ),
+    "operator": (
+        lambda made: made.deduplicate("shop", within=HOUR, column="at", store="aggregates"),
+        ROWS,
+        "operator aggregate, .* operator deduplicate",
+    ),
+    "store": (
+        lambda made: made.aggregate("shop", {"n": "count(*)"}, store="renamed"),
+        ROWS,
+        "has offsets of .* but its changelog .*-renamed-changelog' is not there",
+    ),
+}
+
+
+def test_the_totals_go_on_after_each_release_that_was_refused(
+    spark: SparkSession, topics: Topics, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shops = Shops(spark, topics)
+    for _ in range(2):
+        shops.send()
+        shops.run(totals(shops.pipeline()))
+    expected = Counter({10: 10, 20: 10})
+    assert shops.results() == expected
+    before, members = shops.kept(), 0
+    member = StateSink.member
+
+    def counted(*given: Any) -> Any:
+        nonlocal members
+        members += 1
+        return member(*given)
+
+    monkeypatch.setattr(StateSink, "member", counted)
+    for number, (release, columns, message) in enumerate(RELEASES.values()):
+        if number == len(RELEASES) // 2:
+            shops.send()  # the first ones have no new records
+        with pytest.raises(PipelineError, match=message.replace("GROUP", shops.group)):
+            shops.run(release(shops.pipeline(columns)), topics.create(1))
+        assert shops.kept() == before, message
+    assert members == 0, "none has joined"
+    shops.run(totals(shops.pipeline()))
+    assert (shops.results(), members) == (expected + Counter({30: 10}), 1)
+
+
+def test_a_new_release_beside_the_old_one_is_refused_and_that_goes_on(spark: SparkSession, topics: Topics) -> None:
+    shops = Shops(spark, topics)
+    shops.send()
+    old = totals(shops.pipeline()).write(KafkaSink(topics.bootstrap, shops.out)).start()
+    try:
+        until(lambda: sum(shops.results().values()) >= 10, what="the first totals")
+        release, _, message = RELEASES["window"]
+        with pytest.raises(PipelineError, match=message.replace("GROUP", shops.group)):
+            shops.run(release(shops.pipeline()), topics.create(1))
+        shops.send()
+        until(lambda: shops.results()[20] == 10, what="the next totals")
+    finally:
+        old.stop()
+
+
+class Counting(StatefulProcessor):
+    """Counts the rows of a key in a value of this name and schema."""
+
+    def __init__(self, name: str = "count", schema: str = "n long", *, gives_up: str | None = None) -> None:
+        self._name, self._schema, self._gives_up = name, schema, gives_up
+
+    def init(self, handle: Any) -> None:
+        if self._gives_up is not None:
+            handle.deleteIfExists(self._gives_up)
+        self._count = handle.getValueState(self._name, self._schema)
+
+    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Any:
+        found = self._count.get()
+        n = (found[0] if found else 0) + len(list(rows))
+        self._count.update((n, *(None for _ in self._schema.split(",")[1:])))
+        yield Row(shop=key[0], n=n)
+
+    def close(self) -> None:
+        pass
+
+
+def test_a_processor_goes_on_with_its_own_variables_only(spark: SparkSession, topics: Topics) -> None:
+    shops = Shops(spark, topics)
+
+    def counted(processor: Counting, time_mode: str = "None") -> Pipeline:
+        return shops.pipeline().transform_with_state(processor, "shop", "shop string, n long", time_mode=time_mode)
+
+    shops.send()
+    shops.run(counted(Counting()))
+    before = shops.kept("processor")
+    shops.send()
+    for made, message in [
+        (counted(Counting("total")), r"'processor' of the group .*state variable 'count'.*deleteIfExists\('count'\)"),
+        (counted(Counting(schema="n double")), r"'count': its field 'n' was written as int64 and is double"),
+        (counted(Counting(), "ProcessingTime"), r"time_mode None, and this pipeline has time_mode ProcessingTime"),
+        (shops.pipeline().aggregate("shop", {"n": "count(*)"}, store="processor"), "operator transform_with_state"),
+    ]:
+        with pytest.raises(PipelineError, match=message):
+            shops.run(made)
+        assert shops.kept("processor") == before
+    shops.run(counted(Counting(schema="n long, more string")))
+    assert shops.results() == Counter({10: 10, 20: 10}), "a field may be added"
+    shops.send()
+    with pytest.raises(PipelineError, match="its field 'more' was written as string and is not there"):
+        shops.run(counted(Counting()))
+    shops.run(counted(Counting("total", gives_up="count")))
+    assert shops.results() == Counter({10: 20, 20: 10}), "what is given up begins anew"
