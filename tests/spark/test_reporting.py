@@ -141,3 +141,11 @@ def test_lines_go_to_stderr_unless_logging_is_configured_and_never_twice(configu
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     written = ended.stderr.splitlines()
     assert [line[line.find("INFO") :] for line in written] == lines
+
+
+def test_a_run_that_found_nothing_new_says_so(heard: Heard) -> None:
+    heard.reporter.ended("")
+    assert heard.lines() == ['g: stopped reason="nothing is new since the group\'s offsets" batches=0 rows=0']
+    heard.reporter.progress(BATCH)
+    heard.reporter.ended("")
+    assert heard.lines()[-1].startswith('g: stopped reason="all that was available is done" batches=1')

@@ -395,7 +395,7 @@ class Pipeline(Operations):
             raise
         else:
             self._status = "stopped"
-            reporter.ended(self._stop_reason or "all that was available is done")
+            reporter.ended(self._stop_reason)
         finally:
             with self._lock:
                 self._last_progress, self._run_now, self._views = self.last_progress, None, {}

@@ -182,8 +182,10 @@ class Reporter:
             )
 
     def ended(self, reason: str, error: BaseException | None = None) -> None:
-        """Write the last line: why the run ended, and its totals."""
+        """Write the last line: why the run ended, "" if all that was available is done, and its totals."""
         if error is None:
+            done = "all that was available is done" if self._batches else "nothing is new since the group's offsets"
+            reason = reason or done
             self.line("stopped", reason=reason, batches=self._batches, rows=self._rows)
         else:
             self.line("failed", logging.ERROR, reason=_first_line(error), batches=self._batches, rows=self._rows)

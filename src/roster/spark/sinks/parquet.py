@@ -67,7 +67,8 @@ class ParquetSink(Sink):
 
     Files that do not count yet are staged beside the path in `.<name>.staging`, where readers of the whole tree
     (DuckDB's or polars' `out/**/*.parquet`) do not see them, or in `<path>/_roster/staging` if nothing can be created
-    there. An output without rows has one empty file with its columns, or with `partition_by` none: `read` works anyway.
+    there. If no batch had rows, the output has one empty file with its columns, or with `partition_by` none: `read`
+    works anyway. Without a batch there is nothing to read.
 
     Each batch writes files of its own, so a batch of less than `max_offsets_per_batch` starts 10 s after the one before
     unless the pipeline's `trigger_interval_ms` is set.
