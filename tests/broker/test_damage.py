@@ -19,7 +19,6 @@ import pytest
 from roster.broker import BrokerStartError, LogConfig
 from roster.broker.checked_json import read_checked
 from roster.broker.log.batch_check import CorruptSegmentError
-from roster.broker.log.compaction import rewrite
 from roster.broker.log.files import names_in
 from roster.broker.log.open_files import OPEN_FILES
 from roster.broker.log.partition_log import PartitionLog
@@ -32,6 +31,7 @@ from roster.wire.messages import InitProducerIdRequest
 from roster.wire.records import read_header
 from tests.broker.batches import base_offsets, batch, placed
 from tests.broker.rawclient import RawClient
+from tests.broker.test_compaction import rewrite
 from tests.broker.test_partition_log import NOW, append, flush, scratch
 from tests.broker.test_protocol import fetch, produce
 from tests.broker.test_restart import QUICK, address, commit, create, refusal
@@ -292,7 +292,7 @@ def test_a_damaged_log_is_not_compacted(tmp_path: Path) -> None:
     log.open(NOW)
     before = {path: path.read_bytes() for path in segments(directory)}
     with pytest.raises(CorruptSegmentError):
-        rewrite(log.sealed_segments(), 300, NOW)
+        rewrite(log, NOW)
     assert {path: path.read_bytes() for path in segments(directory)} == before
 
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from roster._clock import wall_ms
 from roster.broker import LogConfig
-from roster.broker.log import log_start, retention
+from roster.broker.log import log_start
 from roster.broker.log.batch_check import CorruptSegmentError
 from roster.broker.log.flusher import Flusher
 from roster.broker.log.partition_log import PartitionLog
@@ -29,7 +29,9 @@ from roster.wire.messages import (
 )
 from roster.wire.records import read_batch, read_header
 from tests.broker.batches import batch
+from tests.broker.kills import copies_at_each_operation
 from tests.broker.rawclient import RawClient
+from tests.broker.test_compaction import rewrite
 
 HOUR = 3_600_000
 PRODUCER = 7
@@ -40,7 +42,7 @@ def value(number: int) -> bytes:
 
 
 def append(log: PartitionLog, number: int, time: int, producer: tuple[int, int, int] = (-1, -1, -1)) -> int:
-    data = batch([value(number)], times=[time], producer=producer)
+    data = batch([value(number)], times=[time], keys=[b"%d" % number], producer=producer)
     return log.append(read_header(data), memoryview(data), wall_ms()).base_offset
 
 
@@ -56,8 +58,9 @@ async def kept(log: PartitionLog):
     assert failures == []
 
 
-def opened(directory: Path, **settings: int) -> PartitionLog:
-    log = PartitionLog(directory, LogConfig(**{"segment_bytes": 400, "index_interval_bytes": 100, **settings}))
+def opened(directory: Path, *, is_compacted: bool = False, **settings: int) -> PartitionLog:
+    config = LogConfig(**{"segment_bytes": 400, "index_interval_bytes": 100, **settings})
+    log = PartitionLog(directory, config, compacted=is_compacted)
     log.open(wall_ms())
     return log
 
@@ -150,50 +153,33 @@ def flush_by_hand(log: PartitionLog) -> None:
 
 
 @pytest.mark.parametrize("offset", [1, 3, 4, 8, 12])
-async def test_a_crash_at_any_step_loses_nothing_that_was_not_to_go(tmp_path, monkeypatch, offset):
-    """The directory is copied at every file operation: what a kill would leave."""
-    directory, copies = tmp_path / "log", []
-    log = opened(directory)
-
-    def copy() -> None:
-        copies.append((tmp_path / f"copy-{len(copies)}", len(announced)))
-        shutil.copytree(directory, copies[-1][0])
-
-    def watched(act):
-        def acting(*arguments, **named):
-            copy()
-            result = act(*arguments, **named)
-            copy()
-            return result
-
-        return acting
-
-    announced: list[int] = []
+@pytest.mark.parametrize("is_compacted", [False, True])
+async def test_a_kill_at_any_step_loses_nothing_that_was_not_to_go(tmp_path, is_compacted, offset):
+    directory = tmp_path / "log"
+    log = opened(directory, is_compacted=is_compacted)
     async with kept(log) as (cleaner, flusher):
         for number in range(12):
             append(log, number, wall_ms(), (PRODUCER, 0, number))
         await flusher.durable(log)
-        with monkeypatch.context() as patched:
-            patched.setattr(log_start, "write_atomically", watched(log_start.write_atomically))
-            patched.setattr(retention, "sync_path", watched(retention.sync_path))
-            patched.setattr(Path, "unlink", watched(Path.unlink))
-            announced.append(await cleaner.delete_records(log, offset))
-        copy()
-        assert announced == [offset]
+        if is_compacted:  # every record is kept, in other segments
+            log.configure(replace(log.config, segment_bytes=800), compacted=True)
+            rewrite(log, 0)
+        with copies_at_each_operation(directory) as copies:
+            assert await cleaner.delete_records(log, offset) == offset
         assert held(log) == list(range(offset, 12))
     assert len(copies) >= 3
-    for left, acknowledged in copies:
-        again = opened(left)
-        assert again.log_start_offset == offset or not acknowledged, left
+    for left, step in copies:
+        again = opened(left, is_compacted=is_compacted)
+        assert again.log_start_offset == offset or step != "at the end"
         assert again.log_start_offset in (0, offset)
         assert held(again) == list(range(again.log_start_offset, 12))
         assert again.high_watermark == again.end_offset == 12
-        repeated = batch([value(11)], times=[1], producer=(PRODUCER, 0, 11))
+        repeated = batch([value(11)], times=[1], keys=[b"11"], producer=(PRODUCER, 0, 11))
         assert again.append(read_header(repeated), memoryview(repeated), wall_ms()).base_offset == 11
         assert append(again, 12, wall_ms(), (PRODUCER, 0, 12)) == 12
         flush_by_hand(again)
         again.close()
-        assert held(opened(left)) == list(range(again.log_start_offset, 13))
+        assert held(opened(left, is_compacted=is_compacted)) == list(range(again.log_start_offset, 13))
 
 
 async def test_the_start_never_goes_back_and_producers_are_known_without_sidecars(tmp_path):

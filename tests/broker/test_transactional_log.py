@@ -10,13 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from roster.broker import LogConfig
-from roster.broker.log.compaction import rewrite
 from roster.broker.log.partition_log import PartitionLog
 from roster.broker.log.producer_state import ProducerTable, SequenceError
 from roster.wire import ErrorCode
 from roster.wire.control_records import ControlType, EndTxnMarker
 from roster.wire.records import read_batch, read_header
 from tests.broker.batches import batch
+from tests.broker.test_compaction import rewrite
 from tests.broker.test_partition_log import NOW, flush, scratch
 from tests.examples_tried import examples
 
@@ -250,7 +250,7 @@ def test_compaction_keeps_what_is_undecided_and_drops_what_was_aborted(history: 
                 old = [segment for segment in log.sealed_segments() if segment.next_offset <= stable]
                 if old:
                     left_out = log.producers.aborted.overlapping(0, old[-1].next_offset)
-                    log.replace(old, rewrite(old, CONFIG.index_interval_bytes, 0, left_out))
+                    rewrite(log, 0, left_out, old)
         stable = log.last_stable_offset
         expected = state([entry for entry in decided if entry[0] < stable], key_of.__getitem__)
         assert state(committed(log), key_of.__getitem__) == expected
@@ -278,7 +278,7 @@ def test_a_log_of_aborted_records_alone_is_readable_up_to_its_end_when_compacted
         flush(log)
         old = log.sealed_segments()
         left_out = log.producers.aborted.overlapping(0, old[-1].next_offset)
-        log.replace(old, rewrite(old, CONFIG.index_interval_bytes, 0, left_out))
+        rewrite(log, 0, left_out, old)
         assert committed(log) == []
         assert [header.last_offset + 1 for header, _ in log.batches()] == [log.end_offset]
         assert log.locate(0, 150, at_least_one=True, before=log.last_stable_offset) is not None

@@ -13,11 +13,13 @@ from roster._extras import MissingExtraError
 from roster.broker.errors import RefusedError
 from roster.broker.topic_config import topic_codec
 from roster.wire import ErrorCode, WireError
-from roster.wire.compression import Compression, decompress
+from roster.wire.compression import Compression, decompress, expanded
 from roster.wire.record_spans import record_spans
-from roster.wire.records import HEADER_SIZE, compressed_anew
+from roster.wire.records import HEADER_SIZE, with_body
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from roster.broker.topics import Topic
     from roster.wire.records import BatchHeader
 
@@ -35,10 +37,10 @@ class InvalidRecordsError(RefusedError):
         self.indexes = indexes
 
 
-def without_key(header: BatchHeader, body: bytes) -> list[int]:
+def without_key(header: BatchHeader, pieces: Iterable[bytes]) -> list[int]:
     """Return the indexes of the first records without a key; WireError for records that compaction could not read."""
     found = []
-    for index, span in enumerate(record_spans((body,), header.records_count)):
+    for index, span in enumerate(record_spans(pieces, header.records_count)):
         if span.offset_delta != index:
             raise WireError(f"record {index} of the batch has offset delta {span.offset_delta}")
         if span.key_size < 0:
@@ -70,12 +72,13 @@ def needs_records(topic: Topic) -> bool:
 
 def _prepared(batch: memoryview, header: BatchHeader, is_compacted: bool, codec: Compression | None) -> memoryview:
     try:
-        is_kept = codec is None or codec is header.compression
-        body = decompress(header.compression, bytes(batch[HEADER_SIZE:])) if is_compacted or not is_kept else b""
-        keyless = without_key(header, body) if is_compacted else []
+        came = header.compression, bytes(batch[HEADER_SIZE:])
+        keyless = without_key(header, expanded(*came)) if is_compacted else []
         if keyless:
             raise InvalidRecordsError("a record of a compacted topic needs a key", keyless)
-        return batch if codec is None or is_kept else memoryview(compressed_anew(batch, codec, body))
+        if codec is None or codec is header.compression:
+            return batch
+        return memoryview(with_body(header.in_compression(codec), decompress(*came)))
     except WireError as error:
         raise InvalidRecordsError(f"the records cannot be read: {error}", []) from error
     except MissingExtraError as error:

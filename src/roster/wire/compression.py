@@ -7,6 +7,7 @@ are untrusted, so their expanded size is bounded before or while it is allocated
 from __future__ import annotations
 
 import zlib
+from collections.abc import Iterator
 from enum import IntEnum
 from struct import Struct as Packing
 from typing import Any
@@ -19,6 +20,7 @@ _ALWAYS_EXPANDED = 64 << 20
 _MOST_RATIO = 20
 _STEP = 64 << 10
 _LEAST_STEP = 4 << 10
+_MOST_STEP = 4 << 20
 
 _XERIAL_MAGIC = b"\x82SNAPPY\0"
 _XERIAL_HEADER = 16
@@ -70,19 +72,24 @@ def decompress(kind: Compression, data: bytes, limit: int | None = None) -> byte
 
     `limit` None: `most_expanded`. Snappy, LZ4 and ZSTD need pyarrow: MissingExtraError where it is not installed.
     """
+    return data if kind is Compression.NONE else b"".join(expanded(kind, data, limit))
+
+
+def expanded(kind: Compression, data: bytes, limit: int | None = None) -> Iterator[bytes]:
+    """Yield what `decompress` returns in pieces of a few MiB; raw snappy, which cannot be cut, is one piece."""
     limit = most_expanded(len(data)) if limit is None else limit
     try:
         match kind:
             case Compression.NONE:
-                return data
+                yield data
             case Compression.GZIP:
-                return _gunzip(data, limit)
+                yield from _gunzip(data, limit)
             case Compression.SNAPPY:
-                return _unsnappy(data, limit)
+                yield from _unsnappy(data, limit)
             case Compression.LZ4:
-                return _stream("lz4", data, limit)
+                yield from _stream("lz4", data, limit)
             case Compression.ZSTD:
-                return _stream("zstd", data, limit)
+                yield from _stream("zstd", data, limit)
     except (WireError, ImportError, MemoryError):
         raise
     except Exception as error:
@@ -98,51 +105,48 @@ def _arrow() -> Any:
     return pyarrow
 
 
-def _gunzip(data: bytes, limit: int) -> bytes:
+def _gunzip(data: bytes, limit: int) -> Iterator[bytes]:
     """Read one member after the other; each in growing pieces, as zlib copies what is behind a member's end."""
-    out = []
     pos = 0
     while pos < len(data):
         inflate = zlib.decompressobj(wbits=31)
         step = _LEAST_STEP
         while not inflate.eof:
-            if pos >= len(data):
+            if pos >= len(data) and not inflate.unconsumed_tail:
                 raise WireError("records: the gzip bytes end too early")
-            piece = inflate.decompress(data[pos : pos + step], limit + 1)
+            fresh = b"" if inflate.unconsumed_tail else data[pos : pos + step]
+            piece = inflate.decompress(inflate.unconsumed_tail or fresh, _MOST_STEP)
             limit = _less(limit, len(piece))
-            out.append(piece)
-            pos += step
+            yield piece
+            pos += len(fresh)
             step = min(2 * step, _STEP)
-        pos = min(pos, len(data)) - len(inflate.unused_data)
-    return b"".join(out)
+        pos -= len(inflate.unused_data)
 
 
-def _stream(codec: str, data: bytes, limit: int) -> bytes:
-    out = []
+def _stream(codec: str, data: bytes, limit: int) -> Iterator[bytes]:
     step = max(_STEP, 4 * len(data))
     pa = _arrow()
     with pa.CompressedInputStream(pa.BufferReader(data), codec) as stream:
-        while piece := stream.read(min(step, limit + 1)):  # a read allocates all it is asked for
-            out.append(piece)
+        while piece := stream.read(min(step, _MOST_STEP, limit + 1)):  # a read allocates all it is asked for
             limit = _less(limit, len(piece))
+            yield piece
             step *= 2
-    return b"".join(out)
 
 
-def _unsnappy(data: bytes, limit: int) -> bytes:
+def _unsnappy(data: bytes, limit: int) -> Iterator[bytes]:
     if not data.startswith(_XERIAL_MAGIC):
-        return _unsnappy_raw(data, limit)
-    out = []
+        yield _unsnappy_raw(data, limit)
+        return
     pos = _XERIAL_HEADER
     while pos < len(data):
         (size,) = _CHUNK.unpack_from(data, pos)
         pos += _CHUNK.size
         if not 0 <= size <= len(data) - pos:
             raise WireError(f"records: a snappy chunk of {size} bytes with {len(data) - pos} bytes left")
-        out.append(_unsnappy_raw(data[pos : pos + size], limit))
-        limit = _less(limit, len(out[-1]))
+        piece = _unsnappy_raw(data[pos : pos + size], limit)
+        limit = _less(limit, len(piece))
+        yield piece
         pos += size
-    return b"".join(out)
 
 
 def _unsnappy_raw(data: bytes, limit: int) -> bytes:

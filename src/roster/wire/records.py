@@ -62,6 +62,10 @@ class BatchHeader(NamedTuple):
         except ValueError:
             raise WireError(f"record batch: attributes: compression {self.attributes & _COMPRESSION}") from None
 
+    def in_compression(self, kind: Compression) -> BatchHeader:
+        """The header of a batch whose records are in this compression."""
+        return self._replace(attributes=self.attributes & ~_COMPRESSION | kind)
+
     @property
     def is_compressed(self) -> bool:
         """True for any compression, known or not."""
@@ -204,15 +208,12 @@ def build_batch(
     return front[:_AFTER_CRC] + covered
 
 
-def compressed_anew(batch: Buffer, compression: Compression, body: bytes) -> bytes:
-    """Return a batch with its records, `body`, in another compression; all else stays."""
-    header = read_header(batch)
-    packed = compress(compression, body)
-    attributes = header.attributes & ~_COMPRESSION | compression
-    covered = attributes.to_bytes(2, "big") + bytes(batch[_AFTER_CRC + 2 : HEADER_SIZE]) + packed
+def with_body(header: BatchHeader, body: bytes) -> bytes:
+    """Return a batch with the fields of a header, but length and CRC, and with these records, not compressed yet."""
+    packed = compress(header.compression, body)
     length = HEADER_SIZE - _LENGTH_END + len(packed)
-    changed = header._replace(batch_length=length, attributes=attributes, crc=crc32c(covered))
-    return _HEADER.pack(*changed)[:_AFTER_CRC] + covered
+    covered = _HEADER.pack(*header)[_AFTER_CRC:] + packed
+    return _HEADER.pack(*header._replace(batch_length=length, crc=crc32c(covered)))[:_AFTER_CRC] + covered
 
 
 def _record(record: Record, offset_delta: int, timestamp_delta: int) -> tuple[bytes, bytes]:

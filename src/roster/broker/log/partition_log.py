@@ -90,7 +90,9 @@ class PartitionLog:
         self._new_names_in: list[Path] = []
         self._durable_segment: Segment | None = None
         self._durable_position = 0
-        self._clean_bytes = 0
+        self.clean_end = 0
+        """As far as superseded records were removed since the start."""
+        self._compact_from_bytes = 0
 
     @property
     def log_start_offset(self) -> int:
@@ -285,16 +287,25 @@ class PartitionLog:
     @property
     def wants_compaction(self) -> bool:
         """Return True if enough was appended since the last compaction for another."""
-        size = self.size
-        dirty = size - self._clean_bytes
-        return (
-            self.compacted and size >= self.config.compact_min_bytes and dirty >= size * self.config.compact_dirty_ratio
-        )
+        least = max(self.config.compact_min_bytes, self._compact_from_bytes)
+        return self.compacted and self.size >= least and self.is_worth_compacting(self._segments)
 
     def is_worth_compacting(self, segments: list[Segment]) -> bool:
         """Return True if enough of these, the oldest segments, was not compacted yet."""
-        size = sum(segment.size for segment in segments)
-        return size > self._clean_bytes and size - self._clean_bytes >= size * self.config.compact_dirty_ratio
+        dirty = sum(segment.size for segment in segments if segment.next_offset > self.clean_end)
+        return dirty > 0 and dirty >= sum(segment.size for segment in segments) * self.config.compact_dirty_ratio
+
+    def compacted_to(self, offset: int) -> None:
+        """Note that a compaction removed what was superseded up to an offset."""
+        self.clean_end = offset
+        self._compact_from_bytes = 0
+
+    def postpone_compaction(self) -> None:
+        """Note that a compaction failed: another one once enough was appended for it."""
+        size = self.size
+        self._compact_from_bytes = size + max(
+            self.config.compact_min_bytes, int(size * self.config.compact_dirty_ratio)
+        )
 
     def sealed_segments(self) -> list[Segment]:
         """The segments that will not change any more."""
@@ -302,9 +313,9 @@ class PartitionLog:
         return [segment for segment in self._segments if segment not in unsealed]
 
     def replace(self, old: list[Segment], new: Segment) -> None:
-        """Put one segment in the place of the oldest ones."""
-        self._segments[: len(old)] = [new]
-        self._clean_bytes = new.size
+        """Put one segment in the place of consecutive ones."""
+        place = self._segments.index(old[0])
+        self._segments[place : place + len(old)] = [new]
         self._producers.aborted.forget_before(new.next_offset)
 
     # Retention

@@ -19,6 +19,7 @@ from roster.broker.log.log_start import LogStart, read_log_start
 from roster.broker.log.producer_state import ProducerTable
 from roster.broker.log.segment import LOG_SUFFIX, Segment
 from roster.broker.log.sidecar import SIDECAR_SUFFIX
+from roster.broker.log.swap import finish_swaps
 from roster.wire import WireError
 from roster.wire.control_records import read_marker
 from roster.wire.records import HEADER_SIZE, NO_PRODUCER, verify_crc
@@ -73,6 +74,7 @@ class Recovery:
 
     def run(self) -> None:
         """Read all segments; what is left afterwards is durable."""
+        finish_swaps(self._directory, LOG_SUFFIX, SIDECAR_SUFFIX)
         self.start = read_log_start(self._directory)
         self.producers = self.start.table()
         bases = self._without_deleted(self._bases())

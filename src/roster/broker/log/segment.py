@@ -11,13 +11,14 @@ import os
 import struct
 from typing import TYPE_CHECKING
 
-from roster._files import sync_path, write_atomically
+from roster._files import write_atomically
 from roster.broker.log.batch_check import NO_END, CorruptSegmentError, Damage, check_batch
 from roster.broker.log.files import write_at
 from roster.broker.log.open_files import LogFile
 from roster.broker.log.segment_index import BlockEnd, SegmentIndex
 from roster.broker.log.segment_reader import SCAN_BYTES, SegmentReader, batch_size
 from roster.broker.log.sidecar import SIDECAR_SUFFIX, decode_sidecar, encode_sidecar
+from roster.broker.log.swap import swap
 from roster.wire import WireError
 from roster.wire.records import HEADER_SIZE, read_header
 
@@ -82,10 +83,11 @@ class Segment(SegmentReader):
         """Create the file if it is not there."""
         self._file.create()
 
-    def move(self, path: Path) -> None:
-        """Rename the file, replacing the one that has the name."""
-        self.path.rename(path)
-        self._file.path = path
+    def take_place(self, old: Segment, producers: bytes) -> None:
+        """Become the file of another segment, durably, with a sidecar; `producers` is as for `seal`."""
+        self.sync()
+        swap(self.path, old.path, old.sidecar_path, encode_sidecar(self._index, producers))
+        self._file.path = old.path
 
     def retire(self, *, keep_open: bool = False) -> None:
         """Another file may take this one's name: read on from the one that is open, never open the other."""
@@ -157,12 +159,6 @@ class Segment(SegmentReader):
             )
         sidecar.load_into(self._index)
         return sidecar.producers
-
-    def unseal(self) -> None:
-        """Forget the sidecar, durably: the segment is about to change."""
-        if self.is_sealed:
-            self.sidecar_path.unlink()
-            sync_path(self.path.parent)
 
     def scan(
         self, seen: Callable[[BatchHeader, memoryview], None], before: int = NO_END, *, gaps: bool = False
