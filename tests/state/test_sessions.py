@@ -182,12 +182,3 @@ def test_sessions_keep_the_least_and_the_largest_timestamp_over_batches(tmp_path
     definition = Definition.of(operator.kept, operator.key_columns(COLUMNS), operator.layout(COLUMNS))
     (entry,) = definition.entries().rows([Read(stored)])
     assert (entry["min"], entry["max"]) == (row["min"], row["max"])
-
-
-def test_a_state_of_another_gap_is_refused(tmp_path: Any) -> None:
-    (table,) = batches_of([("a", 1, 0)], [])
-    with LmdbStore(tmp_path) as store:
-        update = SessionAggregation(("k",), ALL, Window.session("t", SECOND), final=True)(table, store)
-        store.commit(update.changes["key"].to_pylist(), update.changes["value"].to_pylist(), Position(1))
-        with pytest.raises(StateError, match="the store's values are not of the keys and aggregates"):
-            SessionAggregation(("k",), ALL, Window.session("t", 2 * SECOND), final=True)(table, store)

@@ -1,16 +1,14 @@
 """Aggregates of each key kept in a store: one batch's rows in, the keys' new results and changes out, all by columns.
 
-Time goes into reading and writing the store; no Python runs for a row. The state of a key is one fixed-width row: four
-bytes that name the aggregates, then for each a byte that says whether there is a value, and eight bytes of it. Of a
-text or bytes the row has the length, in four bytes; they themselves follow behind the row. An average is kept as a sum
-and a count.
+Time goes into reading and writing the store; no Python runs for a row. The state of a key is one fixed-width row:
+for each aggregate a byte that says whether there is a value, and eight bytes of it. Of a text or bytes the row has the
+length, in four bytes; they themselves follow behind the row. An average is kept as a sum and a count.
 """
 
 from __future__ import annotations
 
 import itertools
 import re
-import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
@@ -114,17 +112,14 @@ def aggregate(
     store: Store | Snapshot,
     keys: Sequence[str],
     aggregates: Mapping[str, Aggregate],
-    definition: str = "",
 ) -> Update:
     """Bring the aggregates of a batch's keys up to date. Nothing is written: the changes are the caller's to commit.
 
     aggregates: by the name of the result's column. Sums and extremes of integers are int64, of floats float64, averages
     float64; extremes of dates, timestamps, text and bytes keep their type, and text is compared as its bytes are, as
-    Spark does.
-    definition: what else the state depends on. Raises StateError for columns that are not there or of other types, for
-    a sum beyond int64, and for a state of other keys, aggregates or another definition.
+    Spark does. Raises StateError for columns that are not there or of other types, and for a sum beyond int64.
     """
-    layout = Layout.of(table.schema, keys, aggregates, definition)
+    layout = Layout.of(table.schema, keys, aggregates)
     by_key = grouped(table, keys, layout)
     key_bytes = encode_keys(by_key, keys)
     key_list = key_bytes.to_pylist()
@@ -142,9 +137,6 @@ class Layout:
 
     aggregates: Mapping[str, Aggregate]
     row: np.dtype[Any]
-    fingerprint: int
-    sessions: bool = False
-    """True if a value has a row for each session of its key."""
     kinds: Mapping[str, pa.DataType] = field(default_factory=dict)
     """Types of the results that are no numbers, by aggregate."""
     stored: Mapping[str, Aggregate] = field(default_factory=dict)
@@ -180,35 +172,28 @@ class Layout:
         return np.dtype([(name, "O" if name in texts else self.row[name]) for name in self.row.names or ()])
 
     @classmethod
-    def of(
-        cls, columns: pa.Schema, keys: Sequence[str], aggregates: Mapping[str, Aggregate], definition: str = ""
-    ) -> Layout:
+    def of(cls, columns: pa.Schema, keys: Sequence[str], aggregates: Mapping[str, Aggregate]) -> Layout:
         """Return the layout for rows of these columns. Raises StateError as `aggregate` does."""
         if not aggregates:
             raise StateError("aggregates: name at least one")
         if doubled := sorted(set(aggregates).intersection(keys)):
             raise StateError(f"aggregate {doubled[0]!r}: a key column has this name too")
-        fields: list[tuple[str, str]] = [(FINGERPRINT, "<u4")]
-        text = [definition, *(f"key {key}" for key in keys)]
+        fields: list[tuple[str, str]] = []
         kinds = {}
         stored = [part for name, each in aggregates.items() for part in each.stored(name)]
         for name, each in stored:
             if each.column not in columns.names and each.column != ALL_ROWS:
                 raise StateError(f"aggregate {name!r}: no column {each.column!r} among {', '.join(columns.names)}")
             kind = None if each.column == ALL_ROWS else columns.field(each.column).type
-            number = _number(name, each, kind)
-            fields += [(_has(name), "?"), (name, number)]
-            text.append(f"{name} {each.kind.value} {each.column} {number}")
+            fields += [(_has(name), "?"), (name, _number(name, each, kind))]
             if each.kind is not Kind.COUNT and not _is_number(kind):
                 kinds[name] = kind
-                text.append(str(kind))
-        return cls(aggregates, row_of(fields), zlib.crc32("\n".join(text).encode()), kinds=kinds, stored=dict(stored))
+        return cls(aggregates, row_of(fields), kinds=kinds, stored=dict(stored))
 
     def decode(self, values: Sequence[bytes | None]) -> npt.NDArray[Any]:
         """Return the rows of the state, zero where there is none."""
         size = self.row.itemsize
-        nothing = self.fingerprint.to_bytes(4, "little") + bytes(size - 4)
-        whole = [nothing if value is None else value for value in values]
+        whole = [bytes(size) if value is None else value for value in values]
         if not self.texts:
             return self.decode_rows(b"".join(whole), fits=all(len(value) == size for value in whole))
         heads = [value[:size] for value in whole]
@@ -222,14 +207,10 @@ class Layout:
         return decoded
 
     def decode_rows(self, data: bytes, *, fits: bool) -> npt.NDArray[Any]:
-        """Return the rows of values put together. Raises StateError if they do not fit, or others wrote them."""
-        rows = np.frombuffer(data, self.row) if fits else np.zeros(1, self.row)
-        if not fits or (rows[FINGERPRINT] != self.fingerprint).any():
-            raise StateError(
-                f"the store's values are not of the keys and aggregates {', '.join(self.aggregates)} as they are now: "
-                "others wrote them; use another group, which starts without state"
-            )
-        return rows
+        """Return the rows of values put together. Raises StateError if they are not whole rows."""
+        if not fits:
+            raise StateError(NO_LENGTH)
+        return np.frombuffer(data, self.row)
 
     def with_results(self, table: pa.Table, rows: npt.NDArray[Any], *, as_numbers: bool = False) -> pa.Table:
         """Append the aggregates to a table of their keys; `as_numbers`: what is stored for them, as numbers."""
@@ -262,13 +243,12 @@ class Layout:
             rows, whole = np.zeros(len(rows), self.row), rows
             for name in self.row.names or ():
                 rows[name] = [len(text) for text in whole[name]] if name in self.texts else whole[name]
-        rows[FINGERPRINT] = self.fingerprint
         # A void type keeps the zero bytes at the end, which a bytes type would strip.
         encoded: list[bytes] = rows.view(f"V{self.row.itemsize}").tolist()
         return [b"".join(parts) for parts in zip(encoded, *texts, strict=True)] if texts else encoded
 
 
-FINGERPRINT = "fingerprint of keys and aggregates"
+NO_LENGTH = "a value of the store has another length than it says: it is damaged; remove the store"
 
 
 def _is_number(kind: pa.DataType) -> bool:
@@ -279,7 +259,7 @@ def cut(value: bytes, row: Any, texts: Sequence[str]) -> list[bytes]:
     """Return the texts behind a row of the state. Raises StateError if the value has another length."""
     ends = np.cumsum([row.dtype.itemsize, *(int(row[name]) for name in texts)]).tolist()
     if len(value) != ends[-1]:
-        raise StateError("a value of the store has another length than it says: it is damaged; remove the store")
+        raise StateError(NO_LENGTH)
     return [value[begin:end] for begin, end in itertools.pairwise(ends)]
 
 

@@ -19,7 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from roster.state.aggregate import FINGERPRINT, Aggregate, Layout, Update, grouped, row_of
+from roster.state.aggregate import Aggregate, Layout, Update, grouped, row_of
 from roster.state.event_time import Clock, Times, left_out, microseconds, ordered_time, with_entries
 from roster.state.keys import decode_keys, encode_keys
 from roster.state.store import Snapshot, StateError, Store, Value
@@ -66,12 +66,11 @@ class SessionAggregation:
 
     def layout(self, columns: pa.Schema) -> Layout:
         """Return the layout of the aggregates of one session."""
-        definition = f"sessions {self.window.gap} of {self.window.column}"
-        layout = Layout.of(columns, self.keys, self.aggregates, definition)
+        layout = Layout.of(columns, self.keys, self.aggregates)
         if layout.texts:
             raise StateError(f"aggregate {layout.texts[0]!r}: sessions keep numbers, dates and timestamps, no text")
         fields: Any = [("ends", "<i8"), (START, "<i8"), ("last", "<i8"), *layout.row.descr]
-        return replace(layout, row=row_of(fields), sessions=True)
+        return replace(layout, row=row_of(fields))
 
     def __call__(self, table: pa.Table, store: Store | Snapshot) -> Update:
         """Return results and changes of a batch's rows. Raises as `aggregate` does."""
@@ -283,7 +282,6 @@ def _encoded(rows: npt.NDArray[Any], count: Any, layout: Layout) -> pa.Array:
     """Return the value of each place, null without sessions; `rows` are by place."""
     size = layout.row.itemsize
     offsets = np.concatenate([[0], np.cumsum(count * size)])
-    rows[FINGERPRINT] = layout.fingerprint
     data = pa.py_buffer(rows.tobytes())
     plain = pa.LargeBinaryArray.from_buffers(
         pa.large_binary(), len(count), [None, pa.py_buffer(offsets.astype(np.int64)), data]

@@ -132,10 +132,6 @@ class WindowedAggregation:
         return self.window.column
 
     @property
-    def _definition(self) -> str:
-        return f"window {self.window.size} {self.window.hop} of {self.window.column}"
-
-    @property
     def kept(self) -> Mapping[str, Any]:
         """What is kept, by name."""
         window = {"column": self.window.column, "size": str(self.window.size), "every": str(self.window.hop)}
@@ -147,14 +143,14 @@ class WindowedAggregation:
 
     def layout(self, columns: pa.Schema) -> Layout | None:
         """Return the layout of the state's values."""
-        return Layout.of(columns, self.result_keys, self.aggregates, self._definition)
+        return Layout.of(columns, self.result_keys, self.aggregates)
 
     def __call__(self, table: pa.Table, store: Store | Snapshot) -> Update:
         """Return results and changes of a batch's rows. Raises as `aggregate` does."""
         check_names({START, END}, table, self.aggregates)
         clock = Clock.over(table, self.window.column, store)
         placed, taken = self._placed(table, clock.times, clock.has, clock.at)
-        update = aggregate(placed, store, self.result_keys, self.aggregates, self._definition)
+        update = aggregate(placed, store, self.result_keys, self.aggregates)
         results, changes = self._closed(placed.schema, update, store, clock.now)
         late = left_out(table, taken)
         return Update(self._with_ends(results), clock.noted(changes), len(table) - len(taken), late_rows=late)
@@ -184,7 +180,7 @@ class WindowedAggregation:
         closed = dict(store.scan(stop=bound)) | {key: value for key, value in changed.items() if key < bound}
         emitted = update.results
         if self.final:
-            layout = Layout.of(columns, self.result_keys, self.aggregates, self._definition)
+            layout = Layout.of(columns, self.result_keys, self.aggregates)
             keys = sorted(closed)
             kinds = [columns.field(name).type for name in self.result_keys]
             decoded = pa.table(decode_keys(keys, kinds), list(self.result_keys))
