@@ -12,7 +12,7 @@ from roster.member.assign_group import assign_group
 from roster.member.events import Assigned, AssignFailed, Closed, RequestFailed, Responded, SelectionChanged, Started
 from roster.member.subscription import subscription_bytes
 from roster.member.timers import DISCOVER
-from roster.member.types import Channel, FailureKind
+from roster.member.types import Channel, FailureKind, ReportKind
 from roster.wire import ErrorCode
 from roster.wire.consumer.assignment_failure import FAILURE_MAGIC
 from roster.wire.consumer.messages import decode_assignment, flat
@@ -377,6 +377,23 @@ def test_sticky_claims_its_last_assignment_in_user_data() -> None:
 
 
 # Leading.
+
+
+@pytest.mark.parametrize(
+    ("others", "told"),
+    [
+        ({"n": "u"}, "n reads u, this member t,"),
+        ({"n": "u v w x", "o": "u", "p": "t u"}, "n (and 1 more) reads u, v, w and 1 more, this member t,"),
+        ({"n": "t u"}, None),
+        ({"n": ""}, None),
+    ],
+)
+def test_the_leader_tells_of_members_that_read_other_topics(others: dict[str, str], told: str | None) -> None:
+    stage = Stage()
+    stage.start()
+    stage.joined(leader="m", members=group_of(m="t", **others))
+    found = [report.text for report in stage.reports if report.kind is ReportKind.DIVIDED]
+    assert [text[: len(told or "")] for text in found] == ([told] if told else [])
 
 
 def test_the_leader_assigns_from_fresh_metadata_of_all_the_groups_topics() -> None:

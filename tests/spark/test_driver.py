@@ -412,6 +412,19 @@ def test_a_sink_ahead_of_the_group_is_said(caplog: pytest.LogCaptureFixture) -> 
     assert 'g: the sink stands at 4, the group at 0: the sink wins topic=t partitions="t 0"' in caplog.text
 
 
+def test_available_now_says_why_there_was_no_batch(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "roster.pipeline")
+    told = "g: nothing is new: the group stands at the end of all partitions"
+    stage = Stage()
+    stage.run(available_now=True)
+    assert told not in caplog.text
+    again = Stage()
+    again.member.offsets, again.sink.positions = dict(stage.member.offsets), dict(stage.sink.positions)
+    again.run(available_now=True)
+    assert not again.runner.batches
+    assert told in caplog.text
+
+
 def test_available_now_with_a_pattern_that_matches_nothing_says_so(caplog: pytest.LogCaptureFixture) -> None:
     stage = Stage(topics=re.compile("zzz.*"), heartbeat_interval_ms=1)
     stage.member.become(generation=1)

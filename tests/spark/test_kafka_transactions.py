@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from roster.client import ClaimedBy, ClientError, CommitRetriable, GroupMember, OffsetAndMetadata
+from roster.client import ClaimedBy, ClientError, CommitRetriable, GroupMember, OffsetAndMetadata, UnknownTopicError
 from roster.client import transactional_producer as producer_module
 from roster.model import TopicPartition, parse_addresses
-from roster.records.produce import KafkaWriter
+from roster.records.produce import KafkaWriter, WriteError
 from roster.records.staging import StagedBatch, StagingWriter
 from roster.security import PLAINTEXT
 from roster.spark.batch import Batch, Owner, Range
@@ -210,6 +210,16 @@ def test_offsets_of_another_generation_or_member_do_not_count(topics: Topics, st
     application.transactions.abort()
     assert not values(topics, application)
     assert application.offsets(topics) == {0}
+
+
+def test_an_output_topic_that_was_deleted_is_named(topics: Topics, start: Callable[[], Application]) -> None:
+    application = start()
+    application.claim()
+    application.transactions.commit(application.write(1, b"a"))
+    out = application._writer.topic or ""
+    topics.admin.delete_topic(out)
+    with pytest.raises((UnknownTopicError, WriteError), match=f"no such topic: {out}"):
+        application.write(2, b"b")
 
 
 def test_transactional_ids_begin_with_the_group_and_no_two_are_alike() -> None:

@@ -213,8 +213,33 @@ def test_a_topic_that_is_not_there_is_asked_for_again() -> None:
     assert production.waiting() == ["t: UNKNOWN_TOPIC_OR_PARTITION"]
     assert [type(request) for _, request in production.requests(1.0)] == [MetadataRequest]
     refused = MetadataResponse.Topic(name="t", error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED)
-    with pytest.raises(ProduceError, match="t: TOPIC_AUTHORIZATION_FAILED"):
+    with pytest.raises(ProduceError, match="t: TOPIC_AUTHORIZATION_FAILED; grant this client WRITE on the topic"):
         production.answered(ANY, MetadataResponse(topics=[refused]), 1.0)
+
+
+def test_a_topic_that_was_deleted_is_given_up_after_a_while() -> None:
+    production = Production(led(), identity=ProducerIdentity(1, 0))
+    production.add("t", 0, body([b"v"]))
+    production.requests(0.0)
+    production.answered(0, refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ""), 0.0)
+    unknown = MetadataResponse(
+        topics=[MetadataResponse.Topic(name="t", error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)]
+    )
+    for now in (1.0, 2.0, 3.9):
+        assert [broker for broker, _ in production.requests(now)] == [ANY]
+        production.answered(ANY, unknown, now)
+    production.requests(4.0)
+    with pytest.raises(ProduceError, match=r"^no such topic: t\. Create it"):
+        production.answered(ANY, unknown, 4.0)
+
+
+def test_a_producer_id_that_is_refused_names_the_right() -> None:
+    production = Production(led())
+    production.add("t", 0, body([b"v"]))
+    production.requests(0.0)
+    refused = InitProducerIdResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+    with pytest.raises(ProduceError, match="grant this client WRITE on the topic, or IDEMPOTENT_WRITE on the cluster"):
+        production.answered(ANY, refused, 0.0)
 
 
 def test_a_throttled_broker_is_left_alone_for_so_long() -> None:

@@ -111,6 +111,7 @@ def test_without_a_slot_it_says_so_and_does_not_join(
     stage.run.work(available_now=False)
     said = [record.getMessage() for record in caplog.records]
     assert said == [
+        "g: warms executors up, then joins",
         'g: waits for executors seconds=5 partitions="none meanwhile"',
         'g: waits for executors seconds=35 partitions="none meanwhile"',
     ]

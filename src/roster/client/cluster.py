@@ -15,6 +15,7 @@ from roster.client.errors import (
     RequestTimeoutError,
     UnknownTopicError,
     UnreachableError,
+    no_such_topics,
 )
 from roster.client.retry import Retry
 from roster.member.types import Channel, Node
@@ -196,12 +197,7 @@ class Cluster:
             if not errors:
                 continue
             if retry.expired:
-                listed = ", ".join(sorted(name or "?" for name in errors))
-                raise UnknownTopicError(
-                    f"no such topic: {listed}. Create it (roster topics create) or correct the name",
-                    topics=[name for name in errors if name],
-                    code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-                )
+                raise no_such_topics([name for name in errors if name])
             await retry.pause()
         return {name: self._topics[name] for name in names}
 

@@ -63,6 +63,15 @@ class UnknownTopicError(ClientError):
         self.topics = tuple(topics)
 
 
+def no_such_topics(names: Collection[str]) -> UnknownTopicError:
+    """Return the error for topics that do not exist."""
+    return UnknownTopicError(
+        f"no such topic: {', '.join(sorted(names))}. Create it (roster topics create) or correct the name",
+        topics=names,
+        code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    )
+
+
 class TopicExistsError(ClientError):
     """The topic to create already exists."""
 

@@ -421,7 +421,8 @@ class GroupMember:
 
     def _log(self, report: Report) -> None:
         """Write one line per report; a JoinGroup for the reason that a rejoin was just reported for is at debug."""
-        level = logging.WARNING if report.kind in (ReportKind.LOST, ReportKind.FAILED) else logging.INFO
+        serious = (ReportKind.LOST, ReportKind.FAILED, ReportKind.DIVIDED)
+        level = logging.WARNING if report.kind in serious else logging.INFO
         if report.kind is ReportKind.JOINING and report.text == self._rejoin_reason:
             level = logging.DEBUG
         self._rejoin_reason = report.text if report.kind is ReportKind.REJOIN else None

@@ -145,7 +145,7 @@ def _check_topic(value: int, message: str | None, name: str, what: str) -> None:
     code = error_code(value)
     if code is ErrorCode.NONE:
         return
-    text = f"cannot {what} topic {name!r}: {message or code.name}"
+    text = f"cannot {what} topic {name!r}: {(message or code.name).rstrip('.')}"
     if code is ErrorCode.TOPIC_ALREADY_EXISTS:
         raise TopicExistsError(f"topic {name!r} exists already", code=code)
     if code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:

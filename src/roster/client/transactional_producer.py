@@ -15,7 +15,7 @@ from random import Random
 from typing import Any, NamedTuple, TypeVar
 
 from roster._json import loads
-from roster.client.cluster import Cluster, M, expect
+from roster.client.cluster import PROPAGATION_TIME, Cluster, M, expect
 from roster.client.connection import SOFTWARE
 from roster.client.coordinators import FENCE_TIMEOUT_MS, TRANSACTION, Coordinators
 from roster.client.errors import (
@@ -29,6 +29,7 @@ from roster.client.errors import (
     TransactionAbortedError,
     UnreachableError,
     UnsupportedError,
+    no_such_topics,
     transaction_error,
 )
 from roster.client.group_admin import GroupAdmin
@@ -295,6 +296,7 @@ class TransactionalProducer:
         assert request.__table__.key is not None  # noqa: S101 - a request
         api = ApiKey(request.__table__.key)
         retry = Retry(self._cluster.timeout, _FIRST_PAUSE, _MAX_PAUSE)
+        missing: list[Retry] = []
         while True:
             try:
                 response = expect(await coordinators.ask(key, request, self._state.highest(api)), kind)
@@ -307,6 +309,7 @@ class TransactionalProducer:
                 if decision not in (Decision.RETRY, Decision.FIND):
                     raise self._error(decision, code, what, partitions)
                 cause = code.name
+                _give_missing_up(response, missing)
                 if waited_for is not None:
                     waited_for.add(code)
             if decision is Decision.FIND:
@@ -335,6 +338,19 @@ def _outcome(api: ApiKey, response: Message) -> tuple[Decision, ErrorCode]:
     """Return what the worst error code of a response asks for."""
     found = [(decide(api, code), code) for code in map(error_code, _codes(response))]
     return max(found, key=lambda each: each[0].value, default=(Decision.DONE, ErrorCode.NONE))
+
+
+def _give_missing_up(response: Message, since: list[Retry]) -> None:
+    """Raise UnknownTopicError if topics have not been there for a while; `since` is filled by the first such answer."""
+    results = response.results_by_topic_v3_and_below if isinstance(response, AddPartitionsToTxnResponse) else []
+    unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    names = [each.name for each in results if any(p.partition_error_code == unknown for p in each.results_by_partition)]
+    if not names:
+        since.clear()
+    elif not since:
+        since.append(Retry(PROPAGATION_TIME))
+    elif since[0].expired:
+        raise no_such_topics(names)
 
 
 def _codes(response: Message) -> list[int]:

@@ -7,7 +7,7 @@ the id of the one awaited.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from roster.member.context import MemberContext
 from roster.member.events import Assign, Assigned, AssignFailed, FetchOffsets, OffsetsFetched
@@ -32,6 +32,8 @@ def on_leader_elected(me: MemberContext, response: JoinGroupResponse) -> None:
     me.group = {m.member_id: (m.metadata, m.group_instance_id) for m in response.members}
     me.topics.track_group(frozenset().union(*(topics_of(metadata) for metadata, _ in me.group.values())))
     me.describes_assignment = response.skip_assignment
+    if strangers := _reading_other_topics(me):
+        me.report(ReportKind.DIVIDED, strangers)
     if response.skip_assignment:
         me.topics.adopt_next_metadata()
         begin_sync(me, {})
@@ -40,6 +42,26 @@ def on_leader_elected(me: MemberContext, response: JoinGroupResponse) -> None:
     me.out.drop(ApiKey.METADATA)  # it asked for other topics
     me.out.end_backoff(METADATA)
     send_metadata(me)
+
+
+def _reading_other_topics(me: MemberContext) -> str:
+    """Describe members that have no topic in common with this one, as when two applications took one group's name."""
+    topics = {member: topics_of(metadata) for member, (metadata, _) in me.group.items()}
+    mine = topics.get(me.member_id, frozenset())
+    strangers = sorted(member for member, others in topics.items() if mine and others and not mine & others)
+    if not strangers:
+        return ""
+    first, more = strangers[0], f" (and {len(strangers) - 1} more)" if len(strangers) > 1 else ""
+    return (
+        f"{first}{more} reads {_brief(topics[first])}, this member {_brief(mine)}, and both wait for each other in "
+        "every rebalance: give applications with no topic in common a group each"
+    )
+
+
+def _brief(topics: Collection[str]) -> str:
+    """Name up to three topics."""
+    named = sorted(topics)
+    return ", ".join(named[:3]) + (f" and {len(named) - 3} more" if len(named) > 3 else "")
 
 
 def awaits_topics(me: MemberContext) -> bool:

@@ -73,6 +73,7 @@ class ReportKind(StrEnum):
     JOINING = "joining"
     JOINED = "joined"
     LEADING = "leading"
+    DIVIDED = "divided"
     ASSIGNED = "assigned"
     REVOKING = "revoking"
     LOST = "lost"

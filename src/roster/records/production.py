@@ -33,6 +33,8 @@ ANY = -1
 
 _ALL_REPLICAS = -1
 _LEAST_BACKOFF, _MOST_BACKOFF = 0.05, 1.0
+_PROPAGATION = 3.0
+"""Seconds for which a topic may be unknown to brokers that have not heard of it yet."""
 _SEQUENCES = 1 << 31
 _STALE_LEADER = {
     ErrorCode.NOT_LEADER_OR_FOLLOWER,
@@ -145,6 +147,7 @@ class Production:
         self._sequences = dict(sequences or {})
         self._queues: dict[Key, _Queue] = {}
         self._asked: dict[str, str] = {}
+        self._unknown: dict[str, float] = {}
         self._busy: set[int] = set()
         self._pauses: dict[int, float] = {}
         self.acknowledged = 0
@@ -298,14 +301,9 @@ class Production:
             name = topic.name or ""
             code = topic.error_code
             if code != ErrorCode.NONE:
-                if code not in _PASSING:
-                    raise ProduceError(f"{name}: {error_code(code).name}")
-                self._pauses[ANY] = now + _LEAST_BACKOFF
-                if name in self._asked:
-                    self._asked[name] = error_code(code).name
-                for queue in self._queues.values():
-                    queue.problem = error_code(code).name if queue.topic == name else queue.problem
+                self._not_learned(name, code, now)
                 continue
+            self._unknown.pop(name, None)
             self._cluster.partitions[name] = len(topic.partitions)
             self.progress += self._asked.pop(name, None) is not None
             for partition in topic.partitions:
@@ -314,6 +312,19 @@ class Production:
         if any(self._home(queue) is None for queue in self._queues.values()):
             self._pauses[ANY] = max(self._pauses.get(ANY, 0.0), now + _LEAST_BACKOFF)
 
+    def _not_learned(self, name: str, code: int, now: float) -> None:
+        """Note why metadata has nothing of a topic. Raise ProduceError if asking again is of no use."""
+        if code not in _PASSING:
+            raise ProduceError(f"{name}: {error_code(code).name}{_right(code)}")
+        since = self._unknown.setdefault(name, now) if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION else now
+        if now - since >= _PROPAGATION:
+            raise ProduceError(f"no such topic: {name}. Create it (roster topics create) or correct the name")
+        self._pauses[ANY] = now + _LEAST_BACKOFF
+        if name in self._asked:
+            self._asked[name] = error_code(code).name
+        for queue in self._queues.values():
+            queue.problem = error_code(code).name if queue.topic == name else queue.problem
+
     def _identify(self, response: InitProducerIdResponse, now: float) -> None:
         if response.error_code == ErrorCode.NONE:
             self.identity = ProducerIdentity(response.producer_id, response.producer_epoch)
@@ -321,7 +332,8 @@ class Production:
         elif response.error_code in _PASSING:
             self._pauses[ANY] = now + _LEAST_BACKOFF
         else:
-            raise ProduceError(f"no producer id: {error_code(response.error_code).name}")
+            code = response.error_code
+            raise ProduceError(f"no producer id: {error_code(code).name}{_right(code)}")
 
     def _produced(self, broker: int, response: ProduceResponse, now: float) -> None:
         for topic in response.responses:
@@ -357,7 +369,7 @@ class Production:
             return
         if code not in _PASSING:
             size = f" ({queue.sent[0].size} bytes)" if queue.sent and code == ErrorCode.MESSAGE_TOO_LARGE else ""
-            detail = f": {partition.error_message}" if partition.error_message else ""
+            detail = f": {partition.error_message}" if partition.error_message else _right(code)
             raise ProduceError(
                 f"{queue.topic}-{queue.partition}: {code.name}{size}{detail}",
                 is_transaction_lost=self._is_transactional and code in _TRANSACTION_LOST,
@@ -383,3 +395,16 @@ class Production:
         if is_stale:
             self._cluster.leaders.pop(queue.key, None)
         queue.delay(now)
+
+
+_RIGHTS = {
+    ErrorCode.TOPIC_AUTHORIZATION_FAILED: "WRITE on the topic",
+    ErrorCode.CLUSTER_AUTHORIZATION_FAILED: "WRITE on the topic, or IDEMPOTENT_WRITE on the cluster",
+    ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "WRITE on the transactional id",
+}
+
+
+def _right(code: int) -> str:
+    """Return which right an error asks for, "" if none."""
+    right = _RIGHTS.get(error_code(code))
+    return f"; grant this client {right}" if right else ""

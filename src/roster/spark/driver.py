@@ -149,7 +149,7 @@ class DriverLoop:
                 if worked:
                     continue
                 if available_now and self._is_done(ownership) and not self._awaits_own_records():
-                    self._note_no_topics()
+                    self._note_nothing_read()
                     return
                 self._idle(self._options.poll_interval_ms / 1000, ownership)
         finally:
@@ -465,7 +465,10 @@ class DriverLoop:
                     return False
         return self._member.ownership().epoch == ownership.epoch
 
-    def _note_no_topics(self) -> None:
+    def _note_nothing_read(self) -> None:
+        """Write a line that says why there was no batch."""
+        if self._positions and self.last_progress is None:
+            self._reporter.line("nothing is new: the group stands at the end of all partitions")
         if not isinstance(self._options.topics, tuple) and not self._member.topics():
             self._reporter.line("no topic matches", logging.WARNING, pattern=self._options.topics.pattern)
 

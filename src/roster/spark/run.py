@@ -104,6 +104,7 @@ class Run:
         Raises PipelineError, ClientError, and what a function, a task or the sink raised.
         """
         batches, size, suspects = 0, batch_size(self._options), Suspects()
+        self._reporter.line("warms executors up, then joins")
         while self._has_slot() and self._warm_up():
             member = self._membership(
                 replace(self._options, capacity=self._options.capacity or max(self._runner.cores, 1))

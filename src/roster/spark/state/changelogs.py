@@ -154,7 +154,7 @@ def _create(admin: Admin, group: str, name: str, sources: Sequence[str], count: 
         raise PipelineError(
             f"the changelog {name!r} cannot be made: {error}",
             field="aggregate",
-            fix=f"Grant CREATE on it, or make it with {count} partitions and cleanup.policy=compact",
+            fix=f"Or make it, with {count} partitions and cleanup.policy=compact",
         ) from None
 
 

@@ -99,7 +99,7 @@ def _create(admin: Admin, name: str, count: int) -> None:
         raise PipelineError(
             f"{name!r} cannot be made: {error}",
             field=FIELD,
-            fix=f"Grant CREATE on it, or make it with {count} partitions, cleanup.policy=delete and retention.ms=-1",
+            fix=f"Or make it, with {count} partitions, cleanup.policy=delete and retention.ms=-1",
         ) from None
 
 
