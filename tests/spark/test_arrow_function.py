@@ -136,7 +136,7 @@ def test_what_only_the_whole_fails_at_is_named_as_a_range_and_passing_trouble_is
 def test_a_read_task_keeps_a_lasting_error_for_the_driver_and_raises_one_that_may_pass(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(reader, "read_splits", lambda config, splits: iter([rows(4)] * splits[0]))
+    monkeypatch.setattr(reader, "read_splits", lambda config, splits, _: iter([rows(4)] * splits[0]))
     config, kept = ReaderConfig("b:1", "g"), Kept()
 
     def task(error: Exception, failed: Any) -> list[Any]:

@@ -15,6 +15,7 @@ from roster.spark import ParquetSink, Pipeline, PipelineError
 from roster.spark.arrow_function import ArrowFunction
 from roster.spark.dead_letters import Salvage
 from roster.spark.errors import FunctionError
+from roster.spark.json_values import JsonColumns
 from roster.spark.options import Options
 from tests.examples_tried import examples
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from tests.spark.spark_topics import Topics
 
 OFFSETS = pa.schema([("offset", pa.int64())])
+PARSED = pa.schema([("l", pa.int64()), ("offset", pa.int64())])
 
 
 def rows(count: int) -> pa.RecordBatch:
@@ -67,6 +69,54 @@ def test_exactly_the_records_it_fails_at_are_rejected_and_the_others_keep_their_
     assert rejected == [(offset, f"no {offset}") for offset in range(count) if offset in bad]
 
 
+@pytest.mark.parametrize("every", [2, 3, 10])
+def test_many_bad_records_cost_few_calls_and_rows(every: int) -> None:
+    calls: list[int] = []
+
+    def function(batch: pa.RecordBatch) -> Any:
+        calls.append(batch.num_rows)
+        if any(offset % every == 0 for offset in batch.column("offset").to_pylist()):
+            raise ValueError("x")
+        return batch.select(["offset"])
+
+    results, rejected = salvaged(function, rows(4000))
+    assert (len(results), len(rejected)) == (4000 - len(range(0, 4000, every)), len(range(0, 4000, every)))
+    assert len(calls) < 2 * 4000
+    assert sum(calls) < 5 * 4000
+
+
+def test_json_that_does_not_fit_costs_two_calls() -> None:
+    calls: list[int] = []
+    parse = JsonColumns(pa.schema([("l", pa.int64())]), "value", "FAILFAST", ["offset"])
+
+    def function(batch: pa.RecordBatch) -> Any:
+        calls.append(batch.num_rows)
+        return parse(batch).select(["offset"])
+
+    good = rows(5000)
+    values = ['{"l": "x"}' if n % 3 == 0 else "{" if n % 7 == 0 else f'{{"l": {n}}}' for n in range(5000)]
+    results, rejected = salvaged(function, good.append_column("value", pa.array(values)))
+    bad = [n for n in range(5000) if n % 3 == 0 or n % 7 == 0]
+    assert results == [n for n in range(5000) if n not in set(bad)]
+    assert [offset for offset, _ in rejected] == bad
+    assert {error for offset, error in rejected if offset % 3 == 0} == {
+        "the value is no JSON of this schema: field 'l': \"x\" is no int64 (another type)"
+    }
+    assert calls == [5000, 5000 - len(bad)]
+
+
+def test_json_errors_of_a_step_that_other_rows_came_to_are_found_by_halving() -> None:
+    parse = ArrowFunction(JsonColumns(pa.schema([("l", pa.int64())]), "value", "FAILFAST", ["offset"]), PARSED)
+
+    def function(batch: pa.RecordBatch) -> Any:
+        for result in parse.results(batch.slice(0, batch.num_rows).take(pa.array(range(batch.num_rows))[::-1])):
+            yield result.select(["offset"])
+
+    values = ['{"l": 1}', "[", '{"l": 2}', '{"l": 3}']
+    results, rejected = salvaged(function, rows(4).append_column("value", pa.array(values)))
+    assert (sorted(results), [offset for offset, _ in rejected]) == ([0, 2, 3], [1])
+
+
 def test_one_bad_record_costs_a_call_for_each_halving() -> None:
     calls = []
 
@@ -78,7 +128,7 @@ def test_one_bad_record_costs_a_call_for_each_halving() -> None:
 
     results, rejected = salvaged(function, rows(1024))
     assert (len(results), [offset for offset, _ in rejected]) == (1023, [700])
-    assert len(calls) == 1 + 2 * 10
+    assert len(calls) <= 1 + 10 + 1 + 1, "all, halves, the record itself unless it was alone before, and the rest"
 
 
 @pytest.mark.parametrize("error", [ConnectionError("away"), MemoryError()])

@@ -14,7 +14,7 @@ from pyspark.sql import Row
 from pyspark.sql import functions as F
 
 from roster.spark.arrow_function import arrow_schema
-from roster.spark.json_values import JsonError, parse_json
+from roster.spark.json_values import JsonColumns, JsonError, parse_json
 from tests.examples_tried import examples
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ def test_values_are_those_of_from_json(spark: SparkSession) -> None:
         expected = dict(nothing) if row is None else row.asDict()
         bad = expected.pop("bad") is not None
         try:
-            parse_json(encoded([line]), FIELDS, strict=True)
+            fail_fast([line])
         except JsonError:
             is_bad = True
         else:
@@ -171,6 +171,23 @@ def test_few_odd_values_among_many_are_found() -> None:
     assert found == [None if n % 1999 == 0 else n for n in range(20_000)]
 
 
+def fail_fast(lines: list[str | None]) -> pa.RecordBatch:
+    return JsonColumns(FIELDS, "value", "FAILFAST")(pa.RecordBatch.from_arrays([encoded(lines)], ["value"]))
+
+
 def test_fail_fast_names_the_field() -> None:
     with pytest.raises(JsonError, match=r"the value is no JSON of this schema: field 'l': \"5\" is no int64"):
-        parse_json(encoded(['{"l": 1}', '{"l": "5"}']), FIELDS, strict=True)
+        fail_fast(['{"l": 1}', '{"l": "5"}'])
+
+
+@given(st.lists(st.one_of(PLAIN, PLAIN, PLAIN, OBJECT, LINE), max_size=40))
+@settings(max_examples=examples(100))
+def test_fail_fast_names_exactly_the_rows_that_fail_alone(lines: list[str | None]) -> None:
+    def bad(some: list[str | None]) -> list[int]:
+        try:
+            fail_fast(some)
+        except JsonError as error:
+            return list(error.rows)
+        return []
+
+    assert bad(lines) == [number for number, line in enumerate(lines) if bad([line])]

@@ -16,6 +16,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from roster.spark.errors import FunctionError, PipelineError
+from roster.spark.json_values import rows_at_fault
 
 _NARROWING = 5.0  # seconds spent on finding the record that a function fails at
 
@@ -45,8 +46,8 @@ class ArrowFunction:
         """Make a FunctionError of what `results` raised; with `narrow` find the record by calling it with parts."""
         if isinstance(error, _UnfitError):
             return FunctionError(f"{error}, given {_records(batch)}", unfit=True)
-        passing = isinstance(error, (OSError, MemoryError))
-        narrowed = self._narrow(batch, type(error)) if narrow and not passing else batch
+        passing = not is_of_a_record(error)
+        narrowed = self._narrow(batch, error) if narrow and not passing else batch
         problem = f"{type(error).__name__}: {' '.join(str(error).split())}"
         details = "".join(traceback.format_exception(error))
         problem = f"{problem} ({place_of(error)}), given {_records(narrowed)}"
@@ -85,9 +86,11 @@ class ArrowFunction:
                 f"the function returned the columns ({_text(schema)}), its schema names ({_text(self._schema)})"
             )
 
-    def _narrow(self, batch: pa.RecordBatch, kind: type[Exception]) -> pa.RecordBatch:
-        """Return the smallest part, found by halving, on which the function raises the same kind of error."""
-        until = time.monotonic() + _NARROWING
+    def _narrow(self, batch: pa.RecordBatch, error: Exception) -> pa.RecordBatch:
+        """Return the first row at fault, or the smallest part, found by halving, that raises the same kind of error."""
+        if bad := rows_at_fault(error, batch):
+            return batch.slice(min(bad), 1)
+        kind, until = type(error), time.monotonic() + _NARROWING
         while batch.num_rows > 1 and time.monotonic() < until:
             half = batch.num_rows // 2
             part = next((p for p in (batch.slice(0, half), batch.slice(half)) if self._raises(p, kind)), None)
@@ -107,6 +110,11 @@ class ArrowFunction:
 
 class _UnfitError(Exception):
     """The function returned something else than was declared."""
+
+
+def is_of_a_record(error: Exception) -> bool:
+    """Return True for an error that a record may be the cause of, not the machine or what the function returns."""
+    return not isinstance(error, (_UnfitError, OSError, MemoryError))
 
 
 def _records(batch: pa.RecordBatch) -> str:

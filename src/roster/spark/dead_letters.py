@@ -1,7 +1,8 @@
 """Records that the `map_arrow` function fails at, sent to a dead-letter topic from inside the task.
 
-A batch at which the function raises is halved until single records remain: those go to the topic, and the results of
-the rest go on. The records carry the headers of Kafka Connect's dead letter queue (KIP-298), behind their own.
+Where `json_columns` names the records at fault, they go to the topic. Where a function of the user's raises, its batch
+is halved until the first such record is found; it goes to the topic, and the rest goes on. The records carry the
+headers of Kafka Connect's dead letter queue (KIP-298), behind their own.
 
 A task ends once all its dead letters are acknowledged by all replicas, and so before its batch is committed: a record
 of a committed batch has either its results or is in the topic. A batch that is done again, after a failure or by the
@@ -11,14 +12,15 @@ next owner, sends its dead letters again: the topic is at least once, whatever t
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
 
 from roster.records.produce import KafkaOutput, KafkaWriter, WriteError
-from roster.spark.arrow_function import ArrowFunction
+from roster.spark.arrow_function import ArrowFunction, is_of_a_record
 from roster.spark.errors import FunctionError
+from roster.spark.json_values import rows_at_fault
 from roster.wire.columns.reader import Unreadable, UnreadableError
 
 _PREFIX = "__connect.errors."
@@ -52,20 +54,60 @@ class Salvage:
         Raises FunctionError for errors that a retry may clear, and for results of the wrong type or columns.
         """
         seen = batch.drop_columns(self._hidden) if self._hidden else batch
-        try:
-            results = list(self._function.results(seen))
-        except Exception as error:
-            failure = self._function.failure(error, seen, narrow=False)
-            if failure.passing or failure.unfit or batch.num_rows == 0:
-                raise failure from error
-            if batch.num_rows == 1:
-                self._reject(batch, error)
+        at, size = 0, batch.num_rows
+        while True:
+            part = seen.slice(at, size)
+            error = yield from self._tried(part)
+            if error is None:
+                at, size = at + part.num_rows, 2 * size
+            elif bad := rows_at_fault(error, part):
+                yield from self._without(batch.slice(at, part.num_rows), bad)
+                at += part.num_rows
+            else:
+                behind = yield from self._through_first_bad(batch, seen, at, at + part.num_rows, error)
+                # The next bad one may be as far away: where there are many, few rows are tried together.
+                at, size = behind, max(behind - at - 1, 1)
+            if at >= batch.num_rows:
                 return
-            half = batch.num_rows // 2
-            yield from self(batch.slice(0, half))
-            yield from self(batch.slice(half))
-        else:
-            yield from results
+
+    def _tried(self, part: pa.RecordBatch) -> Generator[pa.RecordBatch, None, Exception | None]:
+        """Yield the results of some rows; return the error instead, if a row may be its cause."""
+        try:
+            results = list(self._function.results(part))
+        except Exception as error:
+            if part.num_rows == 0 or not is_of_a_record(error):
+                raise self._function.failure(error, part, narrow=False) from error
+            return error
+        yield from results
+        return None
+
+    def _through_first_bad(
+        self, batch: pa.RecordBatch, seen: pa.RecordBatch, at: int, end: int, error: Exception | None
+    ) -> Generator[pa.RecordBatch, None, int]:
+        """Find by halving the first row of [at, end) that the function fails at, and reject it.
+
+        Yields the results of those before it; returns the place behind it.
+        """
+        is_alone = end - at == 1
+        while end - at > 1:
+            middle = (at + end) // 2
+            found = yield from self._tried(seen.slice(at, middle - at))
+            is_alone = found is not None and middle - at == 1
+            if found is None:
+                at = middle
+            else:
+                end, error = middle, found
+        if not is_alone:
+            error = yield from self._tried(seen.slice(at, 1))
+        if error is not None:
+            self._reject(batch.slice(at, 1), error)
+        return at + 1
+
+    def _without(self, batch: pa.RecordBatch, bad: Mapping[int, Exception]) -> Iterator[pa.RecordBatch]:
+        for row, error in bad.items():
+            self._reject(batch.slice(row, 1), error)
+        if len(bad) < batch.num_rows:
+            yield from self(batch.filter(pa.array([row not in bad for row in range(batch.num_rows)])))
 
 
 class DeadLetterQueue:

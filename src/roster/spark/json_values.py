@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
 from decimal import ROUND_HALF_UP, Decimal, InvalidOperation, localcontext
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json
@@ -24,11 +25,32 @@ _TOGETHER = 4096
 _DENSE = 64
 """Rows before an odd one below which as many behind it are not tried by columns either."""
 _MOST_BYTES = 1 << 30
+_LIKELY = {
+    pa.string(): (str,),
+    pa.bool_(): (bool,),
+    **dict.fromkeys((pa.int8(), pa.int16(), pa.int32(), pa.int64()), (int,)),
+    **dict.fromkeys((pa.float32(), pa.float64()), (int, float)),
+}
+"""Python's types of the values that Arrow takes, for the types where that is simple."""
 _ROW = re.compile(r"in row (\d+)$")
 
 
 class JsonError(ValueError):
-    """A value is no JSON object with the fields of the schema; for FAILFAST."""
+    """A value is no JSON object with the fields of the schema; for FAILFAST.
+
+    `rows` are the texts for all such rows of `batch`, by their number.
+    """
+
+    def __init__(self, text: str, batch: Any = None, rows: Mapping[int, str] | None = None) -> None:
+        super().__init__(text)
+        self.batch, self.rows = batch, rows or {}
+
+
+def rows_at_fault(error: Exception, batch: pa.RecordBatch) -> dict[int, Exception]:
+    """Return the errors of single rows of a batch, by their number; none if the error does not name rows of it."""
+    if not isinstance(error, JsonError) or error.batch is not batch:
+        return {}
+    return {row: JsonError(text).with_traceback(error.__traceback__) for row, text in error.rows.items()}
 
 
 class JsonColumns:
@@ -41,7 +63,9 @@ class JsonColumns:
     def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return the columns. Raises JsonError for a value that does not fit, if the mode is FAILFAST."""
         values = batch.column(self._column).cast(pa.binary())
-        parsed = parse_json(values, self._fields, strict=self._is_strict)
+        parsed, bad = _parsed(values, self._fields)
+        if bad and self._is_strict:
+            raise JsonError(next(iter(bad.values())), batch, bad)
         columns = [*parsed.columns, *(batch.column(name) for name in self._keep)]
         return pa.RecordBatch.from_arrays(columns, [*self._fields.names, *self._keep])
 
@@ -59,37 +83,46 @@ def _is_supported(kind: pa.DataType) -> bool:
     return not (pa.types.is_map(kind) or pa.types.is_binary(kind) or pa.types.is_duration(kind))
 
 
-def parse_json(values: Any, fields: pa.Schema, *, strict: bool = False) -> pa.RecordBatch:
+def parse_json(values: Any, fields: pa.Schema) -> pa.RecordBatch:
     """Return a row of `fields` for each of the values, which are JSON objects as bytes; of nulls for null.
 
-    Fields that are not named are passed over. A field that is not there is null. strict: raise JsonError for a value
-    that does not fit instead of making it null.
+    Fields that are not named are passed over. A field that is not there is null, as is a value that does not fit.
     """
-    wanted = pa.schema([pa.field(field.name, _read_as(field.type)) for field in fields])
-    parts = list(_Parser(fields, wanted, strict=strict).parsed(values))
+    return _parsed(values, fields)[0]
+
+
+def _parsed(values: Any, fields: pa.Schema) -> tuple[pa.RecordBatch, dict[int, str]]:
+    """Return the rows, and what does not fit, by the number of the row in ascending order."""
+    parser = _Parser(fields)
+    parts = list(parser.parsed(values, range(len(values))))
     table = pa.concat_tables(parts) if parts else fields.empty_table()
     columns = [column.combine_chunks() for column in table.columns]
-    return pa.RecordBatch.from_arrays(columns, schema=fields)
+    return pa.RecordBatch.from_arrays(columns, schema=fields), dict(sorted(parser.bad.items()))
 
 
 class _Parser:
-    def __init__(self, fields: pa.Schema, wanted: pa.Schema, *, strict: bool) -> None:
+    """Parses values by columns, and those that Arrow refuses one by one; `bad` has what does not fit, by its number."""
+
+    def __init__(self, fields: pa.Schema) -> None:
+        wanted = pa.schema([pa.field(field.name, _read_as(field.type)) for field in fields])
         self._fields = pa.schema([pa.field(field.name, field.type) for field in fields])
-        self._strict = strict
+        self._likely = {field.name: _LIKELY[field.type] for field in fields if field.type in _LIKELY}
+        self.bad: dict[int, str] = {}
         self._parse_options = pa.json.ParseOptions(explicit_schema=wanted, unexpected_field_behavior="ignore")
 
-    def parsed(self, values: Any) -> Iterator[pa.Table]:
-        """Yield the rows of values in their order."""
+    def parsed(self, values: Any, numbers: Sequence[int]) -> Iterator[pa.Table]:
+        """Yield the rows of values, which have these numbers, in their order."""
+        # What is behind an odd row may be parsed again, which must not be all of a large batch.
+        for start in range(0, len(values), _TOGETHER):
+            yield from self._together(values.slice(start, _TOGETHER), numbers[start : start + _TOGETHER])
+
+    def _together(self, values: Any, numbers: Sequence[int], *, is_sorted: bool = False) -> Iterator[pa.Table]:
+        """Yield the rows of so few values; is_sorted: without those that look odd."""
         while len(values):
-            if len(values) > _TOGETHER:
-                # What is behind an odd row is parsed again, which must not be all of a large batch.
-                yield from self.parsed(values.slice(0, _TOGETHER))
-                values = values.slice(_TOGETHER)
-                continue
             if len(values) > 1 and values.nbytes > _MOST_BYTES:
                 half = len(values) // 2
-                yield from self.parsed(values.slice(0, half))
-                values = values.slice(half)
+                yield from self._together(values.slice(0, half), numbers[:half], is_sorted=is_sorted)
+                values, numbers = values.slice(half), numbers[half:]
                 continue
             try:
                 yield self._by_columns(values)
@@ -97,9 +130,30 @@ class _Parser:
                 good, odd = _odd_row(error, len(values))
             else:
                 return
-            yield from self.parsed(values.slice(0, good))
-            yield self._one_by_one(values.slice(good, odd))
-            values = values.slice(good + odd)
+            if not is_sorted and len(values) > _FEW:
+                yield self._sorted_out(values, numbers)
+                return
+            yield from self._together(values.slice(0, good), numbers[:good], is_sorted=is_sorted)
+            yield self._one_by_one(values.slice(good, odd), numbers[good : good + odd])
+            values, numbers = values.slice(good + odd), numbers[good + odd :]
+
+    def _sorted_out(self, values: Any, numbers: Sequence[int]) -> pa.Table:
+        """Return the rows: those by columns that Arrow will likely take, the others one by one."""
+        likely = np.array([self._is_likely(value) for value in values.to_pylist()])
+        places = [np.flatnonzero(likely), np.flatnonzero(~likely)]
+        one, other = ([numbers[place] for place in chosen.tolist()] for chosen in places)
+        good = self._together(values.take(pa.array(places[0])), one, is_sorted=True)
+        odd = self._one_by_one(values.take(pa.array(places[1])), other)
+        return pa.concat_tables([*good, odd]).take(pa.array(np.argsort(np.concatenate(places))))
+
+    def _is_likely(self, value: bytes | None) -> bool:
+        try:
+            row = {} if value is None else json.loads(value)
+        except (ValueError, RecursionError):
+            return False
+        return isinstance(row, dict) and all(
+            type(row.get(name)) in kinds or row.get(name) is None for name, kinds in self._likely.items()
+        )
 
     def _by_columns(self, values: Any) -> pa.Table:
         """Return the rows. Raises ArrowInvalid if there is a value that Arrow does not take."""
@@ -120,10 +174,11 @@ class _Parser:
             return table
         return table.select(self._fields.names).cast(self._fields)
 
-    def _one_by_one(self, values: Any) -> pa.Table:
-        return pa.Table.from_pylist([self._row(value) for value in values.to_pylist()], schema=self._fields)
+    def _one_by_one(self, values: Any, numbers: Sequence[int]) -> pa.Table:
+        rows = [self._row(value, number) for value, number in zip(values.to_pylist(), numbers, strict=True)]
+        return pa.Table.from_pylist(rows, schema=self._fields)
 
-    def _row(self, value: bytes | None) -> dict[str, Any]:
+    def _row(self, value: bytes | None, number: int) -> dict[str, Any]:
         if not value or not value.strip():
             return {}
         bad: list[str] = []
@@ -131,8 +186,8 @@ class _Parser:
             row: dict[str, Any] = _object(value.decode(errors="replace").strip(" \t\r\n"), list(self._fields), bad)
         except (ValueError, RecursionError) as error:
             row, bad = {}, [str(error)]
-        if bad and self._strict:
-            raise JsonError(f"the value is no JSON of this schema: {bad[0]}")
+        if bad:
+            self.bad[number] = f"the value is no JSON of this schema: {bad[0]}"
         return row
 
 
