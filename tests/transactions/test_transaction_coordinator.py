@@ -201,15 +201,27 @@ def test_a_transaction_that_takes_too_long_is_aborted(world):
 
 
 def test_the_timeout_runs_from_the_first_partition_on_also_over_a_restart(world):
-    begun(world, timeout_ms=5_000)
-    world.advance(3_000)
+    begun(world, timeout_ms=30_000)
+    world.advance(12_000)
     world.crash()
-    world.advance(1_999)
+    world.advance(17_999)
     world.run()
     assert state(world) is TransactionState.ONGOING
     world.advance(1)
     world.run()
     assert state(world) is TransactionState.COMPLETE_ABORT
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_a_client_has_ten_seconds_after_a_restart_to_end_its_transaction(world, late):
+    pid, epoch = begun(world, timeout_ms=5_000)
+    world.advance(3_000)
+    world.crash()
+    world.advance(10_000 if late else 9_999)
+    world.run()
+    ended = end(world, pid, epoch)
+    assert ended[0] == (ErrorCode.INVALID_TXN_STATE if late else ErrorCode.NONE)
+    assert state(world) is (TransactionState.COMPLETE_ABORT if late else TransactionState.COMPLETE_COMMIT)
 
 
 def test_a_committed_transaction_does_not_time_out(world):

@@ -50,6 +50,9 @@ REQUEST_HANDLERS: dict[type, Callable[[Runtime, RequestReceived, Any], None]] = 
 }
 """Handler of each request that RequestReceived may carry."""
 
+GRACE_MS = 10_000
+"""How long transactions go on at least once they are loaded: their clients have to find the broker again. Apache Kafka
+looks for old ones that long after its start."""
 BUSY_MS = 100
 """Until the timeout of a transaction whose state is just changing is looked at again."""
 
@@ -184,9 +187,9 @@ class TransactionCoordinator:
             if current.state.is_prepared:
                 rt.write_markers(transaction)
             elif current.state is TransactionState.ONGOING:
-                left = max(0, current.started_ms + current.timeout_ms - rt.wall_ms)
+                left = min(current.started_ms + current.timeout_ms - rt.wall_ms, current.timeout_ms)
                 name = TimerName(TimerKind.TRANSACTION_TIMEOUT, transaction.transactional_id)
-                rt.set_timer(name, rt.now + min(left, current.timeout_ms))
+                rt.set_timer(name, rt.now + max(left, GRACE_MS))
         self._schedule_expiration(event.partition)
 
     def _partition_unloaded(self, event: PartitionUnloaded) -> None:
