@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import struct
+import zlib
 from uuid import UUID
 
+import google_crc32c
 from kafka.record.default_records import DefaultRecordBatchBuilder
 
+from tests.broker.batches import record
+from tests.real.realparts.cluster import wait_until
 from tests.real.realparts.exchange import Exchange, scenario
 
 NOW = 1_700_000_000_000
@@ -34,6 +38,18 @@ def topic_data(topic: str, *records: tuple[int, bytes | None]) -> list[dict]:
 def produce(x: Exchange, label: str, topic: str, data: bytes | None, *, version: int = 9, acks: int = -1, partition=0):
     fields = {"acks": acks, "timeout_ms": 5_000, "topic_data": topic_data(topic, (partition, data))}
     return x.call(label, "Produce", version, transactional_id=None, **fields)
+
+
+def keyed(
+    *keys: bytes | None, codec: int = 0, deltas: tuple[int, ...] = (), body: bytes = b"", count: int = 0
+) -> bytes:
+    """One record batch of records with these keys, not checked at all: offset deltas, bytes and count may be wrong."""
+    records = [record(delta, 0, key, b"v") for delta, key in zip(deltas or range(len(keys)), keys, strict=True)]
+    body = body or b"".join(records)
+    body = zlib.compress(body, wbits=31) if codec else body
+    number = count or len(keys)
+    rest = struct.pack(">hiqqqhii", codec, number - 1, NOW, NOW, -1, -1, -1, number) + body
+    return struct.pack(">qiibI", 0, 9 + len(rest), -1, 2, google_crc32c.value(rest)) + rest
 
 
 def fetch_fields(topic: str, offset: int = 0, partition: int = 0, version: int = 12, **more) -> dict:
@@ -127,9 +143,56 @@ def test_creating_topics(x):
     create("known setting", configs=[{"name": "cleanup.policy", "value": "compact"}])
     create("unknown setting", configs=[{"name": "no.such.setting", "value": "1"}])
     create("bad value", configs=[{"name": "cleanup.policy", "value": "nonsense"}])
+    for value in ("compact,delete", "delete,compact", "compact, delete", "compact,compact", "compact,nonsense"):
+        create(f"policies {value}", configs=[{"name": "cleanup.policy", "value": value}], validate_only=True)
+    for value in ("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd", "none", "GZIP", ""):
+        create(f"compression {value}", configs=[{"name": "compression.type", "value": value}], validate_only=True)
     twice = {"name": x.stem + "-twice", "num_partitions": 1, "replication_factor": 1, "assignments": [], "configs": []}
     x.call("twice", "CreateTopics", 7, topics=[twice, dict(twice)], timeout_ms=1_000, validate_only=False)
     x.call("none", "CreateTopics", 7, topics=[], timeout_ms=1_000, validate_only=False)
+
+
+def compacted_topic(x: Exchange) -> str:
+    name = x.stem + "-compacted"
+    settings = [{"name": "cleanup.policy", "value": "compact,delete"}]
+    new = {"name": name, "num_partitions": 1, "replication_factor": 1, "assignments": [], "configs": settings}
+    x.ask("CreateTopics", 5, topics=[new], timeout_ms=10_000, validate_only=False)
+    wait_until(lambda: x.ask("Metadata", 9, topics=[{"name": name}])["topics"][0]["error_code"] == 0)
+    return name
+
+
+BAD_RECORDS = {
+    r"^(garbage 0|the same offset twice|a gap).*: error_code -1 but 87$": "Kafka's UNKNOWN_SERVER_ERROR is accidental"
+}
+
+
+@scenario(known=BAD_RECORDS)
+def test_records_of_compacted_topics(x):
+    """Words about single records aside."""
+    topic = compacted_topic(x)
+
+    def send(label: str, data: bytes, version: int = 9) -> None:
+        fields = {"acks": -1, "timeout_ms": 5_000, "topic_data": topic_data(topic, (0, data))}
+        answer = x.ask("Produce", version, transactional_id=None, **fields)["responses"][0]["partition_responses"][0]
+        said = {name: answer[name] for name in ("error_code", "base_offset", "log_start_offset")}
+        x.note(label, {**said, "records": [each["batch_index"] for each in answer.get("record_errors", [])]})
+
+    for codec in (0, 1):
+        send(f"keys {codec}", keyed(b"a", b"", b"b", codec=codec))
+        send(f"no keys {codec}", keyed(b"a", None, b"b", None, codec=codec))
+        send(f"no keys {codec}, v7", keyed(b"a", None, codec=codec), version=7)
+        send(f"garbage {codec}", keyed(body=b"\xff" * 100, count=3, codec=codec))
+        send(f"too few {codec}", keyed(b"a", b"b", count=3, codec=codec))
+        send(f"too many {codec}", keyed(b"a", b"b", count=1, codec=codec))
+    send("the same offset twice, compressed", keyed(b"a", b"b", codec=1, deltas=(0, 0)))
+    send("a gap, compressed", keyed(b"a", b"b", codec=1, deltas=(0, 2)))
+    x.call(
+        "deletes records",
+        "DeleteRecords",
+        2,
+        topics=[{"name": topic, "partitions": [{"partition_index": 0, "offset": 1}]}],
+        timeout_ms=10_000,
+    )
 
 
 @scenario

@@ -88,7 +88,7 @@ def check_settings(settings: Mapping[str, str | None]) -> dict[str, str]:
             raise InvalidConfigError(f"{name} has no value")
         if setting.allowed:
             items = items_of(value) if setting.type == TYPE_LIST else [value]
-            if not items or len(set(items)) < len(items) or not set(items) <= set(setting.allowed):
+            if not set(items) <= set(setting.allowed):
                 raise InvalidConfigError(f"{name}={value!r}: this broker supports only {_choices(setting)}")
         else:
             low = -setting.high - 1 if setting.low is None else setting.low
