@@ -270,7 +270,9 @@ def test_la_1_lag_is_evened_out_within_equal_counts(plan):
     assert plan("range", problem)["lag"] == {"C0": 160_000, "C1": 50_000}
 
 
-@pytest.mark.parametrize(("reset", "lag"), [("earliest", 90), ("latest", 0), (None, 0)])
+@pytest.mark.parametrize(
+    ("reset", "lag"), [("earliest", 90), ("none", 90), ("by_duration:PT1H", 90), ("latest", 0), (None, 0)]
+)
 def test_la_4_without_a_committed_offset_the_reset_policy_says_what_is_still_to_be_read(plan, reset, lag):
     problem = {"topics": {"t": 1}, "members": {"c": member("t")}, "offsets": {"t": {"0": {"begin": 10, "end": 100}}}}
     if reset:
@@ -410,7 +412,7 @@ BAD = [
     ({"topics": {}, "members": {"c": {"topics": [], "ownd": {}}}}, "members.c.ownd: unknown field"),
     (b'{"topics": {"t": 1, "t": 2}, "members": {}}\n', "topics.t: stands twice in one object"),
     (b'{"topics": {"\\ud800": 1}, "members": {}}\n', "topics: '\\ud800' is half a character: a lone surrogate"),
-    ({**GOOD, "auto_offset_reset": "soon"}, "auto_offset_reset: must be one of earliest, latest, none"),
+    ({**GOOD, "auto_offset_reset": "soon"}, "auto_offset_reset: must be earliest, latest, none or by_duration: and"),
     ({**GOOD, "offsets": {"u": {}}}, "offsets.u: no such topic in topics"),
     ({**GOOD, "offsets": {"t": {"1": {"end": 1}}}}, "offsets.t.1: t has the partitions 0 to 0"),
     ({**GOOD, "offsets": {"t": {"0": {}}}}, "offsets.t.0.end: is missing"),

@@ -11,7 +11,7 @@ from random import Random
 import pytest
 
 from roster.coordinator.group import GroupState
-from roster.member.events import Closed, RequestFailed
+from roster.member.events import Closed, RebalanceRequested, RequestFailed
 from roster.wire import ErrorCode, Message
 from roster.wire.messages import (
     DescribeGroupsRequest,
@@ -19,6 +19,7 @@ from roster.wire.messages import (
     FindCoordinatorRequest,
     HeartbeatRequest,
     JoinGroupRequest,
+    MetadataRequest,
     OffsetCommitRequest,
     SyncGroupRequest,
     SyncGroupResponse,
@@ -319,6 +320,71 @@ def test_a_returning_static_leader_compares_the_topics_with_the_assignment_that_
     assert stage.has(JoinGroupRequest) is (reason is not None)
     if reason is not None:
         assert stage.request(JoinGroupRequest).reason == reason
+
+
+def returned_follower(owns: str, topics: str = "t u") -> Stage:
+    stage = Stage(group_instance_id="i", selection=frozenset(topics.split()))
+    stage.start()
+    stage.joined(5)
+    stage.synced(owns)
+    assert not stage.has(DescribeGroupsRequest), "the topics are not known yet"
+    return stage
+
+
+@pytest.mark.parametrize(
+    ("n", "reason"),
+    [
+        ("t-1", "no member of the group reads u"),
+        ("t-1 u-0", None),  # what the leader has still to give is its affair
+    ],
+)
+def test_a_returning_static_follower_joins_again_if_nobody_reads_one_of_its_topics(n: str, reason: str | None) -> None:
+    """Apache Kafka's coordinator keeps the assignment when a static follower returns with another subscription."""
+    stage = returned_follower("t-0", "t u missing")
+    stage.know({"t": 2, "u": 3})
+    describe(stage, "t-0", n)
+    assert stage.has(JoinGroupRequest) is (reason is not None)
+    if reason is not None:
+        assert stage.request(JoinGroupRequest).reason == reason
+        assert stage.claims().generation_id == 5, "other bytes than those it returned with: the coordinator acts on it"
+        stage.joined(6)
+        stage.synced("t-0")
+    stage.wait(2_000)
+    assert not stage.has(DescribeGroupsRequest), "once is enough, whatever the leader made of it"
+
+
+def test_a_returning_static_follower_that_has_all_of_its_topics_does_not_ask() -> None:
+    stage = returned_follower("t-0 u-0")
+    stage.know({"t": 2, "u": 3})
+    assert not stage.has(DescribeGroupsRequest)
+
+
+@pytest.mark.parametrize("instance", [None, "i"])
+def test_a_follower_that_has_not_returned_does_not_ask(instance: str | None) -> None:
+    stage = Stage(group_instance_id=instance)
+    stage.start()
+    stage.joined(1)
+    stage.synced("t-0")
+    stage.step(RebalanceRequested("again"))
+    if instance is None:
+        assert not stage.has(MetadataRequest)
+    else:
+        stage.know({"t": 2})
+    stage.release("t-0")
+    stage.joined(2)
+    stage.synced("")
+    assert not stage.has(MetadataRequest)
+    assert not stage.has(DescribeGroupsRequest)
+
+
+def test_a_follower_asks_for_metadata_again_that_was_not_to_be_had() -> None:
+    stage = returned_follower("t-0")
+    (number,) = [n for n, send in stage.open.items() if isinstance(send.message, MetadataRequest)]
+    del stage.open[number]
+    stage.step(RequestFailed(number, "no connection"))
+    stage.wait(2_000)
+    stage.know({"t": 2, "u": 3})
+    assert stage.has(DescribeGroupsRequest)
 
 
 def test_a_group_that_rebalances_is_not_compared() -> None:

@@ -218,6 +218,29 @@ def test_la_4_the_reset_policy_decides_about_partitions_without_a_commit():
         replace(known, auto_offset_reset="newest")
 
 
+@pytest.mark.parametrize(
+    "value", ["by_duration:PT1H", "by_duration:P2DT3H4M5.5S", "by_duration:p1d", "none", "earliest"]
+)
+def test_any_other_reset_policy_of_kafka_counts_the_whole_log(value):
+    """KIP-169: earliest (or any other value)."""
+    config = MemberConfig(group="g", selection=frozenset({"t"}), auto_offset_reset=value)
+    offsets = {"t": {0: (10, 100, None)}}
+    plan = plan_group(
+        "lag",
+        GroupSnapshot(subscriptions={"a": sent("t")}, partitions={"t": 1}, offsets=offsets, auto_offset_reset=value),
+    )
+    assert (config.auto_offset_reset, plan.lag.of_member.tolist()) == (value, [90])
+
+
+@pytest.mark.parametrize(
+    "value", ["newest", "by_duration", "by_duration:", "by_duration:P", "by_duration:1h", "EARLIEST", None, 7]
+)
+def test_what_is_no_value_of_kafkas_property_is_refused(value):
+    with pytest.raises(ConfigError, match="must be earliest, latest, none or by_duration: and an ISO") as failed:
+        MemberConfig(group="g", selection=frozenset({"t"}), auto_offset_reset=value)
+    assert failed.value.option == "auto_offset_reset"
+
+
 def test_assignors_that_do_not_look_at_lag_do_not_mind_offsets():
     group = {"a": sent("t"), "b": sent("t")}
     assert roster.lead("range", group, {"t": 3}, offsets=LA_1) == roster.lead("range", group, {"t": 3})

@@ -16,7 +16,7 @@ from kafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAs
 from kafka.protocol.consumer.group import JoinGroupResponse
 from kafka.protocol.consumer.metadata import ConsumerProtocolAssignment, ConsumerProtocolSubscription
 
-from roster.assignors import Assignor
+from roster.assignors import ASSIGNORS, LAG_STICKY, Assignor
 from roster.assignors import RebalanceProtocol as RosterProtocol
 from roster.model import Plan
 from roster.plugins import aiokafka, kafka_python
@@ -279,6 +279,14 @@ def test_called_on_the_class_outside_a_task_an_instance_is_asked_for():
 def test_each_module_imports_its_own_client_only(module, other):
     program = f"import sys, roster.plugins.{module}; sys.exit({other!r} in sys.modules)"
     assert subprocess.run([sys.executable, "-W", "ignore", "-c", program], check=False).returncode == 0
+
+
+@pytest.mark.parametrize("module", [aiokafka, kafka_python])
+@pytest.mark.parametrize("assignor", [ASSIGNORS["lag"], LAG_STICKY])
+def test_an_assignor_that_looks_at_lag_is_refused(module, assignor):
+    """It would be given no offsets, and assign as if all lags were equal."""
+    with pytest.raises(ValueError, match=f"assignor: {assignor.name} looks at lag, and this client tells .* as sticky"):
+        module.RosterCustom(assignor)
 
 
 @pytest.mark.parametrize("module", [aiokafka, kafka_python])

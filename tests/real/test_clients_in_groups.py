@@ -136,6 +136,19 @@ def test_static_member_that_restarts_causes_no_rebalance(cluster, client, kind):
     assert watcher.generation == generation
 
 
+def test_a_topic_that_a_static_member_returns_with_is_read(cluster, client):
+    topics = [cluster.create_topic(partitions=3, records=5) for _ in range(2)]
+    group = unique("group")
+    leader = client("roster", cluster, group, topics=topics[:1], instance="leader", session_ms=20_000)
+    shared_out([leader], partitions(topics[0], 3))
+    returning = {"instance": "returning", "session_ms": 20_000}
+    first = client("roster", cluster, group, topics=topics[:1], **returning)
+    shared_out([leader, first], partitions(topics[0], 3))
+    first.close()
+    second = client("roster", cluster, group, topics=topics, **returning)
+    second.wait_for(lambda m: m.owned >= partitions(topics[1], 3), what="the topic that nobody else reads")
+
+
 def test_killed_members_partitions_move_after_its_session(cluster, client, tmp_path):
     topic, group = cluster.create_topic(partitions=4, records=5), unique("group")
     everything = partitions(topic, 4)

@@ -77,8 +77,8 @@ class GroupMember:
         group_instance_id: makes the member a static one; unique in the group.
         rack_id: the rack it stands in, for assignors that place by racks.
         capacity: plain members that it counts for where the assignor looks at lag.
-        auto_offset_reset: "earliest", "latest" or "none": what lag means where nothing is committed; the member itself
-            resets nothing.
+        auto_offset_reset: lag of a partition where nothing is committed: none with "latest", the whole log with
+            "earliest", "none" or "by_duration:PT1H"; the member itself resets nothing.
         security: TLS and SASL: settings by their names in Kafka's clients, as in {"security.protocol": "SSL"}, or what
             `roster.security.load_properties` read; None: PLAINTEXT.
         on_event: called with a MemberEvent on the loop's thread; must not block.

@@ -38,8 +38,8 @@ def lead(
     racks: `racks[topic][partition]`, the racks that hold a replica (KIP-881).
     generation: the generation being formed; claims from it or a later one yield to every other claim.
     offsets: for assignors that balance lag, `offsets[topic][partition]` = (log start, log end, committed or None); None
-    if they are not available. auto_offset_reset: where members start without a committed offset: earliest, latest or
-    none.
+    if they are not available. auto_offset_reset: where members start without a committed offset, as
+    `is_auto_offset_reset` knows it.
 
     A member whose subscription cannot be decoded gets an empty assignment; nothing a member sends makes this raise,
     with an assignor of Roster. Raises ValueError that names the argument, for an unknown assignor or a value of the

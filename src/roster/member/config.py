@@ -9,7 +9,7 @@ from roster._errors import RosterError
 from roster.assignors import Assignor, resolve_assignors
 from roster.member.options import DEFAULT_ASSIGNORS, GROUP_OPTIONS
 from roster.member.types import Selection
-from roster.model.offsets import AutoOffsetReset
+from roster.model.offsets import AUTO_OFFSET_RESETS, AutoOffsetReset, is_auto_offset_reset
 from roster.model.options import Option
 from roster.model.topics import NAME_RULE, is_legal_name
 
@@ -80,8 +80,8 @@ class MemberConfig:
             )
         if not GROUP_OPTIONS["capacity"].accepts(self.capacity):
             raise ConfigError("capacity", f"must be a whole number from 1 up, not {self.capacity!r}")
-        if self.auto_offset_reset not in tuple(AutoOffsetReset):
-            raise ConfigError("auto_offset_reset", f"must be earliest, latest or none, not {self.auto_offset_reset!r}")
+        if not is_auto_offset_reset(self.auto_offset_reset):
+            raise ConfigError("auto_offset_reset", f"must be {AUTO_OFFSET_RESETS}, not {self.auto_offset_reset!r}")
         if self.group_instance_id is not None:
             _check_instance_id(self.group_instance_id)
 

@@ -69,7 +69,7 @@ class MemberContext:
         self.generation_in_doubt = False
         """True when the coordinator was lost after JoinGroup: another one may not know the generation."""
         self.describes_assignment = False
-        """True on a static leader that returned, until it has seen the assignment that the group kept."""
+        """True on a static member that returned, until it has seen the assignment that the group kept."""
         self.missed_generation = False
         """True on a static member that is in a generation again and was not in the one before; others are put out."""
         self.expects_second_round = False

@@ -27,7 +27,7 @@ class GroupSnapshot:
     generation: the generation being formed. Claims from it or a later one are left over from an earlier life of the
     group, whose generations restarted, and yield to every other claim.
     offsets: `offsets[topic][partition]` = (log start, log end, committed or None); None if they are not available.
-    auto_offset_reset: where members start without a committed offset: earliest, latest or none.
+    auto_offset_reset: where members start without a committed offset, as `is_auto_offset_reset` knows it.
     """
 
     subscriptions: Mapping[str, bytes]

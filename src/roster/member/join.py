@@ -94,8 +94,9 @@ def on_join_group_response(me: MemberContext, response: JoinGroupResponse, reque
         fail(me, fatal_error("JoinGroup", ErrorCode.INCONSISTENT_GROUP_PROTOCOL, me.config))
     else:
         me.transition(Trigger.JOIN_ACCEPTED)
-        was_member = me.config.group_instance_id is not None and me.generation != NO_GENERATION
-        me.missed_generation |= was_member and response.generation_id > me.generation + 1
+        is_static = me.config.group_instance_id is not None
+        returns = is_static and me.generation == NO_GENERATION
+        me.missed_generation |= is_static and not returns and response.generation_id > me.generation + 1
         me.generation, me.member_id = response.generation_id, response.member_id
         me.protocol_name = response.protocol_name
         me.leader = response.leader == response.member_id
@@ -109,6 +110,8 @@ def on_join_group_response(me: MemberContext, response: JoinGroupResponse, reque
         if me.leader:
             leader.on_leader_elected(me, response)
         else:
-            me.describes_assignment = False
             me.topics.stop_tracking_group()
+            me.describes_assignment = returns
+            if returns:
+                send_metadata(me)
             begin_sync(me, {})

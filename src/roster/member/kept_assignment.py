@@ -1,13 +1,18 @@
-"""A static leader that returned: what changed of the topics while nobody watched them.
+"""A static member that returned: what the assignment that the group kept does not have.
 
-The coordinator tells such a leader not to assign (KIP-814), as the group keeps its assignment, and Kafka's client takes
-the topics of that moment for those of the assignment. Partitions added in between would then be read by no member. So
-this leader asks for the assignment with DescribeGroups, and compares the topics with that.
+The coordinator tells a leader that returns not to assign (KIP-814), as the group keeps its assignment, and Kafka's
+client takes the topics of that moment for those of the assignment. Partitions added in between would then be read by no
+member. So this leader asks for the assignment with DescribeGroups, and compares the topics with that.
+
+Apache Kafka's coordinator keeps the assignment too when a follower returns with another subscription. So a follower
+asks as well, and joins again if a topic that it subscribes to is assigned to nobody; its subscription then has the
+generation, and the coordinator sees a change.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Collection
 
 from roster.member import error_table, requests
 from roster.member.context import MemberContext
@@ -25,15 +30,16 @@ from roster.wire.messages import DescribeGroupsResponse
 
 
 def send_describe_groups(me: MemberContext) -> None:
-    """Send DescribeGroups once the member is Stable and knows the group's topics, unless in flight or backing off."""
+    """Send DescribeGroups once the member is Stable and knows the topics, unless in flight or backing off."""
     if not me.describes_assignment or me.coordinator is None or me.state is not MemberState.STABLE:
         return
-    if me.topics.has_snapshot and not me.out.in_flight(ApiKey.DESCRIBE_GROUPS) and not me.out.backing_off(DESCRIBE):
+    is_due = me.topics.has_snapshot if me.leader else _without(me, {topic for topic, _ in me.ownership.owned})
+    if is_due and not me.out.in_flight(ApiKey.DESCRIBE_GROUPS) and not me.out.backing_off(DESCRIBE):
         me.send(requests.describe_group(me.config), me.coordinator)
 
 
 def on_describe_groups_response(me: MemberContext, response: DescribeGroupsResponse, request: InFlight) -> None:
-    """Compare the topics with the assignment from now on; without it, with those of the leader's return."""
+    """Compare the topics with the assignment: as leader from now on, without it with those of its return."""
     if not me.describes_assignment or not me.is_current(request):
         return
     group = response.groups[0] if response.groups else DescribeGroupsResponse.Group()
@@ -50,7 +56,19 @@ def on_describe_groups_response(me: MemberContext, response: DescribeGroupsRespo
         case _:
             me.describes_assignment = False
             if group.group_state == MemberState.STABLE.value and me.state is MemberState.STABLE:
-                me.topics.compare_with(assigned_counts(group))
+                _compare(me, assigned_counts(group))
+
+
+def _compare(me: MemberContext, assigned: dict[str, int]) -> None:
+    if me.leader:
+        me.topics.compare_with(assigned)
+    elif unread := _without(me, assigned):
+        me.request_rejoin(f"no member of the group reads {', '.join(unread)}")
+
+
+def _without(me: MemberContext, topics: Collection[str]) -> list[str]:
+    """Return the topics that there are and that the member subscribes to, without these."""
+    return sorted(topic for topic in me.topics.subscribed or () if topic in me.topics.counts and topic not in topics)
 
 
 def assigned_counts(group: DescribeGroupsResponse.Group) -> dict[str, int]:

@@ -10,7 +10,7 @@ Modules, each calling only those below it:
     leader            the leader's work between JoinGroup and SyncGroup
     sync              SyncGroup, taking over the assignment
     metadata_refresh  Metadata, changes of topics
-    kept_assignment   DescribeGroups, for a static leader that returned
+    kept_assignment   DescribeGroups, for a static member that returned
     discovery         FindCoordinator
     heartbeat         Heartbeat
     commit            OffsetCommit
@@ -244,7 +244,7 @@ def _on_timer(me: MemberContext, name: TimerName) -> None:
     match name.kind:
         case TimerKind.HEARTBEAT if me.heartbeats_due():
             heartbeat.send_heartbeat(me)
-        case TimerKind.METADATA if me.topics.refresh_needed or leader.awaits_topics(me):
+        case TimerKind.METADATA if me.topics.refresh_needed or leader.awaits_topics(me) or me.describes_assignment:
             metadata_refresh.send_metadata(me)
         case TimerKind.REVOKE:
             me.lose(me.ownership.revoking, "not released before the revoke deadline")

@@ -83,8 +83,8 @@ GROUP_OPTIONS = by_name(
         Option(
             "auto_offset_reset",
             "str",
-            '`"earliest"`, `"latest"` or `"none"`: what lag means where nothing is committed; '
-            "the member itself resets nothing",
+            'lag of a partition where nothing is committed: none with `"latest"`, the whole log with `"earliest"`, '
+            '`"none"` or `"by_duration:PT1H"`; the member itself resets nothing',
             AutoOffsetReset.LATEST.value,
             kafka="auto.offset.reset",
         ),

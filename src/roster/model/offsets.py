@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
@@ -38,14 +39,26 @@ class OffsetSpec(IntEnum):
 
 
 class AutoOffsetReset(StrEnum):
-    """Start of a group in a partition without a committed offset (Kafka's `auto.offset.reset`)."""
+    """Start of a group in a partition without a committed offset (Kafka's `auto.offset.reset`).
+
+    Where lag is counted, all but `latest` stand for the whole log.
+    """
 
     EARLIEST = "earliest"
     LATEST = "latest"
     NONE = "none"
 
 
+AUTO_OFFSET_RESETS = "earliest, latest, none or by_duration: and an ISO 8601 duration, as in by_duration:PT1H"
+_BY_DURATION = re.compile(r"by_duration:P(?=.)(\d+D)?(T(?=\d)(\d+H)?(\d+M)?(\d+(\.\d+)?S)?)?", re.IGNORECASE | re.ASCII)
+
+
+def is_auto_offset_reset(value: object) -> bool:
+    """Return True for a value of Kafka's `auto.offset.reset`: one of `AutoOffsetReset`, or a duration (KIP-1106)."""
+    return isinstance(value, str) and (value in tuple(AutoOffsetReset) or bool(_BY_DURATION.fullmatch(value)))
+
+
 def check_auto_offset_reset(value: str) -> None:
-    """Raise ValueError unless `value` is one of `AutoOffsetReset`."""
-    if value not in tuple(AutoOffsetReset):
-        raise ValueError(f"auto_offset_reset must be {', '.join(list(AutoOffsetReset)[:-1])} or none, not {value!r}")
+    """Raise ValueError unless `is_auto_offset_reset`."""
+    if not is_auto_offset_reset(value):
+        raise ValueError(f"auto_offset_reset must be {AUTO_OFFSET_RESETS}, not {value!r}")

@@ -23,10 +23,15 @@ _FORMER = b"roster-member:"
 
 
 def resolve_eager(assignor: Assignor) -> Assignor:
-    """Return the assignor. Raises ValueError if it is not one or cannot assign in an eager group."""
+    """Return the assignor. Raises ValueError if it is not one, cannot assign in an eager group, or looks at lag."""
     (chosen,) = resolve_assignors([assignor]).values()
     if RebalanceProtocol.EAGER not in chosen.supported_protocols:
         raise ValueError(f"{chosen.name} supports no eager rebalances, which this plug-in makes")
+    if chosen.wants_lag:
+        raise ValueError(
+            f"assignor: {chosen.name} looks at lag, and this client tells its assignors no offsets: take one that"
+            " does not, as sticky, or roster.client.GroupMember"
+        )
     return chosen
 
 

@@ -72,7 +72,7 @@ def with_offsets(
 
     Lag is log end less committed offset. Without a committed offset, or with one before the log start, it is the whole
     log, or 0 for "latest". A partition without offsets has lag 0; offsets None leave the lag unknown.
-    Raises ValueError for a policy other than earliest, latest or none.
+    Raises ValueError for a policy that is no value of Kafka's `auto.offset.reset`.
     """
     check_auto_offset_reset(auto_offset_reset)
     if offsets is None:

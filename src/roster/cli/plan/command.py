@@ -17,8 +17,9 @@ from roster.cli.plan.assignor_name import AssignorName, evaluate_or_fail
 from roster.cli.plan.lag_options import assignors_with, lag_options
 from roster.cli.plan.live_tasks import check_task_options, plan_tasks, task_group_options
 from roster.cli.plan.output import as_json, explain, explain_tasks, tasks_as_json
-from roster.cli.plan.problem_json import RESETS, read_problem, read_tasks
+from roster.cli.plan.problem_json import read_problem, read_tasks
 from roster.cli.strict_json import InputError
+from roster.model.offsets import AUTO_OFFSET_RESETS, AutoOffsetReset, is_auto_offset_reset
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -63,6 +64,12 @@ and "optimal" says whether it is proved that no plan is more even.
 DEFAULT = COOPERATIVE_STICKY.name
 
 
+def _reset(_context: click.Context, _option: click.Parameter, value: str) -> str:
+    if not is_auto_offset_reset(value):
+        raise click.BadParameter(f"must be {AUTO_OFFSET_RESETS}, not {value!r}")
+    return value
+
+
 @click.command(help=_HELP)
 @click.argument("source", metavar="[FILE]", type=click.File("rb"), required=False)
 @click.option(
@@ -80,10 +87,12 @@ DEFAULT = COOPERATIVE_STICKY.name
 @click.option(
     "--auto-offset-reset",
     "reset",
-    type=click.Choice(RESETS),
-    default=RESETS[1],
+    metavar="POLICY",
+    callback=_reset,
+    default=AutoOffsetReset.LATEST.value,
     show_default=True,
-    help="With --group: where reading starts in partitions without a committed offset.",
+    help="With --group: where reading starts in partitions without a committed offset: earliest, latest, none, or "
+    "by_duration:PT1H.",
 )
 @lag_options
 @task_group_options

@@ -21,7 +21,7 @@ from roster.cli.plan.fields import (
 )
 from roster.cli.strict_json import InputError
 from roster.model import NO_GENERATION, MemberInfo, Problem
-from roster.model.offsets import AutoOffsetReset
+from roster.model.offsets import AUTO_OFFSET_RESETS, AutoOffsetReset, is_auto_offset_reset
 from roster.model.problem import MAX_CAPACITY, MAX_PARTITIONS
 from roster.model.tasks import TaskId
 from roster.wire.consumer.lag_user_data import split_lag_user_data
@@ -31,7 +31,6 @@ from roster.wire.consumer.user_data import decode_cooperative_user_data, decode_
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
-RESETS = tuple(each.value for each in AutoOffsetReset)
 
 _INT32 = 2**31 - 1
 _INT64 = 2**63 - 1
@@ -66,8 +65,8 @@ def read_problem(document: Any, source: ClaimSource) -> Problem:
     )
     problem = replace(problem, settling=settling)
     reset = fields.get("auto_offset_reset", AutoOffsetReset.LATEST)
-    if reset not in RESETS:
-        raise InputError("auto_offset_reset", f"must be one of {', '.join(RESETS)}, not {shown(reset)}")
+    if not is_auto_offset_reset(reset):
+        raise InputError("auto_offset_reset", f"must be {AUTO_OFFSET_RESETS}, not {shown(reset)}")
     if "offsets" not in fields:
         return problem
     return with_offsets(problem, _offsets(read_object(fields["offsets"], "offsets"), topics), reset)
