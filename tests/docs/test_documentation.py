@@ -135,6 +135,14 @@ def test_the_migration_table_names_operators_that_exist():
     assert [name for name in operators if not callable(getattr(Pipeline, name, None))] == []
 
 
+def test_the_table_of_what_keeps_state_names_operators_that_exist():
+    page = (DOCS / "how-to" / "keep-state.md").read_text().partition("\n## ")[0]
+    cells = [line.split("|")[2] for line in page.splitlines() if line.startswith("| ")]
+    operators = {name for cell in cells for name in re.findall(r"[\[ ]`(?:pipeline\.)?([a-z_]+)(?=[(`])", cell)}
+    assert len(operators) >= 8
+    assert [name for name in sorted(operators) if not callable(getattr(Pipeline, name, None))] == []
+
+
 ERRORS = (DOCS / "reference" / "errors.md").read_text()
 PUBLIC = ["broker", "client", "model", "security", "spark", "testing"]
 

@@ -70,6 +70,14 @@ def test_every_way_to_install_roster_names_the_wheel():
     assert [(path, found) for path, found in ways if not re.match(rf"'\S*{re.escape(WHEEL)}\[[a-z,]+\]'", found)] == []
 
 
+@pytest.mark.process
+def test_a_cluster_to_try_has_state_and_takes_another_port():
+    command = ["make", "--dry-run", "cluster", "PORT=7100"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=True)
+    assert ".whl)[spark,state]" in done.stdout
+    assert done.stdout.rstrip().endswith("tests/spark/standalone.py --port 7100")
+
+
 def test_getting_started_names_every_extra():
     page = (ROOT / "docs" / "getting-started.md").read_text()
     assert set(re.findall(r"^\| `([a-z]+)` \|", page, re.MULTILINE)) == set(EXTRAS)
