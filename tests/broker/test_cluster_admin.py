@@ -197,6 +197,18 @@ def test_altered_settings_replace_all_others(client: RawClient) -> None:
     assert own() == {}
 
 
+def test_how_long_deleted_keys_are_remembered_is_a_topics_setting(client: RawClient, broker: Broker) -> None:
+    def remembered() -> int:
+        topic = broker.services.topics.get("a")
+        assert topic is not None
+        return topic.logs[0].config.delete_retention_ms
+
+    assert described(client, 2, "a", "delete.retention.ms")["delete.retention.ms"][:2] == ("86400000", 5)
+    assert altered(client, ("a", {"delete.retention.ms": "900"})) == [0]
+    assert remembered() == 900
+    assert altered(client, ("a", {"delete.retention.ms": "-1"})) == [ErrorCode.INVALID_CONFIG]
+
+
 def test_resources_that_have_settings(client: RawClient) -> None:
     def listed(version: int, *types: int) -> Any:
         told = client.ask(ListConfigResourcesRequest(resource_types=list(types)), version)

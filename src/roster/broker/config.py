@@ -37,8 +37,8 @@ class LogConfig:
     """A compacted log smaller than this is left alone."""
     compact_dirty_ratio: float = 0.5
     """A compacted log is rewritten once this share of its bytes was appended since the last rewriting."""
-    tombstone_retention_ms: int = 86_400_000
-    """How long a rewritten log keeps the fact that a key was deleted."""
+    delete_retention_ms: int = 86_400_000
+    """How long a rewritten log keeps the fact that a key was deleted (Kafka's `delete.retention.ms`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

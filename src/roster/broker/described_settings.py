@@ -23,6 +23,7 @@ TYPE_SHORT = 4
 
 _BROKER_NAMES = {
     "compression.type": "compression.type",
+    "delete.retention.ms": "log.cleaner.delete.retention.ms",
     "max.message.bytes": "message.max.bytes",
     "min.insync.replicas": "min.insync.replicas",
     "segment.ms": "log.roll.ms",

@@ -53,6 +53,7 @@ class _Setting:
 TOPIC_SETTINGS: Mapping[str, _Setting] = {
     "cleanup.policy": _Setting("delete", TYPE_LIST, ("delete", "compact")),
     "compression.type": _Setting("producer", TYPE_STRING, ("producer", *_CODECS)),
+    "delete.retention.ms": _Setting("86400000", TYPE_LONG, high=INT64),
     "max.message.bytes": _Setting("1048588", TYPE_INT, low=0),
     "message.timestamp.type": _Setting("CreateTime", TYPE_STRING, ("CreateTime",)),
     "min.insync.replicas": _Setting("1", TYPE_INT, ("1",)),
@@ -65,7 +66,14 @@ TOPIC_SETTINGS: Mapping[str, _Setting] = {
 
 _LOG_FIELDS = {
     name: name.replace(".", "_")
-    for name in ("max.message.bytes", "retention.bytes", "retention.ms", "segment.bytes", "segment.ms")
+    for name in (
+        "delete.retention.ms",
+        "max.message.bytes",
+        "retention.bytes",
+        "retention.ms",
+        "segment.bytes",
+        "segment.ms",
+    )
 }
 """Settings that are fields of LogConfig."""
 _NUMBER = re.compile("-?[0-9]{1,19}")

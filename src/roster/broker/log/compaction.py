@@ -60,7 +60,7 @@ class Compactor:
             await self._flusher.durable(log)
         stable = log.last_stable_offset
         old = [segment for segment in log.sealed_segments() if segment.next_offset <= stable]
-        drop_before = wall_ms() - log.config.tombstone_retention_ms
+        drop_before = wall_ms() - log.config.delete_retention_ms
         if log.removed or not log.is_worth_compacting(old):
             return
         aborted = log.producers.aborted.overlapping(0, old[-1].next_offset)
