@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import re
 from datetime import UTC, datetime
@@ -12,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from roster.client import BrokerError, CommitFenced, CommitRetriable, GroupError, UnreachableError
+from roster.spark import driver
 from roster.spark.batch_guard import cancel_reason
 from roster.spark.driver import DriverLoop
 from roster.spark.errors import PipelineError
@@ -410,6 +412,26 @@ def test_a_sink_ahead_of_the_group_is_said(caplog: pytest.LogCaptureFixture) -> 
     stage.member.offsets = {P0: 0, P1: 9}
     stage.run()
     assert 'g: the sink stands at 4, the group at 0: the sink wins topic=t partitions="t 0"' in caplog.text
+
+
+def test_a_sink_whose_output_is_gone_ends_a_run_without_records(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, looks = [0.0], list[float]()
+    monkeypatch.setattr(driver.time, "monotonic", lambda: clock[0])
+    stage = Stage()
+
+    def look() -> None:
+        looks.append(clock[0])
+        if len(looks) == 3:
+            raise PipelineError("it was deleted", field="KafkaSink")
+
+    def passing() -> None:
+        clock[0] += 1.0
+
+    stage.sink.look = look  # type: ignore[method-assign]
+    stage.member.end = passing
+    with pytest.raises(PipelineError, match="KafkaSink: it was deleted"):
+        stage.run()
+    assert [later - earlier for earlier, later in itertools.pairwise(looks)] == [3.0, 3.0]
 
 
 def test_available_now_says_why_there_was_no_batch(caplog: pytest.LogCaptureFixture) -> None:

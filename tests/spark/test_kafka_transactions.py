@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections import Counter
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -16,6 +16,7 @@ from roster.model import TopicPartition, parse_addresses
 from roster.records.produce import KafkaWriter, WriteError
 from roster.records.staging import StagedBatch, StagingWriter
 from roster.security import PLAINTEXT
+from roster.spark import KafkaSink, PipelineError
 from roster.spark.batch import Batch, Owner, Range
 from roster.spark.errors import SinkFencedError
 from roster.spark.sinks.base import Source
@@ -220,6 +221,18 @@ def test_an_output_topic_that_was_deleted_is_named(topics: Topics, start: Callab
     topics.admin.delete_topic(out)
     with pytest.raises((UnknownTopicError, WriteError), match=f"no such topic: {out}"):
         application.write(2, b"b")
+
+
+def test_a_sink_without_rows_tells_at_the_second_look_that_its_topic_was_deleted(topics: Topics) -> None:
+    out = topics.create(1)
+    sink = KafkaSink(topics.bootstrap, out)
+    sink.open(None, "g")  # type: ignore[arg-type]
+    with closing(sink):
+        sink.look()
+        topics.admin.delete_topic(out)
+        sink.look()
+        with pytest.raises(PipelineError, match=f"KafkaSink: topic '{out}' was deleted"):
+            sink.look()
 
 
 def test_transactional_ids_begin_with_the_group_and_no_two_are_alike() -> None:

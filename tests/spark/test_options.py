@@ -19,6 +19,7 @@ from pyspark.sql.types import (
     StructType,
 )
 
+import roster.spark
 from roster.assignors import LagOptions, lag_sticky
 from roster.model import TopicPartition
 from roster.spark import DeltaSink, KafkaSink, ParquetSink, Pipeline, PipelineError, foreign_names
@@ -320,6 +321,14 @@ def test_a_missing_or_old_java_is_named_with_its_fix(tmp_path: Path, monkeypatch
         check_java()
     java.write_text("#!/bin/sh\necho 'openjdk version \"21\" 2023-09-19' >&2\n")
     assert check_java() == str(java)
+
+
+def test_a_pyspark_that_is_too_old_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pyspark.version.__version__", "3.5.3")
+    roster.spark._check_pyspark.cache_clear()
+    with pytest.raises(PipelineError, match=r"pyspark: PySpark 3\.5\.3 is installed, and Roster needs 4\.0 or newer"):
+        roster.spark.__getattr__("Pipeline")
+    assert {"Pipeline", "session"} <= set(dir(roster.spark))
 
 
 @pytest.mark.spark

@@ -34,6 +34,8 @@ _RETRY = 0.2  # seconds before a retry
 _SHORT_PAUSE = 1.0  # seconds
 SHORTEST_PIECE = 0.05
 """Seconds of the shortest work on copies of state."""
+_LOOK_INTERVAL = 3.0
+"""Seconds between two looks at what a sink writes to while there is nothing to read."""
 _GIVE_UP = 10.0  # seconds for which a stopping pipeline retries the commit of its last batch
 
 
@@ -104,6 +106,7 @@ class DriverLoop:
         self._suspects = suspects or Suspects()
         self._interval = BatchInterval()
         self._batch_started = float("-inf")
+        self._looked = time.monotonic()
         self.last_progress: Progress | None = None
 
     def stop(self, *, now: bool = False) -> None:
@@ -151,6 +154,7 @@ class DriverLoop:
                 if available_now and self._is_done(ownership) and not self._awaits_own_records():
                     self._note_nothing_read()
                     return
+                self._look_at_sink()
                 self._idle(self._options.poll_interval_ms / 1000, ownership)
         finally:
             self._guard.close()
@@ -464,6 +468,13 @@ class DriverLoop:
                 if self._member.wait(epoch, min(left, _SLICE)).epoch != epoch:
                     return False
         return self._member.ownership().epoch == ownership.epoch
+
+    def _look_at_sink(self) -> None:
+        """Have the sink look at what it writes to, every few seconds."""
+        now = time.monotonic()
+        if now - self._looked >= _LOOK_INTERVAL:
+            self._looked = now
+            self._sink.look()
 
     def _note_nothing_read(self) -> None:
         """Write a line that says why there was no batch."""

@@ -134,5 +134,8 @@ class Sink:
     def abort(self, staged: Any, batch: Batch) -> None:
         """Drop the results of a batch that is not committed; `staged` is None if `write` raised."""
 
+    def look(self) -> None:
+        """Raise PipelineError if what is written to is gone; called every few seconds without records to read."""
+
     def close(self) -> None:
         """Release resources at the end of the run."""

@@ -31,6 +31,7 @@ from roster.wire import ErrorCode
 
 log = logging.getLogger("roster.pipeline")
 
+_LOOK_MS = 2_000
 _BAD_TIMEOUT = ErrorCode.INVALID_TRANSACTION_TIMEOUT
 _COLUMNS = {
     "key": "string or binary",
@@ -93,6 +94,8 @@ class KafkaSink(Sink):
         self._transaction_timeout_ms: int = settings.pop("transaction_timeout_ms", TRANSACTION_TIMEOUT_MS)
         self._transactions: KafkaTransactions | None = None
         self._partitions: list[TopicPartition] = []
+        self._admin: Admin | None = None
+        self._missing = ""
         self._writer = KafkaWriter(
             tuple(parse_addresses(self._bootstrap)),
             topic,
@@ -224,7 +227,31 @@ class KafkaSink(Sink):
             self._transactions.abort()
 
     @override
+    def look(self) -> None:
+        # Two in a row, as a broker that has just started may not know its topics yet.
+        before, self._missing = self._missing, self._missing_topic()
+        if before and before == self._missing:
+            problem = f"topic {before!r} was deleted"
+            raise PipelineError(problem, field="KafkaSink", fix="Create it again, or write to another one")
+
+    def _missing_topic(self) -> str:
+        """Return a topic of those written to that does not exist, "" if there is none or no broker says so."""
+        if self._admin is None:
+            self._admin = Admin(self._bootstrap, request_timeout_ms=_LOOK_MS, security=self._security)
+        for topic in sorted({partition.topic for partition in self._partitions}):
+            try:
+                self._admin.describe_topic(topic)
+            except UnknownTopicError:
+                return topic
+            except ClientError:
+                return ""
+        return ""
+
+    @override
     def close(self) -> None:
+        if self._admin is not None:
+            self._admin.close()
+            self._admin = None
         transactions, self._transactions = self._transactions, None
         if transactions is not None:
             transactions.close()

@@ -174,6 +174,10 @@ class StateSink(Sink):
         self._inner.abort(None, batch)
 
     @override
+    def look(self) -> None:
+        self._inner.look()
+
+    @override
     def close(self) -> None:
         self._inner.close()
         self._admin.close()
