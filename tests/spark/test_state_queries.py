@@ -7,6 +7,7 @@ import http.client
 import json
 import math
 import socket
+import threading
 import time
 from datetime import date
 from typing import TYPE_CHECKING, Any
@@ -30,7 +31,7 @@ from roster.spark.state.queries import StateUnavailableError, StateView, view_of
 from roster.spark.state.sink import StateSink
 from roster.spark.state.stage import Link, Stage, definition_of
 from roster.spark.state.state_client import StateClient
-from roster.spark.state.state_server import Served, StateServer, answer
+from roster.spark.state.state_server import Served, StateServer, answer, is_own_name
 from roster.spark.state.store_reads import ReadsHere
 from roster.spark.state.turn import Operator, Place, take_turn
 from roster.spark.state.turns import Turns
@@ -240,11 +241,11 @@ class Group:
             held = each.case.member.held
             each.case.member.held = type(held)(held.active, standby=held.standby, by_host=self.hosts)
 
-    def ask(self, target: str, application: int = 0, method: str = "GET") -> tuple[int, dict[str, Any]]:
+    def ask(self, target: str, application: int = 0, method: str = "GET", **headers: str) -> tuple[int, dict[str, Any]]:
         host = list(self.hosts)[application]
         connection = http.client.HTTPConnection(host.host, host.port, timeout=60)
         with contextlib.closing(connection):
-            connection.request(method, target)
+            connection.request(method, target, headers=headers)
             response = connection.getresponse()
             return response.status, json.loads(response.read())
 
@@ -288,7 +289,7 @@ def test_a_task_that_moves_is_said_to_and_a_copy_of_it_answers_with_stale(group:
     status, document = group.ask("/stores/totals/get?key=1&key=a")
     assert (status, document["error"]["field"]) == (503, "task")
     assert document["error"]["problem"].startswith("task 0_1: it is moving")
-    assert document["error"]["fix"] == "ask again, or read a copy with stale=True"
+    assert document["error"]["fix"] == "Ask again, or read a copy with `stale`"
     for number in (0, 1):
         assert group.ask("/stores/totals/get?key=1&key=a&stale=true", number) == (
             200,
@@ -305,6 +306,61 @@ def test_an_application_that_is_gone_is_named(group: Group) -> None:
         group.placed()
         with pytest.raises(StateUnavailableError, match=rf"0_2 \(and 1 other tasks\): 127.0.0.1:{port} does not ans"):
             group.one.view.prefix()
+
+
+def test_an_application_that_has_not_joined_says_so_at_once(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(queries.time, "sleep", pytest.fail)
+    group.hosts, hosts = {}, group.hosts
+    group.one.case.member.become()
+    group.placed()
+    group.hosts = hosts
+    error = {"field": "task", "problem": "this application has not joined the group yet", "fix": "Ask again"}
+    for target in ("/stores/totals/get?key=1&key=a", "/stores/totals/prefix?stale=true", "/ready"):
+        assert group.ask(target) == (503, {"error": error})
+    assert group.ask("/stores/totals/prefix?local=true") == (200, {"rows": [], "behind": {}})
+    assert group.ask("/health") == (200, {"status": "alive"})
+    assert group.ask("/stores")[0] == 200
+    with pytest.raises(StateUnavailableError, match="has not joined"):
+        group.one.view.get(1, "a")
+
+
+def test_it_is_ready_once_its_own_tasks_can_be_read(group: Group) -> None:
+    assert group.ask("/ready") == (200, {"status": "ready"})
+    group.one.case.upkeep.join(group.one.case.member)  # nothing is proven of its stores any more
+    status, document = group.ask("/ready")
+    assert (status, document["error"]["problem"]) == (503, "task 0_0 (and 1 other tasks): it is restored")
+    assert group.ask("/ready", 1) == (200, {"status": "ready"})
+    assert group.ask("/health") == (200, {"status": "alive"})
+
+
+def test_a_loop_that_has_ended_is_not_healthy(group: Group) -> None:
+    ended = threading.Thread(target=int)
+    ended.start()
+    ended.join()
+    for path in ("/health", "/ready"):
+        status, document = answer(path, {"totals": group.one.served}, ended)
+        assert (status, document["error"]["field"]) == (503, "pipeline")
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        ("127.0.0.1", 200),
+        ("localhost:8080", 200),
+        ("[::1]:80", 200),
+        ("LocalHost.", 200),
+        ("evil.example", 421),
+        ("127.0.0.1.evil.example:8080", 421),
+        ("[::1", 421),
+        ("", 421),
+    ],
+)
+def test_names_that_may_resolve_to_it_are_refused(group: Group, host: str, status: int) -> None:
+    found, document = group.ask("/stores", Host=host)
+    assert (found, document.get("error", {}).get("field")) == (status, None if status == 200 else "Host")
+    assert is_own_name("Node-1:8080", "node-1")
+    assert is_own_name(None, "node-1")
+    assert not is_own_name("node-2:8080", "node-1")
 
 
 def test_an_application_with_another_definition_refuses(group: Group) -> None:

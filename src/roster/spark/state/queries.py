@@ -33,6 +33,10 @@ class StateUnavailableError(StateError):
     Ask again, or with `stale=True`.
     """
 
+    def __init__(self, problem: str, fix: str) -> None:
+        super().__init__(f"{problem}. {fix}")
+        self.problem, self.fix = problem, fix
+
 
 class Answer(NamedTuple):
     """Rows, and how many changelog offsets each copy lacked that was read in place of the task, when looked at last."""
@@ -226,8 +230,10 @@ class StateView:
     def find(self, span: Span, tasks: Collection[TaskId], *, stale: bool, local: bool) -> Found:
         """Return what is in these tasks, wherever they are; of a key that is found at least that.
 
-        Raises StateUnavailableError if one cannot be read within `PATIENCE`.
+        Raises StateUnavailableError if one cannot be read within `PATIENCE`, and at once before the group is joined.
         """
+        if not local:
+            self._check_joined()
         found, until = Found(), time.monotonic() + PATIENCE
         while True:
             found.problems = {}
@@ -238,8 +244,19 @@ class StateView:
             problems = {task: found.problems.get(task, "it is moving, or restored") for task in sorted(left)}
             can_ask = bool(self._upkeep.hosts()) or left <= self._upkeep.active()
             if time.monotonic() >= until or not can_ask:
-                raise StateUnavailableError(_told(problems, can_ask=can_ask))
+                raise _unavailable(problems, can_ask=can_ask)
             time.sleep(_PAUSE)
+
+    def check_ready(self) -> None:
+        """Raise StateUnavailableError unless this application has joined, and its tasks can be read."""
+        self._check_joined()
+        if left := (self._upkeep.active() & self._local.tasks) - self._local.whole():
+            raise _unavailable(dict.fromkeys(sorted(left), "it is restored"), can_ask=True)
+
+    def _check_joined(self) -> None:
+        """Raise StateUnavailableError if no assignment has named the applications that answer, this one too."""
+        if self._own is not None and not self._upkeep.hosts():
+            raise StateUnavailableError("this application has not joined the group yet", "Ask again")
 
     def _look(self, found: Found, span: Span, tasks: frozenset[TaskId], *, stale: bool, local: bool) -> None:
         """Look once for the entries of these tasks: here, then where they run, then with `stale` anywhere."""
@@ -295,15 +312,15 @@ def _texts(found: Found) -> dict[str, int]:
     return {str(task): gap for task, gap in sorted(found.behind.items())}
 
 
-def _told(problems: dict[TaskId, str], *, can_ask: bool) -> str:
+def _unavailable(problems: dict[TaskId, str], *, can_ask: bool) -> StateUnavailableError:
     (task, reason), *others = problems.items()
     more = f" (and {len(others)} other tasks)" if others else ""
     if not can_ask:
-        return (
-            f"task {task}{more} does not run here, and no application of the group has an application_server:"
-            " set it in all of them, or read what is here with local=True"
+        return StateUnavailableError(
+            f"task {task}{more} does not run here, and no application of the group has an application_server",
+            "Set it in all of them, or read what is here with `local`",
         )
-    return f"task {task}{more}: {reason}; ask again, or read a copy with stale=True"
+    return StateUnavailableError(f"task {task}{more}: {reason}", "Ask again, or read a copy with `stale`")
 
 
 @contextmanager

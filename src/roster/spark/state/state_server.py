@@ -7,17 +7,21 @@
     GET /stores/STORE/prefix?key=A&side=left             those of one side of a join
     GET /stores/STORE/range?start=A&stop=B&limit=10      rows from one key up to before another
     GET /stores/STORE/entries?…                          for other applications of the group: bytes of named tasks
+    GET /health                                          200 while the pipeline's loop is alive
+    GET /ready                                           200 once it has joined and its tasks can be read
 
 What rows are is said at `StateView`. `get` has one row; where a key has several, the error says what to name or to use.
 Answers are JSON. With `stale=true` copies answer too, and `behind` says how far each is from the truth; with
 `local=true` no other application is asked. Errors are {"error": {"field", "problem", "fix"}}: 400 for a query that is
 wrong, 404 for what is not there, 409 for a store of another definition, 503 while a task moves.
 
-There is no authentication and no TLS: whoever reaches the port reads the state.
+There is no authentication and no TLS: whoever reaches the port reads the state. A page of the web that a browser on
+this machine shows does not, as names other than the server's own are refused (421): they may resolve to this machine.
 """
 
 from __future__ import annotations
 
+import ipaddress
 import logging
 import socket
 import threading
@@ -72,9 +76,11 @@ class _QueryError(Exception):
 Stores = Mapping[str, Served]
 
 
-def answer(target: str, stores: Stores) -> tuple[HTTPStatus, Mapping[str, Any]]:
-    """Return status and document for the target of a GET request."""
+def answer(target: str, stores: Stores, loop: threading.Thread | None = None) -> tuple[HTTPStatus, Mapping[str, Any]]:
+    """Return status and document for the target of a GET request; `loop` is the pipeline's thread."""
     try:
+        if (path := urlsplit(target).path) in ("/health", "/ready"):
+            return HTTPStatus.OK, _probed(path, stores, loop)
         return HTTPStatus.OK, _answer(target, stores)
     except Exception as error:
         refused = _refused(error)
@@ -91,12 +97,39 @@ def _refused(error: Exception) -> _QueryError:
         case PipelineError():
             return _QueryError(HTTPStatus.BAD_REQUEST, error.field or "key", error.problem, error.fix or "")
         case StateUnavailableError():
-            problem, _, fix = str(error).rpartition("; ")
-            return _QueryError(HTTPStatus.SERVICE_UNAVAILABLE, "task", problem or fix, fix)
+            return _QueryError(HTTPStatus.SERVICE_UNAVAILABLE, "task", error.problem, error.fix)
         case StateError():
             return _QueryError(HTTPStatus.SERVICE_UNAVAILABLE, "store", one_line(error), "Ask again")
     text = f"{type(error).__name__}: {one_line(error)}"
     return _QueryError(HTTPStatus.INTERNAL_SERVER_ERROR, "query", text)
+
+
+def _probed(path: str, stores: Stores, loop: threading.Thread | None) -> Mapping[str, Any]:
+    """Answer whether the application lives, or can be asked for state."""
+    if loop is not None and not loop.is_alive():
+        problem = "the loop of the pipeline has ended"
+        raise _QueryError(HTTPStatus.SERVICE_UNAVAILABLE, "pipeline", problem, "Start the application again")
+    if path == "/ready":
+        for served in stores.values():
+            served.view.check_ready()
+    return {"status": "ready" if path == "/ready" else "alive"}
+
+
+def is_own_name(host: str | None, own: str) -> bool:
+    """Return True for the value of a Host header that names this server, localhost or an address; for none, too."""
+    try:
+        name = (urlsplit(f"//{host}").hostname or "").rstrip(".") if host is not None else own
+    except ValueError:
+        return False
+    return name in (own.lower(), "localhost") or _is_address(name)
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
 
 
 def _answer(target: str, stores: Stores) -> Mapping[str, Any]:
@@ -147,7 +180,7 @@ def _get(served: Served, query: Query) -> Mapping[str, Any]:
     stale, local = _flag(query, "stale"), _flag(query, "local")
     row, behind = served.view.got(key, _part(served, query), stale=stale, local=local, partition=number)
     if row is None:
-        raise _QueryError(HTTPStatus.NOT_FOUND, "key", "there is no row of it")
+        raise _QueryError(HTTPStatus.NOT_FOUND, "key", "the store has no row with this key")
     return {"row": row, "behind": behind}
 
 
@@ -233,11 +266,15 @@ def _bytes(query: Query, name: str) -> bytes:
 
 
 class StateServer:
-    """Serves stores until it is closed. Raises PipelineError if the address cannot be used."""
+    """Serves stores until it is closed; made by the pipeline's thread.
+
+    Raises PipelineError if the address cannot be used.
+    """
 
     def __init__(self, address: Address, served: Sequence[Served]) -> None:
         class Handler(_Handler):
             stores: ClassVar = {each.name: each for each in served}
+            own, loop = address, threading.current_thread()
 
         try:
             self._server = _server_class(address)((address.host, address.port), Handler)
@@ -284,12 +321,20 @@ def _server_class(address: Address) -> type[ThreadingHTTPServer]:
 
 class _Handler(BaseHTTPRequestHandler):
     stores: ClassVar[Stores]
+    own: ClassVar[Address]
+    loop: ClassVar[threading.Thread]
     timeout = _IDLE
     server_version, sys_version = "Roster", ""
 
     def do_GET(self) -> None:
         """Answer one query."""
-        self._send(*answer(self.path, self.stores))
+        host = self.headers.get("Host")
+        if is_own_name(host, self.own.host):
+            self._send(*answer(self.path, self.stores, self.loop))
+            return
+        problem, fix = f"{host!r} is not the name of this server", f"Ask http://{self.own}, localhost or an IP address"
+        error = _QueryError(HTTPStatus.MISDIRECTED_REQUEST, "Host", problem, fix)
+        self._send(error.status, error.document)
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
         """Answer what is no GET request of HTTP."""
