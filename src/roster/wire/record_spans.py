@@ -51,48 +51,31 @@ def record_spans(pieces: Iterable[bytes], count: int) -> Iterator[RecordSpan]:
 
     `pieces` are the expanded records of a batch, cut anywhere.
     """
-    window = _Window(iter(pieces))
+    left = iter(pieces)
+    data, pos = b"", 0
     for _ in range(count):
-        yield _span(*window.next_record())
-    window.check_end(count)
+        if len(data) - pos < _LONGEST_VARINT:
+            data, pos = _gathered(data, pos, left, _LONGEST_VARINT), 0
+        length, body = read_varint(data, pos, len(data), "record: length")
+        if length > len(data) - body:
+            data, pos, body = _gathered(data, pos, left, body - pos + length), 0, body - pos
+        end = body + length
+        if not body <= end <= len(data):
+            raise WireError(f"record: length {length} with {len(data) - body} bytes left")
+        yield _span(data, pos, body, end)
+        pos = end
+    if _gathered(data, pos, left, 1):
+        raise WireError(f"record batch: bytes behind the last record, number {count}")
 
 
-class _Window:
-    """The bytes of a few pieces, with at least one whole record."""
-
-    def __init__(self, pieces: Iterator[bytes]) -> None:
-        self._pieces = pieces
-        self._data = b""
-        self._pos = 0
-
-    def next_record(self) -> tuple[bytes, int, int, int]:
-        """Return bytes with the next record in them, where it starts, where its length ends, and where it ends."""
-        if len(self._data) - self._pos < _LONGEST_VARINT:
-            self._gather(_LONGEST_VARINT)
-        start = self._pos
-        length, body = read_varint(self._data, start, len(self._data), "record: length")
-        if length > len(self._data) - body:
-            self._gather(body - start + length)
-            start, body = 0, body - start
-        if not 0 <= length <= len(self._data) - body:
-            raise WireError(f"record: length {length} with {len(self._data) - body} bytes left")
-        self._pos = body + length
-        return self._data, start, body, self._pos
-
-    def _gather(self, size: int) -> None:
-        """Drop what was taken, and take pieces until there are `size` bytes or no more pieces."""
-        parts = [self._data[self._pos :]]
-        there = len(parts[0])
-        while there < size and (piece := next(self._pieces, None)) is not None:
-            parts.append(piece)
-            there += len(piece)
-        self._data, self._pos = b"".join(parts), 0
-
-    def check_end(self, count: int) -> None:
-        """Raise WireError unless all bytes were taken."""
-        self._gather(1)
-        if self._data:
-            raise WireError(f"record batch: bytes behind the last record, number {count}")
+def _gathered(data: bytes, pos: int, pieces: Iterator[bytes], size: int) -> bytes:
+    """Return the bytes from `pos` on, with as many pieces as make at least `size` bytes, or all that are left."""
+    parts = [data[pos:]]
+    there = len(parts[0])
+    while there < size and (piece := next(pieces, None)) is not None:
+        parts.append(piece)
+        there += len(piece)
+    return b"".join(parts)
 
 
 def _span(data: bytes, start: int, pos: int, end: int) -> RecordSpan:

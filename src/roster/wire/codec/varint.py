@@ -41,6 +41,8 @@ def read_uvarint(data: Buffer, pos: int, end: int, where: str) -> tuple[int, int
 
 def read_varint(data: Buffer, pos: int, end: int, where: str) -> tuple[int, int]:
     """Read a zig-zag 32-bit varint."""
+    if pos < end and (n := data[pos]) < 128:
+        return (n >> 1) ^ -(n & 1), pos + 1
     n, pos = read_uvarint(data, pos, end, where)
     return (n >> 1) ^ -(n & 1), pos
 
@@ -48,9 +50,8 @@ def read_varint(data: Buffer, pos: int, end: int, where: str) -> tuple[int, int]
 def read_varlong(data: Buffer, pos: int, end: int, where: str) -> tuple[int, int]:
     """Read a zig-zag 64-bit varint."""
     if pos + 1 < end and (data[pos] < 128 or data[pos + 1] < 128):  # nearly all are of one or two bytes
-        n, pos = read_uvarint(data, pos, end, where)
-    else:
-        n, pos = _read(data, pos, end, where, MAX_UINT64, 70)
+        return read_varint(data, pos, end, where)
+    n, pos = _read(data, pos, end, where, MAX_UINT64, 70)
     return (n >> 1) ^ -(n & 1), pos
 
 
