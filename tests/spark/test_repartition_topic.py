@@ -17,6 +17,7 @@ from roster.spark import Window
 from roster.spark.errors import PipelineError
 from roster.spark.operations import Operations
 from roster.spark.state.between import Between
+from roster.spark.state.changelogs import open_changelog
 from roster.spark.state.repartition_topic import check_all_are_read, open_repartition_topic
 
 if TYPE_CHECKING:
@@ -144,3 +145,12 @@ def declared() -> Operations:
 def test_what_cannot_be_declared_is_named(declare: Callable[[Operations], object], message: str) -> None:
     with pytest.raises(PipelineError, match=message):
         declare(declared())
+
+
+def test_state_of_a_group_that_has_read_another_topic_is_not_opened(topics: Topics) -> None:
+    group, one, two = new_group(), topics.create(2), topics.create(3)
+    open_changelog(topics.admin, group, Subtopology(0, (one,)), "s")
+    open_changelog(topics.admin, group, Subtopology(0, (one,)), "s")
+    topics.admin.commit_group_offsets(group, {TopicPartition(one, 0): OffsetAndMetadata(0)})
+    with pytest.raises(PipelineError, match=f"topics: the group '{group}' has read {one}, and nothing of {two}"):
+        open_changelog(topics.admin, group, Subtopology(0, (two,)), "s")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 from roster._errors import RosterError
 
@@ -58,3 +59,14 @@ def reason_of(error: BaseException) -> str:
         if telling:
             return str(telling[-1])
     return text.strip().split("\n")[0] or type(error).__name__
+
+
+def java_problem(error: BaseException) -> str:
+    """Format a Java exception as one line: its innermost cause, or py4j's text."""
+    cause: Any = getattr(error, "java_exception", None)
+    if cause is None:
+        return " ".join(str(error).split())
+    while cause.getCause() is not None:
+        cause = cause.getCause()
+    name, text = cause.getClass().getSimpleName(), cause.getMessage()
+    return f"{name}: {' '.join(text.split())}" if text else name

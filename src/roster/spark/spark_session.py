@@ -17,7 +17,7 @@ from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from roster.spark.errors import PipelineError, reason_of
+from roster.spark.errors import PipelineError, java_problem, reason_of
 from roster.spark.reporting import enable_logging, level_of
 from roster.spark.signals import exit_on_sigterm, exiting_on_sigint, held_until_done
 
@@ -69,11 +69,12 @@ def session(app_name: str, master: str | None = None, **conf: object) -> SparkSe
                 builder = builder.config(name, value)
             return builder.getOrCreate()
     except (PySparkException, Py4JError) as error:
+        log.debug("Spark did not start", exc_info=True)
         raise PipelineError(
-            f"Spark did not start: {reason_of(error)}",
+            f"Spark did not start: {java_problem(error) if isinstance(error, Py4JError) else reason_of(error)}",
             field="master",
             fix="Check that Java starts (`java -version`) and that the master answers",
-        ) from error
+        ) from None
 
 
 def _settings(wanted: dict[str, str]) -> dict[str, str]:

@@ -20,12 +20,12 @@ from typing_extensions import override
 
 from roster.model import TopicPartition
 from roster.spark.batch import Batch, Owner
-from roster.spark.errors import PipelineError
+from roster.spark.errors import PipelineError, java_problem
 from roster.spark.options import as_columns
 from roster.spark.sinks.base import Sink
 from roster.spark.sinks.commit_log import FOLDER, CommitLog, folder
 from roster.spark.sinks.parquet_settings import COMPRESSIONS, parquet_writer
-from roster.spark.sinks.storage import LocalStorage, Storage, java_problem, storage
+from roster.spark.sinks.storage import LocalStorage, Storage, storage
 from roster.spark.write.parquet import ParquetWriter, WrittenFile
 from roster.spark.write.partitions import check_partition_by
 from roster.spark.write.task import TaskWriter

@@ -300,14 +300,3 @@ def storage(path: str, spark: SparkSession | None = None) -> Storage:
     if spark is None:
         raise PipelineError(f"{path} needs Spark's file systems", field="path", fix="Pass spark=")
     return HadoopStorage(spark, path)
-
-
-def java_problem(error: Py4JError) -> str:
-    """Format a Java exception as one line: its innermost cause, or py4j's text."""
-    cause: Any = getattr(error, "java_exception", None)
-    if cause is None:
-        return " ".join(str(error).split())
-    while cause.getCause() is not None:
-        cause = cause.getCause()
-    name, text = cause.getClass().getSimpleName(), cause.getMessage()
-    return f"{name}: {' '.join(text.split())}" if text else name

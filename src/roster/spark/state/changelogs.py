@@ -104,6 +104,7 @@ def open_changelog(admin: Admin, group: str, of: Subtopology, store: str) -> Cha
     count = co_partitioned(admin, of)
     if name not in admin.list_topics(internal=True):
         _create(admin, group, name, sources, count)
+    _check_topics(admin, group, of)
     found = admin.describe_topic(name)
     if len(found.partitions) != count:
         raise PipelineError(
@@ -115,6 +116,17 @@ def open_changelog(admin: Admin, group: str, of: Subtopology, store: str) -> Cha
     _check_settings(admin, name)
     _check_offsets(admin, group, name, sources, count)
     return Changelog(name, (found.topic_id or b"\0").hex(), count, of)
+
+
+def _check_topics(admin: Admin, group: str, of: Subtopology) -> None:
+    """Raise PipelineError if the group has worked, and with none of the topics that the pipeline reads."""
+    worked = {partition.topic for partition in admin.group_offsets(group, stable=False)}
+    if of.number == 0 and worked and worked.isdisjoint(of.sources):
+        raise PipelineError(
+            f"the group {group!r} has read {', '.join(sorted(worked))}, and nothing of {', '.join(of.sources)}",
+            field="topics",
+            fix="Name the topic that its state is of, or another group",
+        )
 
 
 def co_partitioned(admin: Admin, of: Subtopology) -> int:
