@@ -221,3 +221,17 @@ def test_what_cannot_work_is_named_before_the_group_is_joined(
     with pytest.raises(PipelineError, match=message):
         run()
     assert not topics.exists(group)
+
+
+def test_a_state_dir_that_cannot_be_used_is_named_before_anything_is_made(
+    spark: SparkSession, topics: Topics, tmp_path: Path
+) -> None:
+    (tmp_path / "file").touch()
+    topic, out, group = topics.create(1), topics.create(1), f"g-{uuid.uuid4().hex[:8]}"
+    pipeline = Pipeline(spark, topics.bootstrap, group, [topic], state_dir=str(tmp_path / "file" / "below"))
+    pipeline.map_arrow(numbers, "name string, n long").aggregate("name", {"n": "count(*)"})
+    with pytest.raises(PipelineError, match=r"cannot be used on host .*: Not a directory") as raised:
+        pipeline.write(KafkaSink(topics.bootstrap, out)).run(available_now=True)
+    assert raised.value.field == "state_dir"
+    assert str(tmp_path / "file" / "below") in str(raised.value)
+    assert [name for name in topics.admin.list_topics() if name.startswith(group)] == []

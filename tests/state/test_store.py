@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import platform
 import random
 import subprocess
 import sys
@@ -161,7 +162,7 @@ def test_a_full_disk_is_one_clear_error_and_the_store_is_as_before(tmp_path):
     out, _ = worker(tmp_path, limit=12_000_000).communicate()
     name, at, message = out.splitlines()[-1].split(" ", 2)
     assert name == "StoreFullError"
-    assert message.startswith(f"store {tmp_path}: no room on the disk")
+    assert message.startswith(f"store {tmp_path} on host {platform.node()}: no room on the disk")
     with LmdbStore(tmp_path) as store:
         assert store.position().changelog == int(at) > 0
         assert store.multi_get(KEYS) == values(int(at))

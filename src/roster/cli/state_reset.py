@@ -17,7 +17,7 @@ from roster.client import UnknownGroupError
 from roster.model.topology import TopologyError, changelog_topic
 from roster.state.cleaning import store_bytes, stores_below
 from roster.state.store import StateError
-from roster.state.store_files import check_unused, default_directory, directory_name, remove_store
+from roster.state.store_files import check_unused, directory_name, remove_store, state_directory
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -61,7 +61,7 @@ def reset(
     at its starting_offsets; of the stores only those on this machine. Output and dead-letter topics stay as they are.
     The group must have no members.
     """
-    root = state_dir if state_dir is not None else default_directory()
+    root = state_directory(state_dir)
     with admin(target) as cluster:
         found = _found(cluster, group, names, root)
         _require_no_members(cluster, group)

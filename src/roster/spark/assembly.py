@@ -26,7 +26,7 @@ from roster.spark.options import Options
 from roster.spark.reader import ReaderConfig
 from roster.spark.reader_options import parse_reader_options
 from roster.spark.sinks.base import Sink
-from roster.spark.sinks.parquet import ParquetSink
+from roster.spark.sinks.parquet import ParquetSink, runs_in_one_process
 from roster.spark.sinks.table import TableSink
 from roster.spark.small_batches import SmallBatches
 from roster.spark.state.between import FIELD as REPARTITION
@@ -36,6 +36,7 @@ from roster.spark.state.other_stream import columns_of
 from roster.spark.state.runner import StatefulRunner, check_operator, check_options
 from roster.spark.state.sink import StateSink, check_sink
 from roster.spark.state.stage import Link, Stage
+from roster.spark.state.stores import check_state_dir
 from roster.spark.state.table_join import JoiningRunner, Rows, TableJoins
 from roster.spark.state.table_sink import TableStateSink
 from roster.spark.steps import chained
@@ -61,6 +62,7 @@ def assembled(spark: SparkSession, options: Options, declared: Declared, sink: S
     has_transform, first_has_state = declared.transform is not None, bool(declared.first.operators)
     check_options(own, has_transform=has_transform, first_has_state=first_has_state)
     stages = staged(own, declared, columns, as_struct(config.schema))
+    _check_state_dir(spark, own)
     state_sink = _state_sink(options, stages, sink)
     state_sink.open(spark, options.group)
     with contextlib.ExitStack() as unless_done:
@@ -73,6 +75,12 @@ def assembled(spark: SparkSession, options: Options, declared: Declared, sink: S
         runner = StatefulRunner(spark, config, function, state_sink, joins)
         unless_done.pop_all()
     return runner, state_sink
+
+
+def _check_state_dir(spark: SparkSession, options: Options) -> None:
+    """Raise PipelineError if the executors are in this process and cannot keep stores; others say it in the warm-up."""
+    if runs_in_one_process(spark):
+        check_state_dir(options.state_dir, lambda work: [work()])
 
 
 def _check_repartitioned(declared: Declared) -> None:
@@ -212,6 +220,7 @@ def _stateless(
         sink.open(spark, options.group)
         small = SmallBatches.of(options.small_batches, config, first.before)
         return SparkRunner(spark, config, function, columns, declared.transform, small)
+    _check_state_dir(spark, options)
     with contextlib.ExitStack() as unless_open:
         joins = TableJoins.open(options, tables, options.topics)
         unless_open.callback(joins.close)

@@ -120,7 +120,7 @@ class SparkRunner:
                     sink.warm_up(self._frame(tasks))
                 self._warm_up_driver(sink, writer)
             except Exception as error:
-                if isinstance(error, (PySparkException, Py4JError)) and (short := _task_error(error)) is not None:
+                if isinstance(error, (PySparkException, Py4JError)) and (short := task_error(error)) is not None:
                     raise short from None
                 raise
 
@@ -172,7 +172,7 @@ class SparkRunner:
         except Exception as error:
             if self._failed.value:
                 raise self._function_error() from None
-            if isinstance(error, (PySparkException, Py4JError)) and (short := _task_error(error)) is not None:
+            if isinstance(error, (PySparkException, Py4JError)) and (short := task_error(error)) is not None:
                 log.debug("batch %d failed", batch.number, exc_info=True)
                 if isinstance(short, WriteError):
                     short.add_note(f"The batch had {_ranges(batch)}; it is not committed.")
@@ -338,13 +338,15 @@ class SparkRunner:
         return result
 
 
-def _task_error(error: Exception) -> PipelineError | ReadError | StateError | WriteError | None:
+def task_error(error: Exception) -> PipelineError | ReadError | StateError | WriteError | None:
     """Find the task's own error in Spark's, which wraps it in some hundred lines."""
     kinds = r"spark\.errors\.(?:FunctionError|SinkFencedError)|spark\.reader\.ReadError|state\.store\.\w+"
     found = re.search(rf"roster\.({kinds}|records\.produce\.WriteError): (.*)", str(error))
     if found is None:
         return None
     kind, text = found[1], found[2].strip()
+    if kind.endswith(".StoreFullError"):
+        return PipelineError(text, field="state_dir", fix="Free some, or name another disk")
     if kind.startswith("state."):
         return StateError(text)
     return _TASK_ERRORS[kind.rpartition(".")[2]](text)

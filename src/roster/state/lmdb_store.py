@@ -9,9 +9,7 @@ shrinks by itself: `compact` copies what is live. Damage that reads find is told
 from __future__ import annotations
 
 import contextlib
-import errno
 import logging
-import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -37,6 +35,7 @@ from roster.state.store import (
     StoreFullError,
     StoreMissingError,
     Value,
+    disk_error,
 )
 from roster.state.store_files import StoreFiles
 
@@ -52,8 +51,6 @@ log = logging.getLogger(__name__)
 
 MAP_SIZE = 1 << 40
 """Largest size of a store's file, in bytes; the file is as large as what it holds."""
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
-"""Errors of a write without room; LMDB makes EIO of a write that was cut short."""
 _DAMAGED = (
     *(lmdb.CorruptedError, lmdb.InvalidError, lmdb.VersionMismatchError, lmdb.PageNotFoundError, lmdb.PanicError),
     *(lmdb.MapResizedError, lmdb.NotFoundError, lmdb.BadValsizeError),
@@ -79,10 +76,11 @@ class LmdbStore:
                 raise StoreMissingError(f"store {path}: there is none")
             if reason := self._files.distrust():
                 raise StoreDamagedError(Path(path), reason)
-        else:
-            self._files.lock_for_writing()
         try:
-            self._open_sound()
+            with self._translated():
+                if not read_only:
+                    self._files.lock_for_writing()
+                self._open_sound()
         except BaseException:
             self._files.close()
             raise
@@ -264,7 +262,7 @@ class LmdbStore:
         if sync and not self._read_only:
             with self._translated():
                 self._environment.sync(True)
-            self._files.mark(clean=True)
+                self._files.mark(clean=True)
         self._environment.close()
         self._files.close()
 
@@ -335,16 +333,13 @@ class LmdbStore:
     @contextlib.contextmanager
     def _translated(self) -> Iterator[None]:
         """Raise the engine's errors as the store's."""
-        where = f"store {self._files.path}"
         try:
             yield
         except lmdb.MapFullError as error:
-            raise StoreFullError(f"{where}: it has reached its limit of {self._map_size} bytes") from error
+            raise StoreFullError(
+                f"store {self._files.path}: it has reached its limit of {self._map_size} bytes"
+            ) from error
         except _DAMAGED as error:
             raise StoreDamagedError(self._files.path, f"the files are damaged ({error})") from error
         except (lmdb.Error, OSError) as error:
-            if any(os.strerror(number) in str(error) for number in _FULL):
-                raise StoreFullError(
-                    f"{where}: no room on the disk, or it fails ({error}); free some, the store is as before"
-                ) from error
-            raise StateError(f"{where}: {error}") from error
+            raise disk_error(self._files.path, error) from error

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
+import platform
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -10,6 +13,9 @@ from pathlib import Path
 from typing import Protocol, TypeAlias
 
 from roster._errors import RosterError
+
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+"""Errors of a write without room; LMDB makes EIO of a write that was cut short."""
 
 Value: TypeAlias = bytes | None
 """None is a key that is not there; in a write it removes the key, as a tombstone does in the changelog."""
@@ -29,6 +35,13 @@ class StoreInUseError(StateError):
 
 class StoreFullError(StateError):
     """The disk, or a limit of it, has no room for a write; the store is as before."""
+
+
+def disk_error(path: Path, error: Exception) -> StateError:
+    """Return the error of a store for one of its disk: StoreFullError where that has no room."""
+    if any(os.strerror(number) in str(error) for number in _FULL):
+        return StoreFullError(f"store {path} on host {platform.node()}: no room on the disk, or it fails ({error})")
+    return StateError(f"store {path} on host {platform.node()}: {error}")
 
 
 class StoreDamagedError(StateError):

@@ -14,6 +14,7 @@ import contextlib
 import hashlib
 import json
 import os
+import platform
 import re
 import shutil
 import subprocess
@@ -29,6 +30,8 @@ from roster.state.store import StoreInUseError
 FORMAT = 2
 """Layout of a store; one of another number is thrown away."""
 
+_LEAST_ROOM = 1 << 16
+"""Bytes that a store takes at least."""
 _PLAIN = re.compile(r"[A-Za-z0-9._-]{1,200}")
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
@@ -42,9 +45,21 @@ def boot_id() -> str:
     return told.stdout.strip()
 
 
-def default_directory() -> Path:
-    """Return the directory of this host's stores unless a pipeline says another."""
-    return Path(tempfile.gettempdir()) / "roster-state"
+def state_directory(named: str | Path | None) -> Path:
+    """Return the directory of this host's stores: the one that a pipeline names, else the default one."""
+    return Path(tempfile.gettempdir()) / "roster-state" if named is None else Path(named)
+
+
+def unusable(named: str | None) -> str:
+    """Say why this host cannot keep stores in a directory, "" if it can. The directory is made if there is none."""
+    path = state_directory(named)
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=path) as file:
+            file.write(bytes(_LEAST_ROOM))
+    except OSError as error:
+        return f"{path} cannot be used on host {platform.node()}: {error.strerror or error}"
+    return ""
 
 
 def directory_name(changelog: str) -> str:

@@ -37,7 +37,7 @@ from roster.spark.state.sink import StateSink
 from roster.spark.state.state_client import StateClient
 from roster.spark.state.state_server import Served, StateServer
 from roster.spark.state.store_reads import Reads, ReadsHere, ReadsOnExecutors
-from roster.spark.state.stores import Copy
+from roster.spark.state.stores import Copy, check_state_dir
 from roster.spark.state.table_join import TableJoins
 from roster.spark.state.task import ROWS, Chores, StatefulTask, StoreKind, Work
 from roster.spark.state.turn import Operator, Place, Report, Turn
@@ -157,6 +157,7 @@ class StatefulRunner(SparkRunner):
 
     @override
     def warm_up(self, sink: Sink) -> None:
+        check_state_dir(self._sink.options.state_dir, self.on_each_host)
         self._serve()
         self._found.value, self._chores = {}, Chores(found=self._found, ran=self._noting())
         super().warm_up(sink)

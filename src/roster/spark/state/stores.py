@@ -6,6 +6,7 @@ import contextlib
 import os
 import time
 import uuid
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -13,8 +14,10 @@ from typing import NamedTuple
 from roster._clock import wall_ms
 from roster.model import TopicPartition
 from roster.model.tasks import TaskId
+from roster.spark.errors import PipelineError
 from roster.spark.state.turn import LONGEST_BEHIND, Fetch, Place, Turn, bring_up, on_sound
 from roster.state.store import StateError
+from roster.state.store_files import unusable
 
 _PROCESS = "process"
 """File with the id of all applications that have these stores, as Kafka Streams has one in its state directory."""
@@ -38,6 +41,13 @@ class Copy(NamedTuple):
     bytes: int = 0
     seconds: float = 0.0
     problem: str = ""
+
+
+def check_state_dir(named: str | None, on_each_host: Callable[[Callable[[], str]], Sequence[str]]) -> None:
+    """Raise PipelineError if a host of the executors cannot keep stores in this directory; None: the default one."""
+    for problem in filter(None, on_each_host(partial(unusable, named))):
+        fix = "Name a folder on a local disk of the executors' hosts, which they can write to"
+        raise PipelineError(problem, field="state_dir", fix=fix)
 
 
 def stores_found(place: Place) -> dict[TaskId, int]:

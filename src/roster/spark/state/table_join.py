@@ -34,6 +34,7 @@ from roster.spark.runner_protocol import Outcome
 from roster.spark.sinks.base import Sink
 from roster.spark.state.care import Care, tidy
 from roster.spark.state.results import record_keys
+from roster.spark.state.stores import check_state_dir
 from roster.spark.state.turn import Place, Turn, bring_up, on_sound
 from roster.spark.steps import applied
 from roster.state.store import Value
@@ -294,9 +295,14 @@ class JoiningRunner(SparkRunner):
     ) -> None:
         """`function` is for records, before the joins. columns: of the rows behind them."""
         super().__init__(spark, config, function, columns, transform)
-        self._joins, self._owned = joins, _Owned()
+        self._joins, self._owned, self._state_dir = joins, _Owned(), options.state_dir
         delay = options.state_cleanup_delay_ms / 1000
         self._care = Care(self._owned, delay, options.max_state_bytes, is_local=self.is_local)
+
+    @override
+    def warm_up(self, sink: Sink) -> None:
+        check_state_dir(self._state_dir, self.on_each_host)
+        super().warm_up(sink)
 
     @override
     def run(self, batch: Batch, tasks: Sequence[Sequence[Split]], sink: Sink) -> Outcome:

@@ -22,7 +22,7 @@ from roster.state.event_time import with_entries
 from roster.state.pending import Pending
 from roster.state.processor.variables import REGISTRY_KEY
 from roster.state.store import Position, Snapshot, Store, StoreDamagedError, StoreInUseError
-from roster.state.store_files import default_directory, directory_name
+from roster.state.store_files import directory_name, state_directory
 
 if TYPE_CHECKING:
     from roster.state.aggregate import Layout, Update
@@ -112,8 +112,7 @@ class Place:
     @property
     def root(self) -> Path:
         """The directory on this host that all stores of the topic are in."""
-        root = default_directory() if self.directory is None else Path(self.directory)
-        return root / directory_name(self.changelog) / self.topic_id
+        return state_directory(self.directory) / directory_name(self.changelog) / self.topic_id
 
     def path(self, task: str) -> Path:
         """Return the directory of a task's store on this host."""
