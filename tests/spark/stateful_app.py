@@ -146,6 +146,9 @@ class InProcess:
     def log_ends(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
         return self._sink.log_ends(partitions)
 
+    def settle(self) -> None:
+        """What is aside stays so: applications of these tests are killed."""
+
     def restoring(self) -> Mapping[str, Restoring]:
         return self._upkeep.restoring()
 

@@ -47,6 +47,9 @@ class FakeUpkeep:
             self.needs[waiting] -= 1
         return True
 
+    def settle(self) -> None:
+        raise AssertionError("the loop of batches does not do that")
+
     def log_ends(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         return {partition: self.between_ends.get(partition, 0) for partition in partitions}
 

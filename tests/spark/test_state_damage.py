@@ -181,8 +181,8 @@ def test_a_query_of_a_damaged_store_says_what_to_delete(damaged: Task) -> None:
 def test_a_copy_that_is_damaged_is_restored(damaged: Task) -> None:
     whole = dict(each for each in damaged.log.records if each is not None)
     damaged.data.write_bytes(damaged.data.read_bytes().replace(b"head", b"heap"))
-    chore = Chore(TaskId(0, 0), CHANGELOG, 0, len(damaged.log.records))
+    chore = Chore(TaskId(0, 0), Turn(CHANGELOG, 0, len(damaged.log.records), {}, None))
     copy = work_on_copy(damaged.place, chore, damaged.fetch, float("inf"))
-    assert (copy.position, copy.problem) == (chore.end, "")
+    assert (copy.position, copy.problem) == (chore.turn.end, "")
     with LmdbStore(damaged.place.path("0_0")) as store:
         assert dict(store.scan()) == whole

@@ -295,3 +295,29 @@ def test_a_process_that_hangs_with_a_store_does_not_hold_up_its_task(
 
 def test_two_attempts_leave_no_token() -> None:
     assert tokens_of({TASK: (Report("a"),), TaskId(0, 1): (Report("b"), Report("c"))}) == {TASK: "a"}
+
+
+def test_what_was_committed_last_is_applied_at_the_end_of_a_run_and_restored_by_nobody(tmp_path: Path) -> None:
+    log, place = Log(), Place(str(tmp_path), "g-s-changelog", "id")
+    changelogs = Changelogs([Changelog("g-s-changelog", "id", 1, TASKS)])
+    rows, nothing = (pa.table({"k": pa.array(k, pa.binary()), "v": pa.array(k, pa.binary())}) for k in ([b"a"], []))
+
+    def taken(turns: Turns, rows: pa.Table, at: int) -> Report:
+        turn = turns.prepare(batch_of(at, 5))[TASK][0]
+        with place.open("0_0") as store:
+            update, report = take_turn(store, turn, replace_values, rows, {"t": at + 5}, log.fetch)
+        log.write(update.changes, committed=True)
+        turns.committed({TASK: report.token}, batch_of(at, 5))
+        return report
+
+    turns = Turns(log, changelogs, 1.0)
+    taken(turns, rows, 0)
+    assert turns.last([]) == {}, "of tasks that others run by then"
+    (turn,) = turns.last([TASK])[TASK]
+    with place.open("0_0") as store:
+        assert bring_up(store, turn, log.fetch).records == 0, "what is aside is taken"
+        assert dict(entries(store)) == {b"a": b"a"}
+        assert store.position() == Position(len(log.records), {"t": 5})
+    assert taken(Turns(log, changelogs, 1.0), nothing, 5).restored == 0
+    turns.forget([SOURCE])
+    assert turns.last([TASK]) == {}, "its outcome is not known any more"

@@ -213,7 +213,7 @@ def test_copies_never_slow_batches_by_more_than_a_fifth(batches: list[tuple[floa
 
 @given(st.integers(0, 9), st.integers(0, 5), st.integers(1, 4))
 def test_every_chore_is_dealt_once_and_to_free_cores_first(count: int, tasks: int, cores: int) -> None:
-    chores = [Chore(TaskId(0, number), TopicPartition("c", number), 0, 1) for number in range(count)]
+    chores = [Chore(TaskId(0, number), Turn(TopicPartition("c", number), 0, 1, {}, None)) for number in range(count)]
     lanes = deal(chores, tasks, cores)
     assert sorted(chore for lane in lanes for chore in lane) == chores
     assert len(lanes) <= max(tasks, cores)
@@ -238,7 +238,9 @@ def test_a_copy_brought_up_piece_by_piece_is_the_changelog(
         table = pa.table([pa.array(keys, pa.binary()), pa.array(found, pa.binary())], ["key", "value"])
         log.write(table, committed=committed)
         for _ in range(pieces):
-            copy = work_on_copy(place, Chore(TaskId(0, 0), at, 0, len(log.records)), log.fetch, over)
+            copy = work_on_copy(
+                place, Chore(TaskId(0, 0), Turn(at, 0, len(log.records), {}, None)), log.fetch, over
+            )
             assert not copy.problem
             assert stores_found(place) == {TaskId(0, 0): copy.position}
             expected = dict(entry for entry in log.records[: copy.position] if entry is not None)
@@ -252,6 +254,8 @@ def test_a_copy_brought_up_piece_by_piece_is_the_changelog(
 def test_a_store_in_use_is_a_problem_of_its_copy_only(tmp_path: Path) -> None:
     place = Place(str(tmp_path), "c", "id")
     with place.open("0_0"):
-        copy = work_on_copy(place, Chore(TaskId(0, 0), TopicPartition("c", 0), 0, 5), Log().fetch, 0.0)
+        copy = work_on_copy(
+            place, Chore(TaskId(0, 0), Turn(TopicPartition("c", 0), 0, 5, {}, None)), Log().fetch, 0.0
+        )
     assert copy.position is None
     assert "StoreInUseError" in copy.problem

@@ -6,6 +6,7 @@ from roster.client.options import REQUIRED_OPTIONS, SECURITY_OPTION
 from roster.member.options import GROUP_OPTIONS
 from roster.member.task_options import TASK_OPTIONS
 from roster.model.options import INT64_MAX, Option, by_name
+from roster.state.store_files import LEAST_ROOM
 
 _TOPICS = 'names; or a compiled pattern or `"pattern:…"`, which must match whole names'
 
@@ -151,7 +152,7 @@ _OWN = [
         "given up, then the run ends with an error; None: no limit",
         None,
         unit="bytes",
-        least=1,
+        least=LEAST_ROOM,
         most=INT64_MAX,
     ),
 ]

@@ -128,6 +128,8 @@ class Run:
                 self._loop, self.phase = loop, RUNNING
                 if not self._stopping.is_set():
                     loop.run(available_now=available_now)
+                if loop.stalled is None and self._upkeep is not None:
+                    self._upkeep.settle()
             if loop.stalled is None:
                 return
             self._reporter.left(loop.stalled)

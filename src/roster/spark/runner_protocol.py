@@ -44,6 +44,9 @@ class Upkeep(Protocol):
     def tend(self, seconds: float) -> bool:
         """Work for some seconds; return False if there was nothing to do."""
 
+    def settle(self) -> None:
+        """Apply to the stores what was committed last; for the end of a run, while it has its partitions."""
+
     def log_ends(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
         """Return the log ends, records of open transactions included. Raises ClientError."""
 

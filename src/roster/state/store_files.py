@@ -30,7 +30,7 @@ from roster.state.store import StoreInUseError
 FORMAT = 2
 """Layout of a store; one of another number is thrown away."""
 
-_LEAST_ROOM = 1 << 16
+LEAST_ROOM = 1 << 16
 """Bytes that a store takes at least."""
 _PLAIN = re.compile(r"[A-Za-z0-9._-]{1,200}")
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
@@ -56,7 +56,7 @@ def unusable(named: str | None) -> str:
     try:
         path.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=path) as file:
-            file.write(bytes(_LEAST_ROOM))
+            file.write(bytes(LEAST_ROOM))
     except OSError as error:
         return f"{path} cannot be used on host {platform.node()}: {error.strerror or error}"
     return ""

@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 from typing_extensions import override
 
 from roster.assignors import as_tuple
-from roster.client import DEFAULT_ASSIGNORS
+from roster.client import DEFAULT_ASSIGNORS, ClientError
 from roster.model import TopicPartition
 from roster.model.tasks import TaskId
 from roster.spark.arrow_function import ArrowFunction, as_struct
@@ -37,7 +37,7 @@ from roster.spark.state.sink import StateSink
 from roster.spark.state.state_client import StateClient
 from roster.spark.state.state_server import Served, StateServer
 from roster.spark.state.store_reads import Reads, ReadsHere, ReadsOnExecutors
-from roster.spark.state.stores import Copy, check_state_dir
+from roster.spark.state.stores import Chore, Copy, check_state_dir
 from roster.spark.state.table_join import TableJoins
 from roster.spark.state.task import ROWS, Chores, StatefulTask, StoreKind, Work
 from roster.spark.state.turn import Operator, Place, Report, Turn
@@ -50,6 +50,9 @@ log = logging.getLogger(__name__)
 
 _MOST_FENCED = 20
 """Batches in a row that do not begin where their state ends, before the run ends."""
+
+_SETTLING = 10.0
+"""Seconds for the changes of the last batch at the end of a run; a store without them reads them from its changelog."""
 
 Reports = dict[TaskId, tuple[Report, ...]]
 
@@ -191,8 +194,20 @@ class StatefulRunner(SparkRunner):
         """Work on copies for some seconds; return False if there was nothing to do."""
         self._take_care()
         chores, seconds = self._upkeep.between(seconds)
-        if not chores:
-            return False
+        return bool(chores) and self._work_on(chores, seconds)
+
+    def settle(self) -> None:
+        """Apply to the stores what was committed last, so that they can be looked at and gone on with as they are."""
+        try:
+            turns = self._turns_of.last(self._upkeep.active())
+            chores = [Chore(task, turn) for task, each in turns.items() for turn in each]
+            if chores and self._work_on(chores, _SETTLING):
+                self._take_care()
+        except (ClientError, PipelineError) as error:
+            log.warning("%s", error)
+
+    def _work_on(self, chores: Sequence[Chore], seconds: float) -> bool:
+        """Work on copies; return False if that failed."""
         lanes = deal(chores, 0, self.cores)
         self._chores = Chores(lanes, seconds, ran=self._noting())
         task = StatefulTask(self._config, [], self._work, {}, chores=self._chores)

@@ -24,12 +24,15 @@ _PROCESS = "process"
 
 
 class Chore(NamedTuple):
-    """A copy to be brought up: its task, the changelog partition of that, first offset and end."""
+    """A copy to be brought up: its task, and what the driver says of its changelog, as in a turn."""
 
     task: TaskId
-    changelog: TopicPartition
-    begin: int
-    end: int
+    turn: Turn
+
+    @property
+    def changelog(self) -> TopicPartition:
+        """The changelog partition."""
+        return self.turn.changelog
 
 
 class Copy(NamedTuple):
@@ -82,11 +85,10 @@ def work_on_copy(place: Place, chore: Chore, fetch: Fetch, until: float) -> Copy
     """Apply the changelog to a copy until it is up or monotonic `until`; a copy that fails holds up no other work."""
     from roster.state.lmdb_store import LmdbStore  # noqa: PLC0415 - as above
 
-    turn = Turn(chore.changelog, chore.begin, chore.end, {}, None)
     began = time.monotonic()
     try:
         with LmdbStore(place.path(str(chore.task))) as store:
-            applied = on_sound(store, partial(bring_up, store, turn, fetch, until))
+            applied = on_sound(store, partial(bring_up, store, chore.turn, fetch, until))
     except Exception as error:
         return Copy(chore.changelog, None, seconds=time.monotonic() - began, problem=f"{type(error).__name__}: {error}")
     return Copy(chore.changelog, *applied, seconds=time.monotonic() - began)

@@ -327,6 +327,9 @@ class JoiningRunner(SparkRunner):
         self._take_care()
         return False
 
+    def settle(self) -> None:
+        """Do nothing: a table has no changes of a batch aside."""
+
     def log_ends(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
         """Return none: the pipeline reads no topic that it writes."""
         return {}

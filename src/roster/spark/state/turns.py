@@ -10,7 +10,7 @@ from typing import NamedTuple, Protocol
 
 from roster.model import TopicPartition
 from roster.model.tasks import TaskId
-from roster.spark.batch import Batch
+from roster.spark.batch import Batch, Owner, Range
 from roster.spark.errors import SinkFencedError
 from roster.spark.state.changelogs import Changelogs
 from roster.spark.state.turn import Turn
@@ -51,6 +51,8 @@ class Turns:
         self._ends: dict[TopicPartition, int] = {}
         """Changelog offsets at which the batch prepared last begins."""
         self._begins: dict[TopicPartition, int] = {}
+        self._next: dict[TopicPartition, int] = {}
+        """Next offsets of the sources behind what is staged."""
         self._cancelled = threading.Event()
 
     def prepare(self, batch: Batch) -> dict[TaskId, tuple[Turn, ...]]:
@@ -74,6 +76,15 @@ class Turns:
             task: tuple(Turn(log, self._begins[log], ends[log], inputs[task], self._token(log)) for log in of_task)
             for task, of_task in logs_of.items()
         }
+
+    def last(self, tasks: Collection[TaskId]) -> dict[TaskId, tuple[Turn, ...]]:
+        """Return turns without records in which what was committed last is applied, of those of these tasks that have
+        it aside. Raises as `prepare` does.
+        """
+        wanted = set(tasks)
+        at = {source: at for source, at in self._next.items() if self._changelogs.reader_of(source) in wanted}
+        ranges = {source: Range(end, end) for source, end in at.items()}
+        return self.prepare(Batch(0, Owner("", -1, ""), ranges)) if ranges else {}
 
     def _token(self, log: TopicPartition) -> str | None:
         staged = self._staged.get(log)
@@ -100,9 +111,10 @@ class Turns:
 
     def committed(self, tokens: Mapping[TaskId, str], batch: Batch) -> None:
         """Note the attempts that a transaction has made count; of tasks without one forget those before."""
-        for task in self._changelogs.tasks_of(batch.ranges):
-            for log in self._changelogs.logs_of(task):
-                self._staged.pop(log, None)
+        self._forget_staged(batch.ranges)
+        for source in self._changelogs.sources_in(batch.ranges):
+            if self._changelogs.reader_of(source) in tokens:
+                self._next[source] = batch.ranges[source].end
         for task, token in tokens.items():
             self._staged |= {log: Staged(token, self._ends.get(log, 0)) for log in self._changelogs.logs_of(task)}
 
@@ -115,4 +127,11 @@ class Turns:
         for task in self._changelogs.tasks_of(partitions):
             for log in self._changelogs.logs_of(task):
                 self._begins.pop(log, None)
+        self._forget_staged(partitions)
+
+    def _forget_staged(self, partitions: Collection[TopicPartition]) -> None:
+        for task in self._changelogs.tasks_of(partitions):
+            for log in self._changelogs.logs_of(task):
                 self._staged.pop(log, None)
+        for source in self._changelogs.sources_in(partitions):
+            self._next.pop(source, None)

@@ -20,6 +20,7 @@ from roster.spark.batch import Restoring
 from roster.spark.driver import SHORTEST_PIECE
 from roster.spark.state.changelogs import Changelogs
 from roster.spark.state.stores import Chore, Copy
+from roster.spark.state.turn import Turn
 from roster.wire.streams.layout import HostInfo
 
 log = logging.getLogger(__name__)
@@ -267,7 +268,10 @@ class Upkeep:
         self._turn += 1
         first = self._turn % len(behind) if behind else 0
         return [
-            Chore(self._changelogs.task_of_log(changelog), changelog, self._begins[changelog], self._ends[changelog])
+            Chore(
+                self._changelogs.task_of_log(changelog),
+                Turn(changelog, self._begins[changelog], self._ends[changelog], {}, None),
+            )
             for changelog in behind[first:] + behind[:first]
         ]
 
