@@ -238,9 +238,7 @@ def test_a_copy_brought_up_piece_by_piece_is_the_changelog(
         table = pa.table([pa.array(keys, pa.binary()), pa.array(found, pa.binary())], ["key", "value"])
         log.write(table, committed=committed)
         for _ in range(pieces):
-            copy = work_on_copy(
-                place, Chore(TaskId(0, 0), Turn(at, 0, len(log.records), {}, None)), log.fetch, over
-            )
+            copy = work_on_copy(place, Chore(TaskId(0, 0), Turn(at, 0, len(log.records), {}, None)), log.fetch, over)
             assert not copy.problem
             assert stores_found(place) == {TaskId(0, 0): copy.position}
             expected = dict(entry for entry in log.records[: copy.position] if entry is not None)
@@ -254,8 +252,6 @@ def test_a_copy_brought_up_piece_by_piece_is_the_changelog(
 def test_a_store_in_use_is_a_problem_of_its_copy_only(tmp_path: Path) -> None:
     place = Place(str(tmp_path), "c", "id")
     with place.open("0_0"):
-        copy = work_on_copy(
-            place, Chore(TaskId(0, 0), Turn(TopicPartition("c", 0), 0, 5, {}, None)), Log().fetch, 0.0
-        )
+        copy = work_on_copy(place, Chore(TaskId(0, 0), Turn(TopicPartition("c", 0), 0, 5, {}, None)), Log().fetch, 0.0)
     assert copy.position is None
     assert "StoreInUseError" in copy.problem
