@@ -305,7 +305,7 @@ def test_what_was_committed_last_is_applied_at_the_end_of_a_run_and_restored_by_
     def taken(turns: Turns, rows: pa.Table, at: int) -> Report:
         turn = turns.prepare(batch_of(at, 5))[TASK][0]
         with place.open("0_0") as store:
-            update, report = take_turn(store, turn, replace_values, rows, {"t": at + 5}, log.fetch)
+            update, report = take_turn(store, turn, replace_values, KEPT, rows, {"t": at + 5}, log.fetch)
         log.write(update.changes, committed=True)
         turns.committed({TASK: report.token}, batch_of(at, 5))
         return report
