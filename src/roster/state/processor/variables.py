@@ -139,6 +139,7 @@ class Variables:
 
     def remove(self, name: str) -> None:
         """Remove a variable with its values, if there is one."""
+        self.declared.pop(name, None)
         entry = self._entries.pop(name, None)
         if entry is not None:
             self._save()

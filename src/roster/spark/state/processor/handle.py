@@ -4,9 +4,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
+from pyspark.errors import PySparkRuntimeError
 from pyspark.sql.streaming import stateful_processor as spark
 from pyspark.sql.types import Row, StructType
 
@@ -15,6 +16,7 @@ from roster.state.processor import states
 from roster.state.processor.turn import KeyedState
 from roster.state.store import StateError
 
+T = TypeVar("T")
 Schemas = Mapping[str, StructType]
 """Schemas that a processor writes as text, which only a driver can parse."""
 
@@ -31,23 +33,72 @@ class _MapState(states.MapState, spark.MapState):
     pass
 
 
+def _removed(kind: type, texts: Mapping[str, str]) -> type:
+    """Return the class of a variable that `deleteIfExists` has removed: its methods raise what PySpark's do."""
+
+    def raising(text: str) -> Callable[..., Any]:
+        def method(self: Any, *_: Any) -> Any:
+            raise PySparkRuntimeError(f"{text}: state variable {self._variable.name!r} was removed by deleteIfExists")
+
+        return method
+
+    return type(kind.__name__, (kind,), {name: raising(text) for name, text in texts.items()})
+
+
+_UPDATING = "Error updating value state"
+_ITERATING = "Error getting map state entry"
+_REMOVED = {
+    _ValueState: _removed(
+        _ValueState,
+        {
+            "exists": "Error checking value state exists",
+            "get": "Error getting value state",
+            "update": _UPDATING,
+            "clear": "Error clearing value state",
+        },
+    ),
+    _ListState: _removed(
+        _ListState,
+        {
+            "exists": "Error checking value state exists",
+            "get": "Error getting list state",
+            **dict.fromkeys(("put", "appendValue", "appendList"), _UPDATING),
+            "clear": "Error clearing value state",
+        },
+    ),
+    _MapState: _removed(
+        _MapState,
+        {
+            "exists": "Error checking map state exists",
+            "getValue": "Error getting value",
+            "containsKey": "Error checking if map state contains key",
+            "updateValue": "Error updating map state value",
+            **dict.fromkeys(("iterator", "keys", "values"), _ITERATING),
+            "removeKey": "Error removing key from map state",
+            "clear": "Error clearing map state",
+        },
+    ),
+}
+
+
 class Handle(spark.StatefulProcessorHandle):
     """Declares variables and timers in the state of a turn. `schema_of` gives the columns of a schema."""
 
     def __init__(self, state: KeyedState, schema_of: Callable[[StructType | str], pa.Schema]) -> None:
         self._state, self._schema_of = state, schema_of
+        self._variables: dict[str, Any] = {}
 
     def getValueState(
         self, stateName: str, schema: StructType | str, ttlDurationMs: int | None = None
     ) -> spark.ValueState:
         """Return the value of this name."""
-        return self._state.value(_ValueState, stateName, self._schema_of(schema), ttlDurationMs)
+        return self._got(stateName, self._state.value(_ValueState, stateName, self._schema_of(schema), ttlDurationMs))
 
     def getListState(
         self, stateName: str, schema: StructType | str, ttlDurationMs: int | None = None
     ) -> spark.ListState:
         """Return the list of this name."""
-        return self._state.list(_ListState, stateName, self._schema_of(schema), ttlDurationMs)
+        return self._got(stateName, self._state.list(_ListState, stateName, self._schema_of(schema), ttlDurationMs))
 
     def getMapState(
         self,
@@ -58,7 +109,11 @@ class Handle(spark.StatefulProcessorHandle):
     ) -> spark.MapState:
         """Return the map of this name."""
         key, value = self._schema_of(userKeySchema), self._schema_of(valueSchema)
-        return self._state.map(_MapState, stateName, key, value, ttlDurationMs)
+        return self._got(stateName, self._state.map(_MapState, stateName, key, value, ttlDurationMs))
+
+    def _got(self, name: str, variable: T) -> T:
+        self._variables[name] = variable
+        return variable
 
     def registerTimer(self, expiryTimestampMs: int) -> None:
         """Set a timer of the current key."""
@@ -73,8 +128,10 @@ class Handle(spark.StatefulProcessorHandle):
         return iter(self._state.list_timers())
 
     def deleteIfExists(self, stateName: str) -> None:
-        """Remove a state variable with its values, if there is one."""
+        """Remove a state variable with its values, if there is one; what was got of it before cannot be used."""
         self._state.remove(stateName)
+        if (variable := self._variables.pop(stateName, None)) is not None:
+            variable.__class__ = _REMOVED[type(variable)]
 
 
 class SchemaReader:
