@@ -171,6 +171,19 @@ def test_few_odd_values_among_many_are_found() -> None:
     assert found == [None if n % 1999 == 0 else n for n in range(20_000)]
 
 
+def test_columns_that_no_row_has_a_value_of_are_known() -> None:
+    parse = JsonColumns(pa.schema([("l", pa.int64()), ("s", pa.string())]), "value", "PERMISSIVE", ["key"])
+
+    def seen(lines: list[str | None], keys: list[bytes | None]) -> tuple[frozenset[str], frozenset[str]]:
+        parse(pa.RecordBatch.from_arrays([encoded(lines), pa.array(keys, pa.binary())], ["value", "key"]))
+        return parse.values_seen()
+
+    assert seen([], []) == (frozenset(), frozenset()), "of no rows nothing is known"
+    assert seen(['{"l": 1, "S": "x"}', "{}"], [None, None]) == ({"l"}, {"s", "key"})
+    assert seen(["{}", "{}"], [None, b"k"]) == ({"l", "key"}, {"s"})
+    assert seen([], []) == ({"l", "key"}, {"s"})
+
+
 def fail_fast(lines: list[str | None]) -> pa.RecordBatch:
     return JsonColumns(FIELDS, "value", "FAILFAST")(pa.RecordBatch.from_arrays([encoded(lines)], ["value"]))
 

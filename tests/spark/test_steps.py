@@ -13,7 +13,8 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 from roster.model.topology import Subtopology
 from roster.spark.arrow_function import arrow_schema
 from roster.spark.errors import FunctionError, PipelineError
-from roster.spark.reader import ReaderConfig
+from roster.spark.execution import MissingValues
+from roster.spark.reader import Counts, ReaderConfig, ReadTask
 from roster.spark.state.followed import check_keys, followed
 from roster.spark.state.stage import Link, Stage
 from roster.spark.state.task import StatefulTask, StoreKind, Work
@@ -27,6 +28,7 @@ from roster.state.windows import Window, WindowedAggregation
 COLUMNS = StructType([StructField("k", StringType()), StructField("n", LongType())])
 ROWS = pa.table({"k": ["a", "b", "a"], "n": [1, 2, 3]})
 HOUR = timedelta(hours=1)
+ARROW_TEXT = pa.schema([("value", pa.string()), ("key", pa.string())])
 TEXT = StructType([StructField("value", StringType()), StructField("key", StringType())])
 
 
@@ -45,6 +47,40 @@ def test_steps_work_in_their_order() -> None:
     twice, _ = chained([Mapped(doubled, COLUMNS), Filtered(pc.field("n") > 2), Mapped(doubled, COLUMNS)], COLUMNS)
     assert twice is not None
     assert pa.Table.from_batches(twice(ROWS.to_batches()[0]))["n"].to_pylist() == [8, 12]
+
+
+def test_a_column_without_a_value_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    missing = MissingValues("shops")
+
+    def counted(*values: str) -> dict[int, Counts]:
+        """What a task reports whose pipeline leaves out each row without k."""
+        steps = [Parsed(COLUMNS, "value", "PERMISSIVE", ("key",)), Filtered(pc.is_valid(pc.field("k")))]
+        function, _ = chained(steps, TEXT)
+        found = _Collected()
+        records = [pa.record_batch({"value": list(values), "key": [None] * len(values)}, ARROW_TEXT)]
+        task = ReadTask(ReaderConfig("b:1", "g"), [[]], function, found, None, records)  # type: ignore[arg-type]
+        list(task.read([0]))
+        return found
+
+    for batch in ([counted()], [counted('{"K": "a"}'), counted('{"n": 1}')], [counted('{"K": "a"}')]):
+        missing.note([counts for each in batch for counts in each.values()])
+    missing.note(counted('{"k": "a"}').values())
+    texts = [record.getMessage() for record in caplog.records]
+    assert texts == [
+        "shops: no record so far has a value of 'k', 'key'; check the names in json_columns, and the records"
+    ]
+    missing = MissingValues("shops")
+    missing.note(counted('{"k": "a", "n": 1}').values())
+    missing.note(counted('{"key": 1}').values())
+    assert len(caplog.records) == 2
+    assert "of 'key';" in caplog.records[1].getMessage(), "k and n had values before"
+
+
+class _Collected(dict[int, Any]):
+    """An accumulator."""
+
+    def add(self, found: dict[int, Any]) -> None:
+        self.update(found)
 
 
 def test_results_go_on_through_the_steps_behind_and_the_state_does_not() -> None:

@@ -42,6 +42,11 @@ class ArrowFunction:
         except Exception as error:
             raise self.failure(error, batch) from (None if isinstance(error, _UnfitError) else error)
 
+    def values_seen(self) -> tuple[frozenset[str], frozenset[str]]:
+        """Return the columns of `json_columns` that had a value so far, and those that were null in every row."""
+        seen = getattr(self._function, "values_seen", None)
+        return (frozenset(), frozenset()) if seen is None else seen()
+
     def failure(self, error: Exception, batch: pa.RecordBatch, *, narrow: bool = True) -> FunctionError:
         """Make a FunctionError of what `results` raised; with `narrow` find the record by calling it with parts."""
         if isinstance(error, _UnfitError):

@@ -61,6 +61,25 @@ class ByTask(AccumulatorParam[Any]):
         return {**value1, **value2}
 
 
+class MissingValues:
+    """Tells once for each column of `json_columns` that all records of a run have it null so far."""
+
+    def __init__(self, group: str) -> None:
+        self._group = group
+        self._settled: set[str] = set()
+        """Columns that had a value, or were told."""
+
+    def note(self, counts: Iterable[Counts]) -> None:
+        """Take what the tasks of a batch have seen."""
+        counts = list(counts)
+        self._settled.update(*(each.with_values for each in counts))
+        if missing := sorted(set().union(*(each.without_values for each in counts)) - self._settled):
+            self._settled.update(missing)
+            names = ", ".join(map(repr, missing))
+            text = "%s: no record so far has a value of %s; check the names in json_columns, and the records"
+            log.warning(text, self._group, names)
+
+
 class SparkRunner:
     """Runs one pipeline's batches in a Spark session, each in a job group of its own."""
 
@@ -84,6 +103,7 @@ class SparkRunner:
         self._context = spark.sparkContext
         self._counted: Accumulator[dict[int, Counts]] = self._context.accumulator({}, ByTask())
         self._failed: Accumulator[dict[int, tuple[str, str]]] = self._context.accumulator({}, ByTask())
+        self._missing = MissingValues(config.group)
         self._prefix = f"roster-{config.group}-{uuid.uuid4().hex[:8]}"
         self._job_group: str | None = None
         self._is_checked = False
@@ -184,6 +204,7 @@ class SparkRunner:
             sink.abort(staged, batch)
             raise self._function_error()
         counts = self._counted.value.values()
+        self._missing.note(counts)
         return Outcome(staged, sum(c.records for c in counts), sum(c.dead_letters for c in counts))
 
     def _stage(self, batch: Batch, tasks: Sequence[Sequence[Split]], sink: Sink) -> Any:

@@ -64,10 +64,12 @@ class ReaderConfig:
 
 
 class Counts(NamedTuple):
-    """What a task read: records, and those of them that went to the dead-letter topic."""
+    """What a task read: records, those of them that went to the dead-letter topic, and columns of `json_columns`."""
 
     records: int
     dead_letters: int = 0
+    with_values: frozenset[str] = frozenset()
+    without_values: frozenset[str] = frozenset()
 
 
 class ReadTask:
@@ -137,7 +139,8 @@ class ReadTask:
         if queue is not None:
             queue.close()
         if self._counted is not None:
-            self._counted.add({task: Counts(records, 0 if queue is None else queue.sent)})
+            seen = () if self._function is None else self._function.values_seen()
+            self._counted.add({task: Counts(records, 0 if queue is None else queue.sent, *seen)})
 
 
 class PartitionTask:

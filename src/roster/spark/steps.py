@@ -125,6 +125,12 @@ class _Chain:
             batches = _each(function, batches)
         return batches
 
+    def values_seen(self) -> tuple[frozenset[str], frozenset[str]]:
+        """Return the columns of all functions that had a value, and those that had none."""
+        each = [function.values_seen() for function in self._functions]
+        seen, unseen = (frozenset[str]().union(*(pair[place] for pair in each)) for place in (0, 1))
+        return seen, unseen - seen
+
 
 def _each(function: ArrowFunction, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for batch in batches:
