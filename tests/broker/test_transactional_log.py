@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from roster.wire import ErrorCode
 from roster.wire.control_records import ControlType, EndTxnMarker
 from roster.wire.records import read_batch, read_header
 from tests.broker.batches import batch
+from tests.broker.kills import copies_at_each_operation
 from tests.broker.test_compaction import rewrite
 from tests.broker.test_partition_log import NOW, flush, scratch
 from tests.examples_tried import examples
@@ -219,7 +221,9 @@ def state(records: list[tuple[int, bytes]], keys: Callable[[int], bytes]) -> dic
         st.tuples(st.sampled_from(["write", "write", "commit", "abort", "compact"]), st.integers(1, 2)), max_size=60
     )
 )
-def test_compaction_keeps_what_is_undecided_and_drops_what_was_aborted(history: list[Step]) -> None:
+def test_compaction_keeps_what_is_undecided_and_drops_what_was_aborted_and_may_be_killed(
+    history: list[Step],
+) -> None:
     with scratch() as directory:
         log = opened(directory, compacted=True)
         sequences = {1: 0, 2: 0}
@@ -227,6 +231,7 @@ def test_compaction_keeps_what_is_undecided_and_drops_what_was_aborted(history: 
         decided: list[tuple[int, bytes]] = []
         dropped: set[bytes] = set()
         key_of: dict[int, bytes] = {}
+        copies: list[tuple[Path, str]] = []
         for number, (what, producer) in enumerate([*history, ("compact", 0)]):
             if what == "write":
                 key, value = b"k%d" % (number % 4), b"%d" % number
@@ -250,10 +255,16 @@ def test_compaction_keeps_what_is_undecided_and_drops_what_was_aborted(history: 
                 old = [segment for segment in log.sealed_segments() if segment.next_offset <= stable]
                 if old:
                     left_out = log.producers.aborted.overlapping(0, old[-1].next_offset)
-                    rewrite(log, 0, left_out, old)
+                    with copies_at_each_operation(directory) if number == len(history) else nullcontext([]) as copies:
+                        rewrite(log, 0, left_out, old)
         stable = log.last_stable_offset
         expected = state([entry for entry in decided if entry[0] < stable], key_of.__getitem__)
         assert state(committed(log), key_of.__getitem__) == expected
+        for copy, step in copies:
+            left = opened(copy, compacted=True)
+            assert left.last_stable_offset == stable, step
+            assert state(committed(left), key_of.__getitem__) == expected, step
+            killed(left)
         killed(log)
         log = opened(directory, compacted=True)
         assert log.last_stable_offset == stable
