@@ -159,6 +159,7 @@ def requests() -> list[tuple[str, int, Any]]:
     add(m.CreatePartitionsRequest(topics=grown, timeout_ms=9000), 3)
     resources = [m.DescribeConfigsRequest.Resource(resource_type=2, resource_name=n) for n in NAMES[1:]]
     resources.append(m.DescribeConfigsRequest.Resource(resource_type=4, resource_name="1"))
+    resources += [m.DescribeConfigsRequest.Resource(resource_type=32, resource_name=n) for n in (SEEN, HIDDEN)]
     add(m.DescribeConfigsRequest(resources=resources), 4)
     altered = [m.IncrementalAlterConfigsRequest.Resource(resource_type=2, resource_name=n) for n in NAMES]
     add(m.IncrementalAlterConfigsRequest(resources=altered), 1)

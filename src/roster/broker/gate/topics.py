@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from roster.broker.gate.asked import Asked
 
 _REFUSED = ErrorCode.TOPIC_AUTHORIZATION_FAILED
-_TOPIC_RESOURCE = 2
+_TOPIC_RESOURCE, _GROUP_RESOURCE = 2, 32
 _PRODUCE_BY_ID_SINCE = 13
 _DELETE_BY_ID_SINCE = 6
 _AUTO_CREATE_FLAG_SINCE = 4
@@ -173,26 +173,31 @@ async def metadata(asked: Asked) -> Any:
 
 
 async def describe_configs(asked: Asked) -> Any:
-    """DESCRIBE_CONFIGS on each topic, and on the cluster for the broker's settings."""
+    """DESCRIBE_CONFIGS on each topic and group, and on the cluster for the broker's settings."""
     return await _configs(asked, AclOperation.DESCRIBE_CONFIGS, "results")
 
 
 async def alter_configs(asked: Asked) -> Any:
-    """ALTER_CONFIGS on each topic, and on the cluster for the broker's settings."""
+    """ALTER_CONFIGS on each topic and group, and on the cluster for the broker's settings."""
     return await _configs(asked, AclOperation.ALTER_CONFIGS, "responses")
 
 
 async def _configs(asked: Asked, operation: AclOperation, into: str) -> Any:
     access = asked.access
-    of_topics = await asked.take(
-        "resources",
-        lambda each: each.resource_type != _TOPIC_RESOURCE or access.may_on_topic(operation, each.resource_name),
-    )
-    of_cluster = await asked.take(
-        "resources", lambda each: each.resource_type == _TOPIC_RESOURCE or access.may_on_cluster(operation)
-    )
+
+    def refusal(resource: Any) -> ErrorCode:
+        if resource.resource_type == _TOPIC_RESOURCE:
+            allowed, error = access.may_on_topic(operation, resource.resource_name), _REFUSED
+        elif resource.resource_type == _GROUP_RESOURCE:
+            allowed = access.may_on_group(operation, resource.resource_name)
+            error = ErrorCode.GROUP_AUTHORIZATION_FAILED
+        else:
+            allowed, error = access.may_on_cluster(operation), ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+        return ErrorCode.NONE if allowed else error
+
+    items = await asked.take("resources", lambda resource: not refusal(resource))
     response = await asked.answer()
-    for items, error in ((of_topics, _REFUSED), (of_cluster, ErrorCode.CLUSTER_AUTHORIZATION_FAILED)):
-        if items:
-            getattr(response, into).extend(getattr(asked.refused("resources", items, error), into))
+    for error in dict.fromkeys(map(refusal, items)):
+        refused = asked.refused("resources", [item for item in items if refusal(item) == error], error)
+        getattr(response, into).extend(getattr(refused, into))
     return response

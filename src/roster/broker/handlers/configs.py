@@ -29,10 +29,8 @@ if TYPE_CHECKING:
     from roster.broker.topics import Topic
     from roster.wire import Message
 
-TOPIC, BROKER, CLIENT_METRICS, GROUP = 2, 4, 16, 32
-LISTED = (TOPIC, BROKER, 8, CLIENT_METRICS, GROUP)
-"""Types of resources that ListConfigResources may ask for; 8 are the loggers of a broker."""
-_SETTABLE = "only the settings of topics can be changed"
+TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
+"""Types of resources."""
 OPERATION_SET, OPERATION_DELETE, OPERATION_APPEND, OPERATION_SUBTRACT = range(4)
 
 
@@ -139,7 +137,7 @@ async def incremental_alter_configs(services: Services, call: Call[IncrementalAl
 def _own_topic(services: Services, kind: int, name: str) -> Topic:
     """Return a topic whose settings clients may change."""
     if kind != TOPIC:
-        raise RefusedError(ErrorCode.INVALID_REQUEST, _SETTABLE)
+        raise RefusedError(ErrorCode.INVALID_REQUEST, "only the settings of topics can be changed")
     topic = known_topic(services, name)
     if topic.is_internal:
         raise RefusedError(ErrorCode.INVALID_REQUEST, f"{topic.name} belongs to the broker")
@@ -180,7 +178,7 @@ async def list_config_resources(services: Services, call: Call[ListConfigResourc
     wanted = set(call.message.resource_types)
     if call.version == 0:
         wanted = {CLIENT_METRICS}
-    elif not wanted <= set(LISTED):
+    elif not wanted <= {TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP}:
         return ListConfigResourcesResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
     resource = ListConfigResourcesResponse.ConfigResource
     found = []
