@@ -297,6 +297,19 @@ def test_rewritten_segments_stay_within_size_and_time_so_that_they_can_expire(tm
     assert 4 * hour <= 10 * hour - left[0].max_timestamp <= 5 * hour
 
 
+def test_a_segment_of_which_everything_is_kept_stays_as_it_is(tmp_path: Path) -> None:
+    log = opened(tmp_path / "log")
+    for number in range(3):
+        append(log, batch([b"v"], keys=[b"%d" % number]))
+    log.roll(NOW)
+    flush(log)
+    before = log.segments
+    assert rewrite(log, 0).covered == 3
+    assert log.segments == before
+    assert not log.is_worth_compacting(log.sealed_segments())
+    assert not list((tmp_path / "log").glob("*.tmp"))
+
+
 async def test_a_compaction_that_fails_is_tried_again_once_the_log_has_grown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -75,6 +75,8 @@ class Rewriting:
         self._newest: dict[bytes, int] = {}
         self._in_transaction: set[int] = set()
         """Producers of whose transaction a record was kept."""
+        self._is_changed = False
+        """True if anything was left out of the segment being written."""
         self.covered = clean_end
         """Offset up to which superseded records go; known once `replaced` has begun."""
         self.unreadable: list[int] = []
@@ -119,6 +121,7 @@ class Rewriting:
         )
         new.path.unlink(missing_ok=True)
         new.create()
+        self._is_changed = False
         return new
 
     def _is_full(self, new: Segment, following: Segment) -> bool:
@@ -131,7 +134,7 @@ class Rewriting:
 
     def _replace(self, old: list[Segment], new: Segment) -> Iterator[Replaced]:
         first, last = old[0], old[-1]
-        if len(old) == 1 and new.size == first.size:  # nothing to leave out
+        if len(old) == 1 and not self._is_changed:
             new.retire()
             new.path.unlink()
             return
@@ -144,8 +147,8 @@ class Rewriting:
         yield Replaced(old, new)
         for segment in old[1:]:
             segment.retire(keep_open=True)
-            segment.path.unlink()
             segment.sidecar_path.unlink(missing_ok=True)
+            segment.path.unlink()
             sync_path(segment.path.parent)
 
     # Reading
@@ -191,22 +194,29 @@ class Rewriting:
     # Copying
 
     def _kept_batches(self, segment: Segment) -> Iterator[tuple[BatchHeader, memoryview]]:
-        """Yield the batches to copy; a marker only if a record of its transaction is kept, or at the end."""
+        """Yield the batches to copy."""
         for header, _, batch in segment.batches():
             self._check()
-            if header.is_control:
-                if header.producer_id in self._in_transaction or header.last_offset + 1 == self._end:
-                    self._in_transaction.discard(header.producer_id)
-                    yield header, batch
-                continue
-            kept = None if header in self._aborted else self._kept(header, batch)
-            if kept is None:
-                continue
-            if header.is_transactional:
-                self._in_transaction.add(header.producer_id)
-            yield read_header(kept), kept
+            kept = self._kept_marker(header, batch) if header.is_control else self._kept(header, batch)
+            self._is_changed |= kept is not batch
+            if kept is not None:
+                yield read_header(kept), kept
+
+    def _kept_marker(self, header: BatchHeader, batch: memoryview) -> memoryview | None:
+        """Return a marker if a record of its transaction is kept, or at the end."""
+        if header.producer_id not in self._in_transaction and header.last_offset + 1 != self._end:
+            return None
+        self._in_transaction.discard(header.producer_id)
+        return batch
 
     def _kept(self, header: BatchHeader, batch: memoryview) -> memoryview | None:
+        """Return what is kept of a batch of records, None if nothing is."""
+        kept = None if header in self._aborted else self._not_superseded(header, batch)
+        if kept is not None and header.is_transactional:
+            self._in_transaction.add(header.producer_id)
+        return kept
+
+    def _not_superseded(self, header: BatchHeader, batch: memoryview) -> memoryview | None:
         """Return a batch without what is superseded, None if nothing is left; producer, offsets and sequences stay."""
         body, count, newest = bytearray(), 0, BEFORE_ALL_TIME
         try:
