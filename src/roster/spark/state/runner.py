@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
@@ -20,6 +21,7 @@ from roster.assignors import as_tuple
 from roster.client import DEFAULT_ASSIGNORS, ClientError
 from roster.model import TopicPartition
 from roster.model.tasks import TaskId
+from roster.records.produce import WriteError
 from roster.spark.arrow_function import ArrowFunction, as_struct
 from roster.spark.batch import Batch, Restoring, Split
 from roster.spark.errors import FunctionError, PipelineError, SinkFencedError
@@ -45,6 +47,7 @@ from roster.spark.state.upkeep import Upkeep, deal
 from roster.spark.state.written import STORE, Written
 from roster.spark.write.task import TaskWriter
 from roster.state.store import NoState, StateError
+from roster.wire.errors import ErrorCode
 
 log = logging.getLogger(__name__)
 
@@ -146,6 +149,8 @@ class StatefulRunner(SparkRunner):
             raise self._moved(error) from None
         except FunctionError as error:
             raise _with_batch(error, batch) from None
+        except WriteError as error:
+            raise named_change(error, self._reports.value) from None
         self._fenced = 0
         self._upkeep.worked({turn.changelog: turn.end for turns in self._turns.values() for turn in turns})
         self._sink.wakeups.worked({task: each[-1].timer for task, each in self._reports.value.items()})
@@ -308,6 +313,20 @@ def _with_batch(error: FunctionError, batch: Batch) -> PipelineError:
     spans = ", ".join(f"{p} offsets {span.start} to {span.end - 1}" for p, span in read)
     problem = f"{error.problem}, batch {batch.number} ({spans or 'no records'})"
     return FunctionError(problem, field=error.field or "", details=error.details)
+
+
+def named_change(error: WriteError, reports: Reports) -> WriteError | PipelineError:
+    """Return the error for a change that is too large for its changelog if it is that, else the error as it is."""
+    refused = re.search(rf"(\S+)-\d+: {ErrorCode.MESSAGE_TOO_LARGE.name}", str(error))
+    changes = [report.large for attempts in reports.values() for report in attempts]
+    large = [each for each in changes if refused is not None and each.endswith(repr(refused[1]))]
+    if not large:
+        return error
+    return PipelineError(
+        f"{large[0]}, which takes fewer ({error.reason})",
+        field="max.message.bytes",
+        fix="Raise it for that topic, or keep less: each entry of a map is a record of its own, a list is one",
+    )
 
 
 def tokens_of(reports: Reports) -> dict[TaskId, str]:

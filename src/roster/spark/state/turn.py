@@ -20,7 +20,7 @@ from roster.state.changelog import restore
 from roster.state.definition import STATE_KEY, Definition, Noted
 from roster.state.event_time import with_entries
 from roster.state.pending import Pending
-from roster.state.processor.variables import REGISTRY_KEY
+from roster.state.processor.variables import REGISTRY_KEY, decode_registry
 from roster.state.store import Position, Snapshot, Store, StoreDamagedError, StoreInUseError
 from roster.state.store_files import directory_name, state_directory
 
@@ -61,6 +61,8 @@ _PATIENCE = 2.0
 _MOST_COPIES = 8
 _OFFSETS_PER_TRANSACTION = 1_000_000
 """Changelog offsets that a store is brought up by at once, at most."""
+_LARGE = 1 << 16
+"""Bytes of a change below which no broker is thought to refuse it."""
 _FEWEST_OFFSETS = 20_000
 """Changelog offsets that a store is brought up by however little time there is."""
 LONGEST_BEHIND = 43_200.0
@@ -86,8 +88,8 @@ class Turn(NamedTuple):
 class Report(NamedTuple):
     """What a turn says to the driver.
 
-    Its token, changelog records and bytes restored, rows that were late, and in how many seconds the state's next timer
-    of processing time is due, None without one.
+    Its token, changelog records and bytes restored, rows that were late, in how many seconds the state's next timer
+    of processing time is due, None without one, and the largest change if a broker may find that too large.
     """
 
     token: str
@@ -95,6 +97,7 @@ class Report(NamedTuple):
     restored_bytes: int = 0
     late: int = 0
     timer: float | None = None
+    large: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +164,7 @@ def combined(reports: Sequence[Report]) -> Report:
         sum(report.restored_bytes for report in reports),
         sum(report.late for report in reports),
         min(timers, default=None),
+        next((report.large for report in reports if report.large), ""),
     )
 
 
@@ -200,7 +204,21 @@ def take_turn(
     keys, values = (update.changes[name].to_pylist() for name in ("key", "value"))
     store.stage(Pending(token, keys, values, Position(turn.end, inputs)))
     timer = None if update.timer_in_ms is None else update.timer_in_ms / 1000
-    return update, Report(token, applied.records, applied.bytes, update.late, timer)
+    large = large_change(turn.changelog.topic, update.changes)
+    return update, Report(token, applied.records, applied.bytes, update.late, timer, large)
+
+
+def large_change(changelog: str, changes: pa.Table) -> str:
+    """Name the largest change if a broker may find it too large for a record, else return ""."""
+    sizes = pc.binary_length(changes["value"])
+    size = pc.max(sizes).as_py() or 0
+    if size < _LARGE:
+        return ""
+    values = dict(zip(changes["key"].to_pylist(), changes["value"].to_pylist(), strict=True))
+    key = changes["key"][pc.index(sizes, size).as_py()].as_py()
+    variables = decode_registry(values.get(REGISTRY_KEY))
+    named = [f"the {entry.kind} {name!r}" for name, entry in variables.items() if entry.number == key[0]]
+    return f"{(named or ['the state'])[0]} of one key has {size} bytes in one record of its changelog {changelog!r}"
 
 
 def _said(snapshot: Snapshot, changes: pa.Table, noted: Noted) -> dict[bytes, bytes | None]:
