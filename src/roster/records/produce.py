@@ -16,7 +16,16 @@ from roster._errors import RosterError
 from roster.model import Address
 from roster.records.connections import Connections
 from roster.records.native import WRITE, Compiled, kernel
-from roster.records.production import ANY, Cluster, Key, ProduceError, ProducerIdentity, ProduceSettings, Production
+from roster.records.production import (
+    ANY,
+    Cluster,
+    Key,
+    NoTopicError,
+    ProduceError,
+    ProducerIdentity,
+    ProduceSettings,
+    Production,
+)
 from roster.security import PLAINTEXT, Security
 from roster.wire import WireError
 from roster.wire.columns.writer import Body, Encoder
@@ -37,6 +46,10 @@ class WriteError(RosterError):
     def __init__(self, problem: str, reason: str = "") -> None:
         super().__init__(problem)
         self.reason = reason or problem
+
+
+class OutputGoneError(WriteError):
+    """A topic that rows are for does not exist: another attempt is of no use."""
 
 
 class TransactionLostError(WriteError):
@@ -236,8 +249,7 @@ class KafkaOutput:
                 if self._on_wait is not None:
                     self._on_wait()
         except ProduceError as error:
-            kind = TransactionLostError if error.is_transaction_lost else WriteError
-            raise self._unwritten(str(error), kind) from error
+            raise self._unwritten(str(error), _kind(error)) from error
         finally:
             self._left = time.monotonic()
 
@@ -281,6 +293,12 @@ class KafkaOutput:
     def _unwritten(self, problem: str, kind: type[WriteError]) -> WriteError:
         done = self._production.acknowledged
         return kind(f"{self._rows - done} of {self._rows} rows not written: {problem}", problem)
+
+
+def _kind(error: ProduceError) -> type[WriteError]:
+    if error.is_transaction_lost:
+        return TransactionLostError
+    return OutputGoneError if isinstance(error, NoTopicError) else WriteError
 
 
 _WRITTEN = ("key", "value", "topic", "partition", "headers", "timestamp")

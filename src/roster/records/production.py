@@ -80,6 +80,10 @@ class ProduceError(Exception):
         self.is_transaction_lost = is_transaction_lost
 
 
+class NoTopicError(ProduceError):
+    """A topic that records are for does not exist."""
+
+
 class ProducerIdentity(NamedTuple):
     """Producer id and epoch, and the transactional id where batches are part of a transaction."""
 
@@ -318,7 +322,7 @@ class Production:
             raise ProduceError(f"{name}: {error_code(code).name}{_right(code)}")
         since = self._unknown.setdefault(name, now) if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION else now
         if now - since >= _PROPAGATION:
-            raise ProduceError(f"no such topic: {name}. Create it (roster topics create) or correct the name")
+            raise NoTopicError(f"no such topic: {name}. Create it (roster topics create) or correct the name")
         self._pauses[ANY] = now + _LEAST_BACKOFF
         if name in self._asked:
             self._asked[name] = error_code(code).name

@@ -69,4 +69,4 @@ def java_problem(error: BaseException) -> str:
     while cause.getCause() is not None:
         cause = cause.getCause()
     name, text = cause.getClass().getSimpleName(), cause.getMessage()
-    return f"{name}: {' '.join(text.split())}" if text else name
+    return f"{name}: {text.strip().splitlines()[0].rstrip('.')}" if text and text.strip() else name

@@ -73,7 +73,7 @@ def session(app_name: str, master: str | None = None, **conf: object) -> SparkSe
         raise PipelineError(
             f"Spark did not start: {java_problem(error) if isinstance(error, Py4JError) else reason_of(error)}",
             field="master",
-            fix="Check that Java starts (`java -version`) and that the master answers",
+            fix=f"Check that Java starts (`java -version`) and that {master or 'the master'} answers",
         ) from None
 
 
