@@ -116,6 +116,15 @@ def test_ctrl_c_is_exit_code_130_and_no_traceback(capsys, monkeypatch):
     assert not any(line.strip() for line in lines(capsys))
 
 
+def test_too_little_memory_is_one_line_and_exit_code_1(capsys, monkeypatch):
+    def full(**_) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(roster, "main", full)
+    assert run(["topics", "read", "t"]) == 1
+    assert lines(capsys) == ["roster: error: there is not enough memory"]
+
+
 @pytest.mark.process
 def test_a_real_sigint_ends_a_waiting_command_with_130(tmp_path):
     (tmp_path / "a.csv").write_text("a\n1\n")

@@ -136,6 +136,8 @@ def run(arguments: Sequence[str]) -> int:
         return INTERRUPTED
     except OSError as error:
         return _complain(one_line(error), FAILED)
+    except MemoryError:
+        return _complain("there is not enough memory", FAILED)
     return result if isinstance(result, int) else 0
 
 

@@ -50,7 +50,7 @@ def rows_at_fault(error: Exception, batch: pa.RecordBatch) -> dict[int, Exceptio
     """Return the errors of single rows of a batch, by their number; none if the error does not name rows of it."""
     if not isinstance(error, JsonError) or error.batch is not batch:
         return {}
-    return {row: JsonError(text).with_traceback(error.__traceback__) for row, text in error.rows.items()}
+    return {row: JsonError(text) for row, text in error.rows.items()}
 
 
 class JsonColumns:
