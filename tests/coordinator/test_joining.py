@@ -441,6 +441,7 @@ def chosen(*preferences: str) -> str:
 def test_the_protocol_with_most_votes_wins() -> None:
     assert chosen("a b", "b a", "b a") == "b"
     assert chosen("a b", "a b", "b a") == "a"
+    assert chosen("a b c", "a b c", "b c a", "c b a") == "a", "b has the least sum of ranks, 3"
 
 
 def test_only_what_everybody_supports_is_a_candidate() -> None:
@@ -450,6 +451,25 @@ def test_only_what_everybody_supports_is_a_candidate() -> None:
 def test_df6_a_tie_is_decided_by_preference_then_by_name_whatever_the_order() -> None:
     assert chosen("range sticky", "sticky range") == chosen("sticky range", "range sticky") == "range"
     assert chosen("z b a", "a z b") == chosen("a z b", "z b a") == "z"  # ranks: z 0+1, a 2+0
+
+
+def test_a_group_goes_over_to_the_next_version_of_its_strategy_with_the_last_member_that_is_upgraded() -> None:
+    """The example of a rolling upgrade in the client-side assignment proposal, phase by phase."""
+    old, upgraded = (("rr-0", b""),), (("rr-1", b""), ("rr-0", b""))
+    c = Client()
+    knows = [old, old, old]
+    calls = [c.join(version=3, protocols=each) for each in knows]
+    c.advance(6_000)
+    phases = [{call.reply.protocol_name for call in calls}]
+    for number in range(3):
+        c.leave(calls[number].reply.member_id)
+        knows[number] = upgraded
+        calls[number] = c.join(version=3, protocols=upgraded)
+        for n in {0, 1, 2} - {number}:
+            calls[n] = c.join(calls[n].reply.member_id, version=3, protocols=knows[n])
+        assert c.group().generation == number + 2
+        phases.append({call.reply.protocol_name for call in calls})
+    assert phases == [{"rr-0"}, {"rr-0"}, {"rr-0"}, {"rr-1"}]
 
 
 def test_a_name_given_twice_counts_where_it_stands_first() -> None:

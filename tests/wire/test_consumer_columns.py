@@ -156,6 +156,32 @@ def test_ud_4_sticky_user_data_bytes_of_the_java_serializer():
     ]
 
 
+def read_version_0(data: bytes) -> dict[str, list[int]]:
+    """Sticky user data as a reader has it that knows of no generation: an array, and what follows is ignored."""
+    at = 0
+
+    def number(form: str) -> int:
+        nonlocal at
+        (value,) = struct.unpack_from(form, data, at)
+        at += struct.calcsize(form)
+        return value
+
+    claims = {}
+    for _ in range(number(">i")):
+        size = number(">h")
+        name, at = data[at : at + size].decode(), at + size
+        claims[name] = [number(">i") for _ in range(number(">i"))]
+    return claims
+
+
+@given(
+    st.dictionaries(st.text(min_size=1, max_size=9), st.lists(st.integers(0, 2**31 - 1), max_size=4)),
+    st.integers(-1, 9),
+)
+def test_kip_341_a_reader_of_version_0_finds_the_claims_of_version_1(owned, generation):
+    assert read_version_0(encode_sticky_user_data(owned, generation)) == owned
+
+
 def test_ud_4_cooperative_user_data_bytes_of_the_java_serializer():
     assert encode_cooperative_user_data(-1).hex() == "ffffffff"
     assert encode_cooperative_user_data(10).hex() == "0000000a"
