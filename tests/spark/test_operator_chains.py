@@ -27,7 +27,7 @@ from roster.spark.options import Options
 from roster.spark.reader import ReaderConfig
 from roster.spark.state.changelogs import Changelog, Changelogs
 from roster.spark.state.results import as_records
-from roster.spark.state.runner import tokens_of
+from roster.spark.state.runner import tokens_of, with_batch
 from roster.spark.state.task import StatefulTask, StoreKind, Work
 from roster.spark.state.turn import Place, take_turn
 from roster.spark.state.turns import Turns
@@ -417,6 +417,29 @@ def test_an_error_behind_an_operator_names_its_store(tmp_path: Path) -> None:
     group.send([{"user": "a", "n": 1, "at": BEGIN}])
     with pytest.raises(FunctionError, match="luck with 1, given results of the stateful operator with the store 'one'"):
         group.batch([9])
+
+
+def test_a_task_of_another_release_ends_with_one_error_before_anything_is_written(tmp_path: Path) -> None:
+    def release(text: str) -> tuple[Stage, ...]:
+        made = OPERATORS["first rows"](Operations(SESSION), "one")
+        return stages_of(made.aggregate("user", {"n": text}, store="two"))
+
+    group = Group(release("count(*)"), tmp_path)
+    group.send({"user": "a", "n": number, "at": BEGIN + number * HOUR} for number in range(9))
+    assert group.batch([3])
+    before = {partition: list(records) for partition, records in group.logs.records.items()}
+    group.stages = release("sum(n)")
+    with pytest.raises(
+        FunctionError, match=r"^store: 'two' of the group 'g', partition 0: .* count\(\*\) int64"
+    ) as refused:
+        group.batch([3])
+    assert group.logs.records == before
+    told = with_batch(refused.value, Batch(0, Owner("g", 1, "m"), {}))
+    assert (type(told), str(told)) == (PipelineError, str(refused.value))
+    group.stages = release("count(*)")
+    while group.batch([3]):
+        pass
+    assert [json.loads(value)["n"] for _, value in group.results()] == [3, 6, 9]
 
 
 @pytest.mark.parametrize("repartitioned", [(), (1,)])

@@ -106,6 +106,7 @@ def open_changelog(admin: Admin, group: str, of: Subtopology, store: str) -> Cha
         _create(admin, group, name, sources, count)
     _check_topics(admin, group, of)
     found = admin.describe_topic(name)
+    _check_offsets(admin, group, name, sources, len(found.partitions))
     if len(found.partitions) != count:
         raise PipelineError(
             f"topic {sources[0]!r} has {count} partitions and the changelog {name!r} has {len(found.partitions)}: keys"
@@ -114,7 +115,6 @@ def open_changelog(admin: Admin, group: str, of: Subtopology, store: str) -> Cha
             fix=_GROWN,
         )
     _check_settings(admin, name)
-    _check_offsets(admin, group, name, sources, count)
     return Changelog(name, (found.topic_id or b"\0").hex(), count, of)
 
 

@@ -148,7 +148,7 @@ class StatefulRunner(SparkRunner):
         except SinkFencedError as error:
             raise self._moved(error) from None
         except FunctionError as error:
-            raise _with_batch(error, batch) from None
+            raise with_batch(error, batch) from None
         except WriteError as error:
             raise named_change(error, self._reports.value) from None
         self._fenced = 0
@@ -303,7 +303,7 @@ def summed(outcome: Outcome, reports: Reports, upkeep: Upkeep) -> Outcome:
     )
 
 
-def _with_batch(error: FunctionError, batch: Batch) -> PipelineError:
+def with_batch(error: FunctionError, batch: Batch) -> PipelineError:
     """Return the error of a stateful function with its batch; those of `map_arrow` and of stores say all themselves."""
     if error.field == STORE:
         return PipelineError(error.problem, field=STORE)

@@ -108,7 +108,8 @@ class Tables:
         sources: topics of the rows that are joined, of which there must be one.
         """
         if not isinstance(sources, tuple) or len(sources) != 1:
-            raise PipelineError("a table is joined with one topic, by its name", field="topics", fix="Name one topic")
+            what = "a table is joined with one topic, by its name"
+            raise PipelineError(what, field="topics", fix="Name one topic, or put repartition in front of join_table")
         settings: dict[str, Any] = {"request_timeout_ms": options.request_timeout_ms, "security": options.security}
         with ExitStack() as unless_checked:
             admin = unless_checked.enter_context(closing(Admin(options.bootstrap, **settings)))

@@ -6,6 +6,9 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from roster._errors import RosterError
 from roster.model import TopicPartition
 from roster.spark.batch import Split
@@ -25,6 +28,8 @@ _MORE = 16
 
 STORE = "store"
 """The field of errors about what a store has."""
+
+_SAYING = pa.array([STATE_KEY, REGISTRY_KEY], pa.binary())
 
 Said = dict[bytes, bytes]
 """Entries in which a store says what the others mean."""
@@ -106,11 +111,11 @@ class Written:
         """Return what is said in these offsets of changelogs, of those with committed records there."""
         found: dict[TopicPartition, Said] = {}
         for batch in read_splits(self._config, [Split(*log, *span) for log, span in spans.items()]):
-            columns = (batch.column(name).to_pylist() for name in ("topic", "partition", "key", "value"))
-            for topic, partition, key, value in zip(*columns, strict=True):
-                said = found.setdefault(TopicPartition(topic, partition), {})
-                if key in (STATE_KEY, REGISTRY_KEY) and value is not None:
-                    said[key] = value
+            table = pa.Table.from_batches([batch]).select(["topic", "partition", "key", "value"])
+            for each in table.group_by(["topic", "partition"]).aggregate([]).to_pylist():
+                found.setdefault(TopicPartition(**each), {})
+            for each in table.filter(pc.is_in(table["key"], _SAYING)).to_pylist():
+                found[TopicPartition(each["topic"], each["partition"])][each["key"]] = each["value"]
         return found
 
 
