@@ -9,6 +9,7 @@ import pytest
 
 from roster.cli.root import run
 from roster.client import (
+    AuthorizationError,
     GroupDescription,
     GroupListing,
     GroupNotEmptyError,
@@ -32,6 +33,7 @@ class Cluster:
     internal: set[str] = field(default_factory=set)
     more: list[GroupListing] = field(default_factory=list)
     described: list[str] = field(default_factory=list)
+    forbidden: str = ""
     state: str = "Stable"
     members: list[MemberDescription] = field(
         default_factory=lambda: [
@@ -92,6 +94,8 @@ def cluster(monkeypatch):
 
         def describe_group(self, group):
             there.described.append(group)
+            if group == there.forbidden:
+                raise AuthorizationError(f"group {group}: this client may not describe it")
             if group != "g":
                 raise UnknownGroupError(f"there is no group {group}")
             return GroupDescription(group, there.state, "consumer", "range", there.members, "127.0.0.1:9092")
@@ -186,6 +190,11 @@ def test_groups_list(cluster, capsys):
     }
     assert [row[0] for row in rows(answer(capsys, "groups", "list", "[f-z]"))] == ["group", "g"]
     assert answer(capsys, "groups", "list", "x*") == "no group matches 'x*'\n"
+
+
+def test_groups_list_shows_groups_that_the_client_may_only_list(cluster, capsys):
+    cluster.forbidden = "g"
+    assert rows(answer(capsys, "groups", "list", "g"))[1] == ["g", "Stable", "classic", "consumer", "-", "-"]
 
 
 def test_groups_list_looks_into_few_groups_only(cluster, capsys):

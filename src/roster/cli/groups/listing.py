@@ -11,7 +11,7 @@ import click
 from roster.cli.admin import admin
 from roster.cli.options import Target, cluster_options, json_option
 from roster.cli.output import print_json, print_table
-from roster.client import GroupTypeError, UnknownGroupError, total_lags
+from roster.client import AuthorizationError, GroupTypeError, UnknownGroupError, total_lags
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -48,10 +48,10 @@ def list_(pattern: str, as_json: bool, target: Target) -> None:
 
 
 def _described(cluster: Admin, listed: Sequence[GroupListing]) -> dict[str, GroupDescription]:
-    """Describe groups but those deleted meanwhile, and those of a type such as share."""
+    """Describe groups but those deleted meanwhile, of a type such as share, or that this client may only list."""
     found = {}
     for each in listed:
-        with contextlib.suppress(UnknownGroupError, GroupTypeError):
+        with contextlib.suppress(UnknownGroupError, GroupTypeError, AuthorizationError):
             found[each.group_id] = cluster.describe_group(each.group_id)
     return found
 
