@@ -274,6 +274,14 @@ def test_older_message_formats_are_refused_by_name(kernel: Any) -> None:
         rows(kernel, bytes(batch))
 
 
+@pytest.mark.parametrize("size", [5, 2000], ids=["checked by the loop", "checked outside"])
+def test_damage_names_the_offset_of_its_batch(size: int) -> None:
+    one, two = (bytearray(build_batch([Record(value=bytes(size))] * 3, base_offset=offset)) for offset in (10, 13))
+    two[-1] ^= 1
+    with pytest.raises(WireError, match=r"^offset 13: .*CRC"):
+        rows(NATIVE, bytes(one + two))
+
+
 def test_batches_that_go_back_are_refused() -> None:
     one, two = (build_batch([Record(value=b"v")] * 3, base_offset=offset) for offset in (10, 12))
     with pytest.raises(WireError, match="base_offset 12"):
