@@ -78,6 +78,11 @@ def test_a_failure_is_an_error_with_its_one_telling_line(heard: Heard, caplog: p
     heard.reporter.ended("", ValueError("no\nsuch thing"))
     assert caplog.records[0].levelno == logging.ERROR
     assert heard.lines() == ['g: failed reason="ValueError: no" batches=0 rows=0']
+    heard.reporter.ended(
+        "", PipelineError("'x' is not a schema: [PARSE] no", field="json_columns", fix="Mend it\nhere")
+    )
+    told = "json_columns: 'x' is not a schema: [PARSE] no. Mend it"
+    assert heard.lines() == [f'g: failed reason="{told}" batches=0 rows=0'], "all of what the user is to mend"
 
 
 def test_switched_off_only_warnings_are_left(caplog: pytest.LogCaptureFixture) -> None:

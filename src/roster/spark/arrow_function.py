@@ -156,7 +156,7 @@ def pickled(code: Any, field: str) -> bytes:
         name = getattr(code, "__qualname__", type(code).__qualname__)
         place = f" ({Path(where.co_filename).name}, line {where.co_firstlineno})" if where is not None else ""
         raise PipelineError(
-            f"{name}{place} cannot be sent to the tasks: {' '.join(str(error).split())}",
+            f"{name}{place} cannot be sent to the tasks: {' '.join(str(error).split()).rstrip('.')}",
             field=field,
             fix="It must not refer to the session, open files or other state of the driver",
         ) from None

@@ -212,8 +212,9 @@ def _runs(numbers: Iterable[int]) -> Iterable[str]:
 
 
 def _first_line(error: BaseException) -> str:
-    kind = "" if isinstance(error, PipelineError) else f"{type(error).__name__}: "
-    text = reason_of(error)
+    if isinstance(error, PipelineError):
+        return str(error).partition("\n")[0]
+    kind, text = f"{type(error).__name__}: ", reason_of(error)
     return text if text.startswith(kind) else f"{kind}{text}"
 
 
