@@ -25,6 +25,7 @@ from roster.state.definition import STATE_KEY
 from roster.state.entries import Span
 from roster.state.lmdb_store import LmdbStore
 from roster.state.plain_entries import HexEntries
+from roster.state.store import Position
 from tests.examples_tried import some
 from tests.spark.test_state_turns import Log
 
@@ -168,6 +169,15 @@ def test_a_store_that_is_restored_says_so_once(damaged: Task, caplog: pytest.Log
         f"store {damaged.place.path('0_0')}: the files are damaged (an entry does not have its checksum); "
         "it is made anew from its changelog"
     )
+
+
+def test_a_value_that_cannot_be_decoded_is_restored_too(damaged: Task) -> None:
+    with LmdbStore(damaged.place.path("0_0")) as store:
+        store.clear()
+        entries = dict(each for each in damaged.log.records if each is not None)
+        cut = {key: value[:-1] for key, value in entries.items()} | {STATE_KEY: entries[STATE_KEY]}
+        store.commit(list(cut), list(cut.values()), Position(len(damaged.log.records), {"t": damaged.at}))
+    assert damaged.turn(KEYS, 1)[:2] == (True, after(damaged.totals, KEYS, 1))
 
 
 def test_a_query_of_a_damaged_store_says_what_to_delete(damaged: Task) -> None:

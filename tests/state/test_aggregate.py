@@ -144,7 +144,7 @@ def test_a_value_whose_text_is_cut_off_is_damaged(tmp_path):
     with LmdbStore(tmp_path) as store:
         changes = operator(table([("N1", 1, 1, 1.0)]), store).changes
         store.commit(changes["key"].to_pylist(), [value[:-1] for value in changes["value"].to_pylist()], Position(1))
-        with pytest.raises(StateError, match="another length than it says: it is damaged"):
+        with pytest.raises(StateError, match="none that this operator writes"):
             operator(table([("N1", 1, 1, 1.0)]), store)
 
 
@@ -171,7 +171,7 @@ def test_a_value_that_is_no_whole_row_is_named(tmp_path):
         (key,) = aggregate(table([("N1", 1, 1, 1.0)]), store, ["tail"], count).changes["key"].to_pylist()
         for value in (b"", b"\x01", b"\x01" * 30):
             store.commit([key], [value], Position(1))
-            with pytest.raises(StateError, match="a value of the store has another length than it says"):
+            with pytest.raises(StateError, match="none that this operator writes"):
                 aggregate(table([("N1", 1, 1, 1.0)]), store, ["tail"], count)
 
 

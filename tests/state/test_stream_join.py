@@ -144,7 +144,7 @@ def test_stored_rows_are_read_as_they_were() -> None:
     assert stored.places.tolist() == [1, 2, 2, 2, 2]
     assert stored.times.tolist() == [6, 5, 7, 8, 6]
     assert stored.table.to_pylist() == table.take([1, 0, 2, 3, 1]).to_pylist()
-    with pytest.raises(StateError, match="have not the columns text as they are now"):
+    with pytest.raises(StateError, match="none that this operator writes"):
         RowLayout.of(table.select(["text"]).schema).decode(values)
 
 

@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 
 from roster.model.topology import repeated
 from roster.state.keys import encode_keys, is_text
-from roster.state.store import Snapshot, StateError, Store
+from roster.state.store import Snapshot, StateError, Store, ValueDamagedError
 
 
 class Kind(Enum):
@@ -207,9 +207,9 @@ class Layout:
         return decoded
 
     def decode_rows(self, data: bytes, *, fits: bool) -> npt.NDArray[Any]:
-        """Return the rows of values put together. Raises StateError if they are not whole rows."""
+        """Return the rows of values put together. Raises ValueDamagedError if they are not whole rows."""
         if not fits:
-            raise StateError(NO_LENGTH)
+            raise ValueDamagedError
         return np.frombuffer(data, self.row)
 
     def with_results(self, table: pa.Table, rows: npt.NDArray[Any], *, as_numbers: bool = False) -> pa.Table:
@@ -248,18 +248,15 @@ class Layout:
         return [b"".join(parts) for parts in zip(encoded, *texts, strict=True)] if texts else encoded
 
 
-NO_LENGTH = "a value of the store has another length than it says: it is damaged; remove the store"
-
-
 def _is_number(kind: pa.DataType) -> bool:
     return bool(pa.types.is_floating(kind) or pa.types.is_integer(kind))
 
 
 def cut(value: bytes, row: Any, texts: Sequence[str]) -> list[bytes]:
-    """Return the texts behind a row of the state. Raises StateError if the value has another length."""
+    """Return the texts behind a row of the state. Raises ValueDamagedError if the value has another length."""
     ends = np.cumsum([row.dtype.itemsize, *(int(row[name]) for name in texts)]).tolist()
     if len(value) != ends[-1]:
-        raise StateError(NO_LENGTH)
+        raise ValueDamagedError
     return [value[begin:end] for begin, end in itertools.pairwise(ends)]
 
 

@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from roster.state.keys import is_text
-from roster.state.store import StateError, Value
+from roster.state.store import StateError, Value, ValueDamagedError
 
 Numbers = npt.NDArray[np.int64]
 _PREFIX = np.dtype([("fingerprint", "<u4"), ("count", "<u4")])
@@ -146,10 +146,7 @@ class _Values:
         counts[there] = prefixes["count"]
         size = layout.header.itemsize
         if (prefixes["fingerprint"] != layout.fingerprint).any() or (lengths[~there] > 0).any():
-            raise StateError(
-                f"the store's rows have not the columns {', '.join(layout.columns.names)} as they are now: others wrote"
-                " them; use another group, which starts without state"
-            )
+            raise ValueDamagedError
         return cls(data, starts, lengths, counts, size)
 
     def headers(self) -> Any:

@@ -52,6 +52,13 @@ class StoreDamagedError(StateError):
         self.reason = reason
 
 
+class ValueDamagedError(StateError):
+    """A value is none that the operator writes, though it is as it was stored; the changelog may have a sound one."""
+
+    def __init__(self) -> None:
+        super().__init__("a value of the state is none that this operator writes")
+
+
 class PendingError(StateError):
     """A batch is pending where none may be, or another one than was named."""
 

@@ -21,7 +21,7 @@ from roster.state.definition import STATE_KEY, Definition, Noted
 from roster.state.event_time import with_entries
 from roster.state.pending import Pending
 from roster.state.processor.variables import REGISTRY_KEY, decode_registry
-from roster.state.store import Position, Snapshot, Store, StoreDamagedError, StoreInUseError
+from roster.state.store import Position, Snapshot, Store, StoreDamagedError, StoreInUseError, ValueDamagedError
 from roster.state.store_files import directory_name, state_directory
 
 if TYPE_CHECKING:
@@ -152,7 +152,9 @@ def on_sound(store: LmdbStore, work: Callable[[], T]) -> T:
         return work()
     except StoreDamagedError as error:
         store.discard(error.reason)
-        return work()
+    except ValueDamagedError as error:
+        store.discard(str(error))
+    return work()
 
 
 def combined(reports: Sequence[Report]) -> Report:
