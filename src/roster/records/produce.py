@@ -41,15 +41,16 @@ _ANSWER_SLACK = 10.0
 
 
 class WriteError(RosterError):
-    """Rows could not be written; `reason` is why, without their number. Spark tries the task again."""
+    """Rows could not be written; `reason` is why, without their number. Spark tries the task again.
+
+    `is_final` is True where another attempt is of no use, as the topic does not exist.
+    """
+
+    is_final = False
 
     def __init__(self, problem: str, reason: str = "") -> None:
         super().__init__(problem)
         self.reason = reason or problem
-
-
-class OutputGoneError(WriteError):
-    """A topic that rows are for does not exist: another attempt is of no use."""
 
 
 class TransactionLostError(WriteError):
@@ -249,7 +250,10 @@ class KafkaOutput:
                 if self._on_wait is not None:
                     self._on_wait()
         except ProduceError as error:
-            raise self._unwritten(str(error), _kind(error)) from error
+            kind = TransactionLostError if error.is_transaction_lost else WriteError
+            unwritten = self._unwritten(str(error), kind)
+            unwritten.is_final = isinstance(error, NoTopicError)
+            raise unwritten from error
         finally:
             self._left = time.monotonic()
 
@@ -293,12 +297,6 @@ class KafkaOutput:
     def _unwritten(self, problem: str, kind: type[WriteError]) -> WriteError:
         done = self._production.acknowledged
         return kind(f"{self._rows - done} of {self._rows} rows not written: {problem}", problem)
-
-
-def _kind(error: ProduceError) -> type[WriteError]:
-    if error.is_transaction_lost:
-        return TransactionLostError
-    return OutputGoneError if isinstance(error, NoTopicError) else WriteError
 
 
 _WRITTEN = ("key", "value", "topic", "partition", "headers", "timestamp")

@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 from typing_extensions import override
 
-from roster.records.produce import OutputGoneError, WriteError
+from roster.records.produce import WriteError
 from roster.spark.arrow_function import ArrowFunction, arrow_schema
 from roster.spark.batch import Batch, Split
 from roster.spark.driver_rows import DriverRows
@@ -247,9 +247,9 @@ class SparkRunner:
         if records is not None:
             try:
                 return [written(small.opening(writer), self._reading_here(records).read([0]))]
-            except OutputGoneError:
-                raise
             except Exception as error:
+                if isinstance(error, WriteError) and error.is_final:
+                    raise
                 small.leave(error)
         with self._batch_jobs(batch):
             return self._results(writer, tasks)
@@ -364,7 +364,7 @@ class SparkRunner:
 def task_error(error: Exception) -> PipelineError | ReadError | StateError | WriteError | None:
     """Find the task's own error in Spark's, which wraps it in some hundred lines."""
     kinds = r"spark\.errors\.(?:FunctionError|SinkFencedError)|spark\.reader\.ReadError|state\.store\.\w+"
-    found = re.search(rf"roster\.({kinds}|records\.produce\.(?:Write|OutputGone)Error): (.*)", str(error))
+    found = re.search(rf"roster\.({kinds}|records\.produce\.WriteError): (.*)", str(error))
     if found is None:
         return None
     kind, text = found[1], found[2].strip()
@@ -380,7 +380,6 @@ _TASK_ERRORS: Mapping[str, Callable[[str], PipelineError | ReadError | WriteErro
     "SinkFencedError": SinkFencedError,
     "ReadError": ReadError,
     "WriteError": WriteError,
-    "OutputGoneError": OutputGoneError,
 }
 
 
