@@ -99,6 +99,16 @@ def test_a_batch_being_verified_is_waited_for_until_it_is_withdrawn_or_old() -> 
     assert not is_waited_for(table)
 
 
+@pytest.mark.parametrize("epoch", [-1, 0])
+@pytest.mark.parametrize("is_announced", [False, True])
+def test_a_batch_that_is_not_waited_for_can_be_withdrawn(epoch: int, is_announced: bool) -> None:
+    table = ProducerTable()
+    if is_announced:
+        table.announce(header(0, epoch=epoch), NOW)
+    table.withdraw(header(0, epoch=epoch))
+    assert table.check(header(5)) is None
+
+
 def test_a_producer_whose_transaction_is_refused_is_not_waited_for(client: RawClient) -> None:
     """It never added the partition (Produce up to version 11), so its transactional batch is not to be written."""
     topic = CreateTopicsRequest.Topic(name="not-added", num_partitions=1, replication_factor=1)

@@ -108,7 +108,7 @@ def aborted_offsets_count(end: Any) -> Any:
 
 
 TRANSACTION_BUGS = [
-    PlantedBug("give two instances one epoch", (FENCED_WRITE, TWICE, TOGETHER), 43, two_instances_have_one_epoch),
+    PlantedBug("give two instances one epoch", (FENCED_WRITE, TWICE, TOGETHER), 8, two_instances_have_one_epoch),
     PlantedBug("answer EndTxn before the decision is durable", (ANSWERED_END,), 4, end_answered_before_it_is_durable),
     PlantedBug("write markers before the decision is durable", (MARKER,), 4, markers_written_before_the_decision),
     PlantedBug(

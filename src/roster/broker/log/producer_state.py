@@ -141,7 +141,8 @@ class ProducerTable:
 
     def withdraw(self, header: BatchHeader) -> None:
         """Forget an announced batch that will not be written."""
-        if self._announced.get(header.producer_id, _NOT_ANNOUNCED)[:2] == (header.producer_epoch, header.base_sequence):
+        announced = self._announced.get(header.producer_id)
+        if announced is not None and announced[:2] == (header.producer_epoch, header.base_sequence):
             del self._announced[header.producer_id]
 
     def _check_announced(self, header: BatchHeader) -> None:
