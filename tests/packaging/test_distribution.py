@@ -72,7 +72,7 @@ def test_every_way_to_install_roster_names_the_wheel():
 
 @pytest.mark.process
 def test_a_cluster_to_try_has_state_and_takes_another_port():
-    command = ["make", "--dry-run", "cluster", "PORT=7100"]
+    command = ["make", "--no-print-directory", "--dry-run", "cluster", "PORT=7100"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=True)
     assert ".whl)[spark,state]" in done.stdout
     assert done.stdout.rstrip().endswith("tests/spark/standalone.py --port 7100")
