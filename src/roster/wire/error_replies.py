@@ -23,9 +23,11 @@ _ITEMS_OF = {
     "results_by_topic_v3_and_below": ("v3_and_below_topics",),
     "results_by_partition": ("partitions",),
     "transaction_states": ("transactional_ids",),
+    "replica_election_results": ("topic_partitions",),
+    "partition_result": ("partitions",),
 }
 """Array of a response to the arrays of its request that it answers item by item, where the name differs."""
-_NAMED_BY = ("name", "key", "group_id", "transactional_id", "partition_index", "index", "partition")
+_NAMED_BY = ("name", "key", "group_id", "transactional_id", "partition_index", "index", "partition", "partition_id")
 """Field of an item that has the value itself where the request only lists values."""
 _RENAMED = {"partition_index": "partition", "partition": "partition_index", "user": "name"}
 _ERRORS = ("error_code", "partition_error_code")
