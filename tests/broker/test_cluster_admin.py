@@ -209,6 +209,31 @@ def test_how_long_deleted_keys_are_remembered_is_a_topics_setting(client: RawCli
     assert altered(client, ("a", {"delete.retention.ms": "-1"})) == [ErrorCode.INVALID_CONFIG]
 
 
+@pytest.mark.parametrize(
+    ("name", "of_broker", "least"),
+    [
+        ("flush.messages", "log.flush.interval.messages", 1),
+        ("flush.ms", "log.flush.interval.ms", 0),
+        ("max.compaction.lag.ms", "log.cleaner.max.compaction.lag.ms", 1),
+    ],
+)
+def test_how_often_a_topic_is_synced_and_compacted_are_settings(
+    client: RawClient, broker: Broker, name: str, of_broker: str, least: int
+) -> None:
+    longest = str(2**63 - 1)
+    default = (of_broker, longest, 5)
+    assert described(client, 2, "b", name) == {name: (longest, 5, [default])}
+    assert described(client, 4, "4", of_broker) == {of_broker: (longest, 5, [default])}
+    assert altered(client, ("b", {name: "12345678"})) == [0]
+    assert described(client, 2, "b", name) == {name: ("12345678", 1, [(name, "12345678", 1), default])}
+    assert altered(client, ("b", {name: str(least - 1)})) == [ErrorCode.INVALID_CONFIG]
+    if name == "max.compaction.lag.ms":
+        topic = broker.services.topics.get("b")
+        assert topic is not None
+        assert topic.logs[0].config.max_compaction_lag_ms == 12_345_678
+    assert altered(client, ("b", {})) == [0]
+
+
 def test_resources_that_have_settings(client: RawClient) -> None:
     def listed(version: int, *types: int) -> Any:
         told = client.ask(ListConfigResourcesRequest(resource_types=list(types)), version)

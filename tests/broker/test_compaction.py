@@ -16,12 +16,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from roster._clock import wall_ms
 from roster.broker import LogConfig
 from roster.broker.log.compaction import Compactor
 from roster.broker.log.flusher import Flusher
 from roster.broker.log.partition_log import PartitionLog
 from roster.broker.log.producer_state import SequenceError
-from roster.broker.log.retention import expired_segments
+from roster.broker.log.retention import Retention, expired_segments
 from roster.broker.log.rewriting import Rewriting, Stopped
 from roster.broker.log.segment import Segment
 from roster.wire import ErrorCode
@@ -306,8 +307,42 @@ def test_a_segment_of_which_everything_is_kept_stays_as_it_is(tmp_path: Path) ->
     before = log.segments
     assert rewrite(log, 0).covered == 3
     assert log.segments == before
-    assert not log.is_worth_compacting(log.sealed_segments())
+    assert not log.is_worth_compacting(log.sealed_segments(), NOW)
     assert not list((tmp_path / "log").glob("*.tmp"))
+
+
+async def test_a_record_waits_no_longer_than_max_compaction_lag_ms(tmp_path: Path) -> None:
+    def write(each: str, age: int) -> None:
+        append(log, batch([each.encode()], keys=[b"k"], times=[wall_ms() - age]))
+
+    flusher = Flusher(1, lambda error: None)
+    compactor = Compactor(flusher)
+    cleaner = Retention(flusher, lambda: [log], 1, compactor.consider)
+    log = PartitionLog(tmp_path / "log", replace(CONFIG, max_compaction_lag_ms=60_000), compacted=True)
+    log.open(NOW)
+
+    async def looked_at() -> list[bytes | None]:
+        await flusher.durable(log)
+        await cleaner.check_all()
+        while compactor._task is not None:
+            await asyncio.wait([compactor._task])
+        return [record.value for record in records(log)]
+
+    write("young", 30_000)
+    write("younger", 20_000)
+    assert await looked_at() == [b"young", b"younger"], "small, and nothing is old"
+    log.configure(replace(log.config, max_compaction_lag_ms=25_000), compacted=True)
+    assert await looked_at() == [b"younger"]
+    before = [segment.base_offset for segment in log.segments]
+    assert await looked_at() == [b"younger"]
+    assert [segment.base_offset for segment in log.segments] == before, "what was compacted is not due again"
+    write("old", 40_000)
+    write("new", 0)
+    assert len(log.segments) == len(before) + 1, "a segment ends where its first record is due"
+    assert await looked_at() == [b"new"]
+    await cleaner.stop()
+    await compactor.stop()
+    await flusher.close()
 
 
 async def test_a_compaction_that_fails_is_tried_again_once_the_log_has_grown(

@@ -39,6 +39,8 @@ class LogConfig:
     """A compacted log is rewritten once this share of its bytes was appended since the last rewriting."""
     delete_retention_ms: int = 86_400_000
     """How long a rewritten log keeps the fact that a key was deleted (Kafka's `delete.retention.ms`)."""
+    max_compaction_lag_ms: int = 2**63 - 1
+    """A record this old makes its log due for compaction, however small or clean (`max.compaction.lag.ms`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

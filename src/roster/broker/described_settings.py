@@ -24,6 +24,9 @@ TYPE_SHORT = 4
 _BROKER_NAMES = {
     "compression.type": "compression.type",
     "delete.retention.ms": "log.cleaner.delete.retention.ms",
+    "flush.messages": "log.flush.interval.messages",
+    "flush.ms": "log.flush.interval.ms",
+    "max.compaction.lag.ms": "log.cleaner.max.compaction.lag.ms",
     "max.message.bytes": "message.max.bytes",
     "min.insync.replicas": "min.insync.replicas",
     "segment.ms": "log.roll.ms",

@@ -122,7 +122,10 @@ class Broker:
             transactions,
             security,
             Retention(
-                flusher, lambda: [log for topic in topics for log in topic.logs], config.retention_check_interval_ms
+                flusher,
+                lambda: [log for topic in topics for log in topic.logs],
+                config.retention_check_interval_ms,
+                self._compactor.consider,
             ),
             host=config.advertised_host or _reachable(config.host),
             port=config.advertised_port or listener.port,

@@ -54,6 +54,9 @@ TOPIC_SETTINGS: Mapping[str, _Setting] = {
     "cleanup.policy": _Setting("delete", TYPE_LIST, ("delete", "compact")),
     "compression.type": _Setting("producer", TYPE_STRING, ("producer", *_CODECS)),
     "delete.retention.ms": _Setting("86400000", TYPE_LONG, high=INT64),
+    "flush.messages": _Setting(str(INT64), TYPE_LONG, low=1, high=INT64),
+    "flush.ms": _Setting(str(INT64), TYPE_LONG, high=INT64),
+    "max.compaction.lag.ms": _Setting(str(INT64), TYPE_LONG, low=1, high=INT64),
     "max.message.bytes": _Setting("1048588", TYPE_INT, low=0),
     "message.timestamp.type": _Setting("CreateTime", TYPE_STRING, ("CreateTime",)),
     "min.insync.replicas": _Setting("1", TYPE_INT, ("1",)),
@@ -62,12 +65,16 @@ TOPIC_SETTINGS: Mapping[str, _Setting] = {
     "segment.bytes": _Setting("268435456", TYPE_INT, low=14),
     "segment.ms": _Setting("604800000", TYPE_LONG, low=1, high=INT64),
 }
-"""Settings of a topic. Records are kept by one broker under their producers' times, so some have one value only."""
+"""Settings of a topic. Records are kept by one broker under their producers' times, so some have one value only.
+
+Every batch is synced before it is answered or read: at least as often as any `flush.messages` and `flush.ms` ask.
+"""
 
 _LOG_FIELDS = {
     name: name.replace(".", "_")
     for name in (
         "delete.retention.ms",
+        "max.compaction.lag.ms",
         "max.message.bytes",
         "retention.bytes",
         "retention.ms",

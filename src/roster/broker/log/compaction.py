@@ -28,8 +28,8 @@ class Compactor:
         self._stopping = threading.Event()
 
     def consider(self, log: PartitionLog) -> None:
-        """Compact the log if enough was appended since the last time."""
-        if log.wants_compaction and not self._stopping.is_set():
+        """Compact the log if enough was appended since the last time, or a record waits too long."""
+        if log.wants_compaction(wall_ms()) and not self._stopping.is_set():
             self._queue[log] = None
             if self._task is None:
                 self._task = asyncio.get_running_loop().create_task(self._run())
@@ -39,7 +39,7 @@ class Compactor:
             while self._queue:
                 log = next(iter(self._queue))
                 del self._queue[log]  # what is appended from here on may make it dirty again
-                if not log.wants_compaction:
+                if not log.wants_compaction(wall_ms()):
                     continue
                 try:
                     async with log.maintenance:
@@ -54,14 +54,14 @@ class Compactor:
             self._task = None
 
     async def _compact(self, log: PartitionLog) -> None:
-        before = log.size
+        before, now = log.size, wall_ms()
         if log.last_stable_offset == log.end_offset:
-            log.roll(wall_ms())
+            log.roll(now)
             await self._flusher.durable(log)
         stable = log.last_stable_offset
         old = [segment for segment in log.sealed_segments() if segment.next_offset <= stable]
-        drop_before = wall_ms() - log.config.delete_retention_ms
-        if log.removed or not log.is_worth_compacting(old):
+        drop_before = now - log.config.delete_retention_ms
+        if log.removed or not log.is_worth_compacting(old, now):
             return
         aborted = log.producers.aborted.overlapping(0, old[-1].next_offset)
         work = Rewriting(old, log.config, drop_before, aborted, clean_end=log.clean_end, check=self._check)

@@ -228,7 +228,8 @@ class PartitionLog:
         if segment.size + size > self.config.segment_bytes:
             return True
         first = segment.first_timestamp()
-        return first >= 0 and timestamp - first > self.config.segment_ms
+        lag = self.config.max_compaction_lag_ms if self.compacted else self.config.segment_ms
+        return first >= 0 and timestamp - first > min(lag, self.config.segment_ms)
 
     def _segment_for(self, size: int, timestamp: int, now_ms: int) -> Segment:
         """The segment the next batch goes to."""
@@ -284,16 +285,28 @@ class PartitionLog:
 
     # Compaction
 
-    @property
-    def wants_compaction(self) -> bool:
-        """Return True if enough was appended since the last compaction for another."""
-        least = max(self.config.compact_min_bytes, self._compact_from_bytes)
-        return self.compacted and self.size >= least and self.is_worth_compacting(self._segments)
+    def wants_compaction(self, now_ms: int) -> bool:
+        """Return True if enough was appended since the last compaction for another, or a record waits too long."""
+        if not self.compacted or self.size < self._compact_from_bytes:
+            return False
+        if self.size < self.config.compact_min_bytes:
+            return self._is_overdue(self._segments, now_ms)
+        return self.is_worth_compacting(self._segments, now_ms)
 
-    def is_worth_compacting(self, segments: list[Segment]) -> bool:
-        """Return True if enough of these, the oldest segments, was not compacted yet."""
+    def is_worth_compacting(self, segments: list[Segment], now_ms: int) -> bool:
+        """Return True if enough of these, the oldest segments, was not compacted yet, or for too long."""
         dirty = sum(segment.size for segment in segments if segment.next_offset > self.clean_end)
-        return dirty > 0 and dirty >= sum(segment.size for segment in segments) * self.config.compact_dirty_ratio
+        enough = dirty >= sum(segment.size for segment in segments) * self.config.compact_dirty_ratio
+        return dirty > 0 and (enough or self._is_overdue(segments, now_ms))
+
+    def _is_overdue(self, segments: list[Segment], now_ms: int) -> bool:
+        """Return True if a segment not compacted yet began more than `max.compaction.lag.ms` ago, as Kafka counts."""
+        begun_before = now_ms - self.config.max_compaction_lag_ms
+        return begun_before > 0 and any(
+            0 < segment.first_timestamp() < begun_before
+            for segment in segments
+            if segment.size and segment.next_offset > self.clean_end
+        )
 
     def compacted_to(self, offset: int) -> None:
         """Note that a compaction removed what was superseded up to an offset."""

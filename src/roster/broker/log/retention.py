@@ -54,9 +54,19 @@ def newest_timestamp(segment: Segment) -> int:
 
 
 class Retention:
-    """Deletes from the front of logs, one log at a time, in the background and by request."""
+    """Deletes from the front of logs, one log at a time, in the background and by request.
 
-    def __init__(self, flusher: Flusher, logs: Callable[[], Iterable[PartitionLog]], interval_ms: int) -> None:
+    Each look at a log in the background ends with `looked_at`.
+    """
+
+    def __init__(
+        self,
+        flusher: Flusher,
+        logs: Callable[[], Iterable[PartitionLog]],
+        interval_ms: int,
+        looked_at: Callable[[PartitionLog], None] = lambda _: None,
+    ) -> None:
+        self._looked_at = looked_at
         self._flusher = flusher
         self._logs = logs
         self._interval = interval_ms / 1000
@@ -95,6 +105,8 @@ class Retention:
                     await self._finish(self._expire(log))
                 except (OSError, WireError) as error:
                     logger.error("%s: old records cannot be deleted, and stay until later: %s", log.directory, error)
+            if not log.removed:
+                self._looked_at(log)
             await asyncio.sleep(0)
 
     async def _expire(self, log: PartitionLog) -> None:
