@@ -8,11 +8,12 @@ CLUSTER := .venv-cluster
 PORT ?= 7077
 READER := .venv-table-reader
 PYTEST_ARGS ?=
+SEEDS ?= 1000
 # Leaves out what tests/conftest.py marks; neighbouring tests share a process and its fixtures, and pytest keeps what it compiled.
 UNIT = PYTHONDONTWRITEBYTECODE= HYPOTHESIS_PROFILE=quick $(BIN)/pytest -q --numprocesses auto --dist worksteal \
 	-m "not real and not spark and not process"
 
-.PHONY: help setup demo cluster unit test test-spark test-without-spark test-spark-oldest test-table-readers coverage check bench docs dist clean
+.PHONY: help setup demo cluster unit test test-spark test-without-spark test-spark-oldest test-table-readers simulate coverage check bench docs dist clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -62,6 +63,9 @@ $(READER)/.installed: tests/spark/table_reader/pom.xml
 	$(READER)/bin/pip install --quiet 'pyspark==4.1.*'
 	mvn --batch-mode --quiet --file $< dependency:copy-dependencies -DoutputDirectory=$(CURDIR)/$(READER)/jars -DincludeScope=runtime
 	touch $@
+
+simulate: setup  ## the group protocol under faults in virtual time, SEEDS runs (1000)
+	$(BIN)/python -m tests.simulation --seeds $(SEEDS)
 
 coverage: setup  ## `make unit` with the lines and branches it leaves out, also in htmlcov/
 	$(UNIT) --cov --cov-report=term:skip-covered --cov-report=html $(PYTEST_ARGS)

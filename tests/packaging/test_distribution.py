@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name, parse_wheel_filename
+from setuptools import find_namespace_packages
 
 import roster
 from roster._extras import DISTRIBUTION, EXTRAS, WHEEL, how_to_install
@@ -109,6 +110,15 @@ def test_the_exact_versions_fit_together():
 @pytest.mark.parametrize("extra", EXTRAS)
 def test_messages_know_what_an_extra_brings(extra):
     assert set(EXTRAS[extra]) == modules_of(extra)
+
+
+def test_the_wheel_has_the_product_without_its_tests():
+    """The simulator proves the project, not a user's code."""
+    find = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]["find"]
+    packages = [name for place in find["where"] for name in find_namespace_packages(ROOT / place)]
+    assert {"roster.testing", "roster.cli"} < set(packages)
+    assert {name.partition(".")[0] for name in packages if "egg-info" not in name} == {"roster"}
+    assert [name for name in packages if "simulation" in name or "tests" in name] == []
 
 
 def test_everything_in_the_package_that_is_no_module_is_package_data():

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from roster.testing.simulation import draw_scenario, run_many, run_scenario
+from tests.simulation import draw_scenario, run_many, run_scenario
 from tests.testing.planted_bugs import BUGS, PlantedBug
 from tests.testing.planted_task_bugs import TASK_BUGS
 from tests.testing.planted_transaction_bugs import TRANSACTION_BUGS

@@ -10,19 +10,20 @@ from collections import Counter
 from random import Random
 
 import pytest
+from click.testing import CliRunner
 
-from roster.cli.root import run
 from roster.coordinator.states import GroupState
 from roster.model import SetTimer
-from roster.testing.simulation import BrokenInvariant, errors, invariants, run_many, run_scenario, run_seed, shrink
-from roster.testing.simulation.actions import ACTIONS
-from roster.testing.simulation.clock import Scheduler, Timers
-from roster.testing.simulation.disk import Disk, Durable, record_batch
-from roster.testing.simulation.network import Connection, Direction, Network, NetworkFaults
-from roster.testing.simulation.run import kept_actions
-from roster.testing.simulation.scenario import MISBEHAVIOURS, TRANSACTION_WEIGHTS, WEIGHTS, draw_scenario
-from roster.testing.simulation.scripted import SCRIPTS
 from tests.examples_tried import examples
+from tests.simulation import BrokenInvariant, errors, invariants, run_many, run_scenario, run_seed, shrink
+from tests.simulation.__main__ import simulate
+from tests.simulation.actions import ACTIONS
+from tests.simulation.clock import Scheduler, Timers
+from tests.simulation.disk import Disk, Durable, record_batch
+from tests.simulation.network import Connection, Direction, Network, NetworkFaults
+from tests.simulation.run import kept_actions
+from tests.simulation.scenario import MISBEHAVIOURS, TRANSACTION_WEIGHTS, WEIGHTS, draw_scenario
+from tests.simulation.scripted import SCRIPTS
 
 FIRST = int(os.environ.get("ROSTER_SIMULATION_FIRST", "0"))
 SEEDS = "ROSTER_SIMULATION_SEEDS"
@@ -45,9 +46,7 @@ def test_every_kind_of_action_is_drawn_and_known() -> None:
 
 @pytest.mark.process
 def test_a_seed_is_the_same_run_under_any_hash_seed() -> None:
-    program = (
-        "from roster.testing.simulation import run_seed; print([run_seed(s, traced=True).digest for s in (3, 12, 20)])"
-    )
+    program = "from tests.simulation import run_seed; print([run_seed(s, traced=True).digest for s in (3, 12, 20)])"
     runs = [
         subprocess.Popen(
             [sys.executable, "-c", program],
@@ -141,23 +140,27 @@ def test_a_failure_shrinks_to_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> 
     assert str(run_scenario(shortest).broken) == "actions are harmless: topic grows"
 
 
-def test_the_command_prints_the_history_and_how_to_run_it_again(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def run(*arguments: str) -> tuple[int, str]:
+    """Exit code and output of the command."""
+    done = CliRunner().invoke(simulate, arguments)
+    return done.exit_code, done.output
+
+
+def test_the_command_prints_the_history_and_how_to_run_it_again(monkeypatch: pytest.MonkeyPatch) -> None:
     broken_by_action(monkeypatch, "topic grows")
     seed = seed_with("topic grows")
-    assert run(["simulate", "--seed", str(seed)]) == 1
-    shown = capsys.readouterr().out
+    code, shown = run("--seed", str(seed))
+    assert code == 1
     assert f"BROKEN in seed {seed}: actions are harmless: topic grows" in shown
-    assert f"roster simulate --seed {seed} --trace" in shown
+    assert f"python -m tests.simulation --seed {seed} --trace" in shown
     (only,) = (line.split()[-1] for line in shown.splitlines() if "--only" in line)
-    assert run(["simulate", "--seed", str(seed), "--only", only]) == 1
-    assert run(["simulate", "--seed", str(seed), "--only", ""]) == 0
+    assert run("--seed", str(seed), "--only", only)[0] == 1
+    assert run("--seed", str(seed), "--only", "")[0] == 0
 
 
-def test_the_command_sums_up(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["simulate", "--seeds", "2", "--seed", "7", "--coverage"]) == 0
-    shown = capsys.readouterr().out
+def test_the_command_sums_up() -> None:
+    code, shown = run("--seeds", "2", "--seed", "7", "--jobs", "1", "--coverage")
+    assert code == 0
     assert "2 seeds" in shown
     assert "0 broken invariants" in shown
     assert "event of a coordinator" in shown
@@ -176,9 +179,10 @@ def test_a_broken_invariant_travels_between_processes() -> None:
 
 
 @pytest.mark.parametrize("options", [["--trace"], ["--only", "1"], ["--seed", "1", "--only", "x"]])
-def test_a_mistake_in_the_options_is_named(options: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["simulate", *options]) == 2
-    assert options[-2 if len(options) > 1 else -1] in capsys.readouterr().err
+def test_a_mistake_in_the_options_is_named(options: list[str]) -> None:
+    code, shown = run(*options)
+    assert code == 2
+    assert options[-2 if len(options) > 1 else -1] in shown
 
 
 # -- the parts ---------------------------------------------------------------------------------------------------------

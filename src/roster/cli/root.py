@@ -43,7 +43,6 @@ COMMANDS = {
         "Dry run of an assignor, with JSON lines or a live group.",
     ),
     "load": ("roster.cli.load.command", "load", "Send a CSV, JSON lines or Parquet file to a topic."),
-    "simulate": ("roster.cli.simulate", "simulate", "Run groups under faults in virtual time, and check them."),
     "demo": ("roster.cli.demo.command", "demo", "Show two applications that share a topic through failures."),
 }
 

@@ -15,16 +15,16 @@ from roster.member.task_assignor import HeldTasks, TaskAssignor
 from roster.member.task_options import TaskOptions
 from roster.model.tasks import RUNNING, TaskId
 from roster.model.topology import Subtopology
-from roster.testing.simulation import task_invariants
 from roster.wire import WireError
 from roster.wire.consumer.messages import decode_subscription
 from roster.wire.streams.assignment_info import decode_assignment_info
 from roster.wire.streams.subscription_info import decode_subscription_info
+from tests.simulation import task_invariants
 
 if TYPE_CHECKING:
     from roster.member.events import Event, Publish
-    from roster.testing.simulation.setting import Setting
     from roster.wire.messages import JoinGroupRequest, JoinGroupResponse, SyncGroupRequest
+    from tests.simulation.setting import Setting
 
 STATEFUL, STATELESS = 0, 1
 SUBTOPOLOGIES = (Subtopology(STATEFUL, ("t",), ("store",)), Subtopology(STATELESS, ("u",)))
@@ -77,7 +77,7 @@ class TaskWork:
     @property
     def held(self) -> HeldTasks:
         """The tasks of the process."""
-        assert self._process is not None  # noqa: S101 - set by `start`
+        assert self._process is not None
         return self.assignor.held(self._process.owns.partitions, self._process.owns.revoking)
 
     def gaps(self) -> dict[TaskId, int]:

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from roster.testing.simulation.network import Direction
-from roster.testing.simulation.scripted import Scripted
-from roster.testing.simulation.setting import Fate
-from roster.testing.simulation.world import MOST_PROCESSES, SUBSCRIBED
+from tests.simulation.network import Direction
+from tests.simulation.scripted import Scripted
+from tests.simulation.setting import Fate
+from tests.simulation.world import MOST_PROCESSES, SUBSCRIBED
 
 if TYPE_CHECKING:
-    from roster.testing.simulation.member_process import MemberProcess
-    from roster.testing.simulation.scenario import Action
-    from roster.testing.simulation.world import World
+    from tests.simulation.member_process import MemberProcess
+    from tests.simulation.scenario import Action
+    from tests.simulation.world import World
 
 
 def perform(world: World, action: Action) -> None:

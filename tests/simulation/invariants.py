@@ -11,10 +11,10 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from roster.coordinator.group import Group
 from roster.coordinator.states import GroupState
 from roster.model import TopicPartition
-from roster.testing.simulation.disk import Durable
-from roster.testing.simulation.errors import broken
-from roster.testing.simulation.setting import Application
 from roster.wire import ErrorCode
+from tests.simulation.disk import Durable
+from tests.simulation.errors import broken
+from tests.simulation.setting import Application
 
 SLACK_MS = 1_500
 """Time that a coordinator may take beyond a timeout, for its disk."""

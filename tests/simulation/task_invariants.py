@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from roster.model.tasks import TaskId
-from roster.testing.simulation.errors import broken
+from tests.simulation.errors import broken
 
 Tasks = Mapping[str, frozenset[TaskId]]
 

@@ -22,17 +22,6 @@ from roster.coordinator import (
     WriteCompleted,
 )
 from roster.coordinator.events import LoadedRecord
-from roster.testing.simulation.clock import Timers
-from roster.testing.simulation.disk import Batch, record_batch
-from roster.testing.simulation.network import Connection, Direction, is_whole
-from roster.testing.simulation.setting import OFFSETS, Fate, Setting
-from roster.testing.simulation.transactions import (
-    EPOCH_BUMP_FROM,
-    IMPLICIT_OFFSETS_FROM,
-    IMPLICIT_PRODUCE_FROM,
-    TRANSACTIONAL,
-    Transactions,
-)
 from roster.wire import ErrorCode, Message, WireError
 from roster.wire.frames import RequestHeader, decode_request, encode_response
 from roster.wire.messages import (
@@ -51,11 +40,22 @@ from roster.wire.messages import (
     TxnOffsetCommitRequest,
 )
 from roster.wire.offsets_topic import GroupMetadataKey, decode_key
+from tests.simulation.clock import Timers
+from tests.simulation.disk import Batch, record_batch
+from tests.simulation.network import Connection, Direction, is_whole
+from tests.simulation.setting import OFFSETS, Fate, Setting
+from tests.simulation.transactions import (
+    EPOCH_BUMP_FROM,
+    IMPLICIT_OFFSETS_FROM,
+    IMPLICIT_PRODUCE_FROM,
+    TRANSACTIONAL,
+    Transactions,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from roster.testing.simulation.books import Books
+    from tests.simulation.books import Books
 
 PARTITION = 0
 MANY_KEYS_FROM = 4

@@ -7,9 +7,6 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias, TypedDict
 
 from typing_extensions import override
 
-from roster.testing.simulation.client import Client
-from roster.testing.simulation.exactly_once import OUTPUT_PARTITIONS, OUTPUT_TOPIC, Output
-from roster.testing.simulation.scripted import Script, ScriptedClient
 from roster.wire import ApiKey, ErrorCode, Message
 from roster.wire.messages import (
     AddOffsetsToTxnRequest,
@@ -28,12 +25,15 @@ from roster.wire.messages import (
     TxnOffsetCommitResponse,
 )
 from roster.wire.records import Record, build_batch
+from tests.simulation.client import Client
+from tests.simulation.exactly_once import OUTPUT_PARTITIONS, OUTPUT_TOPIC, Output
+from tests.simulation.scripted import Script, ScriptedClient
 
 if TYPE_CHECKING:
     from roster.member import MemberConfig
     from roster.member.events import Publish
     from roster.model import TopicPartition
-    from roster.testing.simulation.setting import Setting
+    from tests.simulation.setting import Setting
 
 TRANSACTION_MS = 6_000
 """Timeout of every transaction."""

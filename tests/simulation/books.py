@@ -13,11 +13,6 @@ from roster.member.subscription import LeaderFailure, decode_assignment
 from roster.member.task_options import TaskOptions
 from roster.member.types import FailureKind
 from roster.model import TopicPartition
-from roster.testing.simulation import invariants
-from roster.testing.simulation.scenario import TASKS
-from roster.testing.simulation.sessions import Before, Sessions, event_name
-from roster.testing.simulation.setting import Application, Broker, Setting
-from roster.testing.simulation.tasks import ACCEPTABLE, SUBTOPOLOGIES, TaskBooks, TaskWork
 from roster.wire import ErrorCode, Message, WireError
 from roster.wire.consumer.messages import decode_subscription, flat
 from roster.wire.messages import (
@@ -32,6 +27,11 @@ from roster.wire.messages import (
     SyncGroupRequest,
     SyncGroupResponse,
 )
+from tests.simulation import invariants
+from tests.simulation.scenario import TASKS
+from tests.simulation.sessions import Before, Sessions, event_name
+from tests.simulation.setting import Application, Broker, Setting
+from tests.simulation.tasks import ACCEPTABLE, SUBTOPOLOGIES, TaskBooks, TaskWork
 
 COOPERATIVE = frozenset({"cooperative-sticky", "lag-cooperative-sticky", TASKS})
 QUIET = (False, None, False, 0)
@@ -294,7 +294,7 @@ class Books:
 
     def before_step(self, node: Broker, event: Event) -> Before:
         """Note the group as it is, and what comes."""
-        assert node.coordinator is not None  # noqa: S101 - a step needs one
+        assert node.coordinator is not None
         group = node.coordinator.group(self.world.group_id)
         state = GroupState.DEAD if group is None else group.state
         label = event_name(event)
@@ -318,7 +318,7 @@ class Books:
 
     def after_step(self, node: Broker, event: Event, before: Before, effects: Effects) -> None:
         """Judge what a step did."""
-        assert node.coordinator is not None  # noqa: S101 - a step needs one
+        assert node.coordinator is not None
         group = node.coordinator.group(self.world.group_id)
         if isinstance(event, PartitionLoaded):
             self._loaded(node, group)

@@ -1,22 +1,22 @@
-"""`roster simulate`: members, coordinators, network and disk in virtual time, from seeds."""
+"""`python -m tests.simulation`: members, coordinators, network and disk in virtual time, from seeds."""
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import TYPE_CHECKING
 
 import click
 
-from roster.cli.errors import FAILED, UserError
 from roster.cli.output import print_table
-from roster.testing.simulation.coverage import table
-from roster.testing.simulation.run import Outcome, Summary, kept_actions, run_many, run_scenario, shrink
-from roster.testing.simulation.scenario import draw_scenario
+from tests.simulation.coverage import table
+from tests.simulation.run import Outcome, Summary, kept_actions, run_many, run_scenario, shrink
+from tests.simulation.scenario import draw_scenario
 
 if TYPE_CHECKING:
     from collections import Counter
 
-    from roster.testing.simulation.scenario import Scenario
+    from tests.simulation.scenario import Scenario
 
 LINES_SHOWN = 60
 """Lines at the end of a history that are shown without --trace."""
@@ -24,14 +24,16 @@ PROGRESS_EVERY = 100
 """Seeds between two lines of progress."""
 
 
-@click.command(short_help="Run groups under faults in virtual time, and check them.")
+@click.command("python -m tests.simulation")
 @click.option("--seeds", type=click.IntRange(min=1), help="Seeds to run, from 0 or --seed on.  [default: 100]")
 @click.option("--seed", type=click.IntRange(min=0), help="Run this seed alone, or begin with it.")
 @click.option("--trace", is_flag=True, help="Print the whole history of the seed.")
 @click.option("--only", metavar="PLACES", help="With --seed: only the actions at these places, as in 0,3,4.")
-@click.option("--jobs", type=click.IntRange(min=1), default=1, help="Processes that run seeds.  [default: 1]")
+@click.option("--jobs", type=click.IntRange(min=1), help="Processes that run seeds.  [default: one for each core]")
 @click.option("--coverage", is_flag=True, help="Print how often each event met each state.")
-def simulate(seeds: int | None, seed: int | None, trace: bool, only: str | None, jobs: int, coverage: bool) -> int:
+def simulate(
+    seeds: int | None, seed: int | None, trace: bool, only: str | None, jobs: int | None, coverage: bool
+) -> None:
     """Run groups under faults in virtual time, and check the invariants of the group protocol after every event.
 
     A seed is one group: real members and misbehaving clients, two brokers with the real coordinator, a network and a
@@ -42,18 +44,17 @@ def simulate(seeds: int | None, seed: int | None, trace: bool, only: str | None,
     """
     alone = seed is not None and (seeds is None or seeds == 1)
     if (trace or only is not None) and not alone:
-        raise UserError("--trace and --only need --seed, and no --seeds")
+        raise click.UsageError("--trace and --only need --seed, and no --seeds")
     if alone:
-        return _run_alone(seed or 0, trace, _places(only))
+        sys.exit(_run_alone(seed or 0, trace, _places(only)))
     first = seed or 0
-    summary = run_many(range(first, first + (seeds or 100)), jobs=jobs, progress=_progress)
+    summary = run_many(range(first, first + (seeds or 100)), jobs=jobs or os.cpu_count() or 1, progress=_progress)
     if sys.stderr.isatty():
         click.echo("\r", nl=False, err=True)
     _print_summary(summary, coverage=coverage)
     if summary.failures:
         _explain(summary.failures[0])
-        return FAILED
-    return 0
+        sys.exit(1)
 
 
 def _places(only: str | None) -> list[int] | None:
@@ -62,7 +63,7 @@ def _places(only: str | None) -> list[int] | None:
     try:
         return [int(place) for place in only.split(",") if place]
     except ValueError:
-        raise UserError(f"--only: {only!r} is no list of places; give numbers, as in 0,3,4") from None
+        raise click.UsageError(f"--only: {only!r} is no list of places; give numbers, as in 0,3,4") from None
 
 
 def _progress(summary: Summary) -> None:
@@ -71,7 +72,8 @@ def _progress(summary: Summary) -> None:
         click.echo(f"{summary.seeds} seeds, {summary.events} events, {rate:.0f} seeds/h", err=True)
 
 
-def _run_alone(seed: int, trace: bool, places: list[int] | None) -> int:
+def _run_alone(seed: int, trace: bool, places: list[int] | None) -> bool:
+    """Run one seed and print its verdict; True if an invariant broke."""
     scenario = draw_scenario(seed)
     if places is not None:
         scenario = kept_actions(scenario, places)
@@ -85,7 +87,7 @@ def _run_alone(seed: int, trace: bool, places: list[int] | None) -> int:
     )
     if outcome.broken is not None and not trace:
         _explain(outcome)
-    return FAILED if outcome.broken is not None else 0
+    return outcome.broken is not None
 
 
 def _print_summary(summary: Summary, *, coverage: bool) -> None:
@@ -118,13 +120,13 @@ def _print_coverage(name: str, counts: Counter[tuple[str, str]]) -> None:
 
 def _explain(outcome: Outcome) -> None:
     """Print the shortest history found that breaks the same invariant, and the command that runs it again."""
-    assert outcome.broken is not None  # noqa: S101 - the caller asks for failures only
+    assert outcome.broken is not None
     shortest = run_scenario(shrink(outcome.scenario, outcome.broken.sentence), traced=True)
     click.echo(f"\nBROKEN in seed {outcome.scenario.seed}: {outcome.broken}")
     click.echo("\nshrunk to")
     _print_scenario(shortest.scenario)
     _print_history(shortest, LINES_SHOWN)
-    click.echo(f"\nrun it again: roster simulate --seed {outcome.scenario.seed} --trace")
+    click.echo(f"\nrun it again: python -m tests.simulation --seed {outcome.scenario.seed} --trace")
     click.echo(f"with the actions above alone: add --only {_kept(outcome.scenario, shortest.scenario)}")
 
 
@@ -148,3 +150,7 @@ def _print_history(outcome: Outcome, most: int) -> None:
     click.echo(f"\nhistory{'' if len(lines) == len(outcome.lines) else f', its last {most} lines'}:")
     for line in lines:
         click.echo(line)
+
+
+if __name__ == "__main__":
+    simulate()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NoReturn
 
 
-class BrokenInvariant(Exception):  # noqa: N818 - what happened, not what went wrong in the simulator
+class BrokenInvariant(Exception):
     """An invariant does not hold; `sentence` is the invariant, the text says what was seen."""
 
     def __init__(self, sentence: str, seen: str) -> None:

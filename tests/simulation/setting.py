@@ -13,13 +13,13 @@ from roster.coordinator import Coordinator
 from roster.member import Member, MemberConfig
 from roster.member.events import Publish
 from roster.model import TopicPartition
-from roster.testing.simulation.clock import Scheduler
-from roster.testing.simulation.coverage import Coverage
-from roster.testing.simulation.disk import Disk, Durable
-from roster.testing.simulation.exactly_once import ExactlyOnce
-from roster.testing.simulation.history import History
-from roster.testing.simulation.network import Network, Peer
-from roster.testing.simulation.scenario import Scenario
+from tests.simulation.clock import Scheduler
+from tests.simulation.coverage import Coverage
+from tests.simulation.disk import Disk, Durable
+from tests.simulation.exactly_once import ExactlyOnce
+from tests.simulation.history import History
+from tests.simulation.network import Network, Peer
+from tests.simulation.scenario import Scenario
 
 OFFSETS = "__consumer_offsets"
 """Name of the log with the group."""
@@ -75,7 +75,7 @@ class Setting:
 
     def __init__(self, scenario: Scenario, *, traced: bool) -> None:
         self.scenario = scenario
-        self.chance = Random(f"run {scenario.seed}")  # noqa: S311 - a simulation
+        self.chance = Random(f"run {scenario.seed}")
         self.scheduler = Scheduler()
         self.counts: Counter[str] = Counter()
         self.coverage = Coverage()

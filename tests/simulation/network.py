@@ -9,7 +9,7 @@ from random import Random
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from roster.testing.simulation.clock import Scheduler
+    from tests.simulation.clock import Scheduler
 
 
 class Direction(IntEnum):

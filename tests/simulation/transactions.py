@@ -13,10 +13,6 @@ from roster.broker.log.producer_state import NO_TRANSACTION, ProducerTable, Sequ
 from roster.coordinator.events import Event as GroupEvent
 from roster.coordinator.events import TransactionEnd, TransactionEnded
 from roster.coordinator.transactional_offset_commit import transactional_commit_response
-from roster.testing.simulation.clock import Timers
-from roster.testing.simulation.disk import Batch, control_batch, record_batch
-from roster.testing.simulation.exactly_once import OUTPUT_TOPIC, TRANSACTIONS
-from roster.testing.simulation.setting import OFFSETS, Fate, Setting
 from roster.transactions import (
     AddPartitions,
     Effects,
@@ -50,6 +46,10 @@ from roster.wire.messages import (
     TxnOffsetCommitRequest,
 )
 from roster.wire.records import read_batch, read_header
+from tests.simulation.clock import Timers
+from tests.simulation.disk import Batch, control_batch, record_batch
+from tests.simulation.exactly_once import OUTPUT_TOPIC, TRANSACTIONS
+from tests.simulation.setting import OFFSETS, Fate, Setting
 
 TRANSACTIONAL = (
     InitProducerIdRequest,
@@ -278,7 +278,7 @@ class Transactions:
 
     def _note(self, event: Event) -> None:
         """Count an event by the state that it meets, and add it to the history."""
-        assert self.coordinator is not None  # noqa: S101 - a step needs one
+        assert self.coordinator is not None
         found = self.coordinator.transaction(name_of(event))
         state = "none" if found is None else f"{found.current.state.label}{', writing' if found.pending else ''}"
         self.world.coverage.transaction(state, label_of(event))
@@ -369,7 +369,7 @@ class Transactions:
         batch = control_batch(TransactionEnd(marker.producer_id, marker.committed), marker.producer_epoch)
         header, content = read_header(batch.data), read_marker(batch.data)
         try:
-            assert content is not None  # noqa: S101 - it was just built
+            assert content is not None
             self.tables[name].check_marker(header, content)
         except SequenceError as refused:
             code = refused.code

@@ -10,12 +10,12 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from multiprocessing import get_context
 
-from roster.testing.simulation.actions import perform
-from roster.testing.simulation.coverage import Coverage
-from roster.testing.simulation.errors import BrokenInvariant
-from roster.testing.simulation.network import NetworkFaults
-from roster.testing.simulation.scenario import Action, Scenario, draw_scenario
-from roster.testing.simulation.world import LAST_RESTART_MS, World
+from tests.simulation.actions import perform
+from tests.simulation.coverage import Coverage
+from tests.simulation.errors import BrokenInvariant
+from tests.simulation.network import NetworkFaults
+from tests.simulation.scenario import Action, Scenario, draw_scenario
+from tests.simulation.world import LAST_RESTART_MS, World
 
 PROBED = 3
 """Of so many seeds one ends with a calm join."""

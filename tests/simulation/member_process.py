@@ -33,18 +33,18 @@ from roster.member.events import (
 from roster.member.timers import TimerName
 from roster.member.types import FailureKind, Node
 from roster.model import CancelTimer, OffsetAndMetadata, SetTimer, TopicPartition
-from roster.testing.simulation.client import OFFSETS, Client
-from roster.testing.simulation.clock import Timers
 from roster.wire import ApiKey, ErrorCode, Message
 from roster.wire.messages import JoinGroupRequest, OffsetFetchRequest, OffsetFetchResponse
+from tests.simulation.client import OFFSETS, Client
+from tests.simulation.clock import Timers
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from roster.testing.simulation.books import Books
-    from roster.testing.simulation.producer import Producer
-    from roster.testing.simulation.setting import Setting
-    from roster.testing.simulation.tasks import TaskWork
+    from tests.simulation.books import Books
+    from tests.simulation.producer import Producer
+    from tests.simulation.setting import Setting
+    from tests.simulation.tasks import TaskWork
 
 RETRY_MS = 300
 
@@ -66,7 +66,7 @@ class MemberProcess:
         self.name = name
         self.config = config
         self.versions = versions
-        self.member = Member(config, Random(world.chance.random()))  # noqa: S311 - a simulation
+        self.member = Member(config, Random(world.chance.random()))
         self.client = Client(world, name, versions)
         self.alive = True
         self.stopped = False

@@ -8,10 +8,10 @@ from typing import NamedTuple, Protocol
 from roster.coordinator import Event, RequestReceived, TimerExpired, TimerKind, WriteCompleted
 from roster.coordinator.group import Group
 from roster.coordinator.states import GroupState
-from roster.testing.simulation import invariants
-from roster.testing.simulation.scenario import Scenario
 from roster.wire import Message
 from roster.wire.messages import HeartbeatRequest, LeaveGroupRequest
+from tests.simulation import invariants
+from tests.simulation.scenario import Scenario
 
 LOOK_EVERY_MS = 500
 """How often sessions and phases are looked at for their end."""

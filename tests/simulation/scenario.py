@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from random import Random
 
-from roster.testing.simulation.network import NetworkFaults
 from roster.wire import ApiKey
+from tests.simulation.network import NetworkFaults
 
 SESSION_MS = 6_000
 REBALANCE_MS = 9_000
@@ -186,7 +186,7 @@ def draw_scenario(seed: int, *, transactional: bool = True, tasks: bool = True) 
     Without `transactional` no run has transactions, without `tasks` none has tasks; those of seeds that have none
     anyway stay the same.
     """
-    chance = Random(f"scenario {seed}")  # noqa: S311 - a simulation
+    chance = Random(f"scenario {seed}")
     upgrade = chance.choice(UPGRADES) if chance.random() < 0.12 else ()
     kinds = [kind for kind in WEIGHTS if chance.random() < 0.45] or ["kill"]
     scenario = Scenario(
@@ -220,7 +220,7 @@ def draw_scenario(seed: int, *, transactional: bool = True, tasks: bool = True) 
 
 def draw_tasks(seed: int, scenario: Scenario) -> None:
     """Have a share of the runs be groups that run tasks with state, without actions that such a group refuses."""
-    chance = Random(f"tasks {seed}")  # noqa: S311 - a simulation
+    chance = Random(f"tasks {seed}")
     if chance.random() >= WITH_TASKS or scenario.upgrade or scenario.transactions is not None:
         return
     scenario.tasks = Tasks(standbys=chance.choice((0, 1, 1, 2)), max_warmups=chance.choice((1, 2, 4)))
@@ -234,7 +234,7 @@ def draw_tasks(seed: int, scenario: Scenario) -> None:
 
 def draw_transactions(seed: int, scenario: Scenario) -> None:
     """Have a share of the runs commit in transactions, with faults of their own, from a generator of their own."""
-    chance = Random(f"transactions {seed}")  # noqa: S311 - a simulation
+    chance = Random(f"transactions {seed}")
     if chance.random() >= TRANSACTIONAL:
         return
     scenario.transactions = chance.choice((1, 2, 2))

@@ -10,15 +10,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from roster.model import TopicPartition
-from roster.testing.simulation.errors import broken
 from roster.transactions import TransactionState
 from roster.wire.transactions_topic import decode_key, decode_value
+from tests.simulation.errors import broken
 
 if TYPE_CHECKING:
     from collections import Counter
     from collections.abc import Set
 
-    from roster.testing.simulation.disk import Batch, Durable, Reader
+    from tests.simulation.disk import Batch, Durable, Reader
 
 TRANSACTIONS = "__transaction_state"
 """Name of the log with the decisions."""

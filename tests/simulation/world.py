@@ -9,16 +9,16 @@ from roster.coordinator.states import GroupState
 from roster.member import MemberConfig, MemberState
 from roster.model import TopicPartition
 from roster.model.tasks import TaskId
-from roster.testing.simulation.books import COOPERATIVE, Books, may_fail
-from roster.testing.simulation.errors import broken
-from roster.testing.simulation.member_process import MemberProcess
-from roster.testing.simulation.node import Node
-from roster.testing.simulation.producer import TRANSACTION_MS, VERSIONS_OF_TRANSACTIONS, Producer
-from roster.testing.simulation.scenario import NEWEST, VERSIONS, Scenario
-from roster.testing.simulation.scripted import Scripted
-from roster.testing.simulation.setting import Fate, Setting
-from roster.testing.simulation.tasks import SUBTOPOLOGIES, TASK_TOPICS, Logs, TaskWork
-from roster.testing.simulation.tasks import unrest as tasks_unrest
+from tests.simulation.books import COOPERATIVE, Books, may_fail
+from tests.simulation.errors import broken
+from tests.simulation.member_process import MemberProcess
+from tests.simulation.node import Node
+from tests.simulation.producer import TRANSACTION_MS, VERSIONS_OF_TRANSACTIONS, Producer
+from tests.simulation.scenario import NEWEST, VERSIONS, Scenario
+from tests.simulation.scripted import Scripted
+from tests.simulation.setting import Fate, Setting
+from tests.simulation.tasks import SUBTOPOLOGIES, TASK_TOPICS, Logs, TaskWork
+from tests.simulation.tasks import unrest as tasks_unrest
 
 SUBSCRIBED = frozenset({"t", "u", "v"})
 """Topics that members subscribe to; some of them may not exist."""
@@ -194,7 +194,7 @@ class World(Setting):
 
     def producer_fenced(self, process: MemberProcess) -> None:
         """End a process whose producer is fenced; it starts again unless another one has its transactional id."""
-        assert process.producer is not None  # noqa: S101 - it has one
+        assert process.producer is not None
         self.counts["producer fenced"] += 1
         name, took_part = process.producer.transactional_id, process.running
         process.kill()

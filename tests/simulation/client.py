@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from roster.client.api_versions import from_version, to_version
-from roster.testing.simulation.network import Connection, Direction, is_whole
-from roster.testing.simulation.setting import Setting
 from roster.wire import API_VERSIONS, ApiKey, Message
 from roster.wire.frames import decode_response, encode_request, response_class
 from roster.wire.messages import InitProducerIdRequest, JoinGroupRequest
+from tests.simulation.network import Connection, Direction, is_whole
+from tests.simulation.setting import Setting
 
 OFFSETS = "offsets"
 """The application's own connection, for OffsetFetch; a lost coordinator does not close it."""
@@ -57,7 +57,7 @@ class Client:
         if connection is None or not connection.client_open:
             connection = self._connections[key] = Connection(self, node, channel)
         api = message.__table__.key
-        assert api is not None  # noqa: S101 - only requests come here
+        assert api is not None
         version = min(self.versions.get(api, 99), API_VERSIONS[api].high)
         self._next += 1
         number = self._next
@@ -95,7 +95,7 @@ class Client:
         if waiting is None or waiting.connection is not connection:
             return
         api = waiting.message.__table__.key
-        assert api is not None  # noqa: S101 - only requests come here
+        assert api is not None
         _, response = decode_response(response_class(api), waiting.version, frame[4:])
         waiting.answered(from_version(waiting.message, response, waiting.version), "")
 

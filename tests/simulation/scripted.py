@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, TypeAlias
 from typing_extensions import override
 
 from roster.member.subscription import ReceivedAssignment, assignment_bytes
-from roster.testing.simulation.client import Client
-from roster.testing.simulation.scenario import NEWEST
 from roster.wire import ErrorCode, Message
 from roster.wire.consumer.messages import Subscription, encode_subscription
 from roster.wire.messages import (
@@ -22,10 +20,12 @@ from roster.wire.messages import (
     OffsetCommitRequest,
     SyncGroupRequest,
 )
+from tests.simulation.client import Client
+from tests.simulation.scenario import NEWEST
 
 if TYPE_CHECKING:
-    from roster.testing.simulation.books import Books
-    from roster.testing.simulation.setting import Setting
+    from tests.simulation.books import Books
+    from tests.simulation.setting import Setting
 
 Script: TypeAlias = Generator["Message | int", "Message | None", None]
 """Yields a request to send, and gets its response or None; or a number of ms to wait, and gets None."""
