@@ -1,7 +1,8 @@
-"""Hooks of mkdocs: the tables of options are made from their declaration."""
+"""Hooks of mkdocs: tables of options from their declaration, and Mermaid diagrams as SVG in the page."""
 
 from __future__ import annotations
 
+import itertools
 import re
 
 from roster.client.options import GROUP_MEMBER_OPTIONS
@@ -17,8 +18,19 @@ TABLES = {
     "TaskOptions": TASK_OPTIONS,
 }
 _MARK = re.compile(r"^<!-- options: (\w+) -->$", re.MULTILINE)
+_DIAGRAM = re.compile(r"^```mermaid\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 def on_page_markdown(markdown: str, **_: object) -> str:
-    """Put the table of a class's options where a page has the mark `<!-- options: CLASS -->`."""
-    return _MARK.sub(lambda mark: markdown_table(TABLES[mark[1]].values()), markdown)
+    """Put the table of a class's options where a page has the mark `<!-- options: CLASS -->`; draw the diagrams."""
+    markdown = _MARK.sub(lambda mark: markdown_table(TABLES[mark[1]].values()), markdown)
+    numbers = itertools.count()
+    return _DIAGRAM.sub(lambda block: _drawn(block[1], next(numbers)), markdown)
+
+
+def _drawn(source: str, number: int) -> str:
+    """Draw a Mermaid diagram here: a reader's browser would fetch Mermaid from another host."""
+    from mermaidx import render  # noqa: PLC0415 (tests of the tables do without)
+
+    svg = " ".join(render(source).svg().split("\n")).replace("my-svg", f"diagram-{number}")
+    return f'<figure class="diagram" data-search-exclude>{svg}</figure>'
