@@ -9,7 +9,6 @@ from roster.model.tasks import TaskId
 from roster.model.topology import (
     Subtopology,
     TopologyError,
-    changelog_partitions,
     changelog_topic,
     partition_count,
     repartition_topic,
@@ -41,7 +40,6 @@ def test_every_partition_of_every_source_belongs_to_one_task(counts):
 def test_internal_topics_have_the_group_in_front():
     assert changelog_topic("g", "counts") == "g-counts-changelog"
     assert repartition_topic("g", "by-day") == "g-by-day-repartition"
-    assert changelog_partitions("g", JOIN, 3) == {"joined": TopicPartition("g-joined-changelog", 3)}
     with pytest.raises(TopologyError, match="'a group-counts-changelog' is no topic name, which has 1 to 249"):
         changelog_topic("a group", "counts")
 

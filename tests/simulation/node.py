@@ -60,8 +60,6 @@ if TYPE_CHECKING:
 PARTITION = 0
 MANY_KEYS_FROM = 4
 """FindCoordinator version from which one request asks for many keys."""
-WRITE_MS = 10
-"""Longest time of a sync."""
 
 
 @dataclass(slots=True, eq=False)

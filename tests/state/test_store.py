@@ -46,7 +46,7 @@ actions = st.one_of(
     st.tuples(st.just("commit"), changes, positions),
     st.tuples(st.just("stage"), changes, positions),
     st.tuples(st.just("settle"), st.booleans(), st.none()),
-    st.tuples(st.sampled_from(["reopen", "compact", "clear"]), st.none(), st.none()),
+    st.tuples(st.sampled_from(["reopen", "clear"]), st.none(), st.none()),
 )
 
 
@@ -82,8 +82,6 @@ def test_a_store_is_a_sorted_dictionary_with_a_position(tmp_path_factory, script
         elif action == "clear":
             store.clear()
             model, position, pending = {}, Position(), None
-        elif action == "compact":
-            store.compact()
         elif action == "reopen":
             store.close()
             store = LmdbStore(path)
@@ -245,27 +243,15 @@ def test_a_file_cut_short_is_found_before_a_read_behind_its_end_kills_the_proces
         assert "are in use" in store.discarded
 
 
-def test_compacting_takes_out_the_waste_and_readers_go_over_to_the_new_file(tmp_path):
-    with LmdbStore(tmp_path) as store:
-        for commit in range(5):
-            store.commit(KEYS, values(commit), Position(commit))
-        wasted = store.wasted()
-        store.compact()
-        assert store.wasted() < wasted
-        assert (store.position(), store.multi_get(KEYS)) == (Position(4), values(4))
-        store.commit([b"new"], [b"v"], Position(5))
-        assert store.multi_get([b"new"]) == [b"v"]
-
-
 @pytest.mark.process
-def test_a_reader_that_stays_open_goes_over_to_a_compacted_file(tmp_path):
+def test_a_reader_that_stays_open_goes_over_to_a_file_made_anew(tmp_path):
     written(tmp_path)
     with LmdbStore(tmp_path, read_only=True) as reader:
         assert reader.position() == Position(5)
         program = (
             "import sys; from roster.state import Position; from roster.state.lmdb_store import LmdbStore\n"
             "with LmdbStore(sys.argv[1]) as store:\n"
-            "    store.compact(); store.commit([b'k'], [b'w'], Position(6))"
+            "    store.discard('damaged'); store.commit([b'k'], [b'w'], Position(6))"
         )
         subprocess.run([sys.executable, "-c", program, str(tmp_path)], check=True)
         assert (reader.position(), reader.multi_get([b"k"])) == (Position(6), [b"w"])

@@ -279,11 +279,6 @@ class GroupMember:
             raise OptionError(error.option, str(error)) from None
         self._post(SelectionChanged(selection))
 
-    def enforce_rebalance(self, reason: str) -> None:
-        """Join again, which makes the group assign anew (KIP-568); `reason` is for logs. A no-op once closed."""
-        if not self._closed:
-            self._post(RebalanceRequested(reason))
-
     # Offsets.
 
     def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], ownership: Ownership) -> None:
@@ -359,7 +354,7 @@ class GroupMember:
             raise ClosedError("the member is closed" if self._closed else "the member is not started")
         return self._loop
 
-    def _post(self, event: CommitRequested | RebalanceRequested | Released | SelectionChanged) -> None:
+    def _post(self, event: CommitRequested | Released | SelectionChanged) -> None:
         self._running().post(self._feed, event)
 
     def _feed(

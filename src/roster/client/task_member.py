@@ -116,12 +116,6 @@ class TaskMember(GroupMember):
         with self._changed:
             return self._tasks
 
-    def wait_for_tasks(self, known: HeldTasks, timeout: float) -> HeldTasks:
-        """Wait until the tasks differ from `known`, at most `timeout` seconds; returns the newest."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._tasks != known or self._closed, timeout)
-            return self._tasks
-
     def report_gaps(self, gaps: Mapping[TaskId, int]) -> None:
         """Report how many records each store on this host is behind its log's end: of every task, run here or not.
 

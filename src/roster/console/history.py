@@ -30,7 +30,6 @@ class Member:
     mark: str
     colour: int
     name: str
-    joined_at: float
     left_at: float | None = None
 
 
@@ -155,7 +154,7 @@ class GroupHistory:
         for key, seen in there.items():
             known = self.members.get(key) or self.departed.pop(key, None)
             if known is None:
-                known = self._named(seen, look.at)
+                known = self._named(seen)
                 joined.append((known, ""))
             elif known.left_at is not None or known.seen.member_id != seen.member_id:
                 joined.append((known, known.seen.member_id))
@@ -166,7 +165,7 @@ class GroupHistory:
             self.departed[member.seen.key] = self.members.pop(member.seen.key)
         return joined, left
 
-    def _named(self, seen: MemberSeen, at: float) -> Member:
+    def _named(self, seen: MemberSeen) -> Member:
         """A letter and a colour that no present member has, and not those of the last one to leave, where possible."""
         members = self.members.values()
         colour = _next_free(self._colours, COLOURS, {member.colour for member in members})
@@ -174,7 +173,7 @@ class GroupHistory:
         if mark is None:
             used = {MARKS.index(m) for m in (*self._marks.values(), *(member.mark for member in members)) if m in MARKS}
             mark = MARKS[_next_free(self._letters, len(MARKS), used)] if len(used) < len(MARKS) else NO_MARK
-        return Member(seen, mark, colour, self._short_name(seen), at)
+        return Member(seen, mark, colour, self._short_name(seen))
 
     def _short_name(self, seen: MemberSeen) -> str:
         if seen.instance_id is not None:

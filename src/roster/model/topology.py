@@ -106,8 +106,3 @@ def task_sources(
         for each in sorted(subtopologies, key=lambda each: each.number)
         for partition in range(partition_count(each, partitions))
     }
-
-
-def changelog_partitions(group: str, subtopology: Subtopology, partition: int) -> dict[str, TopicPartition]:
-    """Return {store: the partition of its changelog} of one task."""
-    return {store: TopicPartition(changelog_topic(group, store), partition) for store in subtopology.stores}

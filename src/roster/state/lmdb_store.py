@@ -3,7 +3,7 @@
 Opened by each turn of a task, and never kept over a fork. A directory must be on a local disk: LMDB maps its file into
 memory, which a network file system does not allow for. Keys of more than 510 bytes are kept under a hash, with the key
 beside the value; among those that share their first 479 bytes a scan has the order of the hashes. The file never
-shrinks by itself: `compact` copies what is live. Damage that reads find is told in `roster.state.lmdb_snapshot`.
+shrinks. `roster.state.lmdb_snapshot` tells of damage that reads find.
 """
 
 from __future__ import annotations
@@ -235,27 +235,6 @@ class LmdbStore:
         """Return the number of entries."""
         with self.snapshot() as snapshot:
             return snapshot.entries
-
-    def wasted(self) -> float:
-        """Return the size of the file as a multiple of what is live in it."""
-        with self._files.access(), self._environment.begin() as transaction:
-            pages = 3
-            for database in (self._values, self._meta):
-                figures = transaction.stat(database)
-                pages += figures["branch_pages"] + figures["leaf_pages"] + figures["overflow_pages"]
-        return float(self._environment.info()["last_pgno"] + 1) / pages
-
-    def compact(self) -> None:
-        """Rewrite the file without what is not live, and put it in place of the old one at once."""
-        copy = self._files.path / "copy"
-        copy.mkdir(exist_ok=True)
-        (copy / "data.mdb").unlink(missing_ok=True)
-        with self._translated(), self._files.access(write=True):
-            self._environment.copy(str(copy), compact=True)
-            self._environment.close()
-            (copy / "data.mdb").replace(self._files.data / "data.mdb")
-        copy.rmdir()
-        self._open()
 
     def close(self, *, sync: bool = False) -> None:
         """Give the files back. sync: make them durable, so that they outlive a restart of the machine."""

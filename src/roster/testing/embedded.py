@@ -208,10 +208,6 @@ class EmbeddedBroker:
         self._faults.add(fault)
         return fault
 
-    def clear_faults(self) -> None:
-        """Take all faults away."""
-        self._faults.clear()
-
     # Time
 
     def advance(self, seconds: float) -> None:

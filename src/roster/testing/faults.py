@@ -126,11 +126,6 @@ class Faults:
             if fault in self._faults:
                 self._faults.remove(fault)
 
-    def clear(self) -> None:
-        """Take all faults away."""
-        with self._lock:
-            self._faults.clear()
-
     def topics_by_id(self, message: Any) -> set[str | None]:
         """Return the names of the topics that a request names by id."""
         items = [*(getattr(message, "topics", None) or ()), *(getattr(message, "topic_data", None) or ())]

@@ -17,8 +17,6 @@ from roster.state.processor.turn import KeyedState
 from roster.state.store import StateError
 
 T = TypeVar("T")
-Schemas = Mapping[str, StructType]
-"""Schemas that a processor writes as text, which only a driver can parse."""
 
 
 class _ValueState(states.ValueState, spark.ValueState):
