@@ -9,13 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from roster.assignors import JoinContext
+from roster.member import task_assignor
 from roster.member.assign_group import lead
 from roster.member.subscription import decode_assignment, subscription_bytes
 from roster.member.task_assignor import TaskAssignor
 from roster.member.task_options import TASK_OPTIONS, TaskOptions
-from roster.member.task_versions import MixedVersions
 from roster.model import NO_GENERATION, TopicPartition
-from roster.model.tasks import TaskId, TaskLags
+from roster.model.tasks import TaskId
 from roster.model.topology import Subtopology, TopologyError
 from roster.wire.consumer.messages import Subscription, decode_subscription, encode_subscription
 from roster.wire.streams.assignment_info import AssignmentInfo, decode_assignment_info, encode_assignment_info
@@ -73,7 +73,7 @@ def test_a_task_that_runs_is_joined_with_its_gap_while_its_store_is_restored():
     owned = sources(TaskId(0, 0), TaskId(0, 1), TaskId(1, 0))
     sent = decode_subscription_info(decode_subscription(joining(member, owned)).user_data).tasks.as_dict()
     assert sent == {TaskId(0, 0): 255_000, TaskId(0, 1): 0, TaskId(1, 0): -1}
-    info = AssignmentInfo(version=5, commonly_supported=5, standby={TaskId(0, 0): (), TaskId(0, 1): ()})
+    info = AssignmentInfo(version=5, commonly_supported=5, standby=[TaskId(0, 0), TaskId(0, 1)])
     member.on_assignment(frozenset(), encode_assignment_info(info), 2)
     assert member.report({TaskId(0, 0): 7, TaskId(0, 1): 0}) == "caught up on 0_0"
 
@@ -107,7 +107,7 @@ def test_a_task_lost_before_it_had_a_store_is_not_joined_with():
 def test_a_member_asks_for_a_rebalance_if_the_leader_may_not_know_what_it_has_caught_up_on(is_static, generation, asks):
     member = assignor(gaps={TaskId(0, 1): 3})
     joining(member, is_static=is_static, generation=generation)
-    info = AssignmentInfo(version=5, commonly_supported=5, standby={TaskId(0, 1): ()})
+    info = AssignmentInfo(version=5, commonly_supported=5, standby=[TaskId(0, 1)])
     member.on_assignment(sources(), encode_assignment_info(info), 5)
     assert (member.report({TaskId(0, 1): 3}) is not None) is asks
     joining(member, is_static=is_static, generation=5)
@@ -171,15 +171,12 @@ def test_sources_that_are_not_co_partitioned_fail_the_group_with_one_error():
         lead(leader, {"m": joining(leader)}, PARTITIONS | {"b": 3})
 
 
-def test_versions_are_probed_by_joining_again():
-    old, new = assignor("old", group_speaks=1), assignor("new")
-    told = answers(new, {"old": joining(old), "new": joining(new)})
-    assert {info.version for _, info in told.values()} == {1}
-    assert all(partitions for partitions, _ in told.values())
+def test_a_member_of_a_later_release_is_told_the_version_to_join_again_with():
+    new = assignor("new")
     future = Future(new.options, b"future".ljust(16))
     told = answers(new, {"new": joining(new), "future": joining(future)})
     assert not told["future"][0]
-    assert told["future"][1].version == 5
+    assert (told["future"][1].version, told["future"][1].commonly_supported) == (5, 5)
     assert len(told["new"][0]) == 6
 
 
@@ -190,16 +187,15 @@ class Future(TaskAssignor):
         return struct.pack(">ii", 6, 6) + b"what is not known yet"
 
 
-def test_a_member_goes_down_to_the_version_of_the_answer_and_up_again():
+def test_a_member_joins_again_with_the_version_that_the_group_shares(monkeypatch):
+    """As a member of the next release will."""
+    monkeypatch.setattr(task_assignor, "LATEST_VERSION", 6)
     member = assignor()
-    low = AssignmentInfo(version=4, commonly_supported=4)
-    assert member.on_assignment(frozenset(), encode_assignment_info(low), 1) == "version probing: from version 5 to 4"
+    shared = encode_assignment_info(AssignmentInfo(version=5, commonly_supported=5))
+    assert member.on_assignment(frozenset(), shared, 1) == "version probing: from version 6 to 5"
     joined = decode_subscription_info(decode_subscription(joining(member)).user_data)
-    assert (joined.version, joined.latest_supported) == (4, 5)
-    high = AssignmentInfo(version=4, commonly_supported=5)
-    assert member.on_assignment(frozenset(), encode_assignment_info(high), 2) == "version probing: from version 4 to 5"
-    same = AssignmentInfo(version=5, commonly_supported=5)
-    assert member.on_assignment(frozenset(), encode_assignment_info(same), 3) is None
+    assert (joined.version, joined.latest_supported) == (5, 6)
+    assert member.on_assignment(frozenset(), shared, 2) is None
 
 
 @pytest.mark.parametrize(
@@ -222,9 +218,8 @@ def test_an_assignment_without_user_data_is_refused():
 
 
 @pytest.mark.parametrize(("capacity", "carried"), [(1, 1), (7, 7), (MAX_CAPACITY, MAX_CAPACITY)])
-@pytest.mark.parametrize("version", range(1, 6))
-def test_capacity_travels_behind_the_documents_bytes(version, capacity, carried):
-    plain = SubscriptionInfo.empty(version, 5 if version >= 3 else -1)
+def test_capacity_travels_behind_the_documents_bytes(capacity, carried):
+    plain = SubscriptionInfo.empty(5)
     info = SubscriptionInfo(
         **{name: getattr(plain, name) for name in ("version", "latest_supported", "process_id", "tasks")},
         capacity=capacity,
@@ -255,7 +250,7 @@ def test_options_have_their_declared_defaults():
     assert {name: getattr(COUNTS_OPTIONS, name) for name in declared} == declared
 
 
-@given(st.lists(st.binary(max_size=40) | st.integers(1, 5).flatmap(subscriptions), min_size=1, max_size=3))
+@given(st.lists(st.binary(max_size=40) | subscriptions(), min_size=1, max_size=3))
 @settings(max_examples=examples(60), deadline=None)
 def test_whatever_other_members_send_the_leader_places_every_task_once(sent):
     leader = assignor(host="h:1")
@@ -263,21 +258,7 @@ def test_whatever_other_members_send_the_leader_places_every_task_once(sent):
     for number, info in enumerate(sent):
         data = info if isinstance(info, bytes) else encode_subscription_info(info)
         members[f"o{number}"] = encode_subscription(Subscription(topics=["a", "b", "c"], user_data=data))
-    try:
-        given_to = lead(leader, members, PARTITIONS)
-    except MixedVersions:
-        return
+    given_to = lead(leader, members, PARTITIONS)
     assert given_to.keys() == members.keys()
     given_out = [p for data in given_to.values() for p in decode_assignment(data).partitions]
     assert sorted(given_out) == sorted(TopicPartition(t, n) for t in "abc" for n in range(2))
-
-
-@pytest.mark.parametrize("endpoint", ["no port", "h:99999", "h" * 70_000 + ":1"])
-def test_an_endpoint_that_is_none_is_left_out(endpoint):
-    leader = assignor()
-    info = SubscriptionInfo(
-        version=4, latest_supported=5, process_id=b"o" * 16, tasks=TaskLags.of({}), user_endpoint=endpoint
-    )
-    other = Subscription(topics=["a", "b", "c"], user_data=encode_subscription_info(info))
-    told = answers(leader, {"m": joining(leader), "o": encode_subscription(other)})
-    assert [(each.version, len(each.partitions_by_host)) for _, each in told.values()] == [(4, 0), (4, 0)]

@@ -1,4 +1,4 @@
-"""Version probing in a task group: each rule, and rolling upgrades among members of v1 to v5 and a future v6."""
+"""Version probing in a task group: each rule, and rolling upgrades among members of v5, v6 and v7."""
 
 from __future__ import annotations
 
@@ -8,34 +8,33 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from roster.member.task_versions import MixedVersions, error_answers, first_version, settle_versions, version_to_rejoin
+from roster.member.task_versions import error_answers, settle_versions, version_to_rejoin
 from roster.model.tasks import RUNNING, TaskId, TaskLags
 from roster.wire import WireError
 from roster.wire.streams.assignment_info import AssignmentInfo, decode_assignment_info, encode_assignment_info
 from roster.wire.streams.subscription_info import (
     LATEST_VERSION,
-    UNKNOWN_VERSION,
     AssignorErrorCode,
     SubscriptionInfo,
     decode_subscription_info,
     encode_subscription_info,
 )
 
-FUTURE = LATEST_VERSION + 1
+NOW = LATEST_VERSION
+NEXT, LAST = NOW + 1, NOW + 2
+"""Versions of later releases."""
 
 
-def joined(used, latest=LATEST_VERSION):
-    tasks = TaskLags.of({TaskId(0, 0): RUNNING} if used < FUTURE else {})
-    return SubscriptionInfo(
-        version=used, latest_supported=latest if used >= 3 else UNKNOWN_VERSION, process_id=bytes(16), tasks=tasks
-    )
+def joined(used, latest=NOW):
+    tasks = TaskLags.of({TaskId(0, 0): RUNNING} if used == NOW else {})
+    return SubscriptionInfo(version=used, latest_supported=latest, process_id=bytes(16), tasks=tasks)
 
 
 def group(**used_and_latest):
-    return {member: joined(*(both if isinstance(both, tuple) else (both,))) for member, both in used_and_latest.items()}
+    return {member: joined(*both) for member, both in used_and_latest.items()}
 
 
-def answer(version, commonly=LATEST_VERSION, error=0):
+def answer(version, commonly, error=0):
     return AssignmentInfo(version=version, commonly_supported=commonly, error=error)
 
 
@@ -43,50 +42,37 @@ def answer(version, commonly=LATEST_VERSION, error=0):
 
 
 def test_a_group_of_one_version_is_answered_in_it():
-    settled = settle_versions(group(a=5, b=5))
+    settled = settle_versions(group(a=(5, 5), b=(5, 5)))
     assert (settled.version, settled.commonly_supported) == (5, 5)
     assert settled.rejoining == settled.future == frozenset()
 
 
 def test_everyone_is_answered_in_the_lowest_version_anyone_joined_with():
-    settled = settle_versions(group(a=5, b=(3, 3), c=5))
-    assert (settled.version, settled.commonly_supported) == (3, 3)
+    settled = settle_versions(group(a=(7, 7), b=(5, 5), c=(7, 7)), latest=7)
+    assert (settled.version, settled.commonly_supported) == (5, 5)
     assert settled.rejoining == {"a", "c"}
 
 
 def test_who_joined_with_less_than_all_speak_is_told_so():
-    settled = settle_versions(group(a=5, b=(3, 5)))
-    assert (settled.version, settled.commonly_supported) == (3, 5)
+    settled = settle_versions(group(a=(7, 7), b=(5, 7)), latest=7)
+    assert (settled.version, settled.commonly_supported) == (5, 7)
     assert settled.rejoining == {"a", "b"}
 
 
 def test_the_leaders_own_limit_counts():
-    settled = settle_versions(group(a=(4, 5), b=(4, 6)), latest=4)
-    assert (settled.version, settled.commonly_supported) == (4, 4)
+    settled = settle_versions(group(a=(5, 6), b=(5, 7)))
+    assert (settled.version, settled.commonly_supported) == (5, 5)
     assert settled.rejoining == frozenset()
 
 
 def test_a_member_from_the_future_is_answered_in_what_the_others_speak():
-    settled = settle_versions(group(a=4, b=(6, 6)), latest=4)
-    assert (settled.version, settled.commonly_supported) == (4, 4)
-    assert settled.future == {"b"}
-    assert settled.rejoining == {"b"}
-
-
-def test_nobody_is_sent_back_by_a_version_before_3():
-    settled = settle_versions(group(a=2, b=5, c=1))
-    assert (settled.version, settled.commonly_supported) == (1, UNKNOWN_VERSION)
-    assert settled.rejoining == frozenset()
-
-
-@pytest.mark.parametrize("old", [1, 2])
-def test_the_future_beside_a_version_before_3_cannot_be_probed(old):
-    with pytest.raises(MixedVersions, match=f"b joined with version 6, .* start new members with group_speaks={old}"):
-        settle_versions(group(a=old, b=(6, 6)))
+    settled = settle_versions(group(a=(5, 5), b=(6, 6)))
+    assert (settled.version, settled.commonly_supported) == (5, 5)
+    assert settled.future == settled.rejoining == {"b"}
 
 
 def test_a_group_of_nobody_has_the_leaders_version():
-    assert settle_versions({}).version == LATEST_VERSION
+    assert settle_versions({}).version == NOW
 
 
 # The member.
@@ -95,15 +81,13 @@ def test_a_group_of_nobody_has_the_leaders_version():
 @pytest.mark.parametrize(
     ("received", "commonly", "used", "latest", "again"),
     [
-        (5, 5, 5, 5, None),
-        (3, 3, 5, 5, 3),  # somebody speaks no more than 3
-        (3, 5, 3, 5, 5),  # the last old member is gone
-        (3, 5, 5, 5, 5),  # and this one was first to say so
-        (3, 4, 5, 5, 4),
-        (3, 4, 4, 5, 4),
-        (4, 4, 4, 5, None),
-        (2, -1, 5, 5, None),
-        (1, -1, 2, 5, None),
+        (7, 7, 7, 7, None),
+        (5, 5, 7, 7, 5),  # somebody speaks no more than 5
+        (5, 7, 5, 7, 7),  # the last old member is gone
+        (5, 7, 7, 7, 7),  # and this one was first to say so
+        (5, 6, 7, 7, 6),
+        (5, 6, 6, 7, 6),
+        (6, 6, 6, 7, None),
     ],
 )
 def test_what_a_member_joins_with_next(received, commonly, used, latest, again):
@@ -111,15 +95,15 @@ def test_what_a_member_joins_with_next(received, commonly, used, latest, again):
 
 
 def test_an_error_settles_nothing():
-    assert version_to_rejoin(answer(4, 4, AssignorErrorCode.ASSIGNMENT_ERROR), used=5) is None
+    assert version_to_rejoin(answer(5, 5, AssignorErrorCode.ASSIGNMENT_ERROR), used=6, latest=6) is None
 
 
 @pytest.mark.parametrize(
     ("received", "commonly", "used", "message"),
     [
-        (4, 4, 3, "AssignmentInfo v4: version: above the 3 this member joined with"),
-        (3, 6, 3, "AssignmentInfo v3: commonly_supported: 6 is above the 5 this member speaks"),
-        (4, 3, 4, "AssignmentInfo v4: commonly_supported: 3 is below the version in use"),
+        (6, 6, 5, "AssignmentInfo v6: version: above the 5 this member joined with"),
+        (5, 6, 5, "AssignmentInfo v5: commonly_supported: 6 is above the 5 this member speaks"),
+        (5, 4, 5, "AssignmentInfo v5: commonly_supported: 4 is below the version in use"),
     ],
 )
 def test_what_no_sound_leader_sends_is_refused(received, commonly, used, message):
@@ -127,27 +111,17 @@ def test_what_no_sound_leader_sends_is_refused(received, commonly, used, message
         version_to_rejoin(answer(received, commonly), used)
 
 
-def test_a_member_starts_with_its_highest_version_unless_the_group_cannot_be_probed():
-    assert [first_version(5, group_speaks=speaks) for speaks in (None, 1, 2, 3, 4, 5)] == [5, 1, 2, 5, 5, 5]
-    assert first_version(2, group_speaks=2) == 2
-    for wrong in (0, 6):
-        with pytest.raises(ValueError, match=f"group_speaks is {wrong}; it must be from 1 to 5"):
-            first_version(5, group_speaks=wrong)
-
-
-versions = st.integers(1, FUTURE).flatmap(lambda used: st.tuples(st.just(used), st.integers(used, FUTURE)))
+versions = st.integers(NOW, LAST).flatmap(lambda used: st.tuples(st.just(used), st.integers(used, LAST)))
 groups = st.dictionaries(st.sampled_from("abcde"), versions, min_size=1).map(lambda each: group(**each))
 
 
-@given(groups, st.integers(1, LATEST_VERSION))
+@given(groups, st.integers(NOW, LAST))
 def test_leader_and_members_agree_on_who_joins_again(subscriptions, latest):
-    try:
-        settled = settle_versions(subscriptions, latest)
-    except MixedVersions:
-        return
+    settled = settle_versions(subscriptions, latest)
     told = answer(settled.version, settled.commonly_supported)
-    speaks = {member: max(info.version, info.latest_supported) for member, info in subscriptions.items()}
-    again = {member: version_to_rejoin(told, info.version, speaks[member]) for member, info in subscriptions.items()}
+    again = {
+        member: version_to_rejoin(told, info.version, info.latest_supported) for member, info in subscriptions.items()
+    }
     assert {member for member, version in again.items() if version is not None} == settled.rejoining
     assert settled.future <= settled.rejoining
 
@@ -158,9 +132,8 @@ def test_an_error_is_told_in_a_version_its_reader_joined_with(subscriptions, err
     assert set(answers) == set(subscriptions)
     for member, told in answers.items():
         read = decode_assignment_info(encode_assignment_info(told))
-        assert read.version == min(subscriptions[member].version, LATEST_VERSION)
-        assert read.error == (error if read.version >= 4 else 0)
-        assert version_to_rejoin(read, subscriptions[member].version) is None or read.version == 3
+        assert (read.version, read.error) == (NOW, error)
+        assert version_to_rejoin(read, subscriptions[member].version) is None
 
 
 # Rolling upgrades.
@@ -169,9 +142,8 @@ def test_an_error_is_told_in_a_version_its_reader_joined_with(subscriptions, err
 class Process:
     """A member with the code of one release: it speaks versions up to `latest`, and nothing of later ones."""
 
-    def __init__(self, latest, group_speaks=None):
-        self.latest = latest
-        self.used = first_version(latest, group_speaks=group_speaks)
+    def __init__(self, latest):
+        self.latest = self.used = latest
 
     def join(self):
         if self.used > LATEST_VERSION:
@@ -207,7 +179,7 @@ def rebalance(processes, chance):
     raise AssertionError("the group does not come to rest")
 
 
-upgrades = st.tuples(st.integers(1, FUTURE), st.integers(1, FUTURE)).filter(lambda pair: pair[0] < pair[1])
+upgrades = st.tuples(st.integers(NOW, LAST), st.integers(NOW, LAST)).filter(lambda pair: pair[0] < pair[1])
 
 
 @given(upgrades, st.integers(1, 5), st.integers(0, 2**32))
@@ -216,28 +188,26 @@ def test_a_rolling_upgrade_ends_on_the_new_version(upgrade, size, seed):
     chance = random.Random(seed)
     processes = {f"m{i}": Process(old) for i in range(size)}
     rebalance(processes, chance)
-    # What does not name its version cannot be probed: it takes a second restart of each, as in Kafka.
-    for group_speaks in (old, None) if old < 3 else (None,):
-        for name in chance.sample(sorted(processes), size):
-            processes[name] = Process(new, group_speaks)
-            if chance.random() < 0.7:  # else the next one is restarted in the same rebalance
-                assert rebalance(processes, chance) <= 3
+    for name in chance.sample(sorted(processes), size):
+        processes[name] = Process(new)
+        if chance.random() < 0.7:  # else the next one is restarted in the same rebalance
+            assert rebalance(processes, chance) <= 3
     rebalance(processes, chance)
     assert {process.used for process in processes.values()} == {new}
 
 
-@given(st.lists(st.integers(3, FUTURE), min_size=1, max_size=6), st.integers(0, 2**32))
-def test_members_of_any_releases_from_v3_on_meet_in_the_highest_they_share(releases, seed):
+@given(st.lists(st.integers(NOW, LAST), min_size=1, max_size=6), st.integers(0, 2**32))
+def test_members_of_any_releases_meet_in_the_highest_they_share(releases, seed):
     chance = random.Random(seed)
     processes = {f"m{i}": Process(latest) for i, latest in enumerate(releases)}
     assert rebalance(processes, chance) <= 3
     assert {process.used for process in processes.values()} == {min(releases)}
 
 
-@given(st.lists(st.sampled_from([3, 4, 5, 6, None]), min_size=1, max_size=12), st.integers(0, 2**32))
+@given(st.lists(st.sampled_from([NOW, NEXT, LAST, None]), min_size=1, max_size=12), st.integers(0, 2**32))
 def test_releases_that_come_and_go_always_come_to_rest(changes, seed):
     chance = random.Random(seed)
-    processes = {"first": Process(4)}
+    processes = {"first": Process(NEXT)}
     for number, latest in enumerate(changes):
         if latest is None and len(processes) > 1:
             del processes[chance.choice(sorted(processes))]

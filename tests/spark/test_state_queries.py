@@ -39,7 +39,7 @@ from roster.spark.state.upkeep import Upkeep
 from roster.state import Position
 from roster.state.aggregate import Aggregate, Aggregation
 from roster.state.definition import json_text
-from roster.wire.streams.layout import HostInfo
+from roster.wire.streams.host_info import HostInfo
 from tests.spark.test_state_turns import Log
 from tests.spark.test_upkeep import CHANGELOG, Case, at
 

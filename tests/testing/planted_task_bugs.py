@@ -49,10 +49,14 @@ def a_task_assigned_is_taken_for_caught_up(on_assignment: Any) -> Any:
     return taken
 
 
-def every_member_runs_one_task(answer: Any) -> Any:
-    def greedy(self: Any, info: Any, share: Any, *more: Any) -> Any:
-        taken = sorted(task for task in self.sources if task.subtopology in self.options.with_state)
-        return answer(self, info, task_leader._Share(sorted({*share.active, *taken[:1]}), share.standby), *more)
+def every_member_runs_one_task(answers: Any) -> Any:
+    def greedy(self: Any, shares: Any, *more: Any) -> Any:
+        taken = sorted(task for task in self.sources if task.subtopology in self.options.with_state)[:1]
+        given = {
+            member: task_leader._Share(sorted({*share.active, *taken}), share.standby)
+            for member, share in shares.items()
+        }
+        return answers(self, given, *more)
 
     return greedy
 
@@ -82,6 +86,6 @@ TASK_BUGS = [
         "run a task in every member",
         (ONE_ACTIVE,),
         40,
-        wrapped(task_leader._Leading, "_answer", every_member_runs_one_task),
+        wrapped(task_leader._Leading, "_answers", every_member_runs_one_task),
     ),
 ]

@@ -14,12 +14,12 @@ from roster.assignors import Assignor, ClaimSource, JoinContext, RebalanceProtoc
 from roster.member.task_catch_up import CatchUp
 from roster.member.task_leader import assign_tasks
 from roster.member.task_options import TaskOptions
-from roster.member.task_versions import first_version, version_to_rejoin
+from roster.member.task_versions import version_to_rejoin
 from roster.model import NO_GENERATION, Plan, Problem, TopicPartition
 from roster.model.tasks import RUNNING, STATELESS, TaskId, TaskLags
 from roster.model.topology import TopologyError
 from roster.wire.streams.assignment_info import AssignmentInfo, decode_assignment_info
-from roster.wire.streams.layout import HostInfo
+from roster.wire.streams.host_info import HostInfo
 from roster.wire.streams.subscription_info import (
     LATEST_VERSION,
     AssignorErrorCode,
@@ -28,7 +28,7 @@ from roster.wire.streams.subscription_info import (
 )
 
 PROTOCOL_NAME = "tasks"
-"""Name of the assignor in JoinGroup, other than Kafka Streams' `stream`, whose members do not read version 5."""
+"""Name of the assignor in JoinGroup, other than Kafka Streams' `stream`, whose members send other layouts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class TaskAssignor(Assignor):
         self._process_id = process_id
         self._gaps = self.with_state(gaps or {})
         self._joined_with: dict[TaskId, int] = {}
-        self._version = first_version(LATEST_VERSION, group_speaks=options.group_speaks)
+        self._version = LATEST_VERSION
         self._standby: frozenset[TaskId] = frozenset()
         self.assignments = 0
         """Assignments taken note of."""
@@ -131,7 +131,7 @@ class TaskAssignor(Assignor):
         active = frozenset(info.active)
         self._check_tasks(active, frozenset(info.standby), partitions)
         self._standby = frozenset(info.standby) - active
-        self._by_host = self._tasks_by_host(info)
+        self._by_host = {host: frozenset(tasks) for host, tasks in info.tasks_by_host.as_dict().items()}
         self.assignments += 1
         self._catch_up.assigned(self._standby, self._joined_with)
         version = version_to_rejoin(info, self._version)
@@ -163,12 +163,6 @@ class TaskAssignor(Assignor):
             raise ValueError(f"the group's leader assigned task {strange[0]}, and there is no such sub-topology here")
         if partitions != {each for task in active for each in self.options.task_partitions(task)}:
             raise ValueError("the group's leader assigned other partitions than the sources of the active tasks")
-
-    def _tasks_by_host(self, info: AssignmentInfo) -> Mapping[HostInfo, frozenset[TaskId]]:
-        by_host = {host: frozenset(tasks) for host, tasks in info.tasks_by_host.as_dict().items()}
-        for host, partitions in info.partitions_by_host.as_dict().items():
-            by_host[host] = self.options.tasks_of(frozenset(partitions))
-        return by_host
 
     def with_state(self, gaps: Mapping[TaskId, int]) -> dict[TaskId, int]:
         """Return the gaps without those of other topologies' stores. Raises ValueError for a gap below 0."""

@@ -10,8 +10,6 @@ from roster.model import TopicPartition
 from roster.model.tasks import RUNNING, STATELESS, TaskId
 from roster.wire.streams.subscription_info import SubscriptionInfo
 
-_UNKNOWN_LAG = 1 << 63
-
 
 def members_by_process(subscriptions: Mapping[str, SubscriptionInfo]) -> dict[str, list[str]]:
     """Return {process id as a UUID: its members, sorted}.
@@ -53,10 +51,10 @@ def task_clients(
 ) -> dict[str, Client]:
     """{process id: its client}: the threads of its members, and of each task the best lag that any of them has.
 
-    running: by member, the tasks that `running_tasks` finds it runs, as v5 says 0 of them and of standby tasks without
-    a gap alike. One whose gap is above `acceptable_lag` keeps it: its store is still restored. racks: by member; a
-    process is in that of its first member with one. STATELESS stays what it is, which is no lag: such a task ran
-    there, and there is nothing to restore.
+    running: by member, the tasks that `running_tasks` finds it runs, as the messages say 0 of them and of standby tasks
+    without a gap alike. One whose gap is above `acceptable_lag` keeps it: its store is still restored. racks: by
+    member; a process is in that of its first member with one. STATELESS is kept: it is no lag, there is nothing to
+    restore.
     """
     ids: dict[tuple[int, int], TaskId] = {}
     clients = {}
@@ -69,7 +67,7 @@ def task_clients(
             ):
                 task = ids.get(key) or ids.setdefault(key, TaskId(*key))
                 known = lags.get(task)
-                if known is None or _order(lag) < _order(known):
+                if known is None or lag < known:
                     lags[task] = lag
         runs = {task for member in members for task in (running or {}).get(member, ())}
         restoring = frozenset(task for task in runs if lags.get(task, RUNNING) > acceptable_lag)
@@ -77,11 +75,6 @@ def task_clients(
         rack = next((racks[member] for member in members if racks.get(member)), None) if racks else None
         clients[process] = Client(sum(subscriptions[member].capacity for member in members), lags, rack, restoring)
     return clients
-
-
-def _order(lag: int) -> int:
-    """Running before stateless before the smaller count; what is not known last."""
-    return lag if lag >= RUNNING else _UNKNOWN_LAG
 
 
 def _written(process_id: bytes) -> str:

@@ -23,8 +23,8 @@ from roster.model.arrays import Bool, Int32
 from roster.model.tasks import STATELESS, TaskId
 from roster.model.topology import task_sources
 from roster.wire.errors import WireError
-from roster.wire.streams.assignment_info import AssignmentInfo, HostPartitions, HostTasks, encode_assignment_info
-from roster.wire.streams.layout import HostInfo, Layout, host_bytes, parse_host
+from roster.wire.streams.assignment_info import AssignmentInfo, HostTasks, encode_assignment_info
+from roster.wire.streams.host_info import HostInfo, parse_host
 from roster.wire.streams.subscription_info import (
     LATEST_VERSION,
     AssignorErrorCode,
@@ -45,8 +45,7 @@ def assign_tasks(problem: Problem, options: TaskOptions) -> Plan:
     """Place the tasks of a group.
 
     A member that reads other topics, or that sent no SubscriptionInfo, gets nothing and ASSIGNMENT_ERROR. When a source
-    topic is missing, all get INCOMPLETE_SOURCE_TOPIC_METADATA. Raises TopologyError when sources are not co-partitioned
-    and MixedVersions when members of v1 or v2 are beside ones too new for this leader.
+    topic is missing, all get INCOMPLETE_SOURCE_TOPIC_METADATA. Raises TopologyError if sources are not co-partitioned.
     """
     infos, unreadable = _read(problem)
     strangers = {member for member in infos if problem.topics_of(member) != options.topics & set(problem.topics)} | set(
@@ -175,13 +174,17 @@ class _Leading:
             share.standby = sorted(waiting.union(share.standby))
 
     def _answers(self, shares: Mapping[str, _Share], owner: Int32, withheld: Bool) -> dict[str, bytes]:
-        by_host = self._by_host(owner, withheld)
-        tasks = HostTasks.of(by_host)
-        partitions = HostPartitions.of(
-            {host: [p for task in each for p in self.sources[task]] for host, each in by_host.items()}
-        )
+        tasks_by_host = HostTasks.of(self._by_host(owner, withheld))
         return {
-            member: encode_assignment_info(self._answer(self.infos[member], share, tasks, partitions))
+            member: encode_assignment_info(
+                AssignmentInfo(
+                    version=self.versions.version,
+                    commonly_supported=self.versions.commonly_supported,
+                    active=share.active,
+                    standby=share.standby,
+                    tasks_by_host=tasks_by_host,
+                )
+            )
             for member, share in shares.items()
         }
 
@@ -192,44 +195,10 @@ class _Leading:
         for task, partitions in self.flat.items():
             if (runs_on := int(now[partitions[0]])) == NO_OWNER:
                 continue
-            host = self._end_point(self.problem.members[runs_on])
-            if host is not None:
-                by_host[host].append(task)
+            info = self.infos.get(self.problem.members[runs_on])
+            if info is not None and info.user_endpoint:
+                by_host[parse_host(info.user_endpoint, "user_endpoint")].append(task)
         return {host: by_host[host] for host in sorted(by_host)}
-
-    def _end_point(self, member: str) -> HostInfo | None:
-        """Return where a member answers queries, None where what it says is no address that can be passed on."""
-        info = self.infos.get(member)
-        if info is None or not info.user_endpoint:
-            return None
-        try:
-            host = parse_host(info.user_endpoint, "user_endpoint")
-            host_bytes(host, "user_endpoint")
-        except WireError:
-            return None
-        return host
-
-    def _answer(
-        self, info: SubscriptionInfo, share: _Share, tasks: HostTasks, partitions: HostPartitions
-    ) -> AssignmentInfo:
-        version, commonly = self.versions.version, self.versions.commonly_supported
-        if version >= 5 and info.layout is Layout.KIP_429:
-            return AssignmentInfo(
-                version=version,
-                commonly_supported=commonly,
-                active=share.active,
-                standby=dict.fromkeys(share.standby, ()),
-                tasks_by_host=tasks,
-            )
-        by_partition = sorted((partition, task) for task in share.active for partition in self.sources[task])
-        return AssignmentInfo(
-            version=version,
-            commonly_supported=commonly,
-            active=[task for _, task in by_partition],
-            standby={task: self.sources[task] for task in share.standby},
-            partitions_by_host=partitions,
-            layout=info.layout,
-        )
 
 
 def _level(

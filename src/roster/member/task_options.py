@@ -11,8 +11,7 @@ from roster.model.tasks import TaskId
 from roster.model.topics import TopicPartition
 from roster.model.topology import Subtopology, check_subtopologies
 from roster.wire.errors import WireError
-from roster.wire.streams.layout import parse_host
-from roster.wire.streams.subscription_info import LATEST_VERSION
+from roster.wire.streams.host_info import parse_host
 
 TASK_OPTIONS = by_name(
     [
@@ -43,15 +42,6 @@ TASK_OPTIONS = by_name(
             kafka="max.warmup.replicas",
         ),
         Option("host", "str", "`host:port` at which this process answers queries", None, kafka="application.server"),
-        Option(
-            "group_speaks",
-            "int",
-            "the version of members of an older release that do not tell theirs, 1 or 2",
-            None,
-            least=1,
-            most=LATEST_VERSION,
-            kafka="upgrade.from",
-        ),
     ]
 )
 """Options of `TaskOptions`, in the order of its fields."""
@@ -66,7 +56,6 @@ class TaskOptions:
     acceptable_lag: records that a store may be behind its log's end and count as caught up.
     max_warmups: copies that are restored at once, in the whole group, to take tasks over.
     host: `host:port` at which this process answers queries, None if it does not.
-    group_speaks: 1 or 2 while there are members that speak no later version and do not tell.
 
     Raises ValueError that names the option.
     """
@@ -76,7 +65,6 @@ class TaskOptions:
     acceptable_lag: int = 10_000
     max_warmups: int = 2
     host: str | None = None
-    group_speaks: int | None = None
 
     def __post_init__(self) -> None:
         if not self.subtopologies:

@@ -1,25 +1,29 @@
 import java.io.BufferedReader;
+import java.io.ByteArrayInputStream;
+import java.io.ByteArrayOutputStream;
+import java.io.DataInputStream;
+import java.io.DataOutputStream;
+import java.io.IOException;
 import java.io.InputStreamReader;
 import java.io.PrintStream;
-import java.nio.ByteBuffer;
 import java.nio.charset.StandardCharsets;
-import java.util.Collection;
-import java.util.HashMap;
 import java.util.HexFormat;
-import java.util.Map;
-import java.util.function.Function;
+import java.util.StringJoiner;
 import java.util.stream.Collectors;
-import org.apache.kafka.common.TopicPartition;
-import org.apache.kafka.streams.processor.TaskId;
-import org.apache.kafka.streams.processor.internals.assignment.AssignmentInfo;
-import org.apache.kafka.streams.processor.internals.assignment.SubscriptionInfo;
-import org.apache.kafka.streams.state.HostInfo;
 
 /**
- * Reads "subscription version hex" and "assignment version hex"; answers "hex json": what Kafka Streams' own class reads
- * there, and the bytes of a new one of that version made from those values; or "! error".
+ * Reads "subscription 5 hex" and "assignment 5 hex"; answers "hex json": what Java's DataInput reads there, field by field
+ * as KIP-429 part II lists them, and the bytes that its DataOutput writes of that; or "! error".
  */
 public class TaskInfoOracle {
+    private final DataInputStream in;
+    private final ByteArrayOutputStream written = new ByteArrayOutputStream();
+    private final DataOutputStream out = new DataOutputStream(written);
+
+    private TaskInfoOracle(byte[] bytes) {
+        in = new DataInputStream(new ByteArrayInputStream(bytes));
+    }
+
     public static void main(String[] arguments) throws Exception {
         var in = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
         var out = new PrintStream(System.out, true, StandardCharsets.UTF_8);
@@ -30,58 +34,59 @@ public class TaskInfoOracle {
 
     private static String answer(String[] words) {
         try {
-            int version = Integer.parseInt(words[1]);
-            ByteBuffer bytes = ByteBuffer.wrap(HexFormat.of().parseHex(words[2]));
-            return words[0].equals("subscription") ? subscription(version, bytes) : assignment(version, bytes);
+            var info = new TaskInfoOracle(HexFormat.of().parseHex(words[2]));
+            String told = words[0].equals("subscription") ? info.subscription() : info.assignment();
+            return HexFormat.of().formatHex(info.written.toByteArray()) + " " + told;
         } catch (Exception | Error error) {
             return "! " + error.toString().replace('\n', ' ');
         }
     }
 
-    private static String subscription(int version, ByteBuffer bytes) {
-        var read = SubscriptionInfo.decode(bytes);
-        var written = new SubscriptionInfo(version, read.latestSupportedVersion(), read.processId(), read.userEndPoint(),
-            read.taskOffsetSums(), (byte) 0, 0, Map.of());
-        return hex(written.encode()) + " [" + read.version() + "," + read.latestSupportedVersion() + ","
-            + text(read.processId().id().toString()) + "," + list(read.prevTasks(), TaskInfoOracle::task) + ","
-            + list(read.standbyTasks(), TaskInfoOracle::task) + ","
-            + (read.userEndPoint() == null ? "null" : text(read.userEndPoint())) + "]";
+    private String subscription() throws IOException {
+        return json(number(), number(), process(), many(() -> json(task(), number())), host());
     }
 
-    private static String assignment(int version, ByteBuffer bytes) {
-        var read = AssignmentInfo.decode(bytes);
-        var written = new AssignmentInfo(version, read.commonlySupportedVersion(), read.activeTasks(), read.standbyTasks(),
-            read.partitionsByHost(), new HashMap<>(), read.errCode());
-        return hex(written.encode()) + " [" + read.version() + "," + read.commonlySupportedVersion() + ","
-            + list(read.activeTasks(), TaskInfoOracle::task) + ","
-            + list(read.standbyTasks().entrySet(), entry -> "[" + task(entry.getKey()) + "," + partitions(entry.getValue()) + "]") + ","
-            + list(read.partitionsByHost().entrySet(), entry -> "[" + host(entry.getKey()) + "," + partitions(entry.getValue()) + "]") + ","
-            + read.errCode() + "]";
+    private String assignment() throws IOException {
+        return json(number(), number(), many(this::task), many(this::task), many(() -> json(host(), many(this::task))), number());
     }
 
-    private static String task(TaskId task) {
-        return "[" + task.subtopology() + "," + task.partition() + "]";
+    private String number() throws IOException {
+        int value = in.readInt();
+        out.writeInt(value);
+        return Integer.toString(value);
     }
 
-    private static String host(HostInfo host) {
-        return "[" + text(host.host()) + "," + host.port() + "]";
+    private String process() throws IOException {
+        long most = in.readLong();
+        long least = in.readLong();
+        out.writeLong(most);
+        out.writeLong(least);
+        return String.format("\"%016x%016x\"", most, least);
     }
 
-    private static String partitions(Collection<TopicPartition> partitions) {
-        return list(partitions, partition -> "[" + text(partition.topic()) + "," + partition.partition() + "]");
+    private String task() throws IOException {
+        return json(number(), number());
     }
 
-    private static <T> String list(Collection<T> items, Function<T, String> written) {
-        return items.stream().map(written).collect(Collectors.joining(",", "[", "]"));
+    private String host() throws IOException {
+        String name = in.readUTF();
+        out.writeUTF(name);
+        return json(name.chars().mapToObj(unit -> String.format("\\u%04x", unit)).collect(Collectors.joining("", "\"", "\"")), number());
     }
 
-    private static String text(String text) {
-        return text.chars().mapToObj(unit -> String.format("\\u%04x", unit)).collect(Collectors.joining("", "\"", "\""));
+    private interface Read {
+        String next() throws IOException;
     }
 
-    private static String hex(ByteBuffer buffer) {
-        byte[] bytes = new byte[buffer.remaining()];
-        buffer.duplicate().get(bytes);
-        return HexFormat.of().formatHex(bytes);
+    private String many(Read one) throws IOException {
+        var items = new StringJoiner(",", "[", "]");
+        for (int left = Integer.parseInt(number()); left > 0; left--) {
+            items.add(one.next());
+        }
+        return items.toString();
+    }
+
+    private static String json(String... items) {
+        return "[" + String.join(",", items) + "]";
     }
 }

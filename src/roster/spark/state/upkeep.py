@@ -21,7 +21,7 @@ from roster.spark.driver import SHORTEST_PIECE
 from roster.spark.state.changelogs import Changelogs
 from roster.spark.state.stores import Chore, Copy
 from roster.spark.state.turn import Turn
-from roster.wire.streams.layout import HostInfo
+from roster.wire.streams.host_info import HostInfo
 
 log = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from roster.wire.codec.runtime import bad_count, bad_length, bad_text, cut_short
+from roster.wire.codec.runtime import bad_count, bad_text, cut_short
 from roster.wire.codec.varint import Buffer
 from roster.wire.errors import WireError
 
@@ -53,13 +53,6 @@ class Cursor:
             raise cut_short(((self.where(field), size),), self.left)
         self.at += size
         return self.data[self.at - size : self.at]
-
-    def sized(self, field: str) -> bytes:
-        """Bytes behind their int32 length."""
-        size = self.int32(field)
-        if not 0 <= size <= self.left:
-            raise bad_length(self.where(field), size, self.left)
-        return self.taken(field, size)
 
     def utf(self, field: str) -> str:
         """Java's text."""

@@ -1,29 +1,20 @@
-"""SubscriptionInfo v1-v5: a task group member's processes and tasks, as the user data of its subscription.
+"""SubscriptionInfo v5: a task group member's process and tasks, as the user data of its subscription.
 
-    v1     version int32 · process uuid · previous tasks [task] · standby tasks [task]
-    v2     the same · user endpoint
-    v3, v4 version int32 · latest supported version int32 · process uuid · [task] · [task] · user endpoint
-    v5     version int32 · latest supported version int32 · process uuid · [task, gap int32] · end point HostInfo
+    version int32 · latest supported version int32 · process uuid · [task, gap int32] · end point HostInfo
 
     task   sub-topology int32, partition int32        [..]      int32 count, then as many
-    uuid   two int64, most significant first          user endpoint  int32 length, then UTF-8 `host:port`; none is empty
-                                                      HostInfo  host text, port int32; none is an empty host, port -1
+    uuid   two int64, most significant first          HostInfo  host text, port int32; none is an empty host, port -1
 
-All big-endian. v1-v4 are the bytes of Kafka Streams 0.10.0 to 2.3 (SubscriptionInfo; KIP-268 added v3). They have no
-gaps: what runs there stands among the previous tasks, what there is only a store of among the standby tasks, so these
-are read with the lags RUNNING and UNKNOWN.
+All big-endian; the layout is the document's (KIP-429 part II). What Kafka Streams numbers 1 to 4 has no gaps, and its 5
+is another layout: none of these is read, as its members are in groups of their own protocol.
 
-v5 is the document's (KIP-429 part II). A gap is the sum over a task's stores of log end - restored offset, the largest
-int32 standing for all that is larger; 0 for an active task, so RUNNING is written as 0 and who runs a task is seen in
-the partitions its member owns; STATELESS (-1) for a task without a store, which only the member that runs it names. A
-task that is not named has the whole log as its gap.
+A gap is the sum over a task's stores of log end - restored offset, the largest int32 standing for all that is larger; 0
+for an active task, so RUNNING is written as 0 and who runs a task is seen in the partitions its member owns; STATELESS
+(-1) for a task without a store, which only the member that runs it names. A task that is not named has the whole log as
+its gap.
 
-A process that counts for several threads adds, behind any version, its capacity int32 and the four bytes `RCAP`, of
-which no message without them ends in. The document has no field for it; Kafka's readers ignore bytes behind the end.
-
-Kafka Streams 2.4 gives the number 5 to v4's layout. Such a message is read too, with `Layout.KAFKA_STREAMS`; see
-`roster.wire.streams.layout`. Members of Kafka Streams 2.4 or later do not read v5 as written here: their reader fails
-or, as it ignores bytes behind the end, takes gaps for tasks.
+A process that counts for several threads adds its capacity int32 and the four bytes `RCAP`, in which no message without
+them ends. The document has no field for it.
 """
 
 from __future__ import annotations
@@ -38,30 +29,18 @@ from roster.model.problem import MAX_CAPACITY
 from roster.model.tasks import RUNNING, STATELESS, TaskId, TaskLags
 from roster.wire.codec.varint import Buffer
 from roster.wire.errors import WireError
+from roster.wire.streams.host_info import MOST_PORT, NO_PORT, HostInfo, host_bytes, parse_host, read_host
 from roster.wire.streams.java_data import Cursor, int32, rows
-from roster.wire.streams.layout import (
-    MOST_PORT,
-    NO_PORT,
-    TASK,
-    HostInfo,
-    Layout,
-    host_bytes,
-    parse_host,
-    read_either,
-    read_host,
-)
 
-LATEST_VERSION = 5
-UNKNOWN_VERSION = -1
-"""Latest supported version of members on v1 or v2, which do not send it; also the commonly supported version then."""
-UNKNOWN = -3
-"""Lag of a store whose member speaks a version without lags (Kafka's value); it cannot be written in v5."""
+EARLIEST_VERSION = LATEST_VERSION = 5
+"""Versions that are read and written; of a later one, the two versions in front."""
 MOST_GAP = 2**31 - 1
-"""The largest gap of v5; larger ones are written as this."""
+"""The largest gap; larger ones are written as this."""
 
 CAPACITY_MAGIC = b"RCAP"
 _CAPACITY_SIZE = 4 + len(CAPACITY_MAGIC)
 
+TASK = np.dtype([("subtopology", ">i4"), ("partition", ">i4")])
 TASK_GAP = np.dtype([*TASK.descr, ("gap", ">i4")])
 
 
@@ -82,10 +61,9 @@ class AssignorErrorCode(IntEnum):
 class SubscriptionInfo:
     """A member's tasks, for its process: members of one process have the same `process_id` (16 bytes).
 
-    version: version of the encoding. latest_supported: the highest version its sender supports, UNKNOWN_VERSION in
-    v1 and v2. user_endpoint: `host:port` where the process answers queries, None if it does not; v1 leaves it out.
-    layout: whose layout v5 has; the versions below have one only. capacity: threads (cores) that the member counts for,
-    from 1 to 2^20.
+    version: version of the encoding. latest_supported: the highest version its sender supports. user_endpoint:
+    `host:port` where the process answers queries, None if it does not. capacity: threads (cores) that the member counts
+    for, from 1 to 2^20.
     """
 
     version: int
@@ -93,12 +71,11 @@ class SubscriptionInfo:
     process_id: bytes
     tasks: TaskLags
     user_endpoint: str | None = None
-    layout: Layout = Layout.KIP_429
     capacity: int = 1
 
     @classmethod
     def empty(cls, version: int, latest_supported: int | None = None) -> SubscriptionInfo:
-        """Return the info of a process of which nothing but versions is known."""
+        """Return the info of a process of which only the versions are known."""
         latest = version if latest_supported is None else latest_supported
         return cls(version=version, latest_supported=latest, process_id=bytes(16), tasks=TaskLags.of({}))
 
@@ -109,59 +86,49 @@ class SubscriptionInfo:
 
 
 def decode_subscription_info(data: Buffer) -> SubscriptionInfo:
-    """Decode v1 to v5; of a later version only the two versions. Raises WireError for anything else."""
+    """Decode v5; of a later version only the two versions. Raises WireError for anything else."""
     body, capacity = _split_capacity(bytes(data))
     cursor = Cursor(body, "SubscriptionInfo")
     version = cursor.int32("version")
-    if version < 1:
-        raise WireError(f"SubscriptionInfo: version: {version}, the first is 1")
+    if version < EARLIEST_VERSION:
+        raise WireError(f"SubscriptionInfo: version: {version}, the first is {EARLIEST_VERSION}")
     cursor.message = f"SubscriptionInfo v{version}"
-    latest = cursor.int32("latest_supported") if version >= 3 else UNKNOWN_VERSION
-    if version >= 3 and latest < version:
+    latest = cursor.int32("latest_supported")
+    if latest < version:
         raise WireError(f"{cursor.where('latest_supported')}: {latest} is below the version in use")
     if version > LATEST_VERSION:
         return SubscriptionInfo.empty(version, latest)
     process_id = cursor.taken("process_id", 16)
-    if version < 5:
-        tasks, endpoint, layout = _read_kafka(cursor, version)
-    else:
-        tasks, endpoint, layout = read_either(
-            cursor, lambda: _read_kip_429(cursor), lambda: _read_kafka(cursor, version)
-        )
+    tasks = _read_gaps(cursor)
+    endpoint = _read_end_point(cursor)
+    cursor.end()
     return SubscriptionInfo(
         version=version,
         latest_supported=latest,
         process_id=process_id,
         tasks=tasks,
         user_endpoint=endpoint,
-        layout=layout,
         capacity=capacity,
     )
 
 
 def encode_subscription_info(info: SubscriptionInfo) -> bytes:
-    """Encode in `info.version`; raises WireError naming what that version cannot carry.
-
-    v1 to v4 keep of a lag only whether the task runs (RUNNING or STATELESS) or is a store; v5 writes RUNNING as 0.
-    """
+    """Encode; RUNNING is written as 0. Raises WireError naming the field that cannot be."""
     version = info.version
-    if not 1 <= version <= LATEST_VERSION:
-        raise WireError(f"SubscriptionInfo: version: {version}, there are 1 to {LATEST_VERSION}")
+    if not EARLIEST_VERSION <= version <= LATEST_VERSION:
+        raise WireError(f"SubscriptionInfo: version: {version}, there is {LATEST_VERSION}")
     message = f"SubscriptionInfo v{version}"
-    parts = [int32(version, f"{message}: version")]
-    if version >= 3:
-        if info.latest_supported < version:
-            raise WireError(f"{message}: latest_supported: {info.latest_supported} is below the version in use")
-        parts.append(int32(info.latest_supported, f"{message}: latest_supported"))
+    if info.latest_supported < version:
+        raise WireError(f"{message}: latest_supported: {info.latest_supported} is below the version in use")
     if not isinstance(info.process_id, bytes) or len(info.process_id) != 16:
         raise WireError(f"{message}: process_id: {info.process_id!r} is not 16 bytes")
-    parts.append(info.process_id)
-    if version >= 5 and info.layout is Layout.KIP_429:
-        parts += (_gaps(info.tasks, message), _end_point(info.user_endpoint, message))
-    else:
-        parts.append(_sets(info.tasks))
-        if version >= 2:
-            parts.append(_endpoint(info.user_endpoint, message))
+    parts = [
+        int32(version, f"{message}: version"),
+        int32(info.latest_supported, f"{message}: latest_supported"),
+        info.process_id,
+        _gaps(info.tasks, message),
+        _end_point(info.user_endpoint, message),
+    ]
     if info.capacity != 1:
         if not 1 <= info.capacity <= MAX_CAPACITY:
             raise WireError(f"{message}: capacity: {info.capacity}, it is from 1 to {MAX_CAPACITY}")
@@ -174,39 +141,6 @@ def _split_capacity(data: bytes) -> tuple[bytes, int]:
         return data, 1
     capacity = int.from_bytes(data[-_CAPACITY_SIZE : -len(CAPACITY_MAGIC)], "big", signed=True)
     return data[:-_CAPACITY_SIZE], min(max(capacity, 1), MAX_CAPACITY)
-
-
-def _read_kip_429(cursor: Cursor) -> tuple[TaskLags, str | None, Layout]:
-    tasks = _read_gaps(cursor)
-    host = read_host(cursor, "end_point")
-    if host.host:
-        endpoint = str(parse_host(str(host), cursor.where("end_point")))
-    elif NO_PORT <= host.port <= MOST_PORT:
-        endpoint = None
-    else:
-        raise WireError(f"{cursor.where('end_point.port')}: {host.port} is no port")
-    cursor.end()
-    return tasks, endpoint, Layout.KIP_429
-
-
-def _read_kafka(cursor: Cursor, version: int) -> tuple[TaskLags, str | None, Layout]:
-    tasks = _read_sets(cursor)
-    endpoint = _read_endpoint(cursor) if version >= 2 else None
-    cursor.end()
-    return tasks, endpoint, Layout.KAFKA_STREAMS if version >= 5 else Layout.KIP_429
-
-
-def _read_sets(cursor: Cursor) -> TaskLags:
-    running = cursor.rows("prev_tasks", TASK)
-    stores = cursor.rows("standby_tasks", TASK)
-    tasks = np.concatenate((running, stores))
-    lag = np.repeat(np.array([RUNNING, UNKNOWN]), [len(running), len(stores)])
-    return TaskLags(tasks["subtopology"].astype(np.int32), tasks["partition"].astype(np.int32), lag)
-
-
-def _sets(tasks: TaskLags) -> bytes:
-    runs = (tasks.lag == RUNNING) | (tasks.lag == STATELESS)
-    return b"".join(rows((tasks.subtopology[chosen], tasks.partition[chosen]), TASK) for chosen in (runs, ~runs))
 
 
 def _read_gaps(cursor: Cursor) -> TaskLags:
@@ -247,23 +181,13 @@ def _name(tasks: TaskLags, at: int) -> TaskId:
     return TaskId(int(tasks.subtopology[at]), int(tasks.partition[at]))
 
 
-def _read_endpoint(cursor: Cursor) -> str | None:
-    data = cursor.sized("user_endpoint")
-    try:
-        return data.decode() or None
-    except UnicodeDecodeError as error:
-        raise WireError(f"{cursor.where('user_endpoint')}: not UTF-8 ({error.reason} at byte {error.start})") from error
-
-
-def _endpoint(text: str | None, message: str) -> bytes:
-    where = f"{message}: user_endpoint"
-    if text is not None and not isinstance(text, str):
-        raise WireError(f"{where}: {type(text).__name__} instead of text")
-    try:
-        data = (text or "").encode()
-    except UnicodeEncodeError as error:
-        raise WireError(f"{where}: {text!r} has no UTF-8 form ({error.reason})") from error
-    return int32(len(data), where) + data
+def _read_end_point(cursor: Cursor) -> str | None:
+    host = read_host(cursor, "end_point")
+    if host.host:
+        return str(parse_host(str(host), cursor.where("end_point")))
+    if not NO_PORT <= host.port <= MOST_PORT:
+        raise WireError(f"{cursor.where('end_point.port')}: {host.port} is no port")
+    return None
 
 
 def _end_point(text: str | None, message: str) -> bytes:
