@@ -13,8 +13,8 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 from roster.model.topology import Subtopology
 from roster.spark.arrow_function import arrow_schema
 from roster.spark.errors import FunctionError, PipelineError
-from roster.spark.execution import MissingValues
-from roster.spark.reader import Counts, ReaderConfig, ReadTask
+from roster.spark.missing_values import MissingValues, Seen
+from roster.spark.reader import ReaderConfig, ReadTask
 from roster.spark.state.followed import check_keys, followed
 from roster.spark.state.stage import Link, Stage
 from roster.spark.state.task import StatefulTask, StoreKind, Work
@@ -52,7 +52,7 @@ def test_steps_work_in_their_order() -> None:
 def test_a_column_without_a_value_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
     missing = MissingValues("shops")
 
-    def counted(*values: str) -> dict[int, Counts]:
+    def counted(*values: str) -> Seen:
         """What a task reports whose pipeline leaves out each row without k."""
         steps = [Parsed(COLUMNS, "value", "PERMISSIVE", ("key",)), Filtered(pc.is_valid(pc.field("k")))]
         function, _ = chained(steps, TEXT)
@@ -60,18 +60,20 @@ def test_a_column_without_a_value_is_told_once(caplog: pytest.LogCaptureFixture)
         records = [pa.record_batch({"value": list(values), "key": [None] * len(values)}, ARROW_TEXT)]
         task = ReadTask(ReaderConfig("b:1", "g"), [[]], function, found, None, records)  # type: ignore[arg-type]
         list(task.read([0]))
-        return found
+        (counts,) = found.values()
+        seen: Seen = counts.seen
+        return seen
 
     for batch in ([counted()], [counted('{"K": "a"}'), counted('{"n": 1}')], [counted('{"K": "a"}')]):
-        missing.note([counts for each in batch for counts in each.values()])
-    missing.note(counted('{"k": "a"}').values())
+        missing.note(*batch)
+    missing.note(counted('{"k": "a"}'))
     texts = [record.getMessage() for record in caplog.records]
     assert texts == [
         "shops: no record so far has a value of 'k', 'key'; check the names in json_columns, and the records"
     ]
     missing = MissingValues("shops")
-    missing.note(counted('{"k": "a", "n": 1}').values())
-    missing.note(counted('{"key": 1}').values())
+    missing.note(counted('{"k": "a", "n": 1}'))
+    missing.note(counted('{"key": 1}'))
     assert len(caplog.records) == 2
     assert "of 'key';" in caplog.records[1].getMessage(), "k and n had values before"
 

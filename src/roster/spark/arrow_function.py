@@ -17,6 +17,7 @@ from pyspark.sql.types import StructType
 
 from roster.spark.errors import FunctionError, PipelineError
 from roster.spark.json_values import rows_at_fault
+from roster.spark.missing_values import Seen
 
 _NARROWING = 5.0  # seconds spent on finding the record that a function fails at
 
@@ -42,10 +43,10 @@ class ArrowFunction:
         except Exception as error:
             raise self.failure(error, batch) from (None if isinstance(error, _UnfitError) else error)
 
-    def values_seen(self) -> tuple[frozenset[str], frozenset[str]]:
-        """Return the columns of `json_columns` that had a value so far, and those that were null in every row."""
-        seen = getattr(self._function, "values_seen", None)
-        return (frozenset(), frozenset()) if seen is None else seen()
+    def values_seen(self) -> Seen:
+        """Return which columns of `json_columns` had a value so far."""
+        seen: Callable[[], Seen] | None = getattr(self._function, "values_seen", None)
+        return {} if seen is None else seen()
 
     def failure(self, error: Exception, batch: pa.RecordBatch, *, narrow: bool = True) -> FunctionError:
         """Make a FunctionError of what `results` raised; with `narrow` find the record by calling it with parts."""

@@ -24,6 +24,7 @@ from roster.spark.batch import Batch, Split
 from roster.spark.driver_rows import DriverRows
 from roster.spark.errors import FunctionError, PipelineError, SinkFencedError
 from roster.spark.executors import SlotProbe, task_counts
+from roster.spark.missing_values import MissingValues
 from roster.spark.reader import Counts, ReaderConfig, ReadError, ReadTask
 from roster.spark.runner_protocol import Outcome
 from roster.spark.sinks.base import Sink
@@ -61,25 +62,6 @@ class ByTask(AccumulatorParam[Any]):
         return {**value1, **value2}
 
 
-class MissingValues:
-    """Tells once for each column of `json_columns` that all records of a run have it null so far."""
-
-    def __init__(self, group: str) -> None:
-        self._group = group
-        self._settled: set[str] = set()
-        """Columns that had a value, or were told."""
-
-    def note(self, counts: Iterable[Counts]) -> None:
-        """Take what the tasks of a batch have seen."""
-        counts = list(counts)
-        self._settled.update(*(each.with_values for each in counts))
-        if missing := sorted(set().union(*(each.without_values for each in counts)) - self._settled):
-            self._settled.update(missing)
-            names = ", ".join(map(repr, missing))
-            text = "%s: no record so far has a value of %s; check the names in json_columns, and the records"
-            log.warning(text, self._group, names)
-
-
 class SparkRunner:
     """Runs one pipeline's batches in a Spark session, each in a job group of its own."""
 
@@ -101,7 +83,7 @@ class SparkRunner:
         self._small = small
         self._driver_rows = DriverRows(spark, columns)
         self._context = spark.sparkContext
-        self._counted: Accumulator[dict[int, Counts]] = self._context.accumulator({}, ByTask())
+        self._counted: Accumulator[dict[object, Counts]] = self._context.accumulator({}, ByTask())
         self._failed: Accumulator[dict[int, tuple[str, str]]] = self._context.accumulator({}, ByTask())
         self._missing = MissingValues(config.group)
         self._prefix = f"roster-{config.group}-{uuid.uuid4().hex[:8]}"
@@ -204,7 +186,7 @@ class SparkRunner:
             sink.abort(staged, batch)
             raise self._function_error()
         counts = self._counted.value.values()
-        self._missing.note(counts)
+        self._missing.note(*(each.seen for each in counts))
         return Outcome(staged, sum(c.records for c in counts), sum(c.dead_letters for c in counts))
 
     def _stage(self, batch: Batch, tasks: Sequence[Sequence[Split]], sink: Sink) -> Any:

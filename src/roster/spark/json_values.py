@@ -18,6 +18,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json
 
+from roster.spark.missing_values import Seen, Sought, looked_at, together
+
 PERMISSIVE, FAILFAST = "PERMISSIVE", "FAILFAST"
 _FEW = 16
 """Rows among which the ones that Arrow refuses are not looked for any more."""
@@ -59,8 +61,8 @@ class JsonColumns:
     def __init__(self, fields: pa.Schema, column: str, mode: str, keep: Sequence[str] = ()) -> None:
         self._fields, self._column, self._keep = fields, column, list(keep)
         self._is_strict = mode == FAILFAST
-        self._columns = frozenset([*fields.names, *keep])
-        self._without_values: frozenset[str] | None = None
+        self._sought = [Sought(name) for name in (*fields.names, *keep)]
+        self._seen: Seen = {}
 
     def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return the columns. Raises JsonError for a value that does not fit, if the mode is FAILFAST."""
@@ -70,16 +72,12 @@ class JsonColumns:
             raise JsonError(next(iter(bad.values())), batch, bad)
         columns = [*parsed.columns, *(batch.column(name) for name in self._keep)]
         made = pa.RecordBatch.from_arrays(columns, [*self._fields.names, *self._keep])
-        if made.num_rows:
-            before = self._columns if self._without_values is None else self._without_values
-            self._without_values = frozenset(n for n in before if made.column(n).null_count == made.num_rows)
+        self._seen = together(self._seen, looked_at(made, self._sought))
         return made
 
-    def values_seen(self) -> tuple[frozenset[str], frozenset[str]]:
-        """Return the columns that had a value so far, and those that were null in every row; none without a row."""
-        if self._without_values is None:
-            return frozenset(), frozenset()
-        return self._columns - self._without_values, self._without_values
+    def values_seen(self) -> Seen:
+        """Return which columns had a value so far."""
+        return self._seen
 
 
 def unsupported(fields: pa.Schema) -> str | None:

@@ -18,6 +18,7 @@ from roster.records.native import Compiled
 from roster.records.ranges import FetchError
 from roster.security import PLAINTEXT, Security
 from roster.spark.errors import FunctionError
+from roster.spark.missing_values import Look, Seen
 from roster.spark.reader_options import ReaderOptions
 from roster.spark.workers import freeze_loaded, is_in_task
 
@@ -64,12 +65,11 @@ class ReaderConfig:
 
 
 class Counts(NamedTuple):
-    """What a task read: records, those of them that went to the dead-letter topic, and columns of `json_columns`."""
+    """What a task read: records, those of them that went to the dead-letter topic, and which columns had values."""
 
     records: int
-    dead_letters: int = 0
-    with_values: frozenset[str] = frozenset()
-    without_values: frozenset[str] = frozenset()
+    dead_letters: int
+    seen: Seen
 
 
 class ReadTask:
@@ -85,7 +85,7 @@ class ReadTask:
         config: ReaderConfig,
         tasks: Sequence[Sequence[Split]],
         function: ArrowFunction | None = None,
-        counted: Accumulator[dict[int, Counts]] | None = None,
+        counted: Accumulator[dict[object, Counts]] | None = None,
         failed: Accumulator[dict[int, tuple[str, str]]] | None = None,
         records: Sequence[pa.RecordBatch] | None = None,
     ) -> None:
@@ -139,8 +139,8 @@ class ReadTask:
         if queue is not None:
             queue.close()
         if self._counted is not None:
-            seen = () if self._function is None else self._function.values_seen()
-            self._counted.add({task: Counts(records, 0 if queue is None else queue.sent, *seen)})
+            seen: Seen = {} if self._function is None else self._function.values_seen()
+            self._counted.add({task: Counts(records, 0 if queue is None else queue.sent, seen)})
 
 
 class PartitionTask:
@@ -158,6 +158,7 @@ class PartitionTask:
         self._numbers = [range(*span) for span in itertools.pairwise(ends)]
         self._alone: list[Sequence[Split]] = [*((split,) for split in self._splits), ()]
         self._reading: ReadTask | PartitionTask = ReadTask(config, self._alone, **reading)
+        self._counted: Accumulator[dict[object, Counts]] | None = reading.get("counted")
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Do every task named by the rows of `batches`."""
@@ -166,6 +167,11 @@ class PartitionTask:
     def read(self, tasks: Iterable[int]) -> Iterator[pa.RecordBatch]:
         """Yield the rows of the tasks with these numbers."""
         raise NotImplementedError
+
+    def _looked(self, number: int, look: Look) -> None:
+        """Tell the driver what was seen of the keys of the rows that come from a split, or from it and others."""
+        if self._counted is not None:
+            self._counted.add({("keys", number): Counts(0, 0, look.seen)})
 
 
 def _refuse(batch: Unreadable) -> None:

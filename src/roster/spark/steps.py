@@ -13,6 +13,7 @@ from pyspark.sql.types import StructType
 from roster.spark.arrow_function import ArrowFunction, arrow_schema, as_struct, pickled
 from roster.spark.errors import FunctionError, PipelineError
 from roster.spark.json_values import FAILFAST, PERMISSIVE, JsonColumns, unsupported
+from roster.spark.missing_values import Seen, together
 
 BatchFunction: TypeAlias = Callable[[pa.RecordBatch], pa.RecordBatch | Iterator[pa.RecordBatch]]
 """Maps a record batch; fit for pickle."""
@@ -125,11 +126,9 @@ class _Chain:
             batches = _each(function, batches)
         return batches
 
-    def values_seen(self) -> tuple[frozenset[str], frozenset[str]]:
-        """Return the columns of all functions that had a value, and those that had none."""
-        each = [function.values_seen() for function in self._functions]
-        seen, unseen = (frozenset[str]().union(*(pair[place] for pair in each)) for place in (0, 1))
-        return seen, unseen - seen
+    def values_seen(self) -> Seen:
+        """Return which columns of all functions had a value so far."""
+        return together(*(function.values_seen() for function in self._functions))
 
 
 def _each(function: ArrowFunction, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

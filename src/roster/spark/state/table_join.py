@@ -28,6 +28,7 @@ from roster.spark.batch import Batch, Restoring, Split
 from roster.spark.errors import PipelineError
 from roster.spark.execution import Reading, SparkRunner
 from roster.spark.json_values import parse_json, unsupported
+from roster.spark.missing_values import Look
 from roster.spark.options import Options
 from roster.spark.reader import PartitionTask, ReaderConfig, read_splits
 from roster.spark.runner_protocol import Outcome
@@ -160,7 +161,7 @@ class TableSide(NamedTuple):
     turns: Mapping[int, Turn]
 
     def joined(
-        self, partition: int, batches: Iterable[pa.RecordBatch], config: ReaderConfig
+        self, partition: int, batches: Iterable[pa.RecordBatch], config: ReaderConfig, look: Look
     ) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a partition joined, its part of the table being brought up first."""
         turn, (_, lookup, then, _) = self.turns[partition], self.rows
@@ -171,7 +172,7 @@ class TableSide(NamedTuple):
                 return store.multi_get(keys)
 
             on_sound(store, partial(table, []))
-            for rows in batches:
+            for rows in look.over(batches, (lookup.on,), _FIELD):
                 joined = lookup(rows, lambda keys: on_sound(store, partial(table, keys)))
                 if then is None:
                     yield joined
@@ -180,11 +181,11 @@ class TableSide(NamedTuple):
 
 
 def through_tables(
-    tables: Sequence[TableSide], partition: int, rows: Iterator[pa.RecordBatch], config: ReaderConfig
+    tables: Sequence[TableSide], partition: int, rows: Iterator[pa.RecordBatch], config: ReaderConfig, look: Look
 ) -> Iterator[pa.RecordBatch]:
     """Return the rows of a partition joined with one table after the other."""
     for table in tables:
-        rows = table.joined(partition, rows, config)
+        rows = table.joined(partition, rows, config, look)
     return rows
 
 
@@ -217,8 +218,10 @@ class JoinTask(PartitionTask):
 
                 yield from self._reading.read([len(self._splits)])
             for number in self._numbers[task]:
-                partition = self._splits[number].partition
-                yield from through_tables(self._tables, partition, self._reading.read([number]), self._config)
+                split, rows = self._splits[number], self._reading.read([number])
+                look = Look([split.topic])
+                yield from through_tables(self._tables, split.partition, rows, self._config, look)
+                self._looked(number, look)
 
 
 class TableJoins:

@@ -17,7 +17,9 @@ from roster.model import TopicPartition
 from roster.model.tasks import TaskId
 from roster.spark.batch import Split
 from roster.spark.errors import FunctionError, SinkFencedError
+from roster.spark.missing_values import Look
 from roster.spark.reader import PartitionTask, ReaderConfig, ReadError, ReadTask, read_splits
+from roster.spark.state.between import FIELD as REPARTITION
 from roster.spark.state.results import as_records
 from roster.spark.state.stage import Link, Stage
 from roster.spark.state.stores import Chore, Copy, process_id, stores_found, work_on_copy
@@ -151,7 +153,9 @@ class StatefulTask(PartitionTask):
                 self._warm_up()
             for numbers in self._turns_in(task):
                 try:
-                    yield from self._turn(numbers)
+                    look = Look(self._stage_at(numbers).own_sources)
+                    yield from self._turn(numbers, look)
+                    self._looked(numbers[0], look)
                 except FunctionError as error:
                     if self._failed is None or error.passing:
                         raise
@@ -207,19 +211,21 @@ class StatefulTask(PartitionTask):
             turns.setdefault(self._work.task_of(self._splits[number]), []).append(number)
         return list(turns.values())
 
-    def _turn(self, numbers: Sequence[int]) -> Iterator[pa.RecordBatch]:
+    def _stage_at(self, numbers: Sequence[int]) -> Stage:
+        return self._work.stage_of(self._work.task_of(self._splits[numbers[0]]))
+
+    def _turn(self, numbers: Sequence[int], look: Look) -> Iterator[pa.RecordBatch]:
         """Take a task's turn: one operator after the other, of which each has what the one before makes."""
         splits, work = [self._splits[number] for number in numbers], self._work
-        task = work.task_of(splits[0])
-        stage = work.stage_of(task)
-        rows = self._own_rows(stage, numbers)
+        task, stage = work.task_of(splits[0]), self._stage_at(numbers)
+        rows = self._own_rows(stage, numbers, look)
         if not stage.links:
-            yield from self._going_on(rows, stage)
+            yield from self._going_on(rows, stage, look)
             return
         ends = {split.topic: split.end for split in splits}
         token, reports, parts = new_token(), list[Report](), list[pa.Table]()
         for link, turn in zip(stage.links, self._turns[task], strict=True):
-            table = pa.Table.from_batches(self._given(link, rows, numbers), schema=link.columns)
+            table = pa.Table.from_batches(self._given(link, rows, numbers, look), schema=link.columns)
             kind = work.stores[link.store]
             with kind.place.open(str(task)) as store:
                 of_store = link.operator, kind.definition
@@ -237,14 +243,14 @@ class StatefulTask(PartitionTask):
         for part in parts:
             yield from part.to_batches()
         if stage.leaving is not None:
-            yield from self._going_on(rows, stage)
+            yield from self._going_on(rows, stage, look)
             return
         for part in self._retracted(update, link):
             yield from part.to_batches()
         if not turn.is_replay:
-            yield from self._leaving(update.results, stage)
+            yield from self._leaving(update.results, stage, look)
 
-    def _own_rows(self, stage: Stage, numbers: Sequence[int]) -> Iterator[pa.RecordBatch]:
+    def _own_rows(self, stage: Stage, numbers: Sequence[int], look: Look) -> Iterator[pa.RecordBatch]:
         """Yield the rows that come to the stage, without those that its operators join them with."""
         tables = self._tables.get(stage.of.number, ())
         for number in numbers:
@@ -252,7 +258,7 @@ class StatefulTask(PartitionTask):
             if split.is_empty or split.topic not in stage.own_sources:
                 continue
             rows = self._reading.read([number]) if stage.arriving is None else self._arrived(stage, number)
-            yield from through_tables(tables, split.partition, rows, self._config)
+            yield from through_tables(tables, split.partition, rows, self._config, look)
 
     def _arrived(self, stage: Stage, number: int) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a split that other tasks wrote."""
@@ -266,25 +272,31 @@ class StatefulTask(PartitionTask):
             # Records are deleted behind the committed offset: who finds none has it from before another owner's work.
             raise SinkFencedError(f"they have been processed and deleted: {error}") from error
 
-    def _given(self, link: Link, rows: Iterator[pa.RecordBatch], numbers: Sequence[int]) -> Iterator[pa.RecordBatch]:
+    def _given(
+        self, link: Link, rows: Iterator[pa.RecordBatch], numbers: Sequence[int], look: Look
+    ) -> Iterator[pa.RecordBatch]:
         """Yield the rows with the columns that an operator gets: those that come to it, and of the other topic."""
-        other = link.other
+        other, use = link.other, link.operator.kept["operator"]
+        keys = [name for name in link.operator.key_columns(link.columns).names if name in link.columns.names]
         if other is None:
-            yield from (conformed(batch, link.columns) for batch in rows)
+            yield from look.over((conformed(batch, link.columns) for batch in rows), keys, use)
             return
-        yield from (in_columns(conformed(batch, other.own), link.columns, is_other=False) for batch in rows)
+        own = look.over((conformed(batch, other.own) for batch in rows), keys, use)
+        yield from (in_columns(batch, link.columns, is_other=False) for batch in own)
         for number in numbers:
             if self._splits[number].topic == other.topic and not self._splits[number].is_empty:
-                for batch in self._others[other.topic].read([number]):
-                    yield in_columns(conformed(batch, other.other), link.columns, is_other=True)
+                read = (conformed(batch, other.other) for batch in self._others[other.topic].read([number]))
+                for batch in look.over(read, keys, use, (other.topic,)):
+                    yield in_columns(batch, link.columns, is_other=True)
 
-    def _going_on(self, rows: Iterator[pa.RecordBatch], stage: Stage) -> Iterator[pa.RecordBatch]:
+    def _going_on(self, rows: Iterator[pa.RecordBatch], stage: Stage, look: Look) -> Iterator[pa.RecordBatch]:
         for batch in rows:
-            yield from self._leaving(pa.Table.from_batches([conformed(batch, stage.columns)]), stage)
+            yield from self._leaving(pa.Table.from_batches([conformed(batch, stage.columns)]), stage, look)
 
-    def _leaving(self, rows: pa.Table, stage: Stage) -> Iterator[pa.RecordBatch]:
+    def _leaving(self, rows: pa.Table, stage: Stage, look: Look) -> Iterator[pa.RecordBatch]:
         """Yield what becomes of a stage's rows: records to the tasks that have their key, or results."""
         if stage.leaving is not None:
+            look.at(rows, stage.leaving.keys, REPARTITION)
             records = stage.leaving.leaving(rows)
             columns = (records[name] for name in ("key", "value", "partition", "timestamp"))
             yield from _addressed(*columns, topic=stage.leaving.topic).to_batches()

@@ -1,0 +1,127 @@
+"""A key that no record has is told once in a run: the operator that goes by it, the column, the topics, the fix."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+
+from roster.spark import KafkaSink, ParquetSink, Pipeline
+from roster.spark.missing_values import MissingValues, Sought, looked_at, together
+from tests.librdkafka import idempotent_producer
+from tests.spark.spark_topics import committed_records
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+    from tests.spark.spark_topics import Topics
+
+SHOP = Sought("shop")
+BY_SHOP, BY_DAY = Sought("shop", "aggregate", ("orders",)), Sought("day", "aggregate", ("orders",))
+
+
+def test_a_column_has_a_value_if_one_task_saw_one() -> None:
+    rows = pa.record_batch({"shop": pa.array([None, None], pa.string()), "day": [1, None]})
+    assert looked_at(rows, [SHOP, Sought("day")]) == {SHOP: False, Sought("day"): True}
+    assert looked_at(rows.slice(0, 0), [SHOP]) == {}, "of no rows nothing is known"
+    assert together({SHOP: False}, {SHOP: True}, {SHOP: False}, {BY_DAY: False}) == {SHOP: True, BY_DAY: False}
+
+
+def test_each_column_is_told_once_and_with_its_operator(caplog: pytest.LogCaptureFixture) -> None:
+    missing = MissingValues("shops")
+    missing.note({SHOP: True, BY_SHOP: True})
+    missing.note({SHOP: False, BY_SHOP: False})
+    assert not caplog.records, "it had values before"
+    missing.note({Sought("day"): False, BY_DAY: False, BY_DAY._replace(use="repartition"): False})
+    missing.note({BY_DAY._replace(use="deduplicate"): False})
+    (text,) = (record.getMessage() for record in caplog.records)
+    assert text == (
+        "shops: aggregate by 'day': it is null in all records of 'orders' so far, so they are one group in each"
+        " partition; check its name and the records, or name another column"
+    )
+
+
+def _aggregate(pipeline: Pipeline, _: str) -> Pipeline:
+    return pipeline.aggregate("key", {"n": "count(*)"})
+
+
+def _deduplicate(pipeline: Pipeline, _: str) -> Pipeline:
+    return pipeline.deduplicate("key", within=timedelta(days=1))
+
+
+def _repartition(pipeline: Pipeline, _: str) -> Pipeline:
+    return pipeline.repartition("key").aggregate("key", {"n": "count(*)"})
+
+
+def _join(pipeline: Pipeline, other: str) -> Pipeline:
+    return pipeline.json_columns("shop string", keep=["timestamp"]).join(
+        other, "shop", "shop string, paid long", within=timedelta(hours=1)
+    )
+
+
+def _join_table(pipeline: Pipeline, other: str) -> Pipeline:
+    return pipeline.join_table(other, "key", "paid long")
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize(
+    ("declare", "told", "results"),
+    [
+        (_aggregate, "aggregate by 'key': {}, so they are one group in each partition", 2),
+        (_deduplicate, "deduplicate by 'key': {}, so only the first of each partition goes on", 2),
+        (_repartition, "repartition by 'key': {}, so all go to partition 0", 1),
+        (_join_table, "join_table by 'key': {}, so none finds an entry", 0),
+    ],
+)
+def test_records_without_a_key_are_told(
+    spark: SparkSession,
+    topics: Topics,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    declare: Callable[[Pipeline, str], Pipeline],
+    told: str,
+    results: int,
+) -> None:
+    topic, other, out = topics.create(2), topics.create(2), topics.create(1)
+    producer = idempotent_producer(topics.bootstrap)
+
+    def run(key: str | None) -> list[str]:
+        caplog.clear()
+        for number in range(20):
+            producer.produce(topic, b"{}", key, partition=number % 2)
+        assert producer.flush(60) == 0
+        group = f"g-{uuid.uuid4().hex[:8]}"
+        pipeline = Pipeline(spark, topics.bootstrap, group, topic, state_dir=str(tmp_path / group))
+        declare(pipeline, other).write(KafkaSink(topics.bootstrap, out)).run(available_now=True)
+        return [record.getMessage() for record in caplog.records if " is null in all records " in record.getMessage()]
+
+    null = f"it is null in all records of {topic!r} so far"
+    (text,) = run(None)
+    assert text.endswith(f": {told.format(null)}; produce records with keys, or name another column")
+    assert len(committed_records(topics, out)) == results
+    assert run("k") == [], "a record has one now"
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(400)
+def test_a_side_of_a_join_that_has_no_key_is_told(
+    spark: SparkSession, topics: Topics, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    orders, payments = topics.create(1), topics.create(1)
+    producer = idempotent_producer(topics.bootstrap)
+    for topic, value in ((orders, {"shop": "a"}), (payments, {"Shop": "a", "paid": 1})):
+        producer.produce(topic, json.dumps(value), "a")
+    assert producer.flush(60) == 0
+    pipeline = Pipeline(spark, topics.bootstrap, f"g-{uuid.uuid4().hex[:8]}", orders, state_dir=str(tmp_path / "state"))
+    _join(pipeline, payments).write(ParquetSink(str(tmp_path / "out"))).run(available_now=True)
+    texts: list[Any] = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    (text,) = [text for text in texts if "null in all" in text or "no record so far" in text]
+    assert f"join by 'shop': it is null in all records of {payments!r} so far, so they pair with nothing" in text
