@@ -12,7 +12,7 @@ from roster.broker.gathered_writes import GatheredWrites
 from roster.broker.log.flusher import Flusher
 from roster.broker.log.partition_log import PartitionLog
 from roster.broker.stored_records import read_records
-from roster.coordinator.events import Write, WriteCompleted
+from roster.coordinator_common import Write, WriteCompleted
 from roster.wire import ErrorCode
 
 if TYPE_CHECKING:

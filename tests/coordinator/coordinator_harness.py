@@ -11,25 +11,19 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from roster.coordinator import (
-    CancelTimer,
-    Coordinator,
-    CoordinatorConfig,
-    Effects,
-    Event,
+from roster.coordinator import Coordinator, CoordinatorConfig, Effects, Event, TimerKind, TimerName
+from roster.coordinator.group import Group
+from roster.coordinator.states import TRANSITIONS, GroupState
+from roster.coordinator_common import (
     PartitionLoaded,
     PartitionUnloaded,
+    Reply,
     RequestReceived,
-    SetTimer,
     TimerExpired,
-    TimerKind,
-    TimerName,
     Write,
     WriteCompleted,
 )
-from roster.coordinator.events import Reply
-from roster.coordinator.group import Group
-from roster.coordinator.states import TRANSITIONS, GroupState
+from roster.model import CancelTimer, SetTimer
 from roster.wire import ErrorCode, Message, decode, encode
 from roster.wire.consumer.messages import Subscription, encode_subscription
 from roster.wire.messages import (
@@ -202,7 +196,7 @@ class Shell:
         outcome = self.fail_with if error is None else error
         if not outcome:
             self._store(write)
-        self.step(WriteCompleted(write.id, outcome))
+        self.step(WriteCompleted(write.id, self.wall_ms, outcome))
 
     def advance(self, ms: int) -> None:
         """Let time pass; every timer rings exactly at its deadline."""

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from roster.coordinator import CoordinatorConfig, TimerKind
-from roster.coordinator.group import Group, IllegalTransitionError
+from roster.coordinator.group import Group
 from roster.coordinator.states import Trigger
+from roster.coordinator_common import IllegalTransitionError
 from roster.wire import ErrorCode
 from roster.wire.messages import DescribeGroupsRequest, ListGroupsRequest
 from tests.coordinator.coordinator_harness import GROUP, Client, GroupState, subscription

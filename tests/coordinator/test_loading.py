@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from roster.coordinator import PartitionLoaded, PartitionLoading, PartitionUnloaded, TimerKind
+from roster.coordinator import TimerKind
 from roster.coordinator.records import Replay
+from roster.coordinator_common import PartitionLoaded, PartitionLoading, PartitionUnloaded
 from roster.wire import ErrorCode
 from roster.wire.messages import DescribeGroupsRequest, OffsetFetchRequest
 from roster.wire.offsets_topic import GroupMetadataKey, GroupMetadataValue, encode_key, encode_value

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from roster.coordinator import Coordinator, CoordinatorConfig
-from roster.coordinator.events import PartitionLoaded, RequestReceived, TimerExpired, WriteCompleted
+from roster.coordinator_common import PartitionLoaded, RequestReceived, TimerExpired, WriteCompleted
 from roster.model import SetTimer
 from roster.wire import Message
 from roster.wire.messages import (
@@ -47,7 +47,7 @@ class Shell:
                 self.timers.pop(timer.name, None)
         replies = [reply.message for reply in effects.replies]
         for write in effects.writes:
-            replies += self.step(WriteCompleted(write.id))
+            replies += self.step(WriteCompleted(write.id, 0))
         return replies
 
     def ask(self, message: Message, version: int) -> Any:

@@ -6,17 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from roster.coordinator import (
-    Coordinator,
-    CoordinatorConfig,
-    PartitionLoaded,
-    PartitionLoading,
-    RequestReceived,
-    TransactionalRecord,
-    TransactionEnd,
-    TransactionEnded,
-    WriteCompleted,
-)
+from roster.coordinator import Coordinator, CoordinatorConfig, TransactionalRecord, TransactionEnd, TransactionEnded
+from roster.coordinator_common import PartitionLoaded, PartitionLoading, RequestReceived, WriteCompleted
 from roster.wire import ErrorCode
 from roster.wire.messages import OffsetCommitRequest, OffsetDeleteRequest, OffsetFetchRequest, TxnOffsetCommitRequest
 from tests.examples_tried import examples
@@ -47,7 +38,7 @@ class Log:
                 self.records.append(
                     (key, value) if write.producer is None else TransactionalRecord(write.producer[0], key, value)
                 )
-            replies += self.step(WriteCompleted(write.id))
+            replies += self.step(WriteCompleted(write.id, 1))
         return replies
 
     def ask(self, message, version: int):

@@ -18,10 +18,11 @@ from itertools import count
 from random import Random
 
 from roster.assignors import Assignor
-from roster.coordinator import Coordinator, CoordinatorConfig, PartitionLoaded, PartitionLoading, RequestReceived
-from roster.coordinator import TimerExpired as CoordinatorTimerExpired
+from roster.coordinator import Coordinator, CoordinatorConfig
 from roster.coordinator import TimerName as CoordinatorTimerName
-from roster.coordinator.events import Effects, WriteCompleted
+from roster.coordinator.events import Effects
+from roster.coordinator_common import PartitionLoaded, PartitionLoading, RequestReceived, WriteCompleted
+from roster.coordinator_common import TimerExpired as CoordinatorTimerExpired
 from roster.member import Member, MemberConfig, MemberState
 from roster.member.assign_group import assign_group
 from roster.member.events import (
@@ -499,11 +500,12 @@ class World:
             return
         self._writes.popleft()
         if fate is Fate.FAILED:
-            self._coordinate(self.coordinator.step(WriteCompleted(number, ErrorCode.NOT_ENOUGH_REPLICAS), self.now))
+            failed = WriteCompleted(number, self.now, ErrorCode.NOT_ENOUGH_REPLICAS)
+            self._coordinate(self.coordinator.step(failed, self.now))
             return
         self.log[partition].extend(records)
         if fate is not Fate.STORED:
-            self._coordinate(self.coordinator.step(WriteCompleted(number), self.now))
+            self._coordinate(self.coordinator.step(WriteCompleted(number, self.now), self.now))
         if fate is not None:
             self._writes.clear()
             self.crash_coordinator(downtime)

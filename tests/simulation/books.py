@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from roster.coordinator import Effects, Event, PartitionLoaded, RequestReceived, TimerExpired
+from roster.coordinator import Effects, Event
 from roster.coordinator.group import Group
 from roster.coordinator.states import GroupState
+from roster.coordinator_common import PartitionLoaded, RequestReceived, TimerExpired
 from roster.member import MemberState
 from roster.member.events import Publish
 from roster.member.subscription import LeaderFailure, decode_assignment

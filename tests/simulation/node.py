@@ -6,22 +6,17 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from roster.coordinator import (
-    Coordinator,
-    CoordinatorConfig,
-    Effects,
-    Event,
+from roster.coordinator import Coordinator, CoordinatorConfig, Effects, Event, TimerName, TopicsDeleted
+from roster.coordinator.events import LoadedRecord
+from roster.coordinator_common import (
     PartitionLoaded,
     PartitionLoading,
     PartitionUnloaded,
     RequestReceived,
     TimerExpired,
-    TimerName,
-    TopicsDeleted,
     Write,
     WriteCompleted,
 )
-from roster.coordinator.events import LoadedRecord
 from roster.wire import ErrorCode, Message, WireError
 from roster.wire.frames import RequestHeader, decode_request, encode_response
 from roster.wire.messages import (
@@ -352,7 +347,7 @@ class Node:
         if fate is Fate.STORED:
             self.crash_at_write(fate, is_group=is_group)
             return
-        self.step(WriteCompleted(write.id, error))
+        self.step(WriteCompleted(write.id, self.wall(), error))
         if fate is Fate.ANSWERED:
             self.crash_at_write(fate, is_group=is_group)
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import NamedTuple, Protocol
 
-from roster.coordinator import Event, RequestReceived, TimerExpired, TimerKind, WriteCompleted
+from roster.coordinator import Event, TimerKind
 from roster.coordinator.group import Group
 from roster.coordinator.states import GroupState
+from roster.coordinator_common import RequestReceived, TimerExpired, WriteCompleted
 from roster.wire import Message
 from roster.wire.messages import HeartbeatRequest, LeaveGroupRequest
 from tests.simulation import invariants

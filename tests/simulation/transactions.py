@@ -13,23 +13,25 @@ from roster.broker.log.producer_state import NO_TRANSACTION, ProducerTable, Sequ
 from roster.coordinator.events import Event as GroupEvent
 from roster.coordinator.events import TransactionEnd, TransactionEnded
 from roster.coordinator.transactional_offset_commit import transactional_commit_response
+from roster.coordinator_common import (
+    PartitionLoaded,
+    PartitionLoading,
+    PartitionUnloaded,
+    RequestReceived,
+    TimerExpired,
+    Write,
+    WriteCompleted,
+)
+from roster.model import TopicPartition
 from roster.transactions import (
     AddPartitions,
     Effects,
     Event,
     MarkersWritten,
-    PartitionLoaded,
-    PartitionLoading,
-    PartitionUnloaded,
     ProducerIdGiven,
-    RequestReceived,
-    TimerExpired,
     TimerName,
-    TopicPartition,
     TransactionConfig,
     TransactionCoordinator,
-    Write,
-    WriteCompleted,
     WriteMarkers,
 )
 from roster.wire import ErrorCode, Message
@@ -140,7 +142,8 @@ class Transactions:
         self._fail_writes()
         self.tables = {name: _table_of(log) for name, log in self.world.logs.items()}
         self._step(PartitionLoading(0))
-        loaded = PartitionLoaded(0, self.world.logs[TRANSACTIONS].load(), self.host.wall())  # type: ignore[arg-type]
+        records = [each for each in self.world.logs[TRANSACTIONS].load() if isinstance(each, tuple)]
+        loaded = PartitionLoaded(0, tuple(records), self.host.wall())
         self._later(self.world.network.delay(), lambda: self._step(loaded))
 
     def step_down(self) -> None:
@@ -175,7 +178,7 @@ class Transactions:
                 self._commit_offsets(token, version, message)
             case _:
                 self._requests[token] = message
-                self._step(RequestReceived(token, version, self.host.wall(), message))
+                self._step(RequestReceived(token, version, "", "host", self.host.wall(), message))
 
     def _add(
         self, name: str, producer: tuple[int, int], where: frozenset[TopicPartition], *, verify: bool, then: Added

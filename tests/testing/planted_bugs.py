@@ -19,11 +19,11 @@ from roster.coordinator import (
     offset_store,
     rebalance,
     records,
-    runtime,
 )
-from roster.coordinator.events import Reply, TimerKind, TimerName
+from roster.coordinator.events import TimerKind, TimerName
 from roster.coordinator.group import Group
 from roster.coordinator.group_context import GroupContext
+from roster.coordinator_common import PendingWrites, Reply
 from roster.member import commit
 from roster.member.context import MemberContext
 from roster.member.ownership import PartitionOwnership
@@ -127,8 +127,8 @@ def visible_before_durable(patch: pytest.MonkeyPatch) -> None:
 
 
 def failed_write_taken_for_done(patch: pytest.MonkeyPatch) -> None:
-    completed = runtime.Runtime.write_completed
-    patch.setattr(runtime.Runtime, "write_completed", lambda self, write, _: completed(self, write, ErrorCode.NONE))
+    complete = PendingWrites.complete
+    patch.setattr(PendingWrites, "complete", lambda self, write, _: complete(self, write, ErrorCode.NONE))
 
 
 def only_one_offset_of_a_commit_written(patch: pytest.MonkeyPatch) -> None:

@@ -10,23 +10,24 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from roster.model import SetTimer
+from roster.coordinator_common import (
+    PartitionLoaded,
+    PartitionLoading,
+    RequestReceived,
+    TimerExpired,
+    Write,
+    WriteCompleted,
+)
+from roster.model import SetTimer, TopicPartition
 from roster.transactions import (
     AddPartitions,
     Effects,
     Event,
     MarkersWritten,
-    PartitionLoaded,
-    PartitionLoading,
     ProducerIdGiven,
-    RequestReceived,
-    TimerExpired,
     TimerName,
-    TopicPartition,
     TransactionConfig,
     TransactionCoordinator,
-    Write,
-    WriteCompleted,
     WriteMarkers,
 )
 from roster.wire import ErrorCode, Message, decode, encode
@@ -201,7 +202,7 @@ class World:
         """Send a request, through the wire's encoding; return the token of its reply."""
         self.last_token += 1
         read = decode(type(message), version, encode(message, version))
-        self.step(RequestReceived(self.last_token, version, self.wall, read))
+        self.step(RequestReceived(self.last_token, version, "c", "h", self.wall, read))
         return self.last_token
 
     def add(self, transactional_id: str, producer_id: int, epoch: int, *partitions: Any, verify: bool = False) -> int:

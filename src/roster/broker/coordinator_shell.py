@@ -3,36 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import uuid
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from roster._clock import wall_ms
-from roster.broker.errors import BrokerFailedError
-from roster.broker.gathered_writes import GatheredWrites
 from roster.broker.group_parts import COMMITS_AT_ONCE, describe_parts, offset_fetch_parts, topic_parts
 from roster.broker.log.producer_state import NO_TRANSACTION
-from roster.broker.pending_replies import PendingReplies
+from roster.broker.shell import Shell
 from roster.broker.stored_records import read_transactional_records
-from roster.broker.timers import Timers
 from roster.broker.topics import OFFSETS_TOPIC
 from roster.coordinator import Coordinator
-from roster.coordinator.events import (
-    Event,
-    PartitionLoaded,
-    PartitionLoading,
-    RequestReceived,
-    TimerExpired,
-    TopicsDeleted,
-    TransactionEnd,
-    TransactionEnded,
-    WriteCompleted,
-)
+from roster.coordinator.events import Event, TimerName, TopicsDeleted, TransactionEnd, TransactionEnded
 from roster.coordinator.transactional_offset_commit import transactional_commit_response
+from roster.model import TopicPartition
 from roster.model.acl import ResourceType
-from roster.transactions import TopicPartition
-from roster.wire import ErrorCode, WireError
+from roster.wire import ErrorCode
 from roster.wire.control_records import ControlType
 from roster.wire.messages import (
     DescribeGroupsRequest,
@@ -55,19 +41,16 @@ if TYPE_CHECKING:
     from roster.broker.hooks import Hooks
     from roster.broker.log.flusher import Flusher
     from roster.broker.log.partition_log import PartitionLog
-    from roster.broker.topics import Topic, TopicCatalogue
+    from roster.broker.topics import TopicCatalogue
     from roster.coordinator import CoordinatorConfig
-    from roster.coordinator.events import TimerName
+    from roster.coordinator.events import LoadedRecord
     from roster.wire import Message
     from roster.wire.control_records import EndTxnMarker
 
-OFFSETS_SETTINGS = {"cleanup.policy": "compact"}
 IMPLICIT_OFFSETS_FROM = 5
 """TxnOffsetCommit version that adds the group to the transaction by itself (KIP-890)."""
 ABORTABLE_OFFSETS_FROM = 4
 """TxnOffsetCommit version that knows TRANSACTION_ABORTABLE."""
-
-logger = logging.getLogger(__name__)
 
 
 class Transactions(Protocol):
@@ -84,8 +67,11 @@ class Transactions(Protocol):
         """Add partitions to a transaction, or check that they were added."""
 
 
-class CoordinatorShell:
+class CoordinatorShell(Shell[TimerName]):
     """Runs one coordinator for all partitions of `__consumer_offsets`."""
+
+    topic_name = OFFSETS_TOPIC
+    kept = "groups"
 
     def __init__(
         self,
@@ -94,15 +80,9 @@ class CoordinatorShell:
         on_failure: Callable[[BaseException], None],
         hooks: Hooks,
     ) -> None:
-        self._topics = topics
-        self._flusher = flusher
-        self._on_failure = on_failure
+        super().__init__(topics, flusher, on_failure)
         self._hooks = hooks
-        self._timers: Timers[TimerName] = Timers(self.timer_expired)
-        self._pending = PendingReplies()
-        self._logs: list[PartitionLog] = []
         self._loading: asyncio.Task[None] | None = None
-        self._stopped = False
 
     @property
     def coordinator(self) -> Coordinator:
@@ -111,30 +91,12 @@ class CoordinatorShell:
 
     async def start(self, config: CoordinatorConfig) -> None:
         """Start to load the groups; until a partition is loaded its groups answer COORDINATOR_LOAD_IN_PROGRESS."""
-        topic = await self._offsets_topic(config.partitions)
-        if len(topic.logs) != config.partitions:  # the partition of a group must never change
-            config = replace(config, partitions=len(topic.logs))
-        self._logs = topic.logs
-        self._writes = GatheredWrites(self._logs, self._flusher, self._write_completed)
+        config = replace(config, partitions=await self._open(config.partitions))
         self._coordinator = Coordinator(config, lambda: str(uuid.uuid4()), self._pending.is_waiting)
-        for partition in range(len(self._logs)):
-            self._step(PartitionLoading(partition))
-        self._loading = asyncio.create_task(self._load())
+        self._loading = self._begin_loading()
 
-    async def _offsets_topic(self, partitions: int) -> Topic:
-        topic = self._topics.get(OFFSETS_TOPIC)
-        return topic if topic is not None else await self._topics.create(OFFSETS_TOPIC, partitions, OFFSETS_SETTINGS)
-
-    async def _load(self) -> None:
-        try:
-            for partition, log in enumerate(self._logs):
-                records = await asyncio.to_thread(read_transactional_records, log) if log.high_watermark else ()
-                self._step(PartitionLoaded(partition, records, wall_ms()))
-        except WireError as error:
-            self._on_failure(BrokerFailedError(f"cannot load the groups: {error}"))
-        except Exception as error:  # without its groups the broker is of no use
-            logger.exception("cannot load the groups")
-            self._on_failure(BrokerFailedError(f"cannot load the groups: {error}"))
+    def _read(self, log: PartitionLog) -> tuple[LoadedRecord, ...]:
+        return read_transactional_records(log)
 
     async def loaded(self) -> None:
         """Return when every group is loaded; the end of a transaction must not come before."""
@@ -146,26 +108,7 @@ class CoordinatorShell:
         end = TransactionEnd(producer_id, marker.control_type is ControlType.COMMIT)
         self._step(TransactionEnded(partition, end, wall_ms()))
 
-    async def stop(self) -> None:
-        """Stop timers and loading; parked requests are not answered."""
-        self._stopped = True
-        self._timers.stop()
-        if self._loading is not None:
-            self._loading.cancel()
-            await asyncio.wait([self._loading])
-        self._pending.cancel()
-
     # Requests
-
-    async def handle(self, call: Call[Any]) -> Message:
-        """Give a request to the coordinator and wait for its reply."""
-        client_id = call.header.client_id or ""
-        response: Message = await self._pending.ask(
-            lambda token: self._step(
-                RequestReceived(token, call.version, client_id, call.client_host, wall_ms(), call.message)
-            )
-        )
-        return response
 
     def begin(self, call: Call[Any], answered: Callable[[Message], None]) -> int:
         """Give a request to the coordinator; `answered` is called with its reply, perhaps at once.
@@ -173,9 +116,8 @@ class CoordinatorShell:
         Returns a token by which the request can be given up.
         """
         token = self._pending.begin(answered)
-        client_id = call.header.client_id or ""
         try:
-            self._step(RequestReceived(token, call.version, client_id, call.client_host, wall_ms(), call.message))
+            self._step(self._received(token, call))
         except BaseException:
             self._pending.give_up(token)
             raise
@@ -319,28 +261,9 @@ class CoordinatorShell:
 
     def _step(self, event: Event) -> None:
         effects = self._coordinator.step(event, self._timers.now())
-        self._timers.apply(effects.timers)
-        for write in effects.writes:
-            self._writes.add(write)
-        for reply in effects.replies:
-            self._pending.answer(reply.token, reply.message)
+        self._carry_out(effects.timers, effects.writes, effects.replies)
         if self._hooks.observe is not None:
             self._hooks.observe(self._coordinator, event, effects)
-
-    def timer_expired(self, name: TimerName) -> None:
-        """Give the coordinator a timer that is due."""
-        try:
-            self._step(TimerExpired(name, wall_ms()))
-        except Exception:
-            logger.exception("timer %s failed", name)
-
-    def _write_completed(self, event: WriteCompleted) -> None:
-        if self._stopped:
-            return
-        try:
-            self._step(event)
-        except Exception:
-            logger.exception("the coordinator failed on %s", event)
 
 
 def _with_refused(kind: Any, refused: dict[str, list[int]], answered: list[Any]) -> list[Any]:

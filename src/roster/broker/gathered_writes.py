@@ -1,7 +1,7 @@
-"""The writes of the group coordinator: those of one turn of the event loop become one batch of each partition.
+"""The writes of a coordinator: those of one turn of the event loop become one batch of each partition.
 
-So commits that arrive together, of one group or of many, share a batch and a sync of the disk; each is answered after
-it. A batch counts as a whole or not at all, whatever a crash leaves of the file.
+So commits that arrive together, of one group or of many, and transactions likewise, share a batch and a sync of the
+disk; each is answered after it. A batch counts as a whole or not at all, whatever a crash leaves of the file.
 """
 
 from __future__ import annotations
@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 from roster._clock import wall_ms
 from roster.broker.log.producer_state import SequenceError
 from roster.broker.stored_records import append_records
-from roster.broker.topics import OFFSETS_TOPIC
-from roster.coordinator.events import WriteCompleted
+from roster.coordinator_common import WriteCompleted
 from roster.wire import ErrorCode
 
 if TYPE_CHECKING:
@@ -22,8 +21,7 @@ if TYPE_CHECKING:
 
     from roster.broker.log.flusher import Flusher
     from roster.broker.log.partition_log import PartitionLog
-    from roster.coordinator.events import Write
-    from roster.coordinator.runtime import LogRecord
+    from roster.coordinator_common import LogRecord, Write
 
 MAX_BYTES = 256 * 1024
 """Keys and values that a batch is begun with at most: one more write may follow, of any size."""
@@ -32,7 +30,7 @@ logger = logging.getLogger(__name__)
 
 
 class GatheredWrites:
-    """Appends writes to the partitions of `__consumer_offsets`.
+    """Appends writes to the partitions of an internal topic.
 
     Args:
         logs: the partitions.
@@ -85,11 +83,11 @@ class GatheredWrites:
         except (OSError, SequenceError) as error:
             code = error.code if isinstance(error, SequenceError) else ErrorCode.KAFKA_STORAGE_ERROR
             if code is ErrorCode.KAFKA_STORAGE_ERROR:
-                logger.error("cannot write to %s-%d: %s", OFFSETS_TOPIC, partition, error)
+                logger.error("cannot write to %s: %s", log.directory, error)
             asyncio.get_running_loop().call_soon(self._complete, writes, code)
             return
         self._flusher.when_durable(log, lambda error: self._complete(writes, error))
 
     def _complete(self, writes: list[Write], error: ErrorCode) -> None:
         for write in writes:
-            self._completed(WriteCompleted(write.id, error))
+            self._completed(WriteCompleted(write.id, wall_ms(), error))

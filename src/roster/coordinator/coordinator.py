@@ -11,18 +11,12 @@ from roster.coordinator.describe_groups import describe_groups, list_groups
 from roster.coordinator.events import (
     Effects,
     Event,
-    PartitionLoaded,
-    PartitionLoading,
-    PartitionUnloaded,
-    Reply,
-    RequestReceived,
+    LoadedRecord,
     TimerEffect,
-    TimerExpired,
     TimerKind,
     TimerName,
     TopicsDeleted,
     TransactionEnded,
-    WriteCompleted,
 )
 from roster.coordinator.group import Group
 from roster.coordinator.group_context import GroupContext
@@ -48,6 +42,15 @@ from roster.coordinator.runtime import PartitionStatus, Runtime
 from roster.coordinator.states import GroupState, Trigger
 from roster.coordinator.sync_group import sync_group
 from roster.coordinator.transactional_offset_commit import commit_transactional_offsets
+from roster.coordinator_common import (
+    PartitionLoaded,
+    PartitionLoading,
+    PartitionUnloaded,
+    Reply,
+    RequestReceived,
+    TimerExpired,
+    WriteCompleted,
+)
 from roster.model import CancelTimer, SetTimer
 from roster.wire import ErrorCode, Message
 from roster.wire.messages import (
@@ -155,7 +158,7 @@ class Coordinator:
         if response is not None:
             self._rt.replies.append(Reply(event.token, response))
 
-    def _timer_expired(self, event: TimerExpired) -> None:
+    def _timer_expired(self, event: TimerExpired[TimerName]) -> None:
         rt = self._rt
         rt.wall_ms = event.wall_ms
         if event.name.kind is TimerKind.OFFSET_EXPIRATION:
@@ -171,7 +174,8 @@ class Coordinator:
             self._schedule_expiration(partition)
 
     def _write_completed(self, event: WriteCompleted) -> None:
-        self._rt.write_completed(event.id, event.error)
+        self._rt.wall_ms = event.wall_ms
+        self._rt.writes.complete(event.id, event.error)
 
     def _topics_deleted(self, event: TopicsDeleted) -> None:
         self._rt.wall_ms = event.wall_ms
@@ -187,7 +191,7 @@ class Coordinator:
         self._unload(event.partition)
         self._rt.partitions[event.partition] = PartitionStatus.LOADING
 
-    def _partition_loaded(self, event: PartitionLoaded) -> None:
+    def _partition_loaded(self, event: PartitionLoaded[LoadedRecord]) -> None:
         rt = self._rt
         rt.wall_ms = event.wall_ms
         self._unload(event.partition)
@@ -222,7 +226,7 @@ class Coordinator:
             self._unload_group(group)
         for key in [each for each in rt.in_transaction if each[0] == partition]:
             del rt.in_transaction[key]
-        rt.fail_writes(partition)
+        rt.writes.fail(partition)
 
     def _unload_group(self, group: Group) -> None:
         ctx = GroupContext(self._rt, group)

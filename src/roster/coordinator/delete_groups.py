@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from functools import partial
 
-from roster.coordinator.events import Reply, RequestReceived
 from roster.coordinator.group_context import GroupContext
 from roster.coordinator.offset_store import delete_group
 from roster.coordinator.runtime import Runtime
 from roster.coordinator.states import GroupState
+from roster.coordinator_common import Reply, RequestReceived
 from roster.wire import ErrorCode
 from roster.wire.messages import DeleteGroupsRequest, DeleteGroupsResponse
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from roster.coordinator.events import RequestReceived
 from roster.coordinator.runtime import PartitionStatus, Runtime
 from roster.coordinator.states import GroupState
+from roster.coordinator_common import RequestReceived
 from roster.wire import ErrorCode
 from roster.wire.messages import (
     DescribeGroupsRequest,

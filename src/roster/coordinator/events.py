@@ -1,8 +1,4 @@
-"""Events, timers and effects: the whole interface between the coordinator and the shell that runs it.
-
-Times are integer milliseconds. `now` given to `Coordinator.step` is monotonic and drives every timer; wall-clock time
-for record timestamps comes with the event that needs it.
-"""
+"""Events, timers and effects of the group coordinator: its interface, with those of `roster.coordinator_common`."""
 
 from __future__ import annotations
 
@@ -10,8 +6,18 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple, TypeAlias
 
+from roster.coordinator_common.events import (
+    LogRecord,
+    PartitionLoaded,
+    PartitionLoading,
+    PartitionUnloaded,
+    Reply,
+    RequestReceived,
+    TimerExpired,
+    Write,
+    WriteCompleted,
+)
 from roster.model import CancelTimer, SetTimer
-from roster.wire import ErrorCode, Message
 
 
 class TimerKind(Enum):
@@ -40,43 +46,6 @@ class TimerName(NamedTuple):
     """For OFFSET_EXPIRATION."""
 
 
-class RequestReceived(NamedTuple):
-    """A client's request for the group coordinator; `token` is the shell's handle for the reply.
-
-    `wall_ms` is the wall clock at arrival (commit timestamps, state timestamps). Headers as decoded from the wire.
-    """
-
-    token: int
-    api_version: int
-    client_id: str
-    client_host: str
-    wall_ms: int
-    message: Message
-
-
-@dataclass(frozen=True, slots=True)
-class TimerExpired:
-    """A timer set by an earlier effect reached its deadline (`now` of the step is at or past it)."""
-
-    name: TimerName
-    wall_ms: int
-
-
-@dataclass(frozen=True, slots=True)
-class WriteCompleted:
-    """The records of `Write` number `id` are durable, or could not be stored because of `error`."""
-
-    id: int
-    error: ErrorCode = ErrorCode.NONE
-
-
-@dataclass(frozen=True, slots=True)
-class PartitionLoading:
-    """Begin to load a partition of `__consumer_offsets`, which this process is coordinator for now."""
-
-    partition: int
-
-
 @dataclass(frozen=True, slots=True)
 class TransactionalRecord:
     """A record of a transaction of this producer: it counts when the transaction commits."""
@@ -94,16 +63,7 @@ class TransactionEnd:
     committed: bool
 
 
-LoadedRecord: TypeAlias = tuple[bytes, bytes | None] | TransactionalRecord | TransactionEnd
-
-
-@dataclass(frozen=True, slots=True)
-class PartitionLoaded:
-    """Every record of the partition, in log order; a tombstone has value None. `wall_ms` is the time of loading."""
-
-    partition: int
-    records: tuple[LoadedRecord, ...]
-    wall_ms: int
+LoadedRecord: TypeAlias = LogRecord | TransactionalRecord | TransactionEnd
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,13 +76,6 @@ class TransactionEnded:
 
 
 @dataclass(frozen=True, slots=True)
-class PartitionUnloaded:
-    """Another process is coordinator for the partition now."""
-
-    partition: int
-
-
-@dataclass(frozen=True, slots=True)
 class TopicsDeleted:
     """Topics were deleted; their committed offsets are deleted too."""
 
@@ -132,35 +85,14 @@ class TopicsDeleted:
 
 Event: TypeAlias = (
     RequestReceived
-    | TimerExpired
+    | TimerExpired[TimerName]
     | WriteCompleted
     | PartitionLoading
-    | PartitionLoaded
+    | PartitionLoaded[LoadedRecord]
     | PartitionUnloaded
     | TopicsDeleted
     | TransactionEnded
 )
-
-
-class Reply(NamedTuple):
-    """A response that may be sent now, in the api version the request had."""
-
-    token: int
-    message: Message
-
-
-@dataclass(frozen=True, slots=True)
-class Write:
-    """Records to append atomically, in order, to one partition of `__consumer_offsets`.
-
-    The shell answers each with one WriteCompleted, those of one partition in order. `producer` is the id and epoch of
-    the producer whose transaction the records are part of.
-    """
-
-    id: int
-    partition: int
-    records: tuple[tuple[bytes, bytes | None], ...]
-    producer: tuple[int, int] | None = None
 
 
 TimerEffect: TypeAlias = SetTimer[TimerName] | CancelTimer[TimerName]

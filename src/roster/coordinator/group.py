@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
 from roster.coordinator.states import TRANSITIONS, GroupState, Trigger
+from roster.coordinator_common import IllegalTransitionError
 from roster.wire import ErrorCode, WireError
 from roster.wire.consumer.messages import decode_subscription
 from roster.wire.messages import JoinGroupResponse
@@ -26,10 +27,6 @@ MAX_GENERATION_LEAD = 1_000
 def metadata_size(protocols: Protocols) -> int:
     """Return the size of the metadata of all protocols, in bytes."""
     return sum(len(metadata) for _, metadata in protocols)
-
-
-class IllegalTransitionError(RuntimeError):
-    """A defect of the coordinator: a trigger that TRANSITIONS does not list for the current state."""
 
 
 class ParkedJoin(NamedTuple):

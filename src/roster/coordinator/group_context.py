@@ -10,9 +10,10 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from roster.coordinator import records
-from roster.coordinator.events import Reply, TimerKind, TimerName
+from roster.coordinator.events import TimerKind, TimerName
 from roster.coordinator.group import Group, Member, ParkedJoin
-from roster.coordinator.runtime import Continuation, Runtime
+from roster.coordinator.runtime import Runtime
+from roster.coordinator_common import Continuation, Reply
 from roster.model import CancelTimer, SetTimer
 from roster.wire import ErrorCode
 from roster.wire.messages import JoinGroupResponse, SyncGroupResponse
@@ -29,11 +30,11 @@ class GroupContext(NamedTuple):
 
     def write_generation(self, generation: int, protocol: str, then: Continuation) -> None:
         """Append the record of a generation that is about to begin."""
-        self.rt.write(self.group.partition, [records.generation_record(self.group, generation, protocol)], then)
+        self.rt.writes.start(self.group.partition, [records.generation_record(self.group, generation, protocol)], then)
 
     def write_group(self, then: Continuation, assignments: Mapping[str, bytes] | None = None) -> None:
         """Append the group's record, with `assignments` by member id or else the current ones."""
-        self.rt.write(self.group.partition, [records.group_record(self.group, assignments)], then)
+        self.rt.writes.start(self.group.partition, [records.group_record(self.group, assignments)], then)
 
     # -- parked requests -----------------------------------------------------------------------------------------
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from roster.coordinator.events import RequestReceived
 from roster.coordinator.group import Group
 from roster.coordinator.group_context import GroupContext
 from roster.coordinator.runtime import Runtime
 from roster.coordinator.states import GroupState
+from roster.coordinator_common import RequestReceived
 from roster.wire import ErrorCode
 from roster.wire.messages import HeartbeatRequest, HeartbeatResponse
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from roster.coordinator.config import CoordinatorConfig
-from roster.coordinator.events import Reply, RequestReceived
 from roster.coordinator.group import Group, Member, ParkedJoin, Protocols, metadata_size
 from roster.coordinator.group_context import GroupContext, join_error, join_response
 from roster.coordinator.rebalance import (
@@ -16,6 +15,7 @@ from roster.coordinator.rebalance import (
 )
 from roster.coordinator.runtime import Runtime
 from roster.coordinator.states import GroupState, Trigger
+from roster.coordinator_common import Reply, RequestReceived
 from roster.wire import ErrorCode
 from roster.wire.messages import JoinGroupRequest, JoinGroupResponse
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from roster.coordinator.events import RequestReceived
 from roster.coordinator.group import Group
 from roster.coordinator.group_context import GroupContext
 from roster.coordinator.rebalance import maybe_complete_join_phase, maybe_prepare_rebalance_or_complete_join
 from roster.coordinator.runtime import Runtime
 from roster.coordinator.states import GroupState
+from roster.coordinator_common import RequestReceived
 from roster.wire import ErrorCode
 from roster.wire.messages import LeaveGroupRequest, LeaveGroupResponse
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from roster.coordinator.events import Reply, RequestReceived
 from roster.coordinator.group import CommittedOffset, Group
 from roster.coordinator.group_context import GroupContext
 from roster.coordinator.offset_store import drop_if_unused, write_offsets
 from roster.coordinator.runtime import Runtime
 from roster.coordinator.states import GroupState
+from roster.coordinator_common import Reply, RequestReceived
 from roster.wire import ErrorCode
 from roster.wire.messages import OffsetCommitRequest, OffsetCommitResponse
 

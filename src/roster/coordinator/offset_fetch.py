@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from roster.coordinator.events import RequestReceived
 from roster.coordinator.group import CommittedOffset, Group
 from roster.coordinator.runtime import Runtime
+from roster.coordinator_common import RequestReceived
 from roster.wire import ErrorCode
 from roster.wire.messages import OffsetFetchRequest, OffsetFetchResponse
 

@@ -12,8 +12,9 @@ from roster.coordinator import records
 from roster.coordinator.events import TransactionEnd
 from roster.coordinator.group import CommittedOffset
 from roster.coordinator.group_context import GroupContext
-from roster.coordinator.runtime import Continuation, LogRecord, Runtime
+from roster.coordinator.runtime import Runtime
 from roster.coordinator.states import GroupState, Trigger
+from roster.coordinator_common import Continuation, LogRecord
 from roster.wire import ErrorCode
 
 
@@ -39,7 +40,7 @@ def write_offsets(
         records.offset_record(group.group_id, topic, partition, committed)
         for (topic, partition), committed in offsets.items()
     ]
-    ctx.rt.write(group.partition, [*log, *more], written)
+    ctx.rt.writes.start(group.partition, [*log, *more], written)
 
 
 def write_pending_offsets(
@@ -66,7 +67,7 @@ def write_pending_offsets(
         records.offset_record(group.group_id, topic, partition, committed)
         for (topic, partition), committed in offsets.items()
     ]
-    rt.write(group.partition, log, written, producer)
+    rt.writes.start(group.partition, log, written, producer)
 
 
 def end_transaction(rt: Runtime, partition: int, end: TransactionEnd) -> None:

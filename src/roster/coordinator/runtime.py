@@ -6,32 +6,16 @@ write. Committed offsets become visible only when their write is durable.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from enum import Enum
-from typing import TypeAlias
 
 from roster.coordinator.config import CoordinatorConfig
-from roster.coordinator.events import Effects, Reply, TimerEffect, Write
+from roster.coordinator.events import Effects, TimerEffect
 from roster.coordinator.group import Group
+from roster.coordinator_common.events import Reply
+from roster.coordinator_common.pending_writes import PendingWrites
 from roster.wire import ErrorCode, Message
 from roster.wire.offsets_topic import partition_of
-
-LogRecord: TypeAlias = tuple[bytes, bytes | None]
-Continuation: TypeAlias = Callable[[ErrorCode], None]
-"""Called when a write is complete, with the error that clients may see."""
-
-CLIENT_ERRORS: dict[ErrorCode, ErrorCode] = {
-    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.NOT_ENOUGH_REPLICAS: ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND: ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.REQUEST_TIMED_OUT: ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.NOT_LEADER_OR_FOLLOWER: ErrorCode.NOT_COORDINATOR,
-    ErrorCode.KAFKA_STORAGE_ERROR: ErrorCode.NOT_COORDINATOR,
-    ErrorCode.MESSAGE_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
-    ErrorCode.RECORD_LIST_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
-    ErrorCode.INVALID_FETCH_SIZE: ErrorCode.UNKNOWN_SERVER_ERROR,
-}
-"""Error of a failed append to the log: the error for clients of the group; errors not listed pass unchanged."""
 
 
 class PartitionStatus(Enum):
@@ -44,7 +28,7 @@ class PartitionStatus(Enum):
 class Runtime:
     """Groups and effects; `now` (monotonic, ms) and `wall_ms` belong to the current step.
 
-    Handlers append to `replies` and `timers` and call `write`; `take_effects` ends the step.
+    Handlers append to `replies` and `timers` and start `writes`; `take_effects` ends the step.
     """
 
     def __init__(
@@ -62,9 +46,7 @@ class Runtime:
         """Ids of the groups with offsets in a transaction, by partition and producer id."""
         self.replies: list[Reply] = []
         self.timers: list[TimerEffect] = []
-        self._writes: list[Write] = []
-        self._writes_under_way: dict[int, tuple[int, list[Continuation]]] = {}
-        self._last_write = 0
+        self.writes = PendingWrites()
 
     # -- groups -------------------------------------------------------------------------------------------------
 
@@ -96,51 +78,20 @@ class Runtime:
         """Return the groups of one partition."""
         return [group for group in self.groups.values() if group.partition == partition]
 
-    # -- writes ------------------------------------------------------------------------------------------------
-
-    def write(
-        self,
-        partition: int,
-        records: Iterable[LogRecord],
-        then: Continuation,
-        producer: tuple[int, int] | None = None,
-    ) -> None:
-        """Append records to the log, as part of a producer's (id, epoch) transaction if there is one.
-
-        `then` runs in the step that reports the result.
-        """
-        self._last_write += 1
-        self._writes_under_way[self._last_write] = (partition, [then])
-        self._writes.append(Write(self._last_write, partition, tuple(records), producer))
+    # -- effects -----------------------------------------------------------------------------------------------
 
     def reply_when_durable(self, token: int, message: Message, failed: Callable[[ErrorCode], Message]) -> None:
         """Answer a request once the last write that this step started, if any, is complete."""
-        if not self._writes:
+        if not self.writes.started:
             self.replies.append(Reply(token, message))
             return
-        _, continuations = self._writes_under_way[self._last_write]
-        continuations.append(lambda error: self.replies.append(Reply(token, failed(error) if error else message)))
-
-    def write_completed(self, write_id: int, error: ErrorCode) -> None:
-        """Run the continuations of a write; an id from before an unload is ignored."""
-        _, continuations = self._writes_under_way.pop(write_id, (0, []))
-        for resume in continuations:
-            resume(CLIENT_ERRORS.get(error, error))
-
-    def fail_writes(self, partition: int) -> None:
-        """Fail the writes under way in an unloaded partition; its next coordinator sees which are durable."""
-        for write_id in [number for number, (owner, _) in self._writes_under_way.items() if owner == partition]:
-            self.write_completed(write_id, ErrorCode.NOT_COORDINATOR)
-
-    # -- effects -----------------------------------------------------------------------------------------------
+        self.writes.after_last(lambda error: self.replies.append(Reply(token, failed(error) if error else message)))
 
     def take_effects(self) -> Effects:
         """Return the effects collected since the last call."""
-        effects = Effects(tuple(self.replies), tuple(self._writes), tuple(self.timers))
+        effects = Effects(tuple(self.replies), tuple(self.writes.take_started()), tuple(self.timers))
         if self.replies:
             self.replies = []
-        if self._writes:
-            self._writes = []
         if self.timers:
             self.timers = []
         return effects

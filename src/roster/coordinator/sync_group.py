@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from roster.coordinator.events import RequestReceived
 from roster.coordinator.group import Group
 from roster.coordinator.group_context import GroupContext, sync_response
 from roster.coordinator.rebalance import maybe_prepare_rebalance_or_complete_join, reset_assignments
 from roster.coordinator.runtime import Runtime
 from roster.coordinator.states import GroupState, Trigger
+from roster.coordinator_common import RequestReceived
 from roster.wire import ErrorCode
 from roster.wire.consumer.assignment_failure import failure_reason
 from roster.wire.messages import SyncGroupRequest, SyncGroupResponse

@@ -8,9 +8,10 @@ from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from roster.coordinator import Coordinator
-from roster.coordinator.events import Effects, Event, RequestReceived, TimerExpired, TimerKind
+from roster.coordinator.events import Effects, Event, TimerKind, TimerName
 from roster.coordinator.group import Group
 from roster.coordinator.states import GroupState
+from roster.coordinator_common import RequestReceived, TimerExpired
 from roster.wire import ErrorCode, WireError
 from roster.wire.consumer.messages import decode_assignment
 from roster.wire.messages import (
@@ -195,7 +196,9 @@ def _ids(members: tuple[GroupMember, ...]) -> set[str]:
     return {each.member_id for each in members} | {each.instance_id for each in members if each.instance_id}
 
 
-def _cause(event: RequestReceived | TimerExpired, before: Mapping[str, str], after: Mapping[str, str]) -> str:
+def _cause(
+    event: RequestReceived | TimerExpired[TimerName], before: Mapping[str, str], after: Mapping[str, str]
+) -> str:
     """Return what an event means to its group, in words; empty if it is no cause of a rebalance."""
     if isinstance(event, TimerExpired):
         gone = ", ".join(before[member_id] for member_id in before if member_id not in after)

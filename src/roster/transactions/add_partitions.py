@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from roster.coordinator_common import Continuation, RequestReceived
+from roster.model import TopicPartition
 from roster.transactions import metadata as change
-from roster.transactions.events import AddPartitions, RequestReceived, TopicPartition
-from roster.transactions.runtime import Continuation, Runtime
+from roster.transactions.events import AddPartitions
+from roster.transactions.runtime import Runtime
 from roster.transactions.states import TransactionState
 from roster.wire import ErrorCode
 from roster.wire.messages import (

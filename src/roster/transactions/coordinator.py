@@ -5,6 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from roster.coordinator_common import (
+    LogRecord,
+    PartitionLoaded,
+    PartitionLoading,
+    PartitionUnloaded,
+    RequestReceived,
+    TimerExpired,
+    WriteCompleted,
+)
 from roster.transactions import metadata as change
 from roster.transactions import records
 from roster.transactions.add_partitions import add_offsets, add_or_verify, add_partitions
@@ -15,15 +24,9 @@ from roster.transactions.events import (
     Effects,
     Event,
     MarkersWritten,
-    PartitionLoaded,
-    PartitionLoading,
-    PartitionUnloaded,
     ProducerIdGiven,
-    RequestReceived,
-    TimerExpired,
     TimerKind,
     TimerName,
-    WriteCompleted,
 )
 from roster.transactions.init_producer_id import init_producer_id
 from roster.transactions.metadata import Transaction
@@ -111,11 +114,11 @@ class TransactionCoordinator:
             self._rt.complete(transaction)
 
     def _write_completed(self, event: WriteCompleted) -> None:
-        self._rt.write_completed(event.id, event.error)
+        self._rt.writes.complete(event.id, event.error)
 
     # -- timers --------------------------------------------------------------------------------------------------
 
-    def _timer_expired(self, event: TimerExpired) -> None:
+    def _timer_expired(self, event: TimerExpired[TimerName]) -> None:
         name = event.name
         if name.kind is TimerKind.ID_EXPIRATION:
             self._expire_ids(name.partition)
@@ -162,7 +165,7 @@ class TransactionCoordinator:
             if not error and rt.transactions.get(transaction.transactional_id) is transaction:
                 del rt.transactions[transaction.transactional_id]
 
-        rt.write(transaction.partition, [records.tombstone(transaction.transactional_id)], written)
+        rt.writes.start(transaction.partition, [records.tombstone(transaction.transactional_id)], written)
 
     def _schedule_expiration(self, partition: int) -> None:
         name = TimerName(TimerKind.ID_EXPIRATION, partition=partition)
@@ -174,7 +177,7 @@ class TransactionCoordinator:
         self._unload(event.partition)
         self._rt.loaded[event.partition] = False
 
-    def _partition_loaded(self, event: PartitionLoaded) -> None:
+    def _partition_loaded(self, event: PartitionLoaded[LogRecord]) -> None:
         """Take over the ids of a partition: go on with prepared transactions, and time the open ones."""
         rt = self._rt
         self._unload(event.partition)
@@ -201,7 +204,7 @@ class TransactionCoordinator:
         rt = self._rt
         if partition not in rt.loaded:
             return
-        rt.fail_writes(partition)
+        rt.writes.fail(partition)
         rt.cancel_timer(TimerName(TimerKind.ID_EXPIRATION, partition=partition))
         for transactional_id in [key for key, each in rt.transactions.items() if each.partition == partition]:
             for kind in (TimerKind.TRANSACTION_TIMEOUT, TimerKind.COMPLETION):

@@ -6,10 +6,10 @@ The answer is sent when the decision is durable; markers and completion follow. 
 
 from __future__ import annotations
 
+from roster.coordinator_common import Continuation, RequestReceived
 from roster.transactions import metadata as change
-from roster.transactions.events import RequestReceived
 from roster.transactions.metadata import CLIENT_V1, CLIENT_V2, LAST_EPOCH, NONE, Metadata, Transaction
-from roster.transactions.runtime import Continuation, Runtime
+from roster.transactions.runtime import Runtime
 from roster.transactions.states import TransactionState
 from roster.wire import ErrorCode
 from roster.wire.messages import EndTxnRequest, EndTxnResponse

@@ -1,7 +1,4 @@
-"""Events and effects: the whole interface between the transaction coordinator and the shell that runs it.
-
-Times are integer milliseconds: `now` of a step is monotonic and drives the timers, `wall_ms` is for records.
-"""
+"""Events, timers and effects of the transaction coordinator; its interface, with those of `coordinator_common`."""
 
 from __future__ import annotations
 
@@ -10,15 +7,19 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple, TypeAlias
 
-from roster.model import CancelTimer, SetTimer
-from roster.wire import ErrorCode, Message
-
-
-class TopicPartition(NamedTuple):
-    """A partition of a topic."""
-
-    topic: str
-    partition: int
+from roster.coordinator_common import (
+    LogRecord,
+    PartitionLoaded,
+    PartitionLoading,
+    PartitionUnloaded,
+    Reply,
+    RequestReceived,
+    TimerExpired,
+    Write,
+    WriteCompleted,
+)
+from roster.model import CancelTimer, SetTimer, TopicPartition
+from roster.wire import ErrorCode
 
 
 class TimerKind(Enum):
@@ -40,16 +41,6 @@ class TimerName(NamedTuple):
     transactional_id: str = ""
     partition: int = -1
     """For ID_EXPIRATION."""
-
-
-@dataclass(frozen=True, slots=True)
-class RequestReceived:
-    """A client's request; `token` is the shell's handle for the reply."""
-
-    token: int
-    api_version: int
-    wall_ms: int
-    message: Message
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,65 +77,17 @@ class MarkersWritten:
     wall_ms: int
 
 
-@dataclass(frozen=True, slots=True)
-class TimerExpired:
-    """A timer reached its deadline."""
-
-    name: TimerName
-    wall_ms: int
-
-
-@dataclass(frozen=True, slots=True)
-class WriteCompleted:
-    """The records of `Write` number `id` are durable, or could not be stored because of `error`."""
-
-    id: int
-    wall_ms: int
-    error: ErrorCode = ErrorCode.NONE
-
-
-@dataclass(frozen=True, slots=True)
-class PartitionLoading:
-    """Begin to load a partition of `__transaction_state`, which this process is coordinator for now."""
-
-    partition: int
-
-
-@dataclass(frozen=True, slots=True)
-class PartitionLoaded:
-    """Every record of the partition, in log order; a tombstone has value None."""
-
-    partition: int
-    records: tuple[tuple[bytes, bytes | None], ...]
-    wall_ms: int
-
-
-@dataclass(frozen=True, slots=True)
-class PartitionUnloaded:
-    """Another process is coordinator for the partition now."""
-
-    partition: int
-
-
 Event: TypeAlias = (
     RequestReceived
     | AddPartitions
     | ProducerIdGiven
     | MarkersWritten
-    | TimerExpired
+    | TimerExpired[TimerName]
     | WriteCompleted
     | PartitionLoading
-    | PartitionLoaded
+    | PartitionLoaded[LogRecord]
     | PartitionUnloaded
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Reply:
-    """A response that may be sent now, in the api version the request had."""
-
-    token: int
-    message: Message
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,15 +96,6 @@ class PartitionsAdded:
 
     token: int
     errors: Mapping[TopicPartition, ErrorCode]
-
-
-@dataclass(frozen=True, slots=True)
-class Write:
-    """Records to append atomically, in order, to one partition of `__transaction_state`."""
-
-    id: int
-    partition: int
-    records: tuple[tuple[bytes, bytes | None], ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from roster.coordinator_common import RequestReceived
 from roster.transactions import metadata as change
 from roster.transactions.end_transaction import fence
-from roster.transactions.events import RequestReceived
 from roster.transactions.metadata import LAST_EPOCH, NONE, Metadata, Transaction
 from roster.transactions.runtime import Runtime
 from roster.transactions.states import TransactionState

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from roster.transactions.events import TopicPartition
-from roster.transactions.states import AT_REST, PREVIOUS, IllegalTransitionError, TransactionState
+from roster.coordinator_common import IllegalTransitionError
+from roster.model import TopicPartition
+from roster.transactions.states import AT_REST, PREVIOUS, TransactionState
 from roster.wire import ErrorCode
 
 NONE = -1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from roster.transactions.events import RequestReceived
+from roster.coordinator_common import RequestReceived
 from roster.transactions.metadata import Transaction
 from roster.transactions.runtime import Runtime
 from roster.transactions.states import BY_LABEL, TransactionState

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from roster.transactions.events import TopicPartition
+from roster.model import TopicPartition
 from roster.transactions.metadata import Metadata, Transaction
 from roster.transactions.states import AT_REST, TransactionState
 from roster.wire import WireError

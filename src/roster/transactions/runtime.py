@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TypeAlias
 
-from roster.model import CancelTimer, SetTimer
+from roster.coordinator_common import Continuation, PendingWrites, Reply
+from roster.model import CancelTimer, SetTimer, TopicPartition
 from roster.transactions import metadata as change
 from roster.transactions import records
 from roster.transactions.config import TransactionConfig
 from roster.transactions.events import (
     Effects,
     PartitionsAdded,
-    Reply,
     TimerKind,
     TimerName,
-    TopicPartition,
-    Write,
     WriteMarkers,
 )
 from roster.transactions.metadata import Metadata, Transaction
@@ -29,9 +26,6 @@ COORDINATOR_EPOCH = 0
 RETRY_MS = 500
 """Until the next attempt to store that a transaction is complete."""
 
-Continuation: TypeAlias = Callable[[ErrorCode], None]
-"""Called when a write is complete, with the error that clients may see."""
-
 
 class Runtime:
     """Transactional ids and effects; `now` (monotonic, ms) and `wall_ms` belong to the current step."""
@@ -43,8 +37,7 @@ class Runtime:
         self.transactions: dict[str, Transaction] = {}
         self.loaded: dict[int, bool] = {}
         """Partitions of `__transaction_state` this process coordinates; False while one is being loaded."""
-        self._writes: dict[int, tuple[int, Continuation]] = {}
-        self._last_write = 0
+        self.writes = PendingWrites()
         self._wanting_ids: dict[int, Callable[[int | None], None]] = {}
         self._last_wanted = 0
         self._effects = Effects()
@@ -81,7 +74,7 @@ class Runtime:
                 self._enter(transaction, following)
             then(error)
 
-        self.write(transaction.partition, [records.record(transaction.transactional_id, following)], written)
+        self.writes.start(transaction.partition, [records.record(transaction.transactional_id, following)], written)
 
     def _enter(self, transaction: Transaction, following: Metadata) -> None:
         timeout = TimerName(TimerKind.TRANSACTION_TIMEOUT, transaction.transactional_id)
@@ -131,22 +124,6 @@ class Runtime:
         """Answer AddPartitions with one error per partition."""
         self._effects.added.append(PartitionsAdded(token, errors))
 
-    def write(self, partition: int, log: Iterable[tuple[bytes, bytes | None]], then: Continuation) -> None:
-        """Append records to the log; `then` runs in the step that reports the result."""
-        self._last_write += 1
-        self._writes[self._last_write] = (partition, then)
-        self._effects.writes.append(Write(self._last_write, partition, tuple(log)))
-
-    def write_completed(self, write_id: int, error: ErrorCode) -> None:
-        """Run the continuation of a write; an id from before an unload is ignored."""
-        if write_id in self._writes:
-            self._writes.pop(write_id)[1](_CLIENT_ERRORS.get(error, error))
-
-    def fail_writes(self, partition: int) -> None:
-        """Fail the writes under way in an unloaded partition; its next coordinator sees which are durable."""
-        for write_id in [number for number, (owner, _) in self._writes.items() if owner == partition]:
-            self.write_completed(write_id, ErrorCode.NOT_COORDINATOR)
-
     def want_producer_id(self, then: Callable[[int | None], None]) -> None:
         """Ask for a fresh producer id; `then` gets it in a later step, or None."""
         self._last_wanted += 1
@@ -168,11 +145,5 @@ class Runtime:
     def take_effects(self) -> Effects:
         """Return the effects collected since the last call."""
         effects, self._effects = self._effects, Effects()
+        effects.writes = self.writes.take_started()
         return effects
-
-
-_CLIENT_ERRORS = {
-    ErrorCode.KAFKA_STORAGE_ERROR: ErrorCode.NOT_COORDINATOR,
-    ErrorCode.MESSAGE_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
-}
-"""Error of a failed append to the log: the error for clients; errors not listed pass unchanged."""

@@ -54,7 +54,3 @@ PREVIOUS: dict[TransactionState, frozenset[TransactionState]] = {
 """The states that each state may follow. An abort at rest gives a producer of version 2 a new epoch (KIP-890)."""
 
 BY_LABEL = {state.label: state for state in TransactionState}
-
-
-class IllegalTransitionError(RuntimeError):
-    """A defect of the coordinator: a transition that PREVIOUS does not list."""

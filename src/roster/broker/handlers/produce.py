@@ -13,7 +13,7 @@ from roster.broker.handlers.transactional_produce import check_transaction, is_o
 from roster.broker.log.producer_state import SequenceError
 from roster.broker.record_check import InvalidRecordsError, needs_records
 from roster.broker.request_limits import in_slices
-from roster.transactions import TopicPartition
+from roster.model import TopicPartition
 from roster.wire import ErrorCode, WireError
 from roster.wire.messages import ProduceRequest, ProduceResponse
 from roster.wire.records import read_header, split_batches, verify_crc

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 from roster._clock import wall_ms
 from roster.broker.log.producer_state import NO_TRANSACTION
 from roster.broker.request_limits import in_slices
-from roster.transactions import TopicPartition
+from roster.model import TopicPartition
 from roster.wire import ErrorCode, WireError
 from roster.wire.records import HEADER_SIZE, read_header
 

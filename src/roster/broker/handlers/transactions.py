@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
 from roster.broker.request_limits import in_slices
-from roster.transactions import TopicPartition
+from roster.model import TopicPartition
 from roster.wire import ErrorCode
 from roster.wire.control_records import ControlType, EndTxnMarker
 from roster.wire.messages import (

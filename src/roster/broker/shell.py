@@ -1,0 +1,150 @@
+"""The shell of a coordinator that keeps its state in an internal topic: what both coordinators have in common."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from roster._clock import wall_ms
+from roster.broker.errors import BrokerFailedError
+from roster.broker.gathered_writes import GatheredWrites
+from roster.broker.pending_replies import PendingReplies
+from roster.broker.timers import Timers
+from roster.coordinator_common import PartitionLoaded, PartitionLoading, RequestReceived, TimerExpired
+from roster.wire import WireError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Iterable
+
+    from roster.broker.call import Call
+    from roster.broker.log.flusher import Flusher
+    from roster.broker.log.partition_log import PartitionLog
+    from roster.broker.topics import TopicCatalogue
+    from roster.coordinator_common import Reply, Write
+    from roster.model import CancelTimer, SetTimer
+    from roster.wire import Message
+
+SETTINGS = {"cleanup.policy": "compact"}
+
+NameT = TypeVar("NameT")
+
+logger = logging.getLogger(__name__)
+
+
+class Shell(Generic[NameT]):
+    """Runs one coordinator for all partitions of an internal topic: requests and timers in, effects out.
+
+    Subclasses set `topic_name` and `kept` (what the records hold, for errors), and define `_step` and `_read`.
+    """
+
+    topic_name: str
+    kept: str
+
+    def __init__(self, topics: TopicCatalogue, flusher: Flusher, on_failure: Callable[[BaseException], None]) -> None:
+        self._topics = topics
+        self._flusher = flusher
+        self._on_failure = on_failure
+        self._timers: Timers[NameT] = Timers(self.timer_expired)
+        self._pending = PendingReplies()
+        self._logs: list[PartitionLog] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._stopped = False
+
+    def _step(self, event: Any) -> None:
+        """Give the coordinator an event, and carry its effects out."""
+        raise NotImplementedError
+
+    def _read(self, log: PartitionLog) -> tuple[Any, ...]:
+        """Read the records of a partition, in a thread. Raises WireError if one is malformed."""
+        raise NotImplementedError
+
+    async def _open(self, partitions: int) -> int:
+        """Open the topic, which is created if it is not there; return the number of its partitions.
+
+        A group or transactional id is looked for in the partition that this number gives, so it must never change.
+        """
+        topic = self._topics.get(self.topic_name)
+        if topic is None:
+            topic = await self._topics.create(self.topic_name, partitions, SETTINGS)
+        self._logs = topic.logs
+        self._writes = GatheredWrites(self._logs, self._flusher, self._completed)
+        return len(self._logs)
+
+    def _begin_loading(self) -> asyncio.Task[None]:
+        """Load the partitions, those without records at once; until then they answer COORDINATOR_LOAD_IN_PROGRESS."""
+        for partition, log in enumerate(self._logs):
+            self._step(PartitionLoading(partition))
+            if not log.high_watermark:
+                self._step(PartitionLoaded(partition, (), wall_ms()))
+        return self._run(self._load())
+
+    async def _load(self) -> None:
+        try:
+            for partition, log in enumerate(self._logs):
+                if log.high_watermark:
+                    records = await asyncio.to_thread(self._read, log)
+                    self._step(PartitionLoaded(partition, records, wall_ms()))
+        except WireError as error:
+            self._on_failure(BrokerFailedError(f"cannot load the {self.kept}: {error}"))
+
+    async def stop(self) -> None:
+        """Stop timers, loading and work under way; parked requests are not answered."""
+        self._stopped = True
+        self._timers.stop()
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+        self._pending.cancel()
+
+    def _run(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+        return task
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.error("the coordinator of the %s failed", self.kept, exc_info=error)
+            self._on_failure(BrokerFailedError(f"the coordinator of the {self.kept} failed: {error}"))
+
+    # Requests
+
+    async def handle(self, call: Call[Any]) -> Message:
+        """Give a request to the coordinator and wait for its reply."""
+        response: Message = await self._pending.ask(lambda token: self._step(self._received(token, call)))
+        return response
+
+    def _received(self, token: int, call: Call[Any]) -> RequestReceived:
+        client_id = call.header.client_id or ""
+        return RequestReceived(token, call.version, client_id, call.client_host, wall_ms(), call.message)
+
+    # Effects
+
+    def _carry_out(
+        self,
+        timers: Iterable[SetTimer[NameT] | CancelTimer[NameT]],
+        writes: Iterable[Write],
+        replies: Iterable[Reply],
+    ) -> None:
+        self._timers.apply(timers)
+        for write in writes:
+            self._writes.add(write)
+        for reply in replies:
+            self._pending.answer(reply.token, reply.message)
+
+    def timer_expired(self, name: NameT) -> None:
+        """Give the coordinator a timer that is due."""
+        self._completed(TimerExpired(name, wall_ms()))
+
+    def _completed(self, event: Any) -> None:
+        """Give the coordinator an event that no request waits for."""
+        if self._stopped:
+            return
+        try:
+            self._step(event)
+        except Exception:
+            logger.exception("the coordinator of the %s failed on %s", self.kept, event)

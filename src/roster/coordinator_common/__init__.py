@@ -1,0 +1,30 @@
+"""What the group coordinator and the transaction coordinator share: events, effects and pending writes."""
+
+from roster.coordinator_common.events import (
+    IllegalTransitionError,
+    LogRecord,
+    PartitionLoaded,
+    PartitionLoading,
+    PartitionUnloaded,
+    Reply,
+    RequestReceived,
+    TimerExpired,
+    Write,
+    WriteCompleted,
+)
+from roster.coordinator_common.pending_writes import Continuation, PendingWrites
+
+__all__ = [
+    "Continuation",
+    "IllegalTransitionError",
+    "LogRecord",
+    "PartitionLoaded",
+    "PartitionLoading",
+    "PartitionUnloaded",
+    "PendingWrites",
+    "Reply",
+    "RequestReceived",
+    "TimerExpired",
+    "Write",
+    "WriteCompleted",
+]

@@ -1,0 +1,97 @@
+"""Events and effects of both coordinators. Each keeps its state in the records of an internal topic of its own.
+
+Times are integer milliseconds. `now` given to `step` is monotonic and drives every timer; wall-clock time, for records,
+comes with the events.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Generic, NamedTuple, TypeAlias, TypeVar
+
+from roster.wire import ErrorCode, Message
+
+NameT = TypeVar("NameT")
+RecordT = TypeVar("RecordT")
+
+LogRecord: TypeAlias = tuple[bytes, bytes | None]
+"""Key and value; a tombstone has the value None."""
+
+
+class IllegalTransitionError(RuntimeError):
+    """A defect: a transition that the table of states does not list."""
+
+
+class RequestReceived(NamedTuple):
+    """A client's request; `token` is the shell's handle for the reply.
+
+    `wall_ms` is the wall clock at arrival (commit timestamps, state timestamps). Headers as decoded from the wire.
+    """
+
+    token: int
+    api_version: int
+    client_id: str
+    client_host: str
+    wall_ms: int
+    message: Message
+
+
+@dataclass(frozen=True, slots=True)
+class TimerExpired(Generic[NameT]):
+    """A timer set by an earlier effect reached its deadline (`now` of the step is at or past it)."""
+
+    name: NameT
+    wall_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class WriteCompleted:
+    """The records of `Write` number `id` are durable, or could not be stored because of `error`."""
+
+    id: int
+    wall_ms: int
+    error: ErrorCode = ErrorCode.NONE
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionLoading:
+    """Begin to load a partition of the internal topic, which this process is coordinator for now."""
+
+    partition: int
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionLoaded(Generic[RecordT]):
+    """Every record of the partition, in log order. `wall_ms` is the time of loading."""
+
+    partition: int
+    records: tuple[RecordT, ...]
+    wall_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionUnloaded:
+    """Another process is coordinator for the partition now."""
+
+    partition: int
+
+
+class Reply(NamedTuple):
+    """A response that may be sent now, in the api version the request had."""
+
+    token: int
+    message: Message
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """Records to append atomically, in order, to one partition of the internal topic.
+
+    The shell answers each with one WriteCompleted, those of one partition in order. `producer` is the id and epoch of
+    the producer whose transaction the records are part of.
+    """
+
+    id: int
+    partition: int
+    records: tuple[LogRecord, ...]
+    producer: tuple[int, int] | None = None
