@@ -5,17 +5,17 @@ from __future__ import annotations
 import itertools
 import re
 
-from roster.client.options import GROUP_MEMBER_OPTIONS
-from roster.member.task_options import TASK_OPTIONS
-from roster.model.options import markdown_table
+from roster.client.options import GroupMemberOptions
+from roster.member.task_options import TaskOptions
+from roster.model.options import declared, markdown_table
 from roster.security.settings import SECURITY_OPTIONS
 from roster.spark.pipeline_options import PIPELINE_OPTIONS
 
 TABLES = {
-    "GroupMember": GROUP_MEMBER_OPTIONS,
+    "GroupMember": declared(GroupMemberOptions),
     "Pipeline": PIPELINE_OPTIONS,
     "Security": SECURITY_OPTIONS,
-    "TaskOptions": TASK_OPTIONS,
+    "TaskOptions": declared(TaskOptions),
 }
 _MARK = re.compile(r"^<!-- options: (\w+) -->$", re.MULTILINE)
 _DIAGRAM = re.compile(r"^```mermaid\n(.*?)^```$", re.MULTILINE | re.DOTALL)

@@ -2,30 +2,30 @@
 
 from __future__ import annotations
 
-import dataclasses
 import importlib.util
 import inspect
 import pydoc
 import re
 from collections.abc import Iterator
+from dataclasses import KW_ONLY, dataclass, field, fields, replace
 from pathlib import Path
+from typing import Annotated
 
 import click
 import pytest
 from mkdocs_click._docs import make_command_docs
+from mypy import api
 
 from roster.cli.root import roster
 from roster.client import GroupMember
-from roster.client.options import GROUP_MEMBER_OPTIONS
-from roster.member.config import MemberConfig
-from roster.member.options import GROUP_OPTIONS
-from roster.model.options import REQUIRED, Option, by_name, markdown_table
+from roster.client.options import GroupMemberOptions
+from roster.model.options import REQUIRED, Option, by_name, declared, markdown_table, taking
 from roster.spark import Pipeline
 from roster.spark.options import Options
 from roster.spark.pipeline_options import PIPELINE_OPTIONS
 
 DOCS = Path(__file__).parents[2] / "docs"
-SIGNATURES = [(Pipeline, PIPELINE_OPTIONS), (GroupMember, GROUP_MEMBER_OPTIONS)]
+SIGNATURES = [(Pipeline, PIPELINE_OPTIONS), (GroupMember, declared(GroupMemberOptions))]
 
 
 @pytest.mark.parametrize(("public", "options"), SIGNATURES)
@@ -40,18 +40,20 @@ def test_a_signature_is_as_declared(public, options):
 
 @pytest.mark.parametrize(
     ("documented", "options", "error"),
-    [(Pipeline.__init__, PIPELINE_OPTIONS, "PipelineError"), (GroupMember, GROUP_MEMBER_OPTIONS, "OptionError")],
+    [
+        (Pipeline.__init__, PIPELINE_OPTIONS, "PipelineError"),
+        (GroupMember.__init__, declared(GroupMemberOptions), "OptionError"),
+    ],
 )
 def test_the_docstring_explains_every_option(documented, options, error):
     arguments = inspect.getdoc(documented).partition("Args:")[2]
     explained = dict(re.findall(r"^    (\w+): (.*)", arguments, re.MULTILINE))
     assert list(explained) == [*options, error]
-    assert [name for name, option in options.items() if option.unit not in explained[name]] == []
 
 
-@pytest.mark.parametrize(("checked", "options"), [(MemberConfig, GROUP_OPTIONS), (Options, PIPELINE_OPTIONS)])
+@pytest.mark.parametrize(("checked", "options"), [(Options, PIPELINE_OPTIONS)])
 def test_what_is_checked_has_the_declared_defaults(checked, options):
-    found = {each.name: each.default for each in dataclasses.fields(checked)}
+    found = {each.name: each.default for each in fields(checked)}
     common = found.keys() & options.keys() - {"reader_options", "security"}
     assert len(common) > 8
     declared = {name: options[name].default for name in common if options[name].default is not REQUIRED}
@@ -70,16 +72,79 @@ def test_the_reference_has_a_row_for_each_option(page):
     assert all(line.count(" | ") == 4 for line in shown.splitlines() if re.match(r"\| `\w+` \|", line))
 
 
-def test_bounds_refuse_what_is_no_whole_number_between_them():
-    option = Option("a", "int", "", 5, least=1, most=9)
-    assert [value for value in (0, 1, 9, 10, True, 5.0, "5", None) if option.accepts(value)] == [1, 9]
-    assert option.but(default=None).accepts(None)
-    assert Option("a", "str", "").accepts(object())
+def test_a_value_that_cannot_be_is_told_with_what_can():
+    option = Option("a", "int", default=5, least=1, most=9)
+    assert [value for value in (0, 1, 9, 10, True, 5.0, "5", None) if not option.problem(value)] == [1, 9]
+    assert option.problem(10) == "10 is not a whole number from 1 to 9"
+    assert replace(option, default=None).problem(None) == ""
+    assert Option("a", "str").problem(object()) == ""
+    assert Option("a", "str", choices=("b", "c")).problem("d") == "'d' is not known: use 'b' or 'c'"
+    assert [Option("a", "bool").problem(value) for value in (True, 1)] == ["", "1 is neither True nor False"]
     with pytest.raises(ValueError, match="twice"):
         by_name([option, option])
-    assert markdown_table([option.but(default=5_000, unit="ms", kafka="k.a")]).splitlines()[-1] == (
+    assert markdown_table([replace(option, default=5_000, unit="ms", kafka="k.a")]).splitlines()[-1] == (
         "| `a` | int, ms | `5_000` |  | `k.a` |"
     )
+
+
+@dataclass(frozen=True)
+class Base:
+    wait_ms: Annotated[int, Option(help="time to wait", unit="ms", least=1)] = 100
+
+
+@dataclass(frozen=True)
+class Declaration(Base):
+    _: KW_ONLY
+    place: Annotated[str | None, Option(help="[where](there.md) it is")] = None
+    table: Annotated[dict[str, int], Option(kind="mapping", help="what there is")] = field(default_factory=dict)
+    inner: int = 0
+
+
+class Taker:
+    @taking(Declaration)
+    def __init__(self, options: Declaration) -> None:
+        """Take.
+
+        Raises:
+            ValueError: never.
+
+        """
+        self.options = options
+
+
+def test_one_declaration_makes_table_signature_and_help():
+    wait, place, table = declared(Declaration).values()
+    assert (wait.name, wait.kind, wait.default, wait.unit) == ("wait_ms", "int", 100, "ms")
+    assert (place.kind, place.default, table.kind, table.default) == ("str", None, "mapping", REQUIRED)
+    assert str(inspect.signature(Taker)).startswith("(wait_ms: int = 100, *, place: str | None = None, table: dict")
+    assert inspect.getdoc(Taker.__init__).splitlines() == [
+        "Take.",
+        "",
+        "Args:",
+        "    wait_ms: time to wait.",
+        "    place: where it is.",
+        "    table: what there is.",
+        "",
+        "Raises:",
+        "    ValueError: never.",
+    ]
+    assert Taker(5, place="a").options == Declaration(5, place="a")
+    for wrong in ({"where": 5}, {"self": 5}):
+        with pytest.raises(TypeError, match=f"unexpected keyword argument '{next(iter(wrong))}'"):
+            Taker(**wrong)
+
+
+def test_mypy_knows_names_and_types_of_every_option(tmp_path):
+    path = tmp_path / "application.py"
+    path.write_text(
+        "from roster.client import GroupMember\n"
+        "GroupMember('a:1', group='g', topics=['t'], session_timeout_ms=6_000)\n"
+        "GroupMember('a:1', 'g', ['t'], session_timeout_ms='6 s')\n"
+        "GroupMember('a:1', 'g', ['t'], session_timeout=6_000)\n"
+        "GroupMember('a:1', 'g')\n"
+    )
+    found = api.run(["--strict", "--no-error-summary", "--hide-error-context", str(path)])[0]
+    assert re.findall(r":(\d+): error: .*\[(.+)\]", found) == [("3", "arg-type"), ("4", "call-arg"), ("5", "call-arg")]
 
 
 def commands(command: click.Command, path: str) -> Iterator[tuple[str, click.Command]]:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import logging
 import re
 import threading
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
 from itertools import count
 from random import Random
 from types import TracebackType
 from typing import Self
 
-from roster.assignors import Assignor, as_tuple
+from roster.assignors import as_tuple
 from roster.client.cluster import Cluster
 from roster.client.coordinators import Coordinators
 from roster.client.errors import (
@@ -26,6 +26,7 @@ from roster.client.errors import (
 )
 from roster.client.loop import LoopThread
 from roster.client.offsets import list_offsets, log_offsets
+from roster.client.options import GroupMemberOptions
 from roster.client.retry import Retry
 from roster.client.runner import MemberRunner
 from roster.client.types import MemberEvent, Ownership
@@ -43,12 +44,12 @@ from roster.member.events import (
     Stopped,
 )
 from roster.member.member import Member
-from roster.member.options import DEFAULT_ASSIGNORS
+from roster.member.options import MemberSettings
 from roster.member.states import MemberState
 from roster.member.types import ReportKind, Selection
 from roster.model import NO_GENERATION, OffsetAndMetadata, TopicPartition
 from roster.model.offsets import OffsetSpec
-from roster.security import Security
+from roster.model.options import taking, values
 
 log = logging.getLogger("roster.member")
 
@@ -61,76 +62,31 @@ class GroupMember:
 
     With the default assignors a group of such members uses cooperative-sticky; while it has a member that knows only
     range (the default of librdkafka, kafka-python and aiokafka), the group uses that.
-
-    Args:
-        bootstrap: brokers to ask first, "host:port", several with commas or as a list; the default port is 9092.
-        group: the consumer group's name.
-        topics: names, or a compiled pattern that must match whole names.
-        assignors: assignors that the group may use, most wanted first, by name or, with options, as an Assignor:
-            lag_cooperative_sticky(LagOptions(max_skew=0.5)) of roster.assignors.
-        session_timeout_ms: ms without a heartbeat after which the coordinator removes the member.
-        heartbeat_interval_ms: ms between heartbeats, less than the session timeout; sooner after a rebalance.
-        rebalance_timeout_ms: ms that the group waits for this member to finish revoked work.
-        request_timeout_ms: ms to wait for a response of a broker.
-        metadata_max_age_ms: ms between looks for new topics and partitions.
-        client_id: name in the brokers' logs.
-        group_instance_id: makes the member a static one; unique in the group.
-        rack_id: the rack it stands in, for assignors that place by racks.
-        capacity: plain members that it counts for where the assignor looks at lag.
-        auto_offset_reset: lag of a partition where nothing is committed: none with "latest", the whole log with
-            "earliest", "none" or "by_duration:PT1H"; the member itself resets nothing.
-        security: TLS and SASL: settings by their names in Kafka's clients, as in {"security.protocol": "SSL"}, or what
-            `roster.security.load_properties` read; None: PLAINTEXT.
-        on_event: called with a MemberEvent on the loop's thread; must not block.
-        seed: of the jitter in retry pauses, for tests.
-
-    Raises:
-        OptionError: an option has an invalid value; `option` is its name.
-
     """
 
-    def __init__(
-        self,
-        bootstrap: str | Sequence[str],
-        group: str,
-        topics: Sequence[str] | re.Pattern[str],
-        *,
-        assignors: str | Assignor | Sequence[str | Assignor] = DEFAULT_ASSIGNORS,
-        session_timeout_ms: int = 45_000,
-        heartbeat_interval_ms: int = 1_000,
-        rebalance_timeout_ms: int = 300_000,
-        request_timeout_ms: int = 30_000,
-        metadata_max_age_ms: int = 300_000,
-        client_id: str = "roster",
-        group_instance_id: str | None = None,
-        rack_id: str | None = None,
-        capacity: int = 1,
-        auto_offset_reset: str = "latest",
-        security: Security | Mapping[str, object] | None = None,
-        on_event: Callable[[MemberEvent], None] | None = None,
-        seed: int | None = None,
-    ) -> None:
+    @taking(GroupMemberOptions)
+    def __init__(self, options: GroupMemberOptions) -> None:
+        """Check the options; `start` connects.
+
+        Raises:
+            OptionError: an option has an invalid value; `option` is its name.
+
+        """
         try:
             self._config = MemberConfig(
-                group=group,
-                selection=_selection(topics),
-                assignors=as_tuple(assignors),
-                session_timeout_ms=session_timeout_ms,
-                heartbeat_interval_ms=heartbeat_interval_ms,
-                rebalance_timeout_ms=rebalance_timeout_ms,
-                request_timeout_ms=request_timeout_ms,
-                metadata_max_age_ms=metadata_max_age_ms,
-                group_instance_id=group_instance_id,
-                rack_id=rack_id,
-                capacity=capacity,
-                auto_offset_reset=auto_offset_reset,
+                group=options.group,
+                selection=_selection(options.topics),
+                assignors=as_tuple(options.assignors),
+                **values(MemberSettings, options),
             )
         except ConfigError as error:
             raise OptionError(error.option, str(error)) from None
-        self._chance = Random(seed)  # noqa: S311 - jitter, no secret
-        self._cluster = Cluster(bootstrap, client_id, request_timeout_ms / 1000, self._chance, security)
+        self._chance = Random(options.seed)  # noqa: S311 - jitter, no secret
+        self._cluster = Cluster(
+            options.bootstrap, options.client_id, options.request_timeout_ms / 1000, self._chance, options.security
+        )
         self._coordinators = Coordinators(self._cluster)
-        self._on_event = on_event
+        self._on_event = options.on_event
         self._changed = threading.Condition()
         self._ownership = Ownership()
         self._commits: dict[int, Future[None]] = {}

@@ -5,44 +5,25 @@ from __future__ import annotations
 import logging
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import TypedDict, Unpack
-from uuid import UUID, uuid4
+from collections.abc import Mapping, Sequence
+from uuid import uuid4
 
 from roster.client.admin import Admin
 from roster.client.errors import ClientError, OptionError
 from roster.client.group_member import GroupMember
-from roster.client.types import MemberEvent
+from roster.client.options import ClientSettings, TaskMemberOptions
 from roster.member.events import Publish, RebalanceRequested
 from roster.member.member import Member
 from roster.member.task_assignor import HeldTasks, TaskAssignor
 from roster.member.task_options import TaskOptions
+from roster.model.options import taking, values
 from roster.model.tasks import StorePosition, TaskId, task_gap
 from roster.model.topics import TopicPartition
-from roster.security import Security
 
 log = logging.getLogger("roster.member")
 
 _PAUSE = 0.2
 """Seconds between two attempts to work out gaps."""
-
-
-class MemberOptions(TypedDict, total=False):
-    """Options of `GroupMember` that a `TaskMember` takes too, with their defaults."""
-
-    session_timeout_ms: int
-    heartbeat_interval_ms: int
-    rebalance_timeout_ms: int
-    request_timeout_ms: int
-    metadata_max_age_ms: int
-    client_id: str
-    group_instance_id: str | None
-    rack_id: str | None
-    capacity: int
-    auto_offset_reset: str
-    security: Security | Mapping[str, object] | None
-    on_event: Callable[[MemberEvent], None] | None
-    seed: int | None
 
 
 class TaskMember(GroupMember):
@@ -52,43 +33,26 @@ class TaskMember(GroupMember):
     `confirm` are those of any member. Beside these it has standby tasks: copies of stores to be kept up to date, which
     take over when the owner dies. An active task moves to a member whose copy has caught up; until one has, it goes on
     where it is, and the copy is restored as a standby task.
-
-    Args:
-        bootstrap: brokers to ask first, as for `GroupMember`.
-        group: the consumer group's name.
-        tasks: the pipeline: its sub-topologies, how many standby copies, and where this process answers queries.
-        gaps: returns, for every task with a store on this host, how many records the store is behind the end of its
-            changelog; called by `start` before joining, and may take its time (`task_gaps` works them out).
-        process_id: identifies the process across restarts, so the members of one process share its stores; a new one
-            by default.
-        on_tasks: called with the `HeldTasks` after every change, on the loop's thread; must not block.
-        options: of `GroupMember`, but topics and assignors. `capacity` is the number of threads or cores to fill with
-            tasks; `rack_id` keeps copies of one task in different racks.
-
-    Raises:
-        OptionError: an option has an invalid value; `option` is its name.
-
     """
 
-    def __init__(
-        self,
-        bootstrap: str | Sequence[str],
-        group: str,
-        tasks: TaskOptions,
-        *,
-        gaps: Callable[[], Mapping[TaskId, int]],
-        process_id: UUID | None = None,
-        on_tasks: Callable[[HeldTasks], None] | None = None,
-        **options: Unpack[MemberOptions],
-    ) -> None:
+    @taking(TaskMemberOptions)
+    def __init__(self, options: TaskMemberOptions) -> None:
+        """Check the options; `start` connects. `capacity` is the number of threads or cores to fill with tasks.
+
+        Raises:
+            OptionError: an option has an invalid value; `option` is its name.
+
+        """
+        tasks = options.tasks
         if not isinstance(tasks, TaskOptions):
             raise OptionError("tasks", f"must be TaskOptions, not {type(tasks).__name__}")
-        self._assignor = TaskAssignor(tasks, (process_id or uuid4()).bytes)
-        self._gaps = gaps
-        self._on_tasks = on_tasks
+        self._assignor = TaskAssignor(tasks, (options.process_id or uuid4()).bytes)
+        self._gaps = options.gaps
+        self._on_tasks = options.on_tasks
         self._tasks = self._told = HeldTasks()
         self._assignments_held = 0
-        super().__init__(bootstrap, group, sorted(tasks.topics), assignors=self._assignor, **options)
+        settings = values(ClientSettings, options)
+        super().__init__(options.bootstrap, options.group, sorted(tasks.topics), assignors=self._assignor, **settings)
 
     def start(self, timeout: float = 60.0) -> None:
         """Work out the gaps of the stores on this host, then join, as `GroupMember.start`.

@@ -4,24 +4,19 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import Annotated
 
 from roster._errors import RosterError
 from roster.assignors import Assignor, resolve_assignors
-from roster.member.options import DEFAULT_ASSIGNORS, GROUP_OPTIONS
+from roster.member.options import DEFAULT_ASSIGNORS, MemberSettings
 from roster.member.types import Selection
-from roster.model.offsets import AUTO_OFFSET_RESETS, AutoOffsetReset, is_auto_offset_reset
-from roster.model.options import Option
+from roster.model.offsets import AUTO_OFFSET_RESETS, is_auto_offset_reset
+from roster.model.options import Option, declared
 from roster.model.topics import NAME_RULE, is_legal_name
 
 MAX_OFFSETS_WAIT_MS = 10_000
 
-
 _SECOND_MS = 1_000
-_TIMES = tuple(option for option in GROUP_OPTIONS.values() if option.unit == "ms")
-_BACKOFFS = (
-    Option("retry_backoff_ms", "int", "pause before a request is repeated", 100, unit="ms", least=1),
-    Option("retry_backoff_max_ms", "int", "longest pause before a request is repeated", 1_000, unit="ms", least=1),
-)
 
 
 class ConfigError(RosterError, ValueError):
@@ -32,29 +27,20 @@ class ConfigError(RosterError, ValueError):
         self.option = option
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemberConfig:
+@dataclass(frozen=True, kw_only=True)
+class MemberConfig(MemberSettings):
     """The options of a member; times in ms. Raises ConfigError naming the option.
 
     assignors: those this member can work with, most wanted first, by name, or as an Assignor where one has options.
-    For assignors that look at lag: capacity is how many plain members this one counts for; auto_offset_reset says where
-    the group starts reading without a committed offset, so what lag it then has.
     """
 
     group: str
     selection: Selection
     assignors: tuple[str | Assignor, ...] = DEFAULT_ASSIGNORS
-    session_timeout_ms: int = 45_000
-    heartbeat_interval_ms: int = 1_000
-    rebalance_timeout_ms: int = 300_000
-    request_timeout_ms: int = 30_000
-    metadata_max_age_ms: int = 300_000
-    retry_backoff_ms: int = 100
-    retry_backoff_max_ms: int = 1_000
-    group_instance_id: str | None = None
-    rack_id: str | None = None
-    capacity: int = 1
-    auto_offset_reset: str = AutoOffsetReset.LATEST
+    retry_backoff_ms: Annotated[int, Option(help="pause before a request is repeated", unit="ms", least=1)] = 100
+    retry_backoff_max_ms: Annotated[
+        int, Option(help="longest pause before a request is repeated", unit="ms", least=1)
+    ] = 1_000
 
     def __post_init__(self) -> None:
         if not self.group:
@@ -64,11 +50,9 @@ class MemberConfig:
             resolve_assignors(self.assignors)
         except ValueError as error:
             raise ConfigError("assignors", str(error)) from None
-        for option in (*_TIMES, *_BACKOFFS):
-            if not option.accepts(value := getattr(self, option.name)):
-                raise ConfigError(
-                    option.name, f"must be a whole number of milliseconds from 1 to 2^31 - 1, not {value!r}"
-                )
+        for name, option in declared(MemberConfig).items():
+            if problem := option.problem(getattr(self, name)):
+                raise ConfigError(name, problem)
         if self.heartbeat_interval_ms >= self.session_timeout_ms:
             if self.session_timeout_ms < _SECOND_MS:
                 few = f"{self.session_timeout_ms} milliseconds are less than the heartbeat interval: 45 s are 45000"
@@ -78,8 +62,6 @@ class MemberConfig:
                 f"must be less than session_timeout_ms ({self.session_timeout_ms}), usually a third of it or less,"
                 f" not {self.heartbeat_interval_ms}",
             )
-        if not GROUP_OPTIONS["capacity"].accepts(self.capacity):
-            raise ConfigError("capacity", f"must be a whole number from 1 up, not {self.capacity!r}")
         if not is_auto_offset_reset(self.auto_offset_reset):
             raise ConfigError("auto_offset_reset", f"must be {AUTO_OFFSET_RESETS}, not {self.auto_offset_reset!r}")
         if self.group_instance_id is not None:

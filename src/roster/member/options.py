@@ -2,91 +2,84 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, TypeAlias
+
+from roster.assignors import Assignor
 from roster.model.offsets import AutoOffsetReset
-from roster.model.options import Option, by_name
+from roster.model.options import Option
 
 DEFAULT_ASSIGNORS = ("cooperative-sticky", "range")
 """As Java's consumer has them, in the other order: a group of such members uses cooperative-sticky, and a neighbour
 that knows only `range` and `roundrobin` (the defaults of librdkafka, kafka-python, aiokafka) makes it range."""
 
-GROUP_OPTIONS = by_name(
-    [
+Assignors: TypeAlias = Annotated[
+    str | Assignor | Sequence[str | Assignor],
+    Option(
+        kind="names or `Assignor`s",
+        help="assignors that the group may use, most wanted first, by name or as an `Assignor` with options",
+        kafka="partition.assignment.strategy",
+    ),
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemberSettings:
+    """Settings that every member has. Times are in ms."""
+
+    session_timeout_ms: Annotated[
+        int,
         Option(
-            "assignors",
-            "names or `Assignor`s",
-            "assignors that the group may use, most wanted first, by name or as an `Assignor` with options",
-            DEFAULT_ASSIGNORS,
-            kafka="partition.assignment.strategy",
-        ),
-        Option(
-            "session_timeout_ms",
-            "int",
-            "time without a heartbeat after which the coordinator removes the member",
-            45_000,
+            help="time without a heartbeat after which the coordinator removes the member",
             unit="ms",
             least=1,
             kafka="session.timeout.ms",
         ),
+    ] = 45_000
+    heartbeat_interval_ms: Annotated[
+        int,
         Option(
-            "heartbeat_interval_ms",
-            "int",
-            "time between heartbeats, and so until a member learns of a rebalance; less than the session "
-            "timeout, usually a third of it or less; after a rebalance they come every 100 ms at first",
-            1_000,
+            help="time between heartbeats, and so until a member learns of a rebalance; less than the session timeout, "
+            "usually a third of it or less; after a rebalance they come every 100 ms at first",
             unit="ms",
             least=1,
             kafka="heartbeat.interval.ms",
         ),
+    ] = 1_000
+    rebalance_timeout_ms: Annotated[
+        int,
         Option(
-            "rebalance_timeout_ms",
-            "int",
-            "time the group waits for this member to release the partitions it must give up",
-            300_000,
+            help="time the group waits for this member to release the partitions it must give up: a pipeline, to "
+            "finish its batch",
             unit="ms",
             least=1,
             kafka="max.poll.interval.ms",
         ),
+    ] = 300_000
+    request_timeout_ms: Annotated[
+        int, Option(help="time to wait for a response of a broker", unit="ms", least=1, kafka="request.timeout.ms")
+    ] = 30_000
+    metadata_max_age_ms: Annotated[
+        int,
         Option(
-            "request_timeout_ms",
-            "int",
-            "time to wait for a response of a broker",
-            30_000,
-            unit="ms",
-            least=1,
-            kafka="request.timeout.ms",
+            help="time between looks for new topics and partitions", unit="ms", least=1, kafka="metadata.max.age.ms"
         ),
+    ] = 300_000
+    group_instance_id: Annotated[
+        str | None, Option(help="makes the member a static one; unique in the group", kafka="group.instance.id")
+    ] = None
+    rack_id: Annotated[
+        str | None, Option(help="the rack it stands in, for assignors that place by racks", kafka="client.rack")
+    ] = None
+    capacity: Annotated[
+        int, Option(help="plain members that it counts for where the assignor looks at lag", least=1)
+    ] = 1
+    auto_offset_reset: Annotated[
+        str,
         Option(
-            "metadata_max_age_ms",
-            "int",
-            "time between looks for new topics and partitions",
-            300_000,
-            unit="ms",
-            least=1,
-            kafka="metadata.max.age.ms",
-        ),
-        Option(
-            "client_id",
-            "str",
-            "name in the brokers' logs and in `roster groups describe`",
-            "roster",
-            kafka="client.id",
-        ),
-        Option(
-            "group_instance_id",
-            "str",
-            "makes the member a static one; unique in the group",
-            None,
-            kafka="group.instance.id",
-        ),
-        Option("rack_id", "str", "the rack it stands in, for assignors that place by racks", None, kafka="client.rack"),
-        Option("capacity", "int", "plain members that it counts for where the assignor looks at lag", 1, least=1),
-        Option(
-            "auto_offset_reset",
-            "str",
-            'lag of a partition where nothing is committed: none with `"latest"`, the whole log with `"earliest"`, '
-            '`"none"` or `"by_duration:PT1H"`; the member itself resets nothing',
-            AutoOffsetReset.LATEST.value,
+            help='lag of a partition where nothing is committed: none with `"latest"`, the whole log with '
+            '`"earliest"`, `"none"` or `"by_duration:PT1H"`; the member itself resets nothing',
             kafka="auto.offset.reset",
         ),
-    ]
-)
+    ] = AutoOffsetReset.LATEST.value

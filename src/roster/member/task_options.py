@@ -5,74 +5,59 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Annotated
 
-from roster.model.options import Option, by_name
+from roster.model.options import Option, declared
 from roster.model.tasks import TaskId
 from roster.model.topics import TopicPartition
 from roster.model.topology import Subtopology, check_subtopologies
 from roster.wire.errors import WireError
 from roster.wire.streams.host_info import parse_host
 
-TASK_OPTIONS = by_name(
-    [
-        Option("subtopologies", "list of `Subtopology`", "the parts of the pipeline: the topics and stores of each"),
+
+@dataclass(frozen=True, kw_only=True)
+class TaskOptions:
+    """What a pipeline with state gives its member; all members of a group have the same `subtopologies`.
+
+    The group's leader decides by its own options. Raises ValueError that names the option.
+    """
+
+    subtopologies: Annotated[
+        Sequence[Subtopology],
+        Option(kind="list of `Subtopology`", help="the parts of the pipeline: the topics and stores of each"),
+    ]
+    standbys: Annotated[
+        int,
+        Option(help="copies of each task with state, beside the one that runs", least=0, kafka="num.standby.replicas"),
+    ] = 0
+    acceptable_lag: Annotated[
+        int,
         Option(
-            "standbys",
-            "int",
-            "copies of each task with state, beside the one that runs",
-            0,
-            least=0,
-            kafka="num.standby.replicas",
-        ),
-        Option(
-            "acceptable_lag",
-            "int",
-            "gap up to which a store counts as caught up",
-            10_000,
+            help="gap up to which a store counts as caught up",
             unit="records",
             least=0,
             kafka="acceptable.recovery.lag",
         ),
+    ] = 10_000
+    max_warmups: Annotated[
+        int,
         Option(
-            "max_warmups",
-            "int",
-            "copies that are restored at once, in the group, to take tasks over",
-            2,
+            help="copies that are restored at once, in the group, to take tasks over",
             least=0,
             kafka="max.warmup.replicas",
         ),
-        Option("host", "str", "`host:port` at which this process answers queries", None, kafka="application.server"),
-    ]
-)
-"""Options of `TaskOptions`, in the order of its fields."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class TaskOptions:
-    """What a pipeline with state gives its member. The group's leader decides by its own.
-
-    subtopologies: the parts of the pipeline; all members must have the same.
-    standbys: copies of each task with state, beside the one that runs.
-    acceptable_lag: records that a store may be behind its log's end and count as caught up.
-    max_warmups: copies that are restored at once, in the whole group, to take tasks over.
-    host: `host:port` at which this process answers queries, None if it does not.
-
-    Raises ValueError that names the option.
-    """
-
-    subtopologies: Sequence[Subtopology]
-    standbys: int = 0
-    acceptable_lag: int = 10_000
-    max_warmups: int = 2
-    host: str | None = None
+    ] = 2
+    host: Annotated[
+        str | None, Option(help="`host:port` at which this process answers queries", kafka="application.server")
+    ] = None
 
     def __post_init__(self) -> None:
         if not self.subtopologies:
             raise ValueError("subtopologies: must name at least one")
         check_subtopologies(self.subtopologies)
-        for name, option in TASK_OPTIONS.items():
-            if not option.accepts(value := getattr(self, name)):
-                raise ValueError(f"{name}: must be a whole number from {option.least} to {option.most}, not {value!r}")
+        for name, option in declared(TaskOptions).items():
+            if problem := option.problem(getattr(self, name)):
+                raise ValueError(f"{name}: {problem}")
         if self.host is not None:
             try:
                 parse_host(self.host, "host")

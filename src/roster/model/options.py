@@ -1,14 +1,31 @@
-"""Options of the public classes, each declared once: signatures, validation and the reference are held to this."""
+"""Options, each declared once, as a field of a dataclass: signatures, help, checks and the reference follow from it.
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+wait_ms: Annotated[int, Option(help="time to wait", unit="ms", least=1)] = 100
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+import functools
+import inspect
+import re
+import textwrap
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import MISSING, dataclass, fields, replace
 from enum import Enum
-from typing import Any
+from types import NoneType
+from typing import Any, Concatenate, ParamSpec, TypeVar, get_args, get_type_hints
+
+P = ParamSpec("P")
+T = TypeVar("T")
+Owner = TypeVar("Owner")
 
 INT32_MAX = 2**31 - 1
 INT64_MAX = 2**63 - 1
+
+
+_LINK, _TEXT = re.compile(r"\[(.+?)\]\(.+?\)"), r"\1"
 
 
 class Required(Enum):
@@ -24,33 +41,46 @@ REQUIRED = Required.REQUIRED
 class Option:
     """One option.
 
-    name: the keyword. kind: its type, as the reference shows it. help: its meaning, without its name. default: REQUIRED
-    if there is none. unit: of a number, as in "ms". least, most: bounds of a whole number, both included; `least` is
-    None for everything else. kafka: its name in Kafka's consumer, if there is one that means the same. spark: likewise
-    in Spark's Kafka source.
+    name: the keyword; of a field, its name. kind: its type, as the reference shows it; of a field, that of its
+    annotation if it is one class. help: its meaning, without its name. default: REQUIRED if there is none; of a field,
+    its default. unit: of a number, as in "ms". least, most: bounds of a whole number, both included; `least` is None
+    for everything else. choices: the only values, if there are such. kafka: its name in Kafka's clients, if there is
+    one that means the same. spark: likewise in Spark's Kafka source.
     """
 
-    name: str
-    kind: str
-    help: str
+    name: str = ""
+    kind: str = ""
+    help: str = ""
     default: object = REQUIRED
     unit: str = ""
     least: int | None = None
     most: int = INT32_MAX
+    choices: tuple[str, ...] = ()
     kafka: str = ""
     spark: str = ""
 
-    def accepts(self, value: object) -> bool:
-        """Return True if the value is a whole number within the bounds; always True for an option without bounds."""
-        if self.least is None:
-            return True
-        if value is None:
-            return self.default is None
-        return isinstance(value, int) and not isinstance(value, bool) and self.least <= value <= self.most
+    def problem(self, value: object) -> str:
+        """Return what is wrong with a value, as far as the declaration tells; "" if nothing is."""
+        if value is None and self.default is None:
+            return ""
+        if self.least is not None:
+            is_whole = isinstance(value, int) and not isinstance(value, bool)
+            if not is_whole or not self.least <= value <= self.most:  # type: ignore[operator]
+                return f"{shown(value)} is not a whole number from {self.least} to {self.most}"
+        elif self.choices and value not in self.choices:
+            return f"{shown(value)} is not known: use {' or '.join(map(repr, self.choices))}"
+        elif self.kind == "bool" and not isinstance(value, bool):
+            return f"{shown(value)} is neither True nor False"
+        return ""
 
-    def but(self, **changes: Any) -> Option:
-        """Return the same option with a few things otherwise, for a class where its default differs."""
-        return replace(self, **changes)
+
+def shown(value: object) -> str:
+    """Format a value for an error; long ones, such as a number of hundreds of digits, are cut."""
+    try:
+        text = repr(value)
+    except ValueError:
+        return "a number of thousands of digits"
+    return text if len(text) <= 60 else f"{text[:40]}... ({len(text)} characters)"
 
 
 def by_name(options: Iterable[Option]) -> dict[str, Option]:
@@ -67,16 +97,100 @@ def by_name(options: Iterable[Option]) -> dict[str, Option]:
     return named
 
 
+@functools.cache
+def declared(declaration: type) -> dict[str, Option]:
+    """Return the options that the fields of a dataclass declare, by name, in the order of its signature.
+
+    Fields without an `Option` are no options.
+    """
+    hints = get_type_hints(declaration, include_extras=True)
+    defaults = {field.name: field.default for field in fields(declaration)}
+    found = {}
+    for name in inspect.signature(declaration).parameters:
+        kind, *metadata = get_args(hints[name]) or (hints[name],)
+        for option in metadata:
+            if isinstance(option, Option):
+                default = REQUIRED if defaults[name] is MISSING else defaults[name]
+                found[name] = replace(option, name=name, kind=option.kind or _kind(kind), default=default)
+    return found
+
+
+def _kind(annotation: Any) -> str:
+    one = [kind for kind in get_args(annotation) if kind is not NoneType] or [annotation]
+    return str(one[0].__name__) if len(one) == 1 and isinstance(one[0], type) else str(annotation)
+
+
+def values(declaration: type, instance: object) -> dict[str, Any]:
+    """Return what an instance has for the fields of a declaration."""
+    return {field.name: getattr(instance, field.name) for field in fields(declaration)}
+
+
+def taking(
+    declaration: Callable[P, T], refuse: Callable[[Iterable[str], Collection[str]], None] | None = None
+) -> Callable[[Callable[[Owner, T], None]], Callable[Concatenate[Owner, P], None]]:
+    """Decorate an `__init__` that is called with the fields of a dataclass, and is given an instance of it.
+
+    Signature and help are those of the fields. `refuse` is called with the keywords given and those there are, and may
+    raise; otherwise Python's TypeError says that there is no such keyword.
+    """
+
+    def decorated(init: Callable[[Owner, T], None]) -> Callable[Concatenate[Owner, P], None]:
+        signature = _signature(declaration)
+
+        @functools.wraps(init)
+        def taken(self: Owner, /, *given: P.args, **named: P.kwargs) -> None:
+            if refuse is not None:
+                refuse(named, signature.parameters)
+            signature.bind(*given, **named)
+            init(self, declaration(*given, **named))
+
+        own = inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)
+        shown = signature.replace(parameters=[own, *signature.parameters.values()], return_annotation=None)
+        taken.__signature__ = shown  # type: ignore[attr-defined]
+        taken.__annotations__ = {each.name: each.annotation for each in signature.parameters.values()} | {
+            "return": None
+        }
+        taken.__doc__ = _help(inspect.getdoc(init) or "", declared(declaration))
+        del taken.__wrapped__
+        return taken
+
+    return decorated
+
+
+def _signature(declaration: Callable[..., object]) -> inspect.Signature:
+    """Return the signature of a dataclass, with types as they are without options."""
+    signature, hints = inspect.signature(declaration), get_type_hints(declaration)
+    parameters = [each.replace(annotation=hints[name]) for name, each in signature.parameters.items()]
+    return signature.replace(parameters=parameters, return_annotation=inspect.Signature.empty)
+
+
+def _help(text: str, options: dict[str, Option]) -> str:
+    """Return a docstring with its arguments, which come before the errors it names."""
+    explained = [
+        textwrap.fill(
+            f"{name}: {_LINK.sub(_TEXT, option.help)}.",
+            100,
+            initial_indent="    ",
+            subsequent_indent="        ",
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+        for name, option in options.items()
+    ]
+    before, raises, errors = text.partition("Raises:")
+    return "\n".join([before.rstrip(), "", "Args:", *explained, "", raises + errors]).strip()
+
+
 def markdown_table(options: Iterable[Option]) -> str:
     """Return the options as a Markdown table, for the reference."""
     rows = ["| option | type | default | meaning | in Kafka, Spark |", "|---|---|---|---|---|"]
     for option in options:
         kind = f"{option.kind}, {option.unit}" if option.unit else option.kind
         names = [f"`{option.kafka}`" if option.kafka else "", f"`{option.spark}`" if option.spark else ""]
-        default = "" if option.default is REQUIRED else f"`{_shown(option.default)}`"
+        default = "" if option.default is REQUIRED else f"`{_default(option.default)}`"
         rows.append(f"| `{option.name}` | {kind} | {default} | {option.help} | {', '.join(filter(None, names))} |")
     return "\n".join(rows)
 
 
-def _shown(value: object) -> str:
+def _default(value: object) -> str:
     return f"{value:,}".replace(",", "_") if isinstance(value, int) and not isinstance(value, bool) else repr(value)

@@ -12,9 +12,8 @@ from roster._json import loads
 from roster.assignors import Assignor
 from roster.client import DEFAULT_ASSIGNORS
 from roster.member.config import ConfigError, MemberConfig
-from roster.member.options import GROUP_OPTIONS
 from roster.model import AddressError, OffsetSpec, TopicPartition, parse_address, parse_addresses
-from roster.model.options import INT32_MAX, INT64_MAX
+from roster.model.options import INT32_MAX, INT64_MAX, shown
 from roster.model.topics import NAME_RULE, is_legal_name
 from roster.security import PLAINTEXT, Security, SettingError, parse_security
 from roster.spark.errors import PipelineError
@@ -26,9 +25,7 @@ StartingOffsets: TypeAlias = str | datetime | Mapping[Any, Any]
 `{TopicPartition: offset}` or as Spark does `{"topic": {0: 23, 1: "latest"}}` with -2 and -1 for earliest and latest,
 also as JSON text; partitions left out of a map start at earliest."""
 
-_OF_THE_MEMBER = (
-    GROUP_OPTIONS.keys() & PIPELINE_OPTIONS.keys() & {each.name for each in fields(MemberConfig)} - {"capacity"}
-)
+_OF_THE_MEMBER = {each.name for each in fields(MemberConfig)} & PIPELINE_OPTIONS.keys() - {"group", "capacity"}
 """Options that the member checks; `capacity` may be None here."""
 
 _NUMBER = re.compile(r"[0-9]{1,10}", re.ASCII)
@@ -82,10 +79,8 @@ class Options:
 
     def __post_init__(self) -> None:
         for name, option in PIPELINE_OPTIONS.items():
-            if option.least is not None and not option.accepts(value := getattr(self, name)):
-                raise PipelineError(
-                    f"{shown(value)} is not a whole number from {option.least} to {option.most}", field=name
-                )
+            if option.least is not None and (problem := option.problem(getattr(self, name))):
+                raise PipelineError(problem, field=name)
         if not isinstance(self.group, str):
             raise PipelineError(f"{self.group!r} is not a name", field="group", fix="Pass group='my-group'")
         if self.isolation_level not in {"read_uncommitted", "read_committed"}:
@@ -146,15 +141,6 @@ class Options:
 def as_columns(names: str | Sequence[str]) -> tuple[str, ...]:
     """Return one column's name or several as a tuple."""
     return (names,) if isinstance(names, str) else tuple(names)
-
-
-def shown(value: object) -> str:
-    """Format a value for an error; long ones, such as a number of hundreds of digits, are cut."""
-    try:
-        text = repr(value)
-    except ValueError:
-        return "a number of thousands of digits"
-    return text if len(text) <= 60 else f"{text[:40]}... ({len(text)} characters)"
 
 
 def parse_bootstrap(bootstrap: str | Sequence[str]) -> str:

@@ -97,10 +97,10 @@ class Pipeline(Operations):
         rebalance_timeout_ms: int = 300_000,
         request_timeout_ms: int = 30_000,
         metadata_max_age_ms: int = 300_000,
-        client_id: str | None = None,
         group_instance_id: str | None = None,
         rack_id: str | None = None,
         capacity: int | None = None,
+        client_id: str | None = None,
         security: Security | Mapping[str, object] | None = None,
         reader_options: Mapping[str, str | int | bool] | None = None,
         on_progress: Callable[[Progress], object] | None = None,
@@ -158,11 +158,11 @@ class Pipeline(Operations):
             rebalance_timeout_ms: ms that the group waits for this member to finish its batch.
             request_timeout_ms: ms to wait for a response of a broker.
             metadata_max_age_ms: ms between looks for new topics and partitions.
-            client_id: name in the brokers' logs; None: the Spark application's name.
             group_instance_id: makes the member a static one; unique in the group.
             rack_id: the driver's rack, for assignors that place by racks.
             capacity: plain members that it counts for where the assignor looks at lag; None: the tasks that Spark runs
                 at once.
+            client_id: name in the brokers' logs; None: the Spark application's name.
             security: TLS and SASL of the member and the tasks: settings by their names in Kafka's clients, as in
                 {"security.protocol": "SSL"}, or what `roster.security.load_properties` read; None: PLAINTEXT.
             reader_options: settings of the reader inside the tasks by their names in Kafka's consumers: client.id,

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from roster.client.options import REQUIRED_OPTIONS, SECURITY_OPTION
-from roster.member.options import GROUP_OPTIONS
-from roster.member.task_options import TASK_OPTIONS
-from roster.model.options import INT64_MAX, Option, by_name
+from dataclasses import replace
+
+from roster.client.options import GroupMemberOptions
+from roster.member.options import MemberSettings
+from roster.member.task_options import TaskOptions
+from roster.model.options import INT64_MAX, Option, by_name, declared
 from roster.state.store_files import LEAST_ROOM
 
+_TASKS, _MEMBER = declared(TaskOptions), declared(GroupMemberOptions)
 _TOPICS = 'names; or a compiled pattern or `"pattern:…"`, which must match whole names'
 
 SMALL_BATCHES = AUTO, DRIVER, TASKS = ("auto", "driver", "tasks")
@@ -128,10 +131,11 @@ _OWN = [
         "of temporary files",
         None,
     ),
-    TASK_OPTIONS["standbys"].but(help="copies of each task's state in other applications of a stateful group"),
-    TASK_OPTIONS["acceptable_lag"],
-    TASK_OPTIONS["max_warmups"],
-    TASK_OPTIONS["host"].but(
+    replace(_TASKS["standbys"], help="copies of each task's state in other applications of a stateful group"),
+    _TASKS["acceptable_lag"],
+    _TASKS["max_warmups"],
+    replace(
+        _TASKS["host"],
         name="application_server",
         help="`host:port` at which the driver answers queries of a stateful pipeline's state over HTTP, without "
         "authentication; None: it does not",
@@ -158,21 +162,27 @@ _OWN = [
 ]
 
 _GROUP = {
-    **GROUP_OPTIONS,
-    "rebalance_timeout_ms": GROUP_OPTIONS["rebalance_timeout_ms"].but(
-        help="time the group waits for this member to finish its batch when partitions move"
+    name: _MEMBER[name]
+    for name in ("assignors", *declared(MemberSettings), "client_id")
+    if name != "auto_offset_reset"  # follows from starting_offsets
+} | {
+    "rebalance_timeout_ms": replace(
+        _MEMBER["rebalance_timeout_ms"],
+        help="time the group waits for this member to finish its batch when partitions move",
     ),
-    "client_id": GROUP_OPTIONS["client_id"].but(
-        default=None, help=f"{GROUP_OPTIONS['client_id'].help}; None: the Spark application's name"
+    "client_id": replace(
+        _MEMBER["client_id"],
+        default=None,
+        help=f"{_MEMBER['client_id'].help}; None: the Spark application's name",
     ),
-    "rack_id": GROUP_OPTIONS["rack_id"].but(help="the rack the driver stands in, for assignors that place by racks"),
-    "capacity": GROUP_OPTIONS["capacity"].but(
+    "rack_id": replace(_MEMBER["rack_id"], help="the rack the driver stands in, for assignors that place by racks"),
+    "capacity": replace(
+        _MEMBER["capacity"],
         default=None,
         help="plain members that this application counts for where the assignor looks at lag; "
         "None: the tasks Spark runs at once",
     ),
 }
-del _GROUP["auto_offset_reset"]  # follows from starting_offsets
 
 PIPELINE_OPTIONS = by_name(
     [
@@ -181,12 +191,12 @@ PIPELINE_OPTIONS = by_name(
             "`SparkSession`",
             "the driver's classic Spark session, from `roster.spark.session` or `SparkSession.builder`",
         ),
-        REQUIRED_OPTIONS["bootstrap"].but(spark="kafka.bootstrap.servers"),
-        REQUIRED_OPTIONS["group"].but(spark="kafka.group.id"),
-        REQUIRED_OPTIONS["topics"].but(kind="str, list or `re.Pattern`", help=_TOPICS, spark="subscribe"),
+        _MEMBER["bootstrap"],
+        _MEMBER["group"],
+        replace(_MEMBER["topics"], kind="str, list or `re.Pattern`", help=_TOPICS, spark="subscribe"),
         *_OWN,
         *_GROUP.values(),
-        SECURITY_OPTION,
+        _MEMBER["security"],
         Option(
             "reader_options",
             "dict",

@@ -10,7 +10,8 @@ from roster.assignors import tasks as task_assignor
 from roster.cli.errors import UserError
 from roster.cli.output import print_json, print_table
 from roster.cli.plan.output import explain_tasks, tasks_as_json
-from roster.member.task_options import TASK_OPTIONS
+from roster.member.task_options import TaskOptions
+from roster.model.options import declared
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -30,7 +31,7 @@ _HELP = {
 def task_group_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options that a group's leader has, which the cluster does not know."""
     for name, text in reversed(_HELP.items()):
-        option = TASK_OPTIONS[name]
+        option = declared(TaskOptions)[name]
         flag = f"--{name.replace('_', '-')}"
         command = click.option(flag, name, type=click.IntRange(option.least, option.most), help=_PREFIX + text)(command)
     return command
@@ -61,11 +62,13 @@ def plan_tasks(
     if not runs_tasks(description):
         raise UserError(f"--assignor: {group} uses {description.protocol}; its members run no tasks")
     live = live_tasks(description)
-    chosen = {"standbys": live.standbys} | {
-        name: TASK_OPTIONS[name].default for name in ("acceptable_lag", "max_warmups")
+    chosen = {
+        "standbys": live.standbys,
+        "acceptable_lag": TaskOptions.acceptable_lag,
+        "max_warmups": TaskOptions.max_warmups,
     }
     chosen |= {name: value for name, value in options.items() if value is not None}
-    plan = task_assignor.assign(live.problem(**chosen))  # type: ignore[arg-type]
+    plan = task_assignor.assign(live.problem(**chosen))
     if as_document:
         ids = {process: " ".join(members) for process, members in live.members.items()}
         print_json({**tasks_as_json(_named(plan, ids)), "moves": _moves(live, plan, ids)})
