@@ -27,7 +27,7 @@ from roster.client import Admin
 from roster.model import TopicPartition
 from roster.records.native import kernel
 from roster.spark.batch import Split
-from roster.spark.reader import ReaderConfig, read_splits
+from roster.spark.tasks.reader import ReaderConfig, read_splits
 from roster.testing.broker import BrokerProcess
 from roster.wire.columns.reader import RecordColumns, scan
 from roster.wire.compression import Compression

@@ -27,14 +27,15 @@ from roster.client import Admin
 from roster.model import TopicPartition, parse_addresses
 from roster.records.native import compiled
 from roster.records.produce import KafkaWriter
-from roster.spark import session, small_batches
-from roster.spark.arrow_function import as_struct
+from roster.spark import session
 from roster.spark.batch import Batch, Owner, Range
-from roster.spark.execution import SparkRunner
-from roster.spark.planner import tasks
-from roster.spark.reader import ReaderConfig
+from roster.spark.driver.planner import tasks
+from roster.spark.jobs import small_batches
+from roster.spark.jobs.runner import SparkRunner
+from roster.spark.jobs.small_batches import SmallBatches
 from roster.spark.sinks.foreach import ForeachBatch
-from roster.spark.small_batches import SmallBatches
+from roster.spark.tasks.arrow_function import as_struct
+from roster.spark.tasks.reader import ReaderConfig
 from roster.testing.broker import BrokerProcess
 
 SINKS = {

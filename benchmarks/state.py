@@ -31,7 +31,7 @@ from roster.model import TopicPartition
 from roster.model.address import parse_addresses
 from roster.records.fetch import read_ranges
 from roster.records.ranges import Settings
-from roster.spark.state.turn import Turn, bring_up
+from roster.spark.state.tasks.processing import Turn, bring_up
 from roster.state import Position
 from roster.state.aggregate import Aggregate, Kind, aggregate
 from roster.state.changelog import restore
@@ -196,7 +196,7 @@ def sessions(path: Path, rounds: int) -> None:
 
 def parsed(rounds: int) -> None:
     """JSON objects of three fields into columns, of which one in a thousand is malformed in the second row."""
-    from roster.spark.json_values import parse_json  # noqa: PLC0415 - needs Spark's extra
+    from roster.spark.tasks.json_values import parse_json  # noqa: PLC0415 - needs Spark's extra
 
     fields = pa.schema([("key", pa.string()), ("value", pa.float64()), ("at", pa.timestamp("us", "UTC"))])
     plain = [b'{"key": "%016d", "value": %d.5, "at": "2026-01-01T00:00:00Z"}' % (n, n) for n in range(BATCH)]

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from roster.cli.root import run
-from roster.spark.state.stage import definition_of
+from roster.spark.state.tasks.subtopology import definition_of
 from roster.state import Position
 from roster.state.aggregate import Aggregate, Aggregation
 from roster.state.deduplicate import Deduplication

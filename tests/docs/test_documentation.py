@@ -161,7 +161,9 @@ def test_the_table_of_the_clients_errors_names_no_others():
     assert [name for name in re.findall(r"`(\w+)`", "".join(table)) if not hasattr(client, name)] == []
 
 
-@pytest.mark.parametrize("home", ["roster.records.produce", "roster.spark.reader", "roster.spark.state.queries"])
+@pytest.mark.parametrize(
+    "home", ["roster.records.produce", "roster.spark.tasks.reader", "roster.spark.state.queries.view"]
+)
 def test_errors_that_a_run_raises_are_public_or_of_a_public_kind(home):
     """ReadError, WriteError, StateUnavailableError: defined in parts that nobody imports."""
     here = [thing for thing in vars(importlib.import_module(home)).values() if getattr(thing, "__module__", "") == home]

@@ -21,7 +21,8 @@ import pyarrow as pa
 
 
 def main() -> None:
-    from roster.spark import ParquetSink, Pipeline, session, small_batches
+    from roster.spark import ParquetSink, Pipeline, session
+    from roster.spark.jobs import small_batches
 
     parser = argparse.ArgumentParser()
     for name in ("bootstrap", "group", "topic", "out"):

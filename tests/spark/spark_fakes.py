@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 from roster.client import OffsetAndMetadata, Ownership
 from roster.model import TopicPartition
 from roster.spark.batch import Batch, Owner
-from roster.spark.batch_guard import BatchGuard
+from roster.spark.driver.batch_guard import BatchGuard
+from roster.spark.driver.runner_protocol import Outcome
 from roster.spark.errors import SinkFencedError
-from roster.spark.runner_protocol import Outcome
 from roster.spark.sinks.base import Sink
 
 if TYPE_CHECKING:

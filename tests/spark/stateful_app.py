@@ -32,22 +32,23 @@ from pyspark.sql.types import BinaryType, IntegerType, StringType, StructField, 
 from roster.model.topology import Subtopology, repartition_topic
 from roster.records.native import compiled
 from roster.spark import KafkaSink
-from roster.spark.driver import DriverLoop
+from roster.spark.driver.loop import DriverLoop
+from roster.spark.driver.runner_protocol import Outcome
 from roster.spark.errors import SinkFencedError
 from roster.spark.options import Options
-from roster.spark.reader import ReaderConfig
-from roster.spark.runner_protocol import Outcome
 from roster.spark.sinks.base import Source
-from roster.spark.state.between import Between
+from roster.spark.state.copies.restoring import deal
+from roster.spark.state.join_runner import TableJoins
 from roster.spark.state.runner import summed
 from roster.spark.state.sink import StateSink
-from roster.spark.state.stage import Link, Stage
-from roster.spark.state.stores import Copy, process_id, stores_found
-from roster.spark.state.table_join import Lookup, Rows, TableJoins
-from roster.spark.state.task import Chores, StatefulTask, StoreKind, Work
-from roster.spark.state.turn import Place
-from roster.spark.state.upkeep import deal
-from roster.spark.write.task import written
+from roster.spark.state.tasks.processing import Place
+from roster.spark.state.tasks.repartition import Between
+from roster.spark.state.tasks.stores import Copy, process_id, stores_found
+from roster.spark.state.tasks.subtopology import Link, Stage
+from roster.spark.state.tasks.table_join import Lookup, Rows
+from roster.spark.state.tasks.task import Chores, StatefulTask, StoreKind, Work
+from roster.spark.tasks.reader import ReaderConfig
+from roster.spark.tasks.write.task import written
 from roster.state.aggregate import Aggregate, Aggregation, Update
 from roster.state.keys import encode_keys
 

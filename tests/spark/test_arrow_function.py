@@ -9,10 +9,10 @@ import pandas
 import pyarrow as pa
 import pytest
 
-from roster.spark import reader
-from roster.spark.arrow_function import ArrowFunction
 from roster.spark.errors import FunctionError
-from roster.spark.reader import ReaderConfig
+from roster.spark.tasks import reader
+from roster.spark.tasks.arrow_function import ArrowFunction
+from roster.spark.tasks.reader import ReaderConfig
 
 NUMBERS = pa.array([1, 2], pa.int64())
 TIMES = pa.array([1, 2], pa.timestamp("us", "UTC"))

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from roster.model import TopicPartition
-from roster.spark.batch_size import BatchInterval, BatchSize, Suspects
+from roster.spark.driver.batch_size import BatchInterval, BatchSize, Suspects
 from tests.examples_tried import examples
 
 TARGET = 10.0

@@ -15,12 +15,12 @@ from roster.client import AuthorizationError
 from roster.model import TopicPartition
 from roster.model.tasks import TaskId
 from roster.model.topology import Subtopology
-from roster.spark.arrow_function import ArrowFunction
 from roster.spark.batch import Split
 from roster.spark.errors import PipelineError
-from roster.spark.state.between import Between
-from roster.spark.state.other_stream import together
 from roster.spark.state.repartition_topic import Purge
+from roster.spark.state.tasks.other_stream import together
+from roster.spark.state.tasks.repartition import Between
+from roster.spark.tasks.arrow_function import ArrowFunction
 from roster.state.store import StateError
 
 if TYPE_CHECKING:

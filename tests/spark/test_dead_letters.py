@@ -12,11 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from roster.spark import ParquetSink, Pipeline, PipelineError
-from roster.spark.arrow_function import ArrowFunction
-from roster.spark.dead_letters import Salvage
 from roster.spark.errors import FunctionError
-from roster.spark.json_values import JsonColumns
 from roster.spark.options import Options
+from roster.spark.tasks.arrow_function import ArrowFunction
+from roster.spark.tasks.dead_letters import Salvage
+from roster.spark.tasks.json_values import JsonColumns
 from tests.examples_tried import examples
 
 if TYPE_CHECKING:

@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from roster.client import BrokerError, CommitFenced, CommitRetriable, GroupError, UnreachableError
-from roster.spark import driver
-from roster.spark.batch_guard import cancel_reason
-from roster.spark.driver import DriverLoop
+from roster.spark.driver import loop
+from roster.spark.driver.batch_guard import cancel_reason
+from roster.spark.driver.loop import DriverLoop
 from roster.spark.errors import PipelineError
 from roster.spark.options import Options, parse_starting_offsets
 from tests.examples_tried import examples
@@ -416,7 +416,7 @@ def test_a_sink_ahead_of_the_group_is_said(caplog: pytest.LogCaptureFixture) -> 
 
 def test_a_sink_whose_output_is_gone_ends_a_run_without_records(monkeypatch: pytest.MonkeyPatch) -> None:
     clock, looks = [0.0], list[float]()
-    monkeypatch.setattr(driver.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(loop.time, "monotonic", lambda: clock[0])
     stage = Stage()
 
     def look() -> None:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from roster.spark.arrow_function import arrow_schema, as_struct
-from roster.spark.driver_rows import DriverRows
+from roster.spark.jobs.driver_rows import DriverRows
+from roster.spark.tasks.arrow_function import arrow_schema, as_struct
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from roster.client import CommitFenced, CommitRetriable, UnreachableError
-from roster.spark.driver import DriverLoop
+from roster.spark.driver.loop import DriverLoop
 from roster.spark.errors import SinkFencedError
 from roster.spark.options import Options
 from tests.spark.spark_fakes import P0, P1, FakeMember, FakeRunner, FakeSink, StillGuard

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from roster.model import TopicPartition
 from roster.spark.batch import Range, Restoring
-from roster.spark.driver import DriverLoop
+from roster.spark.driver.loop import DriverLoop
 from roster.spark.options import Options
 from tests.spark.spark_fakes import P0, P1, FakeMember, FakeRunner, FakeSink, StillGuard
 

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from pyspark.sql import Row
 from pyspark.sql import functions as F
 
-from roster.spark.arrow_function import arrow_schema
-from roster.spark.json_values import JsonColumns, JsonError, parse_json
+from roster.spark.tasks.arrow_function import arrow_schema
+from roster.spark.tasks.json_values import JsonColumns, JsonError, parse_json
 from tests.examples_tried import examples
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from confluent_kafka import TopicPartition as Assigned
 from roster.model.address import parse_addresses
 from roster.records.produce import KafkaWriter, WriteError
 from roster.spark import PipelineError
-from roster.spark.write.producer_options import parse_producer_options
+from roster.spark.tasks.write.producer_options import parse_producer_options
 from roster.wire.compression import Compression
 from tests.librdkafka import idempotent_producer
 

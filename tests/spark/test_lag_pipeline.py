@@ -9,7 +9,7 @@ import pytest
 
 from roster.assignors import LagOptions, lag_sticky
 from roster.spark import ConsoleSink, ParquetSink, Pipeline
-from roster.spark.member_protocol import Membership, group_member
+from roster.spark.driver.member_protocol import Membership, group_member
 from tests.spark.spark_topics import Topics, until
 
 if TYPE_CHECKING:

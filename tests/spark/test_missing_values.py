@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from roster.spark import KafkaSink, ParquetSink, Pipeline
-from roster.spark.missing_values import MissingValues, Sought, looked_at, together
+from roster.spark.tasks.missing_values import MissingValues, Sought, looked_at, together
 from tests.librdkafka import idempotent_producer
 from tests.spark.spark_topics import committed_records
 

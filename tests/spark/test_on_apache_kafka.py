@@ -13,8 +13,8 @@ from confluent_kafka.admin import AdminClient
 from roster.model import TopicPartition
 from roster.spark import ParquetSink, Pipeline, PipelineError
 from roster.spark.batch import Split
-from roster.spark.member_protocol import StableEndsMember
-from roster.spark.reader import ReaderConfig, ReadError, read_splits
+from roster.spark.driver.member_protocol import StableEndsMember
+from roster.spark.tasks.reader import ReaderConfig, ReadError, read_splits
 from tests.spark.spark_topics import Topics, until
 
 if TYPE_CHECKING:

@@ -24,13 +24,13 @@ from roster.spark.batch import Batch, Owner, Range, Split
 from roster.spark.errors import FunctionError, PipelineError
 from roster.spark.operations import Operations
 from roster.spark.options import Options
-from roster.spark.reader import ReaderConfig
 from roster.spark.state.changelogs import Changelog, Changelogs
-from roster.spark.state.results import as_records
 from roster.spark.state.runner import tokens_of, with_batch
-from roster.spark.state.task import StatefulTask, StoreKind, Work
-from roster.spark.state.turn import Place, take_turn
-from roster.spark.state.turns import Turns
+from roster.spark.state.store_targets import Turns
+from roster.spark.state.tasks.processing import Place, take_turn
+from roster.spark.state.tasks.result_records import as_records
+from roster.spark.state.tasks.task import StatefulTask, StoreKind, Work
+from roster.spark.tasks.reader import ReaderConfig
 from roster.state.store import NoState
 from tests.examples_tried import examples
 from tests.librdkafka import idempotent_producer
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from roster.spark.state.stage import Stage
+    from roster.spark.state.tasks.subtopology import Stage
     from tests.spark.spark_topics import Topics
 
 SHAPE = StructType(
@@ -210,7 +210,7 @@ class Group:
             task = InProcess(self, batch, prepared, reports)
             with pytest.MonkeyPatch.context() as patched:
                 left = store % len(self.work().stores) if befalls == "killed" else 1 << 30
-                patched.setattr("roster.spark.state.task.take_turn", dying(left))
+                patched.setattr("roster.spark.state.tasks.task.take_turn", dying(left))
                 try:
                     rows = [row for each in task.read([0]) for row in each.to_pylist()]
                 except KilledError:

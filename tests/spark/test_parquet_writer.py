@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from roster.spark.write.parquet import ParquetWriter
-from roster.spark.write.partitions import NULL, folder, split
-from roster.spark.write.task import ReadWriteTask, WriteTask, results_of
+from roster.spark.tasks.write.parquet import ParquetWriter
+from roster.spark.tasks.write.partitions import NULL, folder, split
+from roster.spark.tasks.write.task import ReadWriteTask, WriteTask, results_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from roster.model import TopicPartition
-from roster.spark import planner
 from roster.spark.batch import Range
+from roster.spark.driver import planner
 
 PARTITIONS = st.builds(TopicPartition, st.sampled_from(["a", "b", "c"]), st.integers(0, 40))
 RANGES = st.builds(

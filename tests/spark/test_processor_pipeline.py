@@ -17,8 +17,8 @@ from pyspark.sql import Row
 from pyspark.sql.streaming import StatefulProcessor
 
 from roster.spark import FunctionError, KafkaSink, Pipeline, PipelineError, StateView
-from roster.spark.state import queries
-from roster.spark.state.results import as_records
+from roster.spark.state.queries import view
+from roster.spark.state.tasks.result_records import as_records
 from roster.state.definition import json_text
 from roster.state.lmdb_store import LmdbStore
 from roster.state.store import NoState
@@ -125,7 +125,7 @@ def visits(sent: dict[str, list[int]]) -> list[dict[str, Any]]:
 def test_the_state_of_one_application_is_asked_of_the_other_one(
     spark: SparkSession, topics: Topics, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(queries, "PATIENCE", 120.0)  # a loaded machine may lose a member for a while
+    monkeypatch.setattr(view, "PATIENCE", 120.0)  # a loaded machine may lose a member for a while
     topic, out, group = topics.create(4), topics.create(1), f"g-{uuid.uuid4().hex[:8]}"
     hosts = [f"127.0.0.1:{port}" for port in free_ports(2)]
     pipelines = [

@@ -16,9 +16,9 @@ from roster.model.topology import Subtopology
 from roster.spark import Window
 from roster.spark.errors import PipelineError
 from roster.spark.operations import Operations
-from roster.spark.state.between import Between
 from roster.spark.state.changelogs import open_changelog
 from roster.spark.state.repartition_topic import check_all_are_read, open_repartition_topic
+from roster.spark.state.tasks.repartition import Between
 
 if TYPE_CHECKING:
     from collections.abc import Callable

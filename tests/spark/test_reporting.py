@@ -12,7 +12,7 @@ import pytest
 from roster.client import Ownership
 from roster.model import TopicPartition
 from roster.spark import PipelineError, Progress
-from roster.spark.reporting import INTERVAL, Reporter, brief, level_of
+from roster.spark.driver.reporting import INTERVAL, Reporter, brief, level_of
 
 P0, P1, P2 = (TopicPartition("t", number) for number in range(3))
 OWNED = Ownership(generation=3, member_id="m-1", partitions=frozenset({P0, P1}), epoch=1)
@@ -139,7 +139,7 @@ def test_lines_go_to_stderr_unless_logging_is_configured_and_never_twice(configu
     """In a process of its own: pytest configures logging."""
     program = (
         f"import logging\n{configured}\n"
-        "from roster.spark.reporting import Reporter, enable_logging\n"
+        "from roster.spark.driver.reporting import Reporter, enable_logging\n"
         "enable_logging(logging.INFO); enable_logging(logging.INFO)\n"
         "Reporter('g').ended('now')\n"
     )

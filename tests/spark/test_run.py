@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from roster.client import ClosedError
-from roster.spark import PipelineError, run, signals
-from roster.spark.batch_guard import BatchGuard
-from roster.spark.executors import check_worker
+from roster.spark import PipelineError
+from roster.spark.driver import run, signals
+from roster.spark.driver.batch_guard import BatchGuard
+from roster.spark.driver.reporting import Reporter
+from roster.spark.driver.run import Run, client_id_of
+from roster.spark.jobs.slot_probe import check_worker
 from roster.spark.options import Options
-from roster.spark.reporting import Reporter
-from roster.spark.run import Run, client_id_of
 from tests.spark.spark_fakes import P0, P1, FakeMember, FakeRunner, FakeSink
 
 if TYPE_CHECKING:

@@ -16,10 +16,10 @@ from roster.model.topology import Subtopology
 from roster.spark.batch import Batch, Owner, Range
 from roster.spark.errors import PipelineError
 from roster.spark.state.changelogs import Changelog, Changelogs
-from roster.spark.state.stores import Copy
-from roster.spark.state.turn import Report, combined
-from roster.spark.state.turns import Turns
-from roster.spark.state.upkeep import Upkeep
+from roster.spark.state.copies.restoring import Upkeep
+from roster.spark.state.store_targets import Turns
+from roster.spark.state.tasks.processing import Report, combined
+from roster.spark.state.tasks.stores import Copy
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping

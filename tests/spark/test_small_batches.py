@@ -13,13 +13,14 @@ import pytest
 
 from roster.records.produce import KafkaWriter
 from roster.records.staging import StagingWriter
-from roster.spark import FunctionError, KafkaSink, ParquetSink, Pipeline, PipelineError, execution, small_batches
-from roster.spark.arrow_function import ArrowFunction, as_struct
+from roster.spark import FunctionError, KafkaSink, ParquetSink, Pipeline, PipelineError
 from roster.spark.batch import Split
-from roster.spark.execution import SparkRunner
-from roster.spark.reader import ReaderConfig, ReadError
-from roster.spark.small_batches import MOST_BYTES, MOST_OFFSETS, CancelledError, SmallBatches, copied
-from roster.spark.steps import Filtered, Mapped
+from roster.spark.jobs import runner, small_batches
+from roster.spark.jobs.runner import SparkRunner
+from roster.spark.jobs.small_batches import MOST_BYTES, MOST_OFFSETS, CancelledError, SmallBatches, copied
+from roster.spark.tasks.arrow_function import ArrowFunction, as_struct
+from roster.spark.tasks.reader import ReaderConfig, ReadError
+from roster.spark.tasks.steps import Filtered, Mapped
 from tests.spark.spark_topics import committed_records
 
 if TYPE_CHECKING:
@@ -265,7 +266,7 @@ def test_what_the_driver_cannot_write_a_task_writes_once(
     spark: SparkSession, topics: Topics, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic, copy = topics.create(2, 10), topics.create(2)
-    real, failed = execution.written, list[int]()  # record batches that were made in the driver
+    real, failed = runner.written, list[int]()  # record batches that were made in the driver
 
     def full(writer: Any, rows: Iterator[pa.RecordBatch]) -> Any:
         failed.append(len(real(writer, rows)))
@@ -278,7 +279,7 @@ def test_what_the_driver_cannot_write_a_task_writes_once(
 
     def warm(*given: Any) -> None:
         warm_up(*given)
-        monkeypatch.setattr(execution, "written", full)
+        monkeypatch.setattr(runner, "written", full)
 
     monkeypatch.setattr(SparkRunner, "warm_up", warm)
     pipeline.run(available_now=True)

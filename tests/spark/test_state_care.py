@@ -11,8 +11,8 @@ from roster.member.task_assignor import HeldTasks
 from roster.model.tasks import TaskId
 from roster.spark.errors import PipelineError
 from roster.spark.options import Options
-from roster.spark.state.care import Care, Tidied, Wanted, tidy
-from roster.spark.state.turn import Place
+from roster.spark.state.copies.store_cleaner import Care, Tidied, Wanted, tidy
+from roster.spark.state.tasks.processing import Place
 from roster.state.cleaning import sizes
 from tests.spark.test_upkeep import Case, source
 from tests.state.test_cleaning import make

@@ -15,10 +15,10 @@ import pytest
 
 from roster.model import TopicPartition
 from roster.model.tasks import TaskId
-from roster.spark.state.stage import definition_of
-from roster.spark.state.store_reads import ReadsHere, Wanted
-from roster.spark.state.stores import Chore, work_on_copy
-from roster.spark.state.turn import Place, Turn, on_sound, take_turn
+from roster.spark.state.queries.store_reads import ReadsHere, Wanted
+from roster.spark.state.tasks.processing import Place, Turn, on_sound, take_turn
+from roster.spark.state.tasks.stores import Chore, work_on_copy
+from roster.spark.state.tasks.subtopology import definition_of
 from roster.state.aggregate import ALL_ROWS, Aggregate, Aggregation, Kind
 from roster.state.changelog import SCHEMA
 from roster.state.definition import STATE_KEY

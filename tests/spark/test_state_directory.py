@@ -9,8 +9,8 @@ import pytest
 from pyspark.errors import PySparkException
 
 from roster.spark.errors import PipelineError
-from roster.spark.execution import task_error
-from roster.spark.state.stores import check_state_dir
+from roster.spark.jobs.runner import task_error
+from roster.spark.state.tasks.stores import check_state_dir
 from roster.state.store import StoreFullError, disk_error
 
 if TYPE_CHECKING:

@@ -23,19 +23,19 @@ from roster.spark import KafkaSink
 from roster.spark.batch import Batch, Owner, Range
 from roster.spark.errors import PipelineError
 from roster.spark.options import Options
-from roster.spark.state import queries
 from roster.spark.state.changelogs import Changelogs, open_changelog
-from roster.spark.state.local_state import LocalState
+from roster.spark.state.copies.restoring import Upkeep
 from roster.spark.state.membership import task_member
-from roster.spark.state.queries import StateUnavailableError, StateView, view_of
+from roster.spark.state.queries import view
+from roster.spark.state.queries.client import StateClient
+from roster.spark.state.queries.local_state import LocalState
+from roster.spark.state.queries.server import Served, StateServer, answer, is_own_name
+from roster.spark.state.queries.store_reads import ReadsHere
+from roster.spark.state.queries.view import StateUnavailableError, StateView, view_of
 from roster.spark.state.sink import StateSink
-from roster.spark.state.stage import Link, Stage, definition_of
-from roster.spark.state.state_client import StateClient
-from roster.spark.state.state_server import Served, StateServer, answer, is_own_name
-from roster.spark.state.store_reads import ReadsHere
-from roster.spark.state.turn import Operator, Place, take_turn
-from roster.spark.state.turns import Turns
-from roster.spark.state.upkeep import Upkeep
+from roster.spark.state.store_targets import Turns
+from roster.spark.state.tasks.processing import Operator, Place, take_turn
+from roster.spark.state.tasks.subtopology import Link, Stage, definition_of
 from roster.state import Position
 from roster.state.aggregate import Aggregate, Aggregation
 from roster.state.definition import json_text
@@ -192,7 +192,7 @@ def test_a_store_that_another_process_has_is_not_taken_for_the_task_s(tmp_path: 
 
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(queries, "PATIENCE", 0.0)
+    monkeypatch.setattr(view, "PATIENCE", 0.0)
 
 
 @pytest.mark.parametrize(
@@ -309,7 +309,7 @@ def test_an_application_that_is_gone_is_named(group: Group) -> None:
 
 
 def test_an_application_that_has_not_joined_says_so_at_once(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(queries.time, "sleep", pytest.fail)
+    monkeypatch.setattr(view.time, "sleep", pytest.fail)
     group.hosts, hosts = {}, group.hosts
     group.one.case.member.become()
     group.placed()

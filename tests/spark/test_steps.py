@@ -11,15 +11,15 @@ import pytest
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from roster.model.topology import Subtopology
-from roster.spark.arrow_function import arrow_schema
 from roster.spark.errors import FunctionError, PipelineError
-from roster.spark.missing_values import MissingValues, Seen
-from roster.spark.reader import ReaderConfig, ReadTask
-from roster.spark.state.followed import check_keys, followed
-from roster.spark.state.stage import Link, Stage
-from roster.spark.state.task import StatefulTask, StoreKind, Work
-from roster.spark.state.turn import Place
-from roster.spark.steps import Filtered, Mapped, Parsed, chained
+from roster.spark.state.tasks.operator_steps import check_keys, followed
+from roster.spark.state.tasks.processing import Place
+from roster.spark.state.tasks.subtopology import Link, Stage
+from roster.spark.state.tasks.task import StatefulTask, StoreKind, Work
+from roster.spark.tasks.arrow_function import arrow_schema
+from roster.spark.tasks.missing_values import MissingValues, Seen
+from roster.spark.tasks.reader import ReaderConfig, ReadTask
+from roster.spark.tasks.steps import Filtered, Mapped, Parsed, chained
 from roster.state.aggregate import Aggregate, Aggregation
 from roster.state.sessions import SessionAggregation
 from roster.state.store import NoState

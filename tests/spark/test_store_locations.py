@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from roster.spark.state.locations import Locations
+from roster.spark.state.copies.preferred_locations import Locations
 from tests.examples_tried import examples
 from tests.real.realparts.apache import free_ports
 from tests.spark.programs import Application

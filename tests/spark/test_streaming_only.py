@@ -10,7 +10,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
 
 from roster.spark import PipelineError
-from roster.spark.streaming_only import checked, notes
+from roster.spark.jobs.streaming_only import checked, notes
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -17,9 +17,10 @@ from roster.spark.batch import Batch, Owner, Range, Split
 from roster.spark.errors import PipelineError
 from roster.spark.operations import Operations
 from roster.spark.options import Options
-from roster.spark.reader import ReaderConfig
-from roster.spark.state.table_join import JoinTask, Rows, TableJoin, TableJoins, Tables
-from roster.spark.steps import Filtered, Mapped, chained
+from roster.spark.state.join_runner import TableJoins, Tables
+from roster.spark.state.tasks.table_join import JoinTask, Rows, TableJoin
+from roster.spark.tasks.reader import ReaderConfig
+from roster.spark.tasks.steps import Filtered, Mapped, chained
 from tests.librdkafka import idempotent_producer
 
 if TYPE_CHECKING:

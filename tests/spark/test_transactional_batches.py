@@ -16,8 +16,8 @@ from pyspark import cloudpickle
 
 from roster.spark import KafkaSink, Pipeline, PipelineError
 from roster.spark.sinks import kafka_transactions
-from roster.spark.write import exchange
-from roster.spark.write.exchange import WriteBatches
+from roster.spark.tasks.write import exchange
+from roster.spark.tasks.write.exchange import WriteBatches
 from roster.testing.broker import running_broker
 from tests.spark.spark_topics import Topics, committed_records
 

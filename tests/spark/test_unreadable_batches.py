@@ -15,8 +15,8 @@ from roster.records.native import WRITE, compiled
 from roster.records.produce import KafkaWriter
 from roster.records.ranges import FetchError, Settings
 from roster.spark.batch import Split
-from roster.spark.dead_letters import DEAD_LETTER_SECONDS
-from roster.spark.reader import ReaderConfig, ReadError, ReadTask
+from roster.spark.tasks.dead_letters import DEAD_LETTER_SECONDS
+from roster.spark.tasks.reader import ReaderConfig, ReadError, ReadTask
 from roster.testing.embedded import EmbeddedBroker
 from roster.wire.columns import reader
 from roster.wire.columns.reader import MAX_BYTES

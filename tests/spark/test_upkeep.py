@@ -15,9 +15,9 @@ from roster.model import TopicPartition
 from roster.model.tasks import TaskId
 from roster.model.topology import Subtopology
 from roster.spark.state.changelogs import Changelog, Changelogs
-from roster.spark.state.stores import Chore, Copy, process_id, stores_found, work_on_copy
-from roster.spark.state.turn import Place, Turn, bring_up
-from roster.spark.state.upkeep import SHARE, Allowance, Upkeep, deal
+from roster.spark.state.copies.restoring import SHARE, Allowance, Upkeep, deal
+from roster.spark.state.tasks.processing import Place, Turn, bring_up
+from roster.spark.state.tasks.stores import Chore, Copy, process_id, stores_found, work_on_copy
 from roster.state import Position
 from tests.examples_tried import examples
 from tests.spark.test_state_turns import Log, entries

@@ -13,11 +13,11 @@ import pytest
 from roster.model import TopicPartition
 from roster.model.tasks import TaskId
 from roster.spark.errors import PipelineError
-from roster.spark.state import queries
-from roster.spark.state.local_state import Found
-from roster.spark.state.queries import StateUnavailableError
-from roster.spark.state.state_client import decoded, encoded
-from roster.spark.state.state_server import answer
+from roster.spark.state.queries import view as view_module
+from roster.spark.state.queries.client import decoded, encoded
+from roster.spark.state.queries.local_state import Found
+from roster.spark.state.queries.server import answer
+from roster.spark.state.queries.view import StateUnavailableError
 from roster.state.definition import json_text
 from roster.state.entries import Read
 from roster.state.processor.states import ListState, MapState, ValueState
@@ -146,7 +146,7 @@ class Plain:
 
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(queries, "PATIENCE", 0.0)
+    monkeypatch.setattr(view_module, "PATIENCE", 0.0)
 
 
 def notes(rows: list[tuple[str, int]]) -> pa.Table:

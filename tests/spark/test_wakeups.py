@@ -5,8 +5,8 @@ from __future__ import annotations
 from roster.model import TopicPartition
 from roster.model.tasks import TaskId
 from roster.model.topology import Subtopology
-from roster.spark import planner
 from roster.spark.batch import Range, Split
+from roster.spark.driver import planner
 from roster.spark.state.changelogs import Changelog, Changelogs
 from roster.spark.state.wakeups import Wakeups
 

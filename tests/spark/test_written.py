@@ -16,13 +16,13 @@ from roster.model.tasks import TaskId
 from roster.model.topology import Subtopology
 from roster.spark.batch import Batch, Owner, Range, Split
 from roster.spark.errors import PipelineError
-from roster.spark.reader import ReaderConfig
-from roster.spark.state import written
+from roster.spark.state import definition_check
 from roster.spark.state.changelogs import Changelog, Changelogs
-from roster.spark.state.stage import Link, Stage
-from roster.spark.state.turn import Place, take_turn
-from roster.spark.state.turns import Turns
-from roster.spark.state.written import Written
+from roster.spark.state.definition_check import Written
+from roster.spark.state.store_targets import Turns
+from roster.spark.state.tasks.processing import Place, take_turn
+from roster.spark.state.tasks.subtopology import Link, Stage
+from roster.spark.tasks.reader import ReaderConfig
 from roster.state.aggregate import Aggregate, Aggregation, Update
 from roster.state.deduplicate import Deduplication
 from roster.state.definition import STATE_KEY, Noted, OtherDefinitionError
@@ -96,7 +96,7 @@ class Cluster:
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
     made = Cluster()
-    monkeypatch.setattr(written, "read_splits", made.read_splits)
+    monkeypatch.setattr(definition_check, "read_splits", made.read_splits)
     return made
 
 

@@ -19,13 +19,13 @@ from pyspark.sql.types import BinaryType, IntegerType, StringType, StructField, 
 
 from roster.records.native import compiled
 from roster.spark import KafkaSink
-from roster.spark.driver import DriverLoop
-from roster.spark.member_protocol import group_member
+from roster.spark.driver.loop import DriverLoop
+from roster.spark.driver.member_protocol import group_member
+from roster.spark.driver.runner_protocol import Outcome
 from roster.spark.options import Options
-from roster.spark.reader import ReaderConfig, ReadTask
-from roster.spark.runner_protocol import Outcome
 from roster.spark.sinks.base import Source
-from roster.spark.write.task import written
+from roster.spark.tasks.reader import ReaderConfig, ReadTask
+from roster.spark.tasks.write.task import written
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

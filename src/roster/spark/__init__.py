@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from roster.spark.batch import Batch, Owner, Progress, Range, Restoring
     from roster.spark.errors import FunctionError, PipelineError, SinkFencedError
     from roster.spark.pipeline import Pipeline
-    from roster.spark.reader import ReadError
     from roster.spark.sinks.base import Sink
     from roster.spark.sinks.console import ConsoleSink
     from roster.spark.sinks.delta import DeltaSink
@@ -20,7 +19,8 @@ if TYPE_CHECKING:
     from roster.spark.sinks.kafka import KafkaSink
     from roster.spark.sinks.parquet import ParquetSink
     from roster.spark.spark_session import session
-    from roster.spark.state.queries import StateUnavailableError, StateView
+    from roster.spark.state.queries.view import StateUnavailableError, StateView
+    from roster.spark.tasks.reader import ReadError
     from roster.state.store import StateError
     from roster.state.windows import Window
 
@@ -58,7 +58,7 @@ _HOMES = {
     "roster.spark.batch": ("Batch", "Owner", "Progress", "Range", "Restoring"),
     "roster.spark.errors": ("FunctionError", "PipelineError", "SinkFencedError"),
     "roster.spark.pipeline": ("Pipeline",),
-    "roster.spark.reader": ("ReadError",),
+    "roster.spark.tasks.reader": ("ReadError",),
     "roster.spark.sinks.base": ("Sink",),
     "roster.spark.sinks.console": ("ConsoleSink",),
     "roster.spark.sinks.delta": ("DeltaSink",),
@@ -66,7 +66,7 @@ _HOMES = {
     "roster.spark.sinks.kafka": ("KafkaSink",),
     "roster.spark.sinks.parquet": ("ParquetSink",),
     "roster.spark.spark_session": ("session",),
-    "roster.spark.state.queries": ("StateUnavailableError", "StateView"),
+    "roster.spark.state.queries.view": ("StateUnavailableError", "StateView"),
     "roster.state.store": ("StateError",),
     "roster.state.windows": ("Window",),
 }

@@ -17,29 +17,30 @@ from roster.model import parse_addresses
 from roster.model.topology import Subtopology, TopologyError, repartition_topic, repeated
 from roster.records.native import WRITE, compiled
 from roster.records.produce import KafkaWriter
-from roster.spark.arrow_function import ArrowFunction, arrow_schema, as_struct
-from roster.spark.dead_letters import DEAD_LETTER_SECONDS
 from roster.spark.declared import Declared, DeclaredOperator, DeclaredStage
 from roster.spark.errors import PipelineError
-from roster.spark.execution import SparkRunner
+from roster.spark.jobs.runner import SparkRunner
+from roster.spark.jobs.small_batches import SmallBatches
 from roster.spark.options import Options
-from roster.spark.reader import ReaderConfig
-from roster.spark.reader_options import parse_reader_options
 from roster.spark.sinks.base import Sink
 from roster.spark.sinks.parquet import ParquetSink, runs_in_one_process
 from roster.spark.sinks.table import TableSink
-from roster.spark.small_batches import SmallBatches
-from roster.spark.state.between import FIELD as REPARTITION
-from roster.spark.state.between import Between
-from roster.spark.state.followed import check_keys, followed
-from roster.spark.state.other_stream import columns_of
+from roster.spark.state.join_runner import JoiningRunner, TableJoins
 from roster.spark.state.runner import StatefulRunner, check_operator, check_options
 from roster.spark.state.sink import StateSink, check_sink
-from roster.spark.state.stage import Link, Stage
-from roster.spark.state.stores import check_state_dir
-from roster.spark.state.table_join import JoiningRunner, Rows, TableJoins
 from roster.spark.state.table_sink import TableStateSink
-from roster.spark.steps import chained
+from roster.spark.state.tasks.operator_steps import check_keys, followed
+from roster.spark.state.tasks.other_stream import columns_of
+from roster.spark.state.tasks.repartition import FIELD as REPARTITION
+from roster.spark.state.tasks.repartition import Between
+from roster.spark.state.tasks.stores import check_state_dir
+from roster.spark.state.tasks.subtopology import Link, Stage
+from roster.spark.state.tasks.table_join import Rows
+from roster.spark.tasks.arrow_function import ArrowFunction, arrow_schema, as_struct
+from roster.spark.tasks.dead_letters import DEAD_LETTER_SECONDS
+from roster.spark.tasks.reader import ReaderConfig
+from roster.spark.tasks.reader_options import parse_reader_options
+from roster.spark.tasks.steps import chained
 from roster.state.store import NoState
 from roster.state.stream_join import StreamJoin
 from roster.wire.compression import Compression

@@ -22,7 +22,7 @@ class FunctionError(PipelineError):
     """A function or processor of the user's raised, or returned other columns than declared; nothing is committed.
 
     The text names the records, or the key and the batch, that it was called with. `details` is its traceback if known;
-    the logger `roster.spark.execution` writes it at debug level.
+    the logger `roster.spark.jobs.runner` writes it at debug level.
     """
 
     def __init__(

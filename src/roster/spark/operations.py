@@ -15,18 +15,19 @@ from pyspark.sql.types import StructType
 from roster.spark.declared import Declared
 from roster.spark.errors import PipelineError
 from roster.spark.options import as_columns
-from roster.spark.state.declare import (
-    LateRows,
+from roster.spark.state.operators import (
     Repartition,
     Stateful,
     aggregation,
     check_extra,
     deduplication,
+    late_rows,
     stream_join,
 )
-from roster.spark.state.other_stream import OtherStream
-from roster.spark.state.table_join import TableJoin
-from roster.spark.steps import BatchFunction, Filtered, Mapped, Parsed, Step
+from roster.spark.state.tasks.other_stream import OtherStream
+from roster.spark.state.tasks.subtopology import LateRows
+from roster.spark.state.tasks.table_join import TableJoin
+from roster.spark.tasks.steps import BatchFunction, Filtered, Mapped, Parsed, Step
 from roster.state.durations import Duration
 from roster.state.windows import SessionWindow, Window
 
@@ -187,7 +188,7 @@ class Operations:
         """
         if late_topic is not None and window is None:
             raise PipelineError("no row is late without a window", field="late_topic", fix="Leave it out")
-        self._declare("aggregate", aggregation(keys, aggregates, window, results, store), LateRows.to(late_topic, keys))
+        self._declare("aggregate", aggregation(keys, aggregates, window, results, store), late_rows(late_topic, keys))
         return self
 
     def deduplicate(
@@ -213,7 +214,7 @@ class Operations:
             store: the store's name, part of that of its changelog.
 
         """
-        self._declare("deduplicate", deduplication(keys, within, column, store), LateRows.to(late_topic, keys))
+        self._declare("deduplicate", deduplication(keys, within, column, store), late_rows(late_topic, keys))
         return self
 
     def transform_with_state(
@@ -375,7 +376,7 @@ class Operations:
         """
         other = OtherStream(topic, schema)
         stateful = stream_join(other, keys, (column, other_column), within, grace, how, store)
-        self._declare("join", stateful, LateRows.to(late_topic, keys))
+        self._declare("join", stateful, late_rows(late_topic, keys))
         return self
 
     def _declare(self, method: str, stateful: Stateful, late: LateRows | None = None) -> None:

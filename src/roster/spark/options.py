@@ -18,7 +18,7 @@ from roster.model.topics import NAME_RULE, is_legal_name
 from roster.security import PLAINTEXT, Security, SettingError, parse_security
 from roster.spark.errors import PipelineError
 from roster.spark.pipeline_options import PIPELINE_OPTIONS, SMALL_BATCHES
-from roster.spark.reader_options import parse_reader_options
+from roster.spark.tasks.reader_options import parse_reader_options
 
 StartingOffsets: TypeAlias = str | datetime | Mapping[Any, Any]
 """`"earliest"`, `"latest"`, a moment (the first record at or after it), or a map by partition, written

@@ -18,15 +18,18 @@ from roster.client import DEFAULT_ASSIGNORS
 from roster.security import Security
 from roster.spark.assembly import assembled, with_sources
 from roster.spark.batch import Batch, Progress
+from roster.spark.driver.member_protocol import Membership, group_member
+from roster.spark.driver.reporting import Reporter, enable_logging, level_of
+from roster.spark.driver.run import Run, client_id_of
+from roster.spark.driver.signals import stopping
 from roster.spark.errors import FunctionError, PipelineError
-from roster.spark.execution import check_session, is_stopped
 from roster.spark.foreign_names import (
     explaining_names,
     own_name_of,
     refuse_foreign_arguments,
     refuse_foreign_names,
 )
-from roster.spark.member_protocol import Membership, group_member
+from roster.spark.jobs.runner import check_session, is_stopped
 from roster.spark.operations import Operations, check_callable
 from roster.spark.options import (
     Options,
@@ -36,15 +39,12 @@ from roster.spark.options import (
     parse_starting_offsets,
     parse_topics,
 )
-from roster.spark.reporting import Reporter, enable_logging, level_of
-from roster.spark.run import Run, client_id_of
-from roster.spark.signals import stopping
 from roster.spark.sinks.base import Sink, Source
 from roster.spark.sinks.foreach import ForeachBatch
-from roster.spark.state.queries import StateView, view_of
+from roster.spark.state.join_runner import JoiningRunner
+from roster.spark.state.queries.view import StateView, view_of
 from roster.spark.state.runner import StatefulRunner
 from roster.spark.state.sink import StateSink
-from roster.spark.state.table_join import JoiningRunner
 
 log = logging.getLogger(__name__)
 

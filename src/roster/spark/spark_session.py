@@ -17,9 +17,9 @@ from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from roster.spark.driver.reporting import enable_logging, level_of
+from roster.spark.driver.signals import exit_on_sigterm, exiting_on_sigint, held_until_done
 from roster.spark.errors import PipelineError, java_problem, reason_of
-from roster.spark.reporting import enable_logging, level_of
-from roster.spark.signals import exit_on_sigterm, exiting_on_sigint, held_until_done
 
 log = logging.getLogger("roster.pipeline")
 

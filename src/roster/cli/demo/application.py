@@ -21,7 +21,7 @@ from roster.cli.demo.state import SESSION_TIMEOUT_S, client_id
 from roster.client import ClientError
 from roster.security import SettingError, load_properties
 from roster.spark import ParquetSink, Pipeline, PipelineError, session
-from roster.spark.member_protocol import Membership, group_member
+from roster.spark.driver.member_protocol import Membership, group_member
 from roster.spark.options import Options
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from pyspark.sql.types import StructType
 from roster.model import TopicPartition
 from roster.security import PLAINTEXT, Security
 from roster.spark.batch import Batch, Owner
-from roster.spark.write.task import FrameWriter, TaskWriter
+from roster.spark.tasks.write.task import FrameWriter, TaskWriter
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,11 +18,11 @@ from typing_extensions import override
 from roster._errors import one_line
 from roster._extras import missing_error
 from roster.model import TopicPartition
-from roster.spark.arrow_function import arrow_schema
 from roster.spark.batch import Batch
 from roster.spark.errors import PipelineError
 from roster.spark.sinks.table import LONGEST_ERROR, CommitLostError, StagedFiles, TableSink
-from roster.spark.write.parquet import ParquetWriter, WrittenFile
+from roster.spark.tasks.arrow_function import arrow_schema
+from roster.spark.tasks.write.parquet import ParquetWriter, WrittenFile
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable

@@ -16,11 +16,11 @@ from roster._errors import one_line
 from roster._extras import missing_error
 from roster._json import loads
 from roster.model import TopicPartition
-from roster.spark.arrow_function import arrow_schema
 from roster.spark.batch import Batch
 from roster.spark.errors import PipelineError
 from roster.spark.sinks.table import LONGEST_ERROR, CommitLostError, StagedFiles, TableSink
-from roster.spark.write.parquet import ParquetWriter, WrittenFile
+from roster.spark.tasks.arrow_function import arrow_schema
+from roster.spark.tasks.write.parquet import ParquetWriter, WrittenFile
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table

@@ -19,14 +19,14 @@ from roster.records.produce import KafkaWriter
 from roster.records.staging import StagingWriter
 from roster.security import Security
 from roster.spark.batch import Batch, Owner
-from roster.spark.client_settings import refuse_security_names
 from roster.spark.errors import PipelineError
 from roster.spark.options import check_security, parse_bootstrap
 from roster.spark.sinks.base import Sink, Source
 from roster.spark.sinks.kafka_transactions import TRANSACTION_TIMEOUT_MS, KafkaTransactions, OtherClusterError
-from roster.spark.write.exchange import ExchangeWriter
-from roster.spark.write.producer_options import parse_producer_options
-from roster.spark.write.task import RESULT, FrameWriter, TaskWriter, WriteTask, results_of
+from roster.spark.tasks.client_settings import refuse_security_names
+from roster.spark.tasks.write.exchange import ExchangeWriter
+from roster.spark.tasks.write.producer_options import parse_producer_options
+from roster.spark.tasks.write.task import RESULT, FrameWriter, TaskWriter, WriteTask, results_of
 from roster.wire import ErrorCode
 
 log = logging.getLogger("roster.pipeline")

@@ -33,7 +33,7 @@ from roster.security import Security
 from roster.spark.batch import Batch, Owner
 from roster.spark.errors import PipelineError, SinkFencedError
 from roster.spark.sinks.base import Source
-from roster.spark.write.exchange import ExchangeWriter, write_exchanged
+from roster.spark.tasks.write.exchange import ExchangeWriter, write_exchanged
 
 log = logging.getLogger("roster.pipeline")
 

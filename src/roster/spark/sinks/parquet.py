@@ -26,9 +26,9 @@ from roster.spark.sinks.base import Sink
 from roster.spark.sinks.commit_log import FOLDER, CommitLog, folder
 from roster.spark.sinks.parquet_settings import COMPRESSIONS, parquet_writer
 from roster.spark.sinks.storage import LocalStorage, Storage, storage
-from roster.spark.write.parquet import ParquetWriter, WrittenFile
-from roster.spark.write.partitions import check_partition_by
-from roster.spark.write.task import TaskWriter
+from roster.spark.tasks.write.parquet import ParquetWriter, WrittenFile
+from roster.spark.tasks.write.partitions import check_partition_by
+from roster.spark.tasks.write.task import TaskWriter
 
 _logger = logging.getLogger(__name__)
 

@@ -8,9 +8,9 @@ from typing import Any
 from pyspark.sql import SparkSession
 from pyspark.sql.types import ArrayType, DataType, DecimalType, MapType, StructType
 
-from roster.spark.arrow_function import arrow_schema
-from roster.spark.write.parquet import ParquetWriter
-from roster.spark.write.partitions import is_supported
+from roster.spark.tasks.arrow_function import arrow_schema
+from roster.spark.tasks.write.parquet import ParquetWriter
+from roster.spark.tasks.write.partitions import is_supported
 
 COMPRESSIONS = {
     "none": "none",

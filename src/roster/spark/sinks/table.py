@@ -20,9 +20,9 @@ from roster.spark.batch import Batch, Owner
 from roster.spark.errors import PipelineError, SinkFencedError
 from roster.spark.options import as_columns
 from roster.spark.sinks.base import Sink
-from roster.spark.write.parquet import ParquetWriter, WrittenFile
-from roster.spark.write.partitions import check_partition_by, is_supported
-from roster.spark.write.task import RESULT, TaskWriter, WriteTask, results_of
+from roster.spark.tasks.write.parquet import ParquetWriter, WrittenFile
+from roster.spark.tasks.write.partitions import check_partition_by, is_supported
+from roster.spark.tasks.write.task import RESULT, TaskWriter, WriteTask, results_of
 
 _ATTEMPTS = 100
 _LONGEST_PAUSE = 0.5

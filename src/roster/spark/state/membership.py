@@ -10,9 +10,9 @@ from roster.client import TaskMember
 from roster.member.task_options import TaskOptions
 from roster.model import TopicPartition
 from roster.model.topology import Subtopology
-from roster.spark.member_protocol import StableEndsMember, member_settings
+from roster.spark.driver.member_protocol import StableEndsMember, member_settings
 from roster.spark.options import Options
-from roster.spark.state.upkeep import Upkeep
+from roster.spark.state.copies.restoring import Upkeep
 
 
 class StableEndsTaskMember(StableEndsMember, TaskMember):

@@ -10,8 +10,8 @@ from roster.client import Admin, ClaimedBy, ClientError, TopicExistsError, Unkno
 from roster.model import TopicPartition
 from roster.model.topology import REPARTITION_SETTINGS
 from roster.spark.errors import PipelineError
-from roster.spark.state.between import FIELD, Between
 from roster.spark.state.changelogs import co_partitioned
+from roster.spark.state.tasks.repartition import FIELD, Between
 
 log = logging.getLogger(__name__)
 

@@ -22,30 +22,30 @@ from roster.client import DEFAULT_ASSIGNORS, ClientError
 from roster.model import TopicPartition
 from roster.model.tasks import TaskId
 from roster.records.produce import WriteError
-from roster.spark.arrow_function import ArrowFunction, as_struct
 from roster.spark.batch import Batch, Restoring, Split
+from roster.spark.driver.runner_protocol import Outcome
 from roster.spark.errors import FunctionError, PipelineError, SinkFencedError
-from roster.spark.execution import ByTask, Reading, SparkRunner
+from roster.spark.jobs.runner import ByTask, Reading, SparkRunner
 from roster.spark.options import Options
-from roster.spark.reader import ReaderConfig
-from roster.spark.runner_protocol import Outcome
 from roster.spark.sinks.base import Sink
-from roster.spark.state.care import Care, tidy
-from roster.spark.state.local_state import LocalState
-from roster.spark.state.locations import Cluster
-from roster.spark.state.other_stream import together
-from roster.spark.state.queries import StateView
+from roster.spark.state.copies.preferred_locations import Cluster
+from roster.spark.state.copies.restoring import Upkeep, deal
+from roster.spark.state.copies.store_cleaner import Care, tidy
+from roster.spark.state.definition_check import Written
+from roster.spark.state.join_runner import TableJoins
+from roster.spark.state.queries.client import StateClient
+from roster.spark.state.queries.local_state import LocalState
+from roster.spark.state.queries.server import Served, StateServer
+from roster.spark.state.queries.store_reads import Reads, ReadsHere, ReadsOnExecutors
+from roster.spark.state.queries.view import StateView
 from roster.spark.state.sink import StateSink
-from roster.spark.state.state_client import StateClient
-from roster.spark.state.state_server import Served, StateServer
-from roster.spark.state.store_reads import Reads, ReadsHere, ReadsOnExecutors
-from roster.spark.state.stores import Chore, Copy, check_state_dir
-from roster.spark.state.table_join import TableJoins
-from roster.spark.state.task import ROWS, Chores, StatefulTask, StoreKind, Work
-from roster.spark.state.turn import Operator, Place, Report, Turn
-from roster.spark.state.upkeep import Upkeep, deal
-from roster.spark.state.written import STORE, Written
-from roster.spark.write.task import TaskWriter
+from roster.spark.state.tasks.other_stream import together
+from roster.spark.state.tasks.processing import Operator, Place, Report, Turn
+from roster.spark.state.tasks.stores import Chore, Copy, check_state_dir
+from roster.spark.state.tasks.task import ROWS, STORE, Chores, StatefulTask, StoreKind, Work
+from roster.spark.tasks.arrow_function import ArrowFunction, as_struct
+from roster.spark.tasks.reader import ReaderConfig
+from roster.spark.tasks.write.task import TaskWriter
 from roster.state.store import NoState, StateError
 from roster.wire.errors import ErrorCode
 

@@ -15,18 +15,18 @@ from roster.model.tasks import TaskId
 from roster.spark.batch import Batch, Owner
 from roster.spark.errors import PipelineError
 from roster.spark.options import Options
-from roster.spark.reader import ReaderConfig
 from roster.spark.sinks.base import Sink, Source
 from roster.spark.sinks.kafka import KafkaSink
 from roster.spark.state.changelogs import Changelog, Changelogs, open_changelog
+from roster.spark.state.copies.restoring import Upkeep
+from roster.spark.state.definition_check import Written
 from roster.spark.state.membership import task_member
 from roster.spark.state.repartition_topic import Purge, check_all_are_read, open_repartition_topic
-from roster.spark.state.stage import Stage
-from roster.spark.state.turns import Turns
-from roster.spark.state.upkeep import Upkeep
+from roster.spark.state.store_targets import Turns
+from roster.spark.state.tasks.subtopology import Stage
 from roster.spark.state.wakeups import Wakeups
-from roster.spark.state.written import Written
-from roster.spark.write.task import FrameWriter, TaskWriter
+from roster.spark.tasks.reader import ReaderConfig
+from roster.spark.tasks.write.task import FrameWriter, TaskWriter
 
 _OF_OTHERS = 90.0
 """Seconds to wait for transactions of others: longer than a producer's usual timeout."""

@@ -27,9 +27,9 @@ from roster.spark.options import Options
 from roster.spark.sinks.base import Sink, Source
 from roster.spark.sinks.kafka import KafkaSink
 from roster.spark.state.sink import StateSink
-from roster.spark.state.stage import Stage
-from roster.spark.state.task import is_record
-from roster.spark.write.task import TaskOutput, TaskWriter
+from roster.spark.state.tasks.subtopology import Stage
+from roster.spark.state.tasks.task import is_record
+from roster.spark.tasks.write.task import TaskOutput, TaskWriter
 
 log = logging.getLogger(__name__)
 

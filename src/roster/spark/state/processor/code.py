@@ -11,10 +11,10 @@ from typing import Any, NoReturn, Protocol
 import pyarrow as pa
 from pyspark.sql.streaming.stateful_processor import ExpiredTimerInfo, StatefulProcessor, TimerValues
 
-from roster.spark.arrow_function import place_of
 from roster.spark.errors import FunctionError
 from roster.spark.state.processor.handle import Handle, SchemaReader
 from roster.spark.state.processor.initial import InitialState
+from roster.spark.tasks.arrow_function import place_of
 from roster.state.processor.turn import KeyedState, Now, TimeMode
 from roster.state.store import StateError
 

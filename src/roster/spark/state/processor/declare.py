@@ -10,13 +10,13 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from roster._errors import RosterError
-from roster.spark.arrow_function import arrow_schema, as_struct, pickled
 from roster.spark.errors import PipelineError
-from roster.spark.state.declare import Stateful, check_extra
+from roster.spark.state.operators import Stateful, check_extra
 from roster.spark.state.processor.code import Given
 from roster.spark.state.processor.group_state import MODES
 from roster.spark.state.processor.initial import InitialState
 from roster.spark.state.processor.operator import GroupStateOperator, ProcessorOperator
+from roster.spark.tasks.arrow_function import arrow_schema, as_struct, pickled
 from roster.state.durations import Duration, as_timedelta
 from roster.state.processor.codec import RowCodec
 from roster.state.processor.turn import Plan, TimeMode

@@ -11,7 +11,7 @@ from pyspark.errors import PySparkRuntimeError
 from pyspark.sql.streaming import stateful_processor as spark
 from pyspark.sql.types import Row, StructType
 
-from roster.spark.arrow_function import arrow_schema
+from roster.spark.tasks.arrow_function import arrow_schema
 from roster.state.processor import states
 from roster.state.processor.turn import KeyedState
 from roster.state.store import StateError

@@ -1,0 +1,502 @@
+"""The loop on the driver: micro-batches over the partitions assigned to the member.
+
+One pass: ownership → positions of newly assigned partitions → log end offsets → ranges and tasks → run the batch →
+commit in the sink → commit in the group. Revoked partitions are released between two passes, when no batch is running.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from roster._clock import wall_ms
+from roster.client import ClientError, ClosedError, CommitFenced, OffsetAndMetadata, Ownership
+from roster.model import TopicPartition
+from roster.spark.batch import Batch, Owner, Progress, Range, Split
+from roster.spark.driver import planner
+from roster.spark.driver.batch_guard import OUTLASTS, BatchGuard, cancel_reason
+from roster.spark.driver.batch_size import BatchInterval, BatchSize, Suspects
+from roster.spark.driver.member_protocol import Membership
+from roster.spark.driver.reporting import Reporter
+from roster.spark.driver.runner_protocol import Outcome, Runner, Upkeep
+from roster.spark.driver.starting_offsets import StartingPositions
+from roster.spark.errors import SinkFencedError
+from roster.spark.options import Options
+from roster.spark.sinks.base import Sink
+
+log = logging.getLogger(__name__)
+
+_SLICE = 0.2  # seconds between two looks at `stop` while waiting
+_RETRY = 0.2  # seconds before a retry
+_SHORT_PAUSE = 1.0  # seconds
+SHORTEST_PIECE = 0.05
+"""Seconds of the shortest work on copies of state."""
+_LOOK_INTERVAL = 3.0
+"""Seconds between two looks at what a sink writes to while there is nothing to read."""
+_GIVE_UP = 10.0  # seconds for which a stopping pipeline retries the commit of its last batch
+
+
+class _Timer:
+    """Times of one batch: when it began, and how long each phase took."""
+
+    def __init__(self) -> None:
+        self.started_at = wall_ms()
+        """Wall-clock milliseconds."""
+        self.begun = self._lapped = time.monotonic()
+        self.phases: dict[str, int] = {}
+
+    def lap(self, phase: str) -> None:
+        """Record the milliseconds since the last lap."""
+        now = time.monotonic()
+        self.phases[phase] = round((now - self._lapped) * 1000)
+        self._lapped = now
+
+    @property
+    def duration_ms(self) -> int:
+        """Milliseconds from the start to the last lap."""
+        return round((self._lapped - self.begun) * 1000)
+
+
+def batch_size(options: Options) -> BatchSize:
+    """Make the size of batches that end near `target_batch_ms`, and well inside the rebalance timeout."""
+    target = min(options.target_batch_ms, options.rebalance_timeout_ms // 3) / 1000
+    return BatchSize(options.max_offsets_per_batch, target)
+
+
+class DriverLoop:
+    """Micro-batches of one group member, on the caller's thread."""
+
+    def __init__(
+        self,
+        member: Membership,
+        runner: Runner,
+        sink: Sink,
+        options: Options,
+        on_progress: Callable[[Progress], object] | None = None,
+        guard: BatchGuard | None = None,
+        reporter: Reporter | None = None,
+        first_batch: int = 0,
+        size: BatchSize | None = None,
+        suspects: Suspects | None = None,
+        upkeep: Upkeep | None = None,
+    ) -> None:
+        """`size` and `suspects` are what earlier loops of the same run have learned of its batches."""
+        self._member, self._runner, self._sink, self._options = member, runner, sink, options
+        self._on_progress, self._upkeep = on_progress, upkeep
+        self._reporter = reporter or Reporter(options.group)
+        self._starting_positions = StartingPositions(member, sink, options, self._reporter)
+        margin = min(5.0, options.rebalance_timeout_ms / 10_000)
+        patience = options.max_batch_ms / 1000
+        self._guard = guard or BatchGuard(member, runner.cancel, margin, activity=runner.activity, patience=patience)
+        self._margin = margin
+        self._positions: dict[TopicPartition, int] = {}
+        self._targets: dict[TopicPartition, int] = {}
+        """With `available_now`: the log end offset of each partition when it was assigned; of topics between
+        sub-topologies when all were read up to theirs, once for each of these topics."""
+        self._rounds = 0
+        """How often the targets of topics between sub-topologies were set since the assignment."""
+        self._adopted: Ownership | None = None
+        self._stopping = False
+        self.batches = first_batch
+        """The next batch's number."""
+        self._size = size or batch_size(options)
+        self._suspects = suspects or Suspects()
+        self._interval = BatchInterval()
+        self._batch_started = float("-inf")
+        self._looked = time.monotonic()
+        self.last_progress: Progress | None = None
+
+    def stop(self, *, now: bool = False) -> None:
+        """End after the running batch, or with `now` cancel it uncommitted. Thread- and signal-safe."""
+        self._stopping = True
+        if now:
+            self._guard.cancel("the pipeline was told to stop at once")
+
+    @property
+    def stalled(self) -> str | None:
+        """Reason if a batch counted as stalled and the group was left, else None."""
+        return self._guard.stalled
+
+    def run(self, *, available_now: bool) -> None:
+        """Run batches until stopped or stalled or, with `available_now`, up to the log end offsets at the assignment.
+
+        The member must have been started; it is closed here only if a batch stalls. Raises PipelineError and
+        ClientError if the run cannot go on, and what a function, a task or the sink raised.
+        """
+        self._starting_positions.note_topics()
+        interval = self._sink.default_trigger_interval_ms or 0
+        if self._options.trigger_interval_ms is None and interval > 1_000 and not available_now:
+            self._reporter.line(
+                "small batches start apart, the sink's default; trigger_interval_ms changes it",
+                seconds=interval / 1000,
+                sink=type(self._sink).__name__,
+            )
+        self._guard.start()
+        try:
+            while not self._stopping and self.stalled is None:
+                self._reporter.tick()
+                self._runner.check()
+                try:
+                    ownership, worked = self._pass(available_now=available_now)
+                except ClientError as error:
+                    if isinstance(error, ClosedError) and self.stalled is not None:
+                        return
+                    if not error.retriable:
+                        raise
+                    log.warning("%s; trying again", error)
+                    self._idle(_RETRY, self._member.ownership())
+                    continue
+                if worked:
+                    continue
+                if available_now and self._is_done(ownership) and not self._awaits_own_records():
+                    self._note_nothing_read()
+                    return
+                self._look_at_sink()
+                self._idle(self._options.poll_interval_ms / 1000, ownership)
+        finally:
+            self._guard.close()
+
+    def _pass(self, *, available_now: bool) -> tuple[Ownership, bool]:
+        """Do one pass; return the ownership it began with, and False if there was nothing to read."""
+        ownership = self._member.ownership()
+        if ownership.error is not None:
+            raise ownership.error
+        if ownership.revoking:
+            self._member.release(ownership.revoking)
+        self._adopt(ownership)
+        if not self._positions:
+            return ownership, self._tend(ownership, available_now=available_now)
+        timer = _Timer()
+        ends = self._member.end_offsets(self._positions.keys())
+        available = self._available(ends, available_now=available_now)
+        if not available:
+            return ownership, self._tend(ownership, available_now=available_now)
+        pause = self._pause(available, timer.begun, available_now=available_now)
+        if pause > 0:
+            if not self._tend(ownership, pause, available_now=available_now):
+                self._idle(pause, ownership)
+        else:
+            self._run_batch(ownership, available, ends, timer)
+        return ownership, True
+
+    def _run_batch(
+        self,
+        ownership: Ownership,
+        available: Mapping[TopicPartition, Range],
+        ends: Mapping[TopicPartition, int],
+        timer: _Timer,
+    ) -> None:
+        """Plan a batch, run it, and commit it in the sink and then in the group."""
+        self._batch_started = timer.begun
+        chosen = self._suspects.choose(frozenset(available))
+        ranges = planner.limit({p: span for p, span in available.items() if p in chosen}, self._size.limit)
+        deal = planner.whole if self._sink.whole_partitions else planner.tasks
+        ranges |= {p: span for p, span in available.items() if p in chosen and not span.size}
+        tasks = deal(ranges, self._options.tasks or self._runner.cores, self._options.min_offsets_per_task)
+        batch = Batch(self.batches, self._owner(ownership), ranges)
+        timer.lap("plan")
+        outcome = self._work(batch, tasks)
+        timer.lap("work")
+        if outcome is None or not self._sink_commit(batch, outcome, ownership):
+            self._forget(batch)
+            return
+        timer.lap("transaction" if self._sink.commits_offsets else "sink")
+        self.batches += 1
+        self._size.done(batch.offsets, timer.duration_ms / 1000)
+        self._suspects.done(batch.ranges)
+        self._positions.update(batch.next_offsets)
+        if not self._sink.commits_offsets:
+            self._group_commit(batch, ownership)
+            timer.lap("group")
+        self._interval.done(timer.duration_ms / 1000)
+        self._report(
+            Progress(
+                group=batch.owner.group,
+                member_id=batch.owner.member_id,
+                generation=batch.generation,
+                batch=batch.number,
+                started_at=timer.started_at,
+                duration_ms=timer.duration_ms,
+                rows=outcome.rows,
+                dead_letters=outcome.dead_letters,
+                restored=outcome.restored,
+                restored_bytes=outcome.restored_bytes,
+                late=outcome.late,
+                standby_records=outcome.standby_records,
+                restoring=outcome.restoring,
+                ranges=ranges,
+                lag={p: max(ends[p] - position, 0) for p, position in self._positions.items() if p in ends},
+                tasks=len(tasks),
+                phases=timer.phases,
+            )
+        )
+
+    def _available(self, ends: Mapping[TopicPartition, int], *, available_now: bool) -> dict[TopicPartition, Range]:
+        """Return what there is to read; with `available_now` up to the log end offset seen first.
+
+        Ranges are empty of partitions whose tasks need a turn without records.
+        """
+        if available_now:
+            for partition, end in ends.items():
+                if not self._is_between(partition):
+                    self._targets.setdefault(partition, end)
+            ends = {partition: min(end, self._targets.get(partition, end)) for partition, end in ends.items()}
+        bounds = self._sink.bounds(self._positions)
+        ends = {partition: min(end, bounds.get(partition, end)) for partition, end in ends.items()}
+        if self._upkeep is None:
+            return {p: Range(at, ends[p]) for p, at in self._positions.items() if ends[p] > at}
+        held, due = self._upkeep.held(self._positions), self._upkeep.due(self._positions, once=available_now)
+        return {
+            p: Range(at, max(at, ends[p]))
+            for p, at in self._positions.items()
+            if p not in held and (ends[p] > at or p in due)
+        }
+
+    def _is_between(self, partition: TopicPartition) -> bool:
+        """Return True for a topic that the pipeline writes itself, for another sub-topology to read."""
+        return isinstance(self._options.topics, tuple) and partition.topic not in self._options.topics
+
+    def _awaits_own_records(self) -> bool:
+        """Return True while topics between sub-topologies hold what was there once the others were read.
+
+        What is read of one of them may be written to the next, so their ends are looked at once for each.
+        """
+        between = [partition for partition in self._positions if self._is_between(partition)]
+        while not self._has_left(between):
+            if self._upkeep is None or self._rounds >= len({partition.topic for partition in between}):
+                return False
+            try:
+                self._targets |= self._upkeep.log_ends(between)
+            except ClientError as error:
+                if not error.retriable:
+                    raise
+                return True
+            self._rounds += 1
+        return True
+
+    def _has_left(self, partitions: Collection[TopicPartition]) -> bool:
+        return any(self._positions[partition] < self._targets.get(partition, 0) for partition in partitions)
+
+    def _tend(self, ownership: Ownership, seconds: float = float("inf"), *, available_now: bool) -> bool:
+        """Work on copies of state while no batch runs; return False if there was nothing to do.
+
+        With `available_now` only on those that partitions wait for.
+        """
+        if self._upkeep is None or ownership.generation < 0:
+            return False
+        if available_now and not self._upkeep.held(self._positions):
+            return False
+        batch = Batch(self.batches, self._owner(ownership), {})
+        self._guard.begin(batch)
+        try:
+            worked = self._upkeep.tend(min(seconds, max(self._options.poll_interval_ms / 1000, SHORTEST_PIECE)))
+        finally:
+            self._guard.end()
+        self._reporter.restoring(self._upkeep.restoring())
+        return worked
+
+    def _pause(self, available: Mapping[TopicPartition, Range], now: float, *, available_now: bool) -> float:
+        """Return the seconds to wait before the next look; 0 or less if the batch may start."""
+        configured, most = self._options.trigger_interval_ms, self._size.limit
+        if configured is not None:
+            return self._batch_started + configured / 1000 - now
+        if available_now or (most is not None and sum(span.size for span in available.values()) >= most):
+            return 0.0
+        suggested = self._sink.default_trigger_interval_ms
+        interval = self._interval.seconds if suggested is None else suggested / 1000
+        left = self._batch_started + interval - now
+        # Looks in between find out whether a batch is full by now, which is of use in a long pause only.
+        return left if left < _SHORT_PAUSE else min(left, self._options.poll_interval_ms / 1000)
+
+    def _adopt(self, ownership: Ownership) -> None:
+        """Drop the positions of partitions no longer owned and find those of newly assigned ones."""
+        before = self._adopted
+        if before is not None and before.epoch == ownership.epoch and ownership.partitions <= self._positions.keys():
+            return
+        # Between two changes, or two member ids, another member may have owned a partition.
+        continuous = (
+            before is not None
+            and ownership.epoch - before.epoch <= 1
+            and ownership.member_id == before.member_id
+            and not ownership.lost & self._positions.keys()
+        )
+        kept = {p: at for p, at in self._positions.items() if continuous and p in ownership.partitions}
+        new = ownership.partitions - kept.keys()
+        self._reporter.owns(ownership, self._member.assignor)
+        owner = self._owner(ownership)
+        if new and self._sink.commits_offsets:
+            self._sink.take_over(new, owner)
+        found, uncommitted = self._starting_positions.find(sorted(new), owner)
+        self._positions = {**kept, **found}
+        kept_targets = ownership.partitions if not new else {p for p in ownership.partitions if not self._is_between(p)}
+        self._targets = {p: end for p, end in self._targets.items() if p in kept_targets}
+        self._rounds = 0 if new else self._rounds
+        if new:
+            self._batch_started = float("-inf")  # what they hold has waited for its owner
+        self._adopted = ownership
+        metadata = self._sink.offset_metadata(owner)
+        committing = found.keys() if metadata else uncommitted
+        if committing:
+            starts = {p: OffsetAndMetadata(found[p], metadata=metadata) for p in committing}
+            self._commit_starts(starts, ownership, is_needed=bool(metadata))
+
+    def _commit_starts(
+        self, starts: dict[TopicPartition, OffsetAndMetadata], ownership: Ownership, *, is_needed: bool
+    ) -> None:
+        """Commit where partitions start, so that `latest` keeps its meaning and lag is known; log a failure.
+
+        Where it `is_needed`, partitions are not worked on without it.
+        """
+        try:
+            self._member.commit(starts, ownership)
+        except ClientError as error:
+            log.info("starting offsets not committed: %s", error)
+            if is_needed:
+                self._drop(starts.keys())
+                if not error.retriable and not isinstance(error, CommitFenced):
+                    raise
+
+    def _work(self, batch: Batch, tasks: Sequence[Sequence[Split]]) -> Outcome | None:
+        """Run the batch; return None if it was cancelled or its partitions were lost meanwhile."""
+        self._guard.begin(batch)
+        try:
+            outcome = self._runner.run(batch, tasks, self._sink)
+        except Exception as error:
+            reason = self._guard.end()
+            if reason is None and isinstance(error, SinkFencedError):
+                log.warning("batch %d is fenced by the sink: %s", batch.number, error)
+            elif reason is None:
+                raise
+            if reason == OUTLASTS or self.stalled is not None:
+                self._size.cancelled(batch.offsets)
+                self._suspects.cancelled(batch.ranges)
+            self._sink.abort(None, batch)
+            return None
+        reason = self._guard.end()
+        if reason is None:
+            reason = cancel_reason(batch, self._member.ownership(), float("-inf"), self._margin)
+            if reason is not None:
+                log.warning("the results of batch %d are dropped: %s", batch.number, reason)
+        if reason is None:
+            return outcome
+        self._sink.abort(outcome.staged, batch)
+        return None
+
+    def _sink_commit(self, batch: Batch, outcome: Outcome, ownership: Ownership) -> bool:
+        if self._sink.commits_offsets:
+            return self._commit_together(batch, outcome, ownership)
+        try:
+            self._sink.commit(outcome.staged, batch)
+        except SinkFencedError as error:
+            log.warning("batch %d is fenced by the sink: %s", batch.number, error)
+            return False
+        return True
+
+    def _commit_together(self, batch: Batch, outcome: Outcome, ownership: Ownership) -> bool:
+        """Commit results and offsets in one step of the sink's; retry while the batch's partitions are owned."""
+        give_up = None
+        while True:
+            current, now = self._member.ownership(), time.monotonic()
+            reason = cancel_reason(batch, current, now, 0.0)
+            try:
+                if reason is None:
+                    generation, member_id = self._member.confirm(batch.ranges.keys(), ownership)
+                    owner = Owner(self._options.group, generation, member_id)
+                    self._sink.commit(outcome.staged, replace(batch, owner=owner))
+                    return True
+            except (SinkFencedError, CommitFenced) as error:
+                reason = str(error)
+            except ClientError as error:
+                if not error.retriable:
+                    self._sink.abort(outcome.staged, batch)
+                    raise
+                give_up = give_up or now + _GIVE_UP
+                if not self._stopping or now < give_up:
+                    self._member.wait(current.epoch, _RETRY)
+                    continue
+                reason = f"the pipeline is stopping ({error})"
+            log.warning("batch %d is not committed: %s", batch.number, reason)
+            self._sink.abort(outcome.staged, batch)
+            return False
+
+    def _group_commit(self, batch: Batch, ownership: Ownership) -> None:
+        """Commit the batch's offsets under the ownership it was planned with; retry while its partitions are owned."""
+        offsets = {p: OffsetAndMetadata(at) for p, at in batch.next_offsets.items()}
+        give_up = None
+        while offsets:
+            try:
+                self._member.commit(offsets, ownership)
+                return
+            except CommitFenced as error:
+                fenced = error.partitions & offsets.keys() or frozenset(offsets)
+                log.warning("offsets of %d partitions are not committed: %s", len(fenced), error)
+                self._drop(fenced)
+                offsets = {p: at for p, at in offsets.items() if p not in fenced}
+            except ClientError as error:
+                if not error.retriable:
+                    raise
+                now = time.monotonic()
+                give_up = give_up or now + _GIVE_UP
+                current = self._member.ownership()
+                reason = cancel_reason(batch, current, now, 0.0)
+                if reason is None and self._stopping and now >= give_up:
+                    reason = "the pipeline is stopping"
+                if reason is not None:
+                    log.warning("offsets of batch %d are not committed: %s (%s)", batch.number, error, reason)
+                    self._forget(batch)
+                    return
+                self._member.wait(current.epoch, _RETRY)
+
+    def _forget(self, batch: Batch) -> None:
+        self._drop(batch.ranges.keys())
+
+    def _drop(self, partitions: Any) -> None:
+        """Forget positions that are in doubt: those of partitions still owned are looked up again."""
+        self._positions = {p: at for p, at in self._positions.items() if p not in partitions}
+
+    def _is_done(self, ownership: Ownership) -> bool:
+        """Return True if all that was available is read; an empty assignment must last for one heartbeat interval."""
+        if ownership.generation < 0 or ownership.revoking:
+            return False
+        if not ownership.partitions:
+            epoch = ownership.epoch
+            settled = time.monotonic() + self._options.heartbeat_interval_ms / 1000
+            while not self._stopping and (left := settled - time.monotonic()) > 0:
+                if self._member.wait(epoch, min(left, _SLICE)).epoch != epoch:
+                    return False
+        return self._member.ownership().epoch == ownership.epoch
+
+    def _look_at_sink(self) -> None:
+        """Have the sink look at what it writes to, every few seconds."""
+        now = time.monotonic()
+        if now - self._looked >= _LOOK_INTERVAL:
+            self._looked = now
+            self._sink.look()
+
+    def _note_nothing_read(self) -> None:
+        """Write a line that says why there was no batch."""
+        if self._positions and self.last_progress is None:
+            self._reporter.line("nothing is new: the group stands at the end of all partitions")
+        if not isinstance(self._options.topics, tuple) and not self._member.topics():
+            self._reporter.line("no topic matches", logging.WARNING, pattern=self._options.topics.pattern)
+
+    def _idle(self, seconds: float, ownership: Ownership) -> None:
+        """Wait for `seconds`, a change of ownership, or `stop`."""
+        until = time.monotonic() + seconds
+        while not self._stopping and (left := until - time.monotonic()) > 0:
+            if self._member.wait(ownership.epoch, min(left, _SLICE)).epoch != ownership.epoch:
+                return
+
+    def _owner(self, ownership: Ownership) -> Owner:
+        return Owner(self._options.group, ownership.generation, ownership.member_id)
+
+    def _report(self, progress: Progress) -> None:
+        self.last_progress = progress
+        log.debug("%s", progress)
+        self._reporter.progress(progress)
+        self._reporter.restoring(progress.restoring)
+        if self._on_progress is not None:
+            self._on_progress(progress)

@@ -1,0 +1,188 @@
+"""One run of a pipeline: wait for a task slot, warm up, join the group, run batches, leave; and again after a stall.
+
+Warming up runs the pipeline's own plan on no rows, so that Python workers are forked, modules and compiled code loaded
+and the transform checked before partitions are taken: a partition that moves here waits for one batch, not for a start.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import re
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Protocol
+
+from roster.client import ClosedError
+from roster.spark.batch import Progress
+from roster.spark.driver.batch_size import Suspects
+from roster.spark.driver.loop import DriverLoop, batch_size
+from roster.spark.driver.member_protocol import Membership
+from roster.spark.driver.reporting import Reporter
+from roster.spark.driver.runner_protocol import Runner, Upkeep
+from roster.spark.options import Options
+from roster.spark.sinks.base import Sink
+
+log = logging.getLogger(__name__)
+
+_SLICE = 0.2  # seconds between two looks at `stop` while waiting
+_FIRST_NOTICE = 5.0  # seconds of waiting for executors before a line in the log
+_NOTICE_INTERVAL = 30.0  # seconds between two such lines
+
+WAITING, WARMING, JOINING, RUNNING = "waiting for executors", "warming up", "joining", "running"
+
+
+class Probe(Protocol):
+    """A job of one small task: it ends when Spark has had a slot for it."""
+
+    @property
+    def running(self) -> bool:
+        """True while an executor runs its task."""
+
+    def wait(self, seconds: float) -> bool:
+        """Wait up to `seconds` for its end; return False if it has not ended."""
+
+    def check(self) -> None:
+        """Raise PipelineError if the executors' Python cannot run a pipeline's tasks."""
+
+    def cancel(self) -> None:
+        """Cancel it."""
+
+
+class SlotRunner(Runner, Protocol):
+    """A runner that can probe for a task slot, and warm up."""
+
+    def ask_for_slot(self) -> Probe:
+        """Start a probe."""
+
+    def warm_up(self, sink: Sink) -> None:
+        """Run the plan on no rows. Raises as `run` does."""
+
+
+class Run:
+    """One run. Call `work` once, on the pipeline's thread, and `stop` on any."""
+
+    def __init__(
+        self,
+        options: Options,
+        runner: SlotRunner,
+        sink: Sink,
+        membership: Callable[[Options], Membership],
+        reporter: Reporter,
+        on_progress: Callable[[Progress], object] | None = None,
+        upkeep: Upkeep | None = None,
+    ) -> None:
+        self._options, self._runner, self._sink = options, runner, sink
+        self._membership, self._reporter, self._on_progress = membership, reporter, on_progress
+        self._upkeep = upkeep
+        self._stopping = threading.Event()
+        self._joining: Membership | None = None
+        self._loop: DriverLoop | None = None
+        self._last_progress: Progress | None = None
+        self.phase = WAITING
+
+    @property
+    def last_progress(self) -> Progress | None:
+        """Progress of the latest finished batch."""
+        return (self._loop.last_progress if self._loop is not None else None) or self._last_progress
+
+    def stop(self, *, now: bool = False) -> None:
+        """End after the running batch, or with `now` cancel it; waiting, warming up and joining end at once."""
+        self._stopping.set()
+        if self.phase == WARMING:
+            self._runner.cancel()
+        if self._loop is not None:
+            self._loop.stop(now=now)
+        if self._joining is not None:
+            self._joining.close()
+
+    def work(self, *, available_now: bool) -> None:
+        """Run until stopped or, with `available_now`, until all that was available is read.
+
+        Raises PipelineError, ClientError, and what a function, a task or the sink raised.
+        """
+        batches, size, suspects = 0, batch_size(self._options), Suspects()
+        self._reporter.line("warms executors up, then joins")
+        while self._has_slot() and self._warm_up():
+            member = self._membership(
+                replace(self._options, capacity=self._options.capacity or max(self._runner.cores, 1))
+            )
+            with contextlib.ExitStack() as cleanup:
+                cleanup.callback(member.close)
+                if not self._join(member):
+                    return
+                loop = DriverLoop(
+                    member,
+                    self._runner,
+                    self._sink,
+                    self._options,
+                    self._on_progress,
+                    reporter=self._reporter,
+                    first_batch=batches,
+                    size=size,
+                    suspects=suspects,
+                    upkeep=self._upkeep,
+                )
+                self._loop, self.phase = loop, RUNNING
+                if not self._stopping.is_set():
+                    loop.run(available_now=available_now)
+                if loop.stalled is None and self._upkeep is not None:
+                    self._upkeep.settle()
+            if loop.stalled is None:
+                return
+            self._reporter.left(loop.stalled)
+            batches, self._last_progress = loop.batches, self.last_progress
+
+    def _has_slot(self) -> bool:
+        """Wait until Spark has run a task of this application; return False if the run was stopped."""
+        self.phase = WAITING
+        probe, began = self._runner.ask_for_slot(), time.monotonic()
+        notice = _FIRST_NOTICE
+        while not probe.wait(_SLICE):
+            if self._stopping.is_set():
+                probe.cancel()
+                return False
+            waited = time.monotonic() - began
+            if waited >= notice:
+                notice = waited + _NOTICE_INTERVAL
+                if not probe.running:
+                    self._reporter.line(
+                        "waits for executors", logging.WARNING, seconds=round(waited), partitions="none meanwhile"
+                    )
+        if self._stopping.is_set():
+            return False
+        probe.check()
+        return True
+
+    def _warm_up(self) -> bool:
+        """Run the plan on no rows; return False if the run was stopped meanwhile."""
+        self.phase = WARMING
+        began = time.monotonic()
+        try:
+            if not self._stopping.is_set():
+                self._runner.warm_up(self._sink)
+        except Exception:
+            if not self._stopping.is_set():
+                raise
+        log.debug("warmed up in %.1f s", time.monotonic() - began)
+        return not self._stopping.is_set()
+
+    def _join(self, member: Membership) -> bool:
+        """Join the group; return False if the run was stopped meanwhile."""
+        self.phase, self._joining = JOINING, member
+        try:
+            if not self._stopping.is_set():
+                member.start(self._options.start_timeout_ms / 1000)
+        except ClosedError:
+            if not self._stopping.is_set():
+                raise
+        finally:
+            self._joining = None
+        return not self._stopping.is_set()
+
+
+def client_id_of(application: str) -> str:
+    """Make a client id of an application's name: characters fit for metrics and file names, at most 100 of them."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", application).strip("-")[:100] or "roster"

@@ -1,0 +1,127 @@
+"""Small batches, read by the driver: a task that starts a Python worker's work costs more than a few records do."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+
+import pyarrow as pa
+from pyspark import cloudpickle
+
+from roster.records.native import kernel
+from roster.records.produce import KafkaWriter
+from roster.records.staging import StagingWriter
+from roster.spark.batch import Split
+from roster.spark.pipeline_options import AUTO, TASKS
+from roster.spark.tasks.arrow_function import ArrowFunction
+from roster.spark.tasks.reader import ReaderConfig, ReadError, read_splits
+from roster.spark.tasks.steps import Mapped, Step
+from roster.spark.tasks.write.task import TaskOutput, TaskWriter
+
+log = logging.getLogger(__name__)
+
+MOST_OFFSETS = 1_000
+MOST_BYTES = 512 << 10
+"""Of the Arrow columns. As a DataFrame the rows become part of Spark's plan and of its task."""
+_MOST_SECONDS = 2.0
+"""Spark cannot cancel what the driver reads, and the group waits for the batch."""
+_LEFT_TO_SPARK = 100
+"""Batches that are not tried after one that could not be done here."""
+
+
+class CancelledError(Exception):
+    """The batch was cancelled while the driver worked on it."""
+
+
+class SmallBatches:
+    """Decides which batches the driver does itself, those of one small task, and reads their records.
+
+    Whatever stands in the way (no answer, records that are gone, large records) is left to Spark's tasks, which read
+    the same ranges, try again, and name the problem.
+    """
+
+    def __init__(self, config: ReaderConfig, *, has_function: bool = False) -> None:
+        """`config` is that of the tasks, `has_function` says whether they apply one."""
+        wait = min(config.read_timeout_ms, round(_MOST_SECONDS * 1000))
+        # A dead letter keeps its headers, also where the function does not see them.
+        headers = config.include_headers or (has_function and config.dead_letters is not None)
+        self._config = replace(config, read_timeout_ms=wait, include_headers=headers)
+        self._left_to_spark = 0
+        self._is_cancelled = False
+
+    @classmethod
+    def of(cls, mode: str, config: ReaderConfig, steps: Iterable[Step]) -> SmallBatches | None:
+        """Return what reads the small batches of a pipeline with these steps; None if tasks read them all."""
+        steps = list(steps)
+        is_mapped = any(isinstance(step, Mapped) for step in steps)
+        return None if mode == TASKS or (mode == AUTO and is_mapped) else cls(config, has_function=bool(steps))
+
+    def begin(self) -> None:
+        """Begin a batch, which is not cancelled yet."""
+        self._is_cancelled = False
+
+    def cancel(self) -> None:
+        """Make `check` raise, from any thread."""
+        self._is_cancelled = True
+
+    def check(self) -> None:
+        """Raise CancelledError if the batch was cancelled."""
+        if self._is_cancelled:
+            raise CancelledError("the batch was cancelled")
+
+    def leave(self, why: object) -> None:
+        """Leave this batch and some of the following to tasks. Raises CancelledError if it was cancelled."""
+        self.check()
+        log.debug("small batches are left to tasks for a while: %s", why)
+        self._left_to_spark = _LEFT_TO_SPARK
+
+    def takes(self, tasks: Sequence[Sequence[Split]]) -> bool:
+        """Return True if the driver is to try this batch."""
+        if len(tasks) != 1 or not 0 < sum(split.end - split.start for split in tasks[0]) <= MOST_OFFSETS:
+            return False
+        if self._left_to_spark > 0:
+            self._left_to_spark -= 1
+            return False
+        return True
+
+    def read(self, tasks: Sequence[Sequence[Split]]) -> list[pa.RecordBatch] | None:
+        """Return the records, in order within a partition; None if tasks are to read them.
+
+        Raises CancelledError.
+        """
+        until, size, read = time.monotonic() + _MOST_SECONDS, 0, []
+        try:
+            for batch in read_splits(self._config, tasks[0]):
+                self.check()
+                size += batch.nbytes
+                if size > MOST_BYTES or time.monotonic() > until:
+                    self.leave(f"{size} bytes read so far")
+                    return None
+                read.append(batch)
+        except ReadError as error:
+            self.leave(error)
+            return None
+        return read
+
+    def opening(self, writer: TaskWriter) -> TaskWriter:
+        """Return the writer of a batch, which stops waiting for brokers when the batch is cancelled."""
+        return _Checking(writer, self.check) if isinstance(writer, (KafkaWriter, StagingWriter)) else writer
+
+    def warm_up(self) -> None:
+        """Load what the first batch needs."""
+        kernel(self._config.compiled)
+
+
+class _Checking:
+    def __init__(self, writer: KafkaWriter | StagingWriter, check: Callable[[], None]) -> None:
+        self._writer, self._check = writer, check
+
+    def open(self) -> TaskOutput:
+        return self._writer.open(self._check)
+
+
+def copied(function: ArrowFunction | None) -> ArrowFunction | None:
+    """Return a copy as tasks get one: what a function keeps in itself does not last from batch to batch."""
+    return None if function is None else cloudpickle.loads(cloudpickle.dumps(function))  # type: ignore[no-untyped-call]

@@ -1,0 +1,153 @@
+"""Preferred locations: a task is sent to a host that has its store, as Spark does with the blocks of a file.
+
+A directory of stores is known by its process id, which each task reports; Spark says on which host a task ran. What
+is preferred may be wrong at any time: a task that runs elsewhere restores what it lacks there.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, TypeVar
+
+from pyspark import RDD, SparkContext
+from pyspark.serializers import CPickleSerializer
+
+from roster.model import TopicPartition
+from roster.model.tasks import TaskId
+from roster.spark.batch import Range, Split
+from roster.spark.driver.planner import whole
+from roster.spark.state.tasks.other_stream import together
+
+_LOOK_SECONDS = 10.0
+"""How often executors are looked for: those that register late shall get tasks, too."""
+
+Item = TypeVar("Item")
+
+
+class Locations:
+    """The hosts of stores and executors, named as Spark names them."""
+
+    def __init__(self) -> None:
+        self._stores: dict[TaskId, str] = {}
+        self._hosts: dict[str, set[str]] = {}
+        self._executors: frozenset[str] = frozenset()
+
+    def knows(self, directories: Collection[str]) -> bool:
+        """Return True if each of these directories is on a host that is known to have an executor."""
+        return all(self._hosts.get(each, set()) & self._executors for each in directories)
+
+    def ran(
+        self, tasks: Sequence[Collection[TaskId]], directories: Mapping[int, str], hosts: Mapping[int, str]
+    ) -> None:
+        """Note where the stores are that each Spark task worked with.
+
+        directories: by number of the Spark task. hosts: likewise, for those of which Spark has said it.
+        """
+        for number, directory in directories.items():
+            self._stores.update(dict.fromkeys(tasks[number], directory))
+            if number in hosts:
+                self._hosts.setdefault(directory, set()).add(hosts[number])
+
+    def executors(self, hosts: Collection[str]) -> None:
+        """Note which hosts have executors now."""
+        self._executors = frozenset(hosts)
+
+    def homes(self, tasks: Collection[TaskId]) -> dict[TaskId, str]:
+        """Return a host for each task: one that has its store, if that keeps no more than its share.
+
+        The share is an equal one of the tasks seen so far, so that no host is idle for good; what is beyond it and
+        what is new goes to those with fewest. Without executors all have the host "".
+        """
+        share = -(-len(self._stores.keys() | set(tasks)) // max(1, len(self._executors)))
+        kept = Counter(dict.fromkeys(self._executors or {""}, 0))
+        homes = {}
+        for task in sorted(tasks, key=lambda each: (not self.hosts(each), each)):
+            here = [host for host in self.hosts(task) if kept[host] < share]
+            home = homes[task] = min(here or kept, key=lambda host: (kept[host], host))
+            kept[home] += 1
+            if not here and self._executors:
+                self._moves(task, home)
+        return homes
+
+    def _moves(self, task: TaskId, host: str) -> None:
+        """Note that a store is going to be restored on a host, in a directory that is not known yet."""
+        self._stores[task] = f"on {host}"
+        self._hosts[f"on {host}"] = {host}
+
+    def hosts(self, task: TaskId) -> list[str]:
+        """Return the hosts with executors that have a task's store."""
+        return sorted(self._hosts.get(self._stores.get(task, ""), set()) & self._executors)
+
+
+class Cluster:
+    """The executors of a session that is not local."""
+
+    def __init__(self, context: SparkContext) -> None:
+        self._context = context
+        self._locations = Locations()
+        self._looked = float("-inf")
+
+    def dealt(self, tasks: Sequence[Sequence[Split]], task_of: Callable[[Split], TaskId]) -> list[list[Split]]:
+        """Deal the splits of whole partitions anew, to about as many tasks, so that each has those of one host."""
+        self._look()
+        splits = [split for task in tasks for split in task]
+        homes = self._locations.homes({task_of(split) for split in splits})
+        total, dealt = max(1, sum(split.end - split.start for split in splits)), []
+        for home in sorted(set(homes.values())):
+            ranges = {
+                TopicPartition(split.topic, split.partition): Range(split.start, split.end)
+                for split in splits
+                if homes[task_of(split)] == home
+            }
+            size = sum(span.size for span in ranges.values())
+            dealt += together(whole(ranges, round(len(tasks) * size / total)), task_of)
+        return dealt
+
+    def _look(self) -> None:
+        if time.monotonic() >= self._looked + _LOOK_SECONDS:
+            self._looked = time.monotonic()
+            self._locations.executors(self._executors())
+
+    def hosts(self, task: TaskId) -> tuple[str, ...]:
+        """Return the hosts with executors that have a task's store; from any thread."""
+        return tuple(self._locations.hosts(task))
+
+    def placed(self, items: Sequence[Item], tasks: Sequence[Collection[TaskId]]) -> RDD[Item]:
+        """Return items as an RDD, each in a partition of its own that prefers the hosts of its task's stores."""
+        context: Any = self._context
+        pickled: Any = CPickleSerializer()
+        sequence = context._jvm.PythonUtils.toSeq
+        preferred = [self._locations.hosts(min(task)) if task else [] for task in tasks]
+        pairs = [
+            context._jvm.scala.Tuple2(bytearray(pickled.dumps(item)), sequence(hosts))
+            for item, hosts in zip(items, preferred, strict=True)
+        ]
+        of_bytes = context._jvm.scala.reflect.ClassTag.apply(context._jvm.java.lang.Class.forName("[B"))
+        return RDD(context._jsc.sc().makeRDD(sequence(pairs), of_bytes).toJavaRDD(), context, pickled)
+
+    def ran(self, job_group: str, tasks: Sequence[Collection[TaskId]], directories: Mapping[int, str]) -> None:
+        """Note in which directories the tasks of a job found their stores."""
+        is_known = self._locations.knows(directories.values())
+        self._locations.ran(tasks, directories, {} if is_known else self._hosts(job_group))
+
+    def _hosts(self, job_group: str) -> dict[int, str]:
+        """Return the host of each task in the last job of a group, as far as Spark's listeners know."""
+        tracker, store = self._context.statusTracker(), self._status_store()
+        job = tracker.getJobInfo(max(tracker.getJobIdsForGroup(job_group), default=-1))
+        stage = tracker.getStageInfo(max(job.stageIds)) if job is not None else None
+        if stage is None:
+            return {}
+        tasks = store.taskList(stage.stageId, stage.currentAttemptId, stage.numTasks)
+        each = [tasks.apply(number) for number in range(tasks.size())]
+        return {task.index(): task.host() for task in each}
+
+    def _executors(self) -> set[str]:
+        found = self._status_store().executorList(True)
+        each = [found.apply(number) for number in range(found.size())]
+        return {executor.hostPort().rpartition(":")[0] for executor in each if executor.id() != "driver"}
+
+    def _status_store(self) -> Any:
+        context: Any = self._context
+        return context._jsc.sc().statusStore()

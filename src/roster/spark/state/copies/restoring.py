@@ -1,0 +1,395 @@
+"""Copies of state that an application keeps: how far each is, and which of them is worked on next, for how long.
+
+A copy is a standby task's store, a warm-up's, or that of a task which has just been taken over and is restored before
+its first batch. Work on copies goes with batches, within a time that is a fifth of theirs, and between them.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+import uuid
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from roster.member.task_assignor import HeldTasks
+from roster.model import TopicPartition
+from roster.model.tasks import StorePosition, TaskId, task_gap
+from roster.spark.batch import Restoring
+from roster.spark.driver.loop import SHORTEST_PIECE
+from roster.spark.state.changelogs import Changelogs
+from roster.spark.state.tasks.processing import Turn
+from roster.spark.state.tasks.stores import Chore, Copy
+from roster.wire.streams.host_info import HostInfo
+
+log = logging.getLogger(__name__)
+
+SHARE = 0.2
+"""Part of the batches' own time that work on copies may add to it."""
+_LEAST, _MOST = SHORTEST_PIECE, 1.0
+"""Seconds of one piece of work: reading takes some time to begin, and what is longer holds up batches."""
+_INTERVAL = 1.0
+"""Seconds between two looks at logs of copies that have all caught up."""
+
+
+class Logs(Protocol):
+    """Offsets of logs, as `roster.client.Admin` has them."""
+
+    def beginning_offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        """Return the log start offsets."""
+
+    def end_offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        """Return the log end offsets."""
+
+    def stable_offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        """Return the last stable offsets."""
+
+
+class TasksHeld(Protocol):
+    """The member, as `roster.client.TaskMember` is one."""
+
+    def tasks(self) -> HeldTasks:
+        """Return the tasks of this member now."""
+
+    def report_gaps(self, gaps: Mapping[TaskId, int]) -> None:
+        """Report how many records each store here is behind its log's end."""
+
+
+class Allowance:
+    """Time that work on copies may add to batches: a share of what these take, saved up to a limit."""
+
+    def __init__(self, share: float = SHARE) -> None:
+        self._share, self._saved = share, 0.0
+
+    def earn(self, seconds: float) -> None:
+        """Count what batches took without the work on copies."""
+        self._saved = min(self._saved + self._share * seconds, _MOST)
+
+    def spend(self, seconds: float) -> None:
+        """Count what the work on copies took; what is too much is saved for first."""
+        self._saved -= seconds
+
+    @property
+    def seconds(self) -> float:
+        """How long the next piece may take; 0 until there is enough for one."""
+        return self._saved if self._saved >= _LEAST else 0.0
+
+
+@dataclass(slots=True)
+class _Course:
+    """The restoring of one task since it began. `start`: offsets that its stores had behind them then."""
+
+    start: int
+    began: float
+    records: int = 0
+    bytes: int = 0
+
+
+class Upkeep:
+    """The copies of one application; all methods are for the pipeline's thread.
+
+    Offsets of the changelogs are those seen last. `join` it to the member before the first batch.
+    """
+
+    def __init__(
+        self, logs: Logs, changelogs: Changelogs, acceptable_lag: int, now: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._logs, self._changelogs, self._acceptable, self._now = logs, changelogs, acceptable_lag, now
+        self._member: TasksHeld | None = None
+        self._reached: dict[TopicPartition, int] = {}
+        """The offset of its changelog that each store stands at, likewise where the logs begin and end."""
+        self._doubted: set[TopicPartition] = set()
+        """Changelogs whose store stands at `_reached` at least; where it does is looked up."""
+        self._begins: dict[TopicPartition, int] = {}
+        self._ends: dict[TopicPartition, int] = {}
+        self._cold: set[TaskId] = set()
+        self._proven: set[TaskId] = set()
+        """Own tasks whose store has what was committed last: of others no query is answered without `stale`."""
+        self._given_up: set[TaskId] = set()
+        self._courses: dict[TaskId, _Course] = {}
+        self._looked = self._rests_until = float("-inf")
+        self._turn = self._records = 0
+        self.process_id = uuid.uuid4()
+        """Of the stores found: applications that share them are one process to the group."""
+        self.allowance = Allowance()
+
+    # What is here.
+
+    def found(self, stores: Mapping[str, Mapping[TopicPartition, int]]) -> None:
+        """Take note of the stores on the executors' hosts: by the id of each place {changelog partition: offset}."""
+        if len(stores) == 1:
+            self.process_id = uuid.UUID(next(iter(stores)))
+        elif stores:
+            self.process_id = uuid.uuid5(uuid.NAMESPACE_OID, " ".join(sorted(stores)))
+        self._reached = {}
+        self._doubted = set()
+        for positions in stores.values():
+            for changelog, at in positions.items():
+                self._reached[changelog] = max(at, self._reached.get(changelog, 0))
+
+    def join(self, member: TasksHeld) -> None:
+        """Take part with this member, of which the tasks are, and which gets reports."""
+        self._member, self._cold, self._looked = member, set(), float("-inf")
+        self._proven = set()
+        self._courses.clear()
+
+    def gaps(self) -> dict[TaskId, int]:
+        """Return how many records the stores of each task are behind their logs' ends; without one, the whole log.
+
+        Raises ClientError.
+        """
+        self._look(self._changelogs.tasks)
+        return self._gaps()
+
+    def _look(self, tasks: Collection[TaskId]) -> None:
+        """Find the present ends of these tasks' changelogs."""
+        logs = self._logs_of(tasks)
+        if unknown := [changelog for changelog in logs if changelog not in self._begins]:
+            self._begins |= self._logs.beginning_offsets(unknown)
+        if logs:
+            self._ends |= self._logs.stable_offsets(logs)
+
+    def _logs_of(self, tasks: Iterable[TaskId]) -> list[TopicPartition]:
+        return [changelog for task in tasks for changelog in self._changelogs.logs_of(task)]
+
+    def gap(self, changelog: TopicPartition) -> int:
+        """Return how many records the store of a changelog partition is behind the end seen last."""
+        return task_gap([self._position(changelog)])
+
+    def _position(self, changelog: TopicPartition) -> StorePosition:
+        return StorePosition(self._begins[changelog], self._ends[changelog], self._reached.get(changelog))
+
+    def _gap(self, task: TaskId) -> int:
+        return task_gap(map(self._position, self._changelogs.logs_of(task)))
+
+    def _gaps(self) -> dict[TaskId, int]:
+        known = dict.fromkeys(map(self._changelogs.task_of_log, self._ends))
+        return {task: self._gap(task) for task in known}
+
+    def _held(self) -> HeldTasks:
+        """Return the tasks of the member that have state."""
+        if self._member is None:
+            return HeldTasks()
+        held, every = self._member.tasks(), self.all_tasks
+        sets = (held.active, held.revoking, held.standby, held.restoring)
+        active, revoking, standby, restoring = (tasks & every for tasks in sets)
+        return HeldTasks(active, revoking, standby, restoring, held.by_host)
+
+    # What is to be done.
+
+    def took(self, partitions: Collection[TopicPartition]) -> None:
+        """Take note of tasks that this application runs from now on: those far behind are restored first.
+
+        Raises ClientError.
+        """
+        tasks = self._changelogs.tasks_of(partitions)
+        self._look(tasks)
+        self._cold.update(task for task in tasks if self._gap(task) > self._acceptable)
+        self._proven.difference_update(tasks)
+        self._given_up.difference_update(tasks)
+        self._prove(tasks)
+
+    def doubt(self, tasks: Collection[TaskId]) -> None:
+        """Take note that a batch of these tasks was not committed, so that what their stores hold is not known."""
+        self._proven.difference_update(tasks)
+        self._doubted.update(self._logs_of(tasks))
+
+    def _prove(self, tasks: Collection[TaskId]) -> None:
+        """Answer queries from those stores that have all of a log of which no transaction is open."""
+        doubted = set(tasks) - self._cold
+        if not doubted:
+            return
+        ends = self._logs.end_offsets(self._logs_of(doubted))
+        self._look(doubted)
+        self._proven |= {task for task in doubted if self._is_whole(task, ends)}
+
+    def _is_whole(self, task: TaskId, ends: Mapping[TopicPartition, int]) -> bool:
+        logs = self._changelogs.logs_of(task)
+        is_stable = all(self._ends[changelog] >= ends[changelog] for changelog in logs)
+        return is_stable and self._doubted.isdisjoint(logs) and self._gap(task) == 0
+
+    def _is_known(self, changelog: TopicPartition) -> bool:
+        return changelog in self._reached and changelog not in self._doubted
+
+    def _unproven(self) -> frozenset[TaskId]:
+        """Return the tasks that run here and are not proven."""
+        return self.active() - self._proven
+
+    def worked(self, ends: Mapping[TopicPartition, int]) -> None:
+        """Take note that tasks have had a turn, all of their stores: these are at these changelog offsets."""
+        self._reached |= ends
+        self._doubted.difference_update(ends)
+        self._ends |= {changelog: max(end, self._ends.get(changelog, end)) for changelog, end in ends.items()}
+        self._proven.update(map(self._changelogs.task_of_log, ends))
+
+    def held(self, partitions: Iterable[TopicPartition]) -> frozenset[TopicPartition]:
+        """Return those of these source partitions whose tasks are restored before they are read."""
+        return frozenset(each for each in partitions if not self._cold.isdisjoint(self._changelogs.tasks_of([each])))
+
+    def with_batch(self, batch: Collection[TaskId] = ()) -> tuple[list[Chore], float]:
+        """Return what is to be done beside a batch of these tasks, and the seconds for it."""
+        self._forget_given_up()
+        if self._cold:
+            return self._chores(batch), _MOST
+        seconds = self.allowance.seconds
+        if not seconds and self._unproven().difference(batch):
+            seconds = _LEAST
+        return (self._chores(batch), seconds) if seconds else ([], 0.0)
+
+    def between(self, seconds: float) -> tuple[list[Chore], float]:
+        """Return what is to be done in a pause of so many seconds, and the seconds for it."""
+        self._forget_given_up()
+        seconds = min(seconds, _MOST)
+        return (self._chores(), seconds) if seconds >= _LEAST else ([], 0.0)
+
+    def _forget_given_up(self) -> None:
+        active = self.active()
+        self._cold &= active
+        self._proven &= active
+
+    def _chores(self, batch: Collection[TaskId] = ()) -> list[Chore]:
+        """Return the copies that are behind, another one first each time; tasks that are waited for before all."""
+        now = self._now()
+        unproven = self._unproven()
+        pause = 0.0 if self.is_restoring or unproven else _INTERVAL
+        if self._member is None or now < max(self._looked + pause, self._rests_until):
+            return []
+        held = self._held()
+        running = (held.active | held.revoking) - self._cold - unproven
+        self._look([task for task in self._changelogs.tasks if task not in running])
+        self._looked = now
+        standby = held.standby - self._given_up
+        self._prove(unproven.difference(batch))
+        wanted = sorted((self._cold or unproven - self._proven | standby).difference(batch))
+        behind = [each for each in self._logs_of(wanted) if self.gap(each) > 0 or not self._is_known(each)]
+        self._note_courses(self._cold | standby)
+        self._member.report_gaps(self._gaps())
+        self._turn += 1
+        first = self._turn % len(behind) if behind else 0
+        return [
+            Chore(
+                self._changelogs.task_of_log(changelog),
+                Turn(changelog, self._begins[changelog], self._ends[changelog], {}, None),
+            )
+            for changelog in behind[first:] + behind[:first]
+        ]
+
+    def _note_courses(self, tasks: Collection[TaskId]) -> None:
+        for task in self._courses.keys() - tasks:
+            del self._courses[task]
+        for task in tasks:
+            if task not in self._courses and self._gap(task) > self._acceptable:
+                self._courses[task] = _Course(self._passed(task), self._now())
+
+    def _passed(self, task: TaskId) -> int:
+        """Return the changelog offsets that the task's stores have behind them."""
+        logs = self._changelogs.logs_of(task)
+        return sum(max(self._reached.get(each, 0), self._begins[each]) for each in logs)
+
+    def done(self, copies: Iterable[Copy], *, beside: tuple[Sequence[Sequence[Chore]], float] | None = None) -> None:
+        """Take note of finished chores, and report the gaps to the group.
+
+        beside: the chores of each task of a batch and what all of it took, in seconds; None between batches.
+        """
+        copies = list(copies)
+        if beside is not None:
+            lanes, seconds = beside
+            took = {copy.changelog: copy.seconds for copy in copies}
+            spent = max((sum(took.get(chore.changelog, 0.0) for chore in lane) for lane in lanes), default=0.0)
+            self.allowance.earn(max(seconds - spent, 0.0))
+            self.allowance.spend(spent)
+        for copy in copies:
+            self._records += copy.records
+            task = self._changelogs.task_of_log(copy.changelog)
+            if copy.position is None:
+                log.warning("the copy of task %s cannot be worked on: %s", task, copy.problem)
+                self._cold.discard(task)  # its next batch tries again, and fails with the whole error
+                self._rests_until = self._now() + _INTERVAL
+                continue
+            self._reached[copy.changelog] = copy.position
+            self._doubted.discard(copy.changelog)
+            if (course := self._courses.get(task)) is not None:
+                course.records += copy.records
+                course.bytes += copy.bytes
+            if self._gap(task) <= self._acceptable:
+                self._cold.discard(task)
+                self._courses.pop(task, None)
+        if copies and self._member is not None:
+            self._member.report_gaps(self._gaps())
+
+    # What is seen of it, from any thread.
+
+    def whole(self) -> frozenset[TaskId]:
+        """Return the tasks that run here and whose stores have all that was committed."""
+        return self.active() & self._proven
+
+    @property
+    def all_tasks(self) -> frozenset[TaskId]:
+        """All tasks of the group that have state."""
+        return frozenset(self._changelogs.tasks)
+
+    def hosts(self) -> Mapping[HostInfo, frozenset[TaskId]]:
+        """Return the active tasks of every application that answers queries, as of the last rebalance."""
+        return self._member.tasks().by_host if self._member is not None else {}
+
+    def copies(self) -> frozenset[TaskId]:
+        """Return the standby tasks, and the own ones that `whole` leaves out."""
+        held = self._held()
+        return (held.active | held.standby) - self.whole()
+
+    def kept(self) -> tuple[frozenset[TaskId], frozenset[TaskId]]:
+        """Return the tasks whose stores are kept here: those that run or are handed over, and copies.
+
+        Those without state are among them, for their tables.
+        """
+        held = HeldTasks() if self._member is None else self._member.tasks()
+        return held.active | held.revoking, held.standby
+
+    def lost(self, tasks: Collection[TaskId]) -> None:
+        """Take note that stores of these tasks are gone."""
+        for changelog in self._logs_of(self.all_tasks.intersection(tasks)):
+            self._reached.pop(changelog, None)
+
+    def gave_up(self, tasks: Collection[TaskId]) -> None:
+        """Take note that copies of these tasks are gone and not wanted, until one of them runs here."""
+        self.lost(tasks)
+        self._given_up.update(tasks)
+
+    def reached(self, changelog: TopicPartition) -> int:
+        """Return the offset that the store of a changelog partition stands at, at least."""
+        return self._reached.get(changelog, 0)
+
+    def active(self) -> frozenset[TaskId]:
+        """Return the tasks with state that run here."""
+        return self._held().active
+
+    def take_records(self) -> int:
+        """Return the records applied to copies since the last call."""
+        records, self._records = self._records, 0
+        return records
+
+    @property
+    def is_restoring(self) -> bool:
+        """True while a copy is more than the acceptable lag behind, as far as is known."""
+        return bool(self._courses or self._cold)
+
+    def restoring(self) -> dict[str, Restoring]:
+        """Return by task how far the restoring of each copy is that has not caught up."""
+        return {str(task): self._progress(task) for task in sorted(self._courses)}
+
+    def _progress(self, task: TaskId) -> Restoring:
+        course, left = self._courses[task], self._gap(task)
+        passed, spent = self._passed(task) - course.start, self._now() - course.began
+        seconds_left = left * spent / passed if passed > 0 else None
+        return Restoring(course.records, course.bytes, left, seconds_left)
+
+
+def deal(chores: Sequence[Chore], tasks: int, cores: int) -> list[list[Chore]]:
+    """Return the chores of each Spark task: on cores that a batch of so many leaves free, else behind its work."""
+    free = min(cores - tasks, len(chores))
+    lanes: list[list[Chore]] = [[] for _ in range(max(tasks, tasks + free))]
+    used = lanes[tasks:] if free > 0 else lanes
+    for number, chore in enumerate(chores):
+        used[number % len(used)].append(chore)
+    return lanes

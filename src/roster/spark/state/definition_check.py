@@ -1,0 +1,111 @@
+"""What the state of a group was written by, as the ends of its changelogs say, compared with what a pipeline keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Protocol
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from roster._errors import RosterError
+from roster.model import TopicPartition
+from roster.spark.batch import Split
+from roster.spark.state.tasks.operator_steps import declared_by
+from roster.spark.state.tasks.task import refused
+from roster.spark.tasks.reader import ReaderConfig, read_splits
+from roster.state.definition import STATE_KEY, UNSAID, Noted, OtherDefinitionError
+from roster.state.processor.variables import REGISTRY_KEY
+
+if TYPE_CHECKING:
+    from roster.spark.state.changelogs import Changelogs
+    from roster.spark.state.tasks.subtopology import Stage
+
+_FIRST = 64
+"""Offsets looked at before the end of a changelog at first, and how many times as many then."""
+_MORE = 16
+
+_SAYING = pa.array([STATE_KEY, REGISTRY_KEY], pa.binary())
+
+Said = dict[bytes, bytes]
+"""Entries in which a store says what the others mean."""
+
+
+class Logs(Protocol):
+    """Offsets of logs, as `roster.client.Admin` has them."""
+
+    def beginning_offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        """Return the log start offsets."""
+
+    def stable_offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        """Return the last stable offsets."""
+
+
+class Written:
+    """The changelogs of a pipeline, which are looked at before the group is joined, and before the first batch."""
+
+    def __init__(self, config: ReaderConfig, logs: Logs, stages: Collection[Stage], changelogs: Changelogs) -> None:
+        self._config = replace(
+            config, isolation_level="read_committed", fail_on_data_loss=True, include_headers=False, dead_letters=None
+        )
+        self._logs = logs
+        links = [(stage.definitions[link.store], link) for stage in stages for link in stage.links]
+        self._kept = {each.topic: kept for each, kept in zip(changelogs, links, strict=True)}
+        self._all = [each[task] for each in changelogs for task in each.tasks]
+
+    def check(self) -> None:
+        """Raise PipelineError unless all state means what the pipeline says; ClientError, and ReadError."""
+        tried: set[tuple[str, bytes]] = set()
+        for log, said in sorted(self._said().items()):
+            definition, link = self._kept[log.topic]
+            try:
+                if STATE_KEY not in said:
+                    raise OtherDefinitionError(UNSAID)
+                definition.check(Noted.decode(said[STATE_KEY]).definition)
+                registry = said.get(REGISTRY_KEY)
+                if registry is not None and (log.topic, registry) not in tried:
+                    tried.add((log.topic, registry))
+                    declared_by(link.operator, registry)
+            except RosterError as error:
+                raise refused(link.store, self._config.group, log.partition, error) from None
+
+    def _said(self) -> dict[TopicPartition, Said]:
+        """Return what each partition with records says at its end: nothing if it has none of such records there."""
+        begins, ends = self._logs.beginning_offsets(self._all), self._logs.stable_offsets(self._all)
+        starts = {log: ends[log] for log in self._all if ends[log] > begins[log]}
+        found, size = dict[TopicPartition, Said](), _FIRST
+        while starts:
+            starts = {log: max(begins[log], ends[log] - size) for log in starts}
+            read = self._read({log: (start, ends[log]) for log, start in starts.items()})
+            found |= read
+            starts = {
+                log: start for log, start in starts.items() if start > begins[log] and not self._is_all(read.get(log))
+            }
+            size *= _MORE
+        return found
+
+    @staticmethod
+    def _is_all(said: Said | None) -> bool:
+        """Return True unless it is further in front what a store says: behind it are aborted records only, or parts."""
+        if said is None:
+            return False
+        try:
+            return STATE_KEY not in said or not _needs_list(said[STATE_KEY]) or REGISTRY_KEY in said
+        except OtherDefinitionError:
+            return True  # which is refused as it is
+
+    def _read(self, spans: Mapping[TopicPartition, tuple[int, int]]) -> dict[TopicPartition, Said]:
+        """Return what is said in these offsets of changelogs, of those with committed records there."""
+        found: dict[TopicPartition, Said] = {}
+        for batch in read_splits(self._config, [Split(*log, *span) for log, span in spans.items()]):
+            table = pa.Table.from_batches([batch]).select(["topic", "partition", "key", "value"])
+            for each in table.group_by(["topic", "partition"]).aggregate([]).to_pylist():
+                found.setdefault(TopicPartition(**each), {})
+            for each in table.filter(pc.is_in(table["key"], _SAYING)).to_pylist():
+                found[TopicPartition(each["topic"], each["partition"])][each["key"]] = each["value"]
+        return found
+
+
+def _needs_list(data: bytes) -> bool:
+    return Noted.decode(data).definition.has_variables

@@ -1,0 +1,204 @@
+"""The driver's side of joins with tables: how far each batch reads them; the runner of pipelines with those alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import ExitStack, closing
+from functools import partial
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
+from typing_extensions import override
+
+from roster.client import Admin, UnknownTopicError
+from roster.model import TopicPartition
+from roster.model.tasks import TaskId
+from roster.model.topology import Subtopology, TopologyError, partition_count
+from roster.spark.batch import Batch, Restoring, Split
+from roster.spark.driver.runner_protocol import Outcome
+from roster.spark.errors import PipelineError
+from roster.spark.jobs.runner import Reading, SparkRunner
+from roster.spark.options import Options
+from roster.spark.sinks.base import Sink
+from roster.spark.state.copies.store_cleaner import Care, tidy
+from roster.spark.state.tasks.processing import Place, Turn
+from roster.spark.state.tasks.stores import check_state_dir
+from roster.spark.state.tasks.table_join import FIELD, JoinTask, Rows, TableSide
+from roster.spark.tasks.arrow_function import ArrowFunction
+from roster.spark.tasks.reader import ReaderConfig
+
+
+class Tables:
+    """The driver's side: which part of the table each batch sees."""
+
+    def __init__(self, admin: Admin, options: Options, source: str, topic: str, topic_id: str) -> None:
+        """`source`: the topic of the rows that are joined. `topic`: the table."""
+        self._admin, self._source, self._topic = admin, source, topic
+        self.place = Place(options.state_dir, f"{options.group}-{topic}-table", topic_id)
+
+    @classmethod
+    def open(cls, options: Options, table: str, sources: Any) -> Tables:
+        """Check that the table's partitions are those of the source. Raises PipelineError and ClientError.
+
+        sources: topics of the rows that are joined, of which there must be one.
+        """
+        if not isinstance(sources, tuple) or len(sources) != 1:
+            what = "a table is joined with one topic, by its name"
+            raise PipelineError(what, field="topics", fix="Name one topic, or put repartition in front of join_table")
+        settings: dict[str, Any] = {"request_timeout_ms": options.request_timeout_ms, "security": options.security}
+        with ExitStack() as unless_checked:
+            admin = unless_checked.enter_context(closing(Admin(options.bootstrap, **settings)))
+            counts, topic_id = {}, b""
+            for topic in (*sources, table):
+                try:
+                    found = admin.describe_topic(topic)
+                except UnknownTopicError:
+                    raise PipelineError(f"there is no topic {topic!r}", field=FIELD, fix="Create it first") from None
+                counts[topic], topic_id = len(found.partitions), found.topic_id or b"\0"
+            try:
+                partition_count(Subtopology(0, [*counts]), counts)
+            except TopologyError as error:
+                raise PipelineError(str(error), field=FIELD) from None
+            unless_checked.pop_all()
+        return cls(admin, options, sources[0], table, topic_id.hex())
+
+    def prepare(self, batch: Batch) -> dict[int, Turn]:
+        """Return up to where the table goes for each partition of a batch. Raises ClientError."""
+        sources = [partition for partition in batch.ranges if partition.topic == self._source]
+        logs = [TopicPartition(self._topic, partition.partition) for partition in sources]
+        begins, ends = self._admin.beginning_offsets(logs), self._admin.stable_offsets(logs)
+        return {log.partition: Turn(log, begins[log], max(begins[log], ends[log]), {}, None) for log in logs}
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._admin.close()
+
+
+class TableJoins:
+    """The driver's side of joins with tables, one after the other: what the tasks of the present batch see."""
+
+    def __init__(self, number: int, joined: Sequence[tuple[Rows, Tables]]) -> None:
+        """`number` is that of the sub-topology."""
+        self.number, self._joined = number, joined
+        self._sides: tuple[TableSide, ...] = ()
+
+    @classmethod
+    def open(cls, options: Options, rows: Iterable[Rows], sources: Any, number: int = 0) -> TableJoins:
+        """Open the tables of these ways of rows; see `Tables.open`. Raises PipelineError and ClientError.
+
+        number: that of the sub-topology.
+        """
+        joined: list[tuple[Rows, Tables]] = []
+        with ExitStack() as unless_open:
+            for each in rows:
+                tables = Tables.open(options, each.topic, sources)
+                unless_open.callback(tables.close)
+                joined.append((each, tables))
+            unless_open.pop_all()
+        return cls(number, joined)
+
+    @property
+    def places(self) -> list[Place]:
+        """Where the tables' stores lie."""
+        return [tables.place for _, tables in self._joined]
+
+    def begin(self, batch: Batch) -> None:
+        """Find out up to where the tables go. Raises ClientError."""
+        self._sides = tuple(
+            TableSide(self.number, rows, tables.place, tables.prepare(batch)) for rows, tables in self._joined
+        )
+
+    def sides(self) -> tuple[TableSide, ...]:
+        """Return the tasks' side of them."""
+        return self._sides
+
+    def close(self) -> None:
+        """Close the connections."""
+        for _, tables in self._joined:
+            tables.close()
+
+
+class _Owned:
+    """The tasks of an application without state, whose tables are copies of topics only."""
+
+    def __init__(self) -> None:
+        self.tasks: frozenset[TaskId] = frozenset()
+
+    def kept(self) -> tuple[frozenset[TaskId], frozenset[TaskId]]:
+        return self.tasks, frozenset()
+
+    def lost(self, tasks: Collection[TaskId]) -> None:
+        """A store that is gone is made again with the next batch."""
+
+    def gave_up(self, tasks: Collection[TaskId]) -> None:
+        """There are no copies."""
+
+
+class JoiningRunner(SparkRunner):
+    """Runs batches whose tasks join their rows with tables."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        config: ReaderConfig,
+        function: ArrowFunction | None,
+        columns: StructType,
+        joins: TableJoins,
+        transform: Callable[[DataFrame], DataFrame] | None,
+        options: Options,
+    ) -> None:
+        """`function` is for records, before the joins. columns: of the rows behind them."""
+        super().__init__(spark, config, function, columns, transform)
+        self._joins, self._owned, self._state_dir = joins, _Owned(), options.state_dir
+        delay = options.state_cleanup_delay_ms / 1000
+        self._care = Care(self._owned, delay, options.max_state_bytes, is_local=self.is_local)
+
+    @override
+    def warm_up(self, sink: Sink) -> None:
+        check_state_dir(self._state_dir, self.on_each_host)
+        super().warm_up(sink)
+
+    @override
+    def run(self, batch: Batch, tasks: Sequence[Sequence[Split]], sink: Sink) -> Outcome:
+        self._take_care()
+        self._joins.begin(batch)
+        return super().run(batch, tasks, sink)
+
+    def _take_care(self) -> None:
+        self._care.take(lambda wanted: self.on_each_host(partial(tidy, self._joins.places, wanted)))
+
+    def held(self, partitions: Collection[TopicPartition]) -> frozenset[TopicPartition]:
+        """Return none, and take note of what this application owns."""
+        self._owned.tasks = frozenset(TaskId(0, partition.partition) for partition in partitions)
+        return frozenset()
+
+    def due(self, partitions: Collection[TopicPartition], *, once: bool) -> frozenset[TopicPartition]:
+        """Return none: a table has no timers."""
+        return frozenset()
+
+    def tend(self, seconds: float) -> bool:
+        """Look after the stores; there is no more to do between batches."""
+        self._take_care()
+        return False
+
+    def settle(self) -> None:
+        """Do nothing: a table has no changes of a batch aside."""
+
+    def log_ends(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
+        """Return none: the pipeline reads no topic that it writes."""
+        return {}
+
+    def restoring(self) -> Mapping[str, Restoring]:
+        """Return none: a table is brought up in the batch."""
+        return {}
+
+    @override
+    def _reading(self, tasks: Sequence[Sequence[Split]], *, quiet: bool = True) -> Reading:
+        reading: dict[str, Any] = {"function": self._function, "counted": self._counted}
+        reading["failed"] = self._failed if quiet else None
+        return JoinTask(self._config, tasks, self._joins.sides(), **reading)
+
+    @override
+    def close(self) -> None:
+        self._joins.close()

@@ -1,0 +1,140 @@
+"""What a pipeline declares with state: checked arguments become an operator and the name of its store."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from pyspark.sql import Column
+
+from roster._errors import RosterError
+from roster.model.topics import NAME_RULE, is_legal_name
+from roster.spark.errors import PipelineError
+from roster.spark.options import as_columns
+from roster.spark.state.aggregates import parse_aggregates
+from roster.spark.state.tasks.other_stream import OtherStream
+from roster.spark.state.tasks.processing import Operator
+from roster.spark.state.tasks.subtopology import LateRows
+from roster.state.aggregate import Aggregation
+from roster.state.deduplicate import Deduplication
+from roster.state.durations import Duration, as_timedelta
+from roster.state.sessions import SessionAggregation
+from roster.state.stream_join import StreamJoin
+from roster.state.windows import SessionWindow, Window, WindowedAggregation
+
+
+@dataclass(frozen=True)
+class Stateful:
+    """A stateful operator of a pipeline, and its store's name."""
+
+    operator: Operator
+    store: str
+    other: OtherStream | None = None
+    """What the rows are joined with, if the operator is that."""
+    late: LateRows | None = None
+    has_updates: bool = False
+    """True if it sends a new result in place of an earlier one of the same keys."""
+    takes_updates: bool = False
+    """True if it may be behind one that does."""
+    retracts: bool = False
+    """True if an update may take back a result of other keys."""
+    is_by_key: bool = False
+    """True if its results of a batch are not in the order of the rows that they come from."""
+
+
+@dataclass(frozen=True)
+class Repartition:
+    """What `Pipeline.repartition` says."""
+
+    keys: tuple[str, ...]
+    name: str
+    partitions: int | None
+
+    @classmethod
+    def by(cls, keys: str | Sequence[str], name: str | None, partitions: int | None) -> Repartition:
+        """Return it for checked arguments. Raises PipelineError for wrong ones."""
+        columns = as_columns(keys)
+        if not columns:
+            raise PipelineError("no key", field="repartition", fix="Name at least one column")
+        is_count = isinstance(partitions, int) and not isinstance(partitions, bool) and partitions > 0
+        if partitions is not None and not is_count:
+            raise PipelineError(f"{partitions!r} is not possible", field="partitions", fix="Use a number from 1 on")
+        name = name if name is not None else f"by-{'-'.join(columns)}"
+        if not is_legal_name(name):
+            raise PipelineError(f"{name!r} is no part of a topic name", field="name", fix=f"Use {NAME_RULE}")
+        return cls(columns, name, partitions)
+
+
+def late_rows(topic: str | None, keys: str | Sequence[str]) -> LateRows | None:
+    """Return where late rows go, None without a topic. Raises PipelineError for a name that is not legal."""
+    if topic is None:
+        return None
+    if not is_legal_name(topic):
+        raise PipelineError(f"{topic!r} is not a topic name", field="late_topic", fix=f"Use {NAME_RULE}")
+    return LateRows(topic, as_columns(keys))
+
+
+def aggregation(
+    keys: str | Sequence[str],
+    aggregates: Mapping[str, str | Column],
+    window: Window | SessionWindow | None,
+    results: str,
+    store: str,
+) -> Stateful:
+    """Return the operator of `Pipeline.aggregate`. Raises PipelineError for wrong arguments."""
+    if results not in ("updates", "final") or (results == "final" and window is None):
+        raise PipelineError(
+            f"{results!r} is not possible", field="results", fix="Use 'updates', or with a window 'final'"
+        )
+    check_extra("aggregate")
+    parsed = parse_aggregates(aggregates)
+    try:
+        operator: Operator = Aggregation(as_columns(keys), parsed)
+        if isinstance(window, SessionWindow):
+            operator = SessionAggregation(as_columns(keys), parsed, window, results == "final")
+        elif window is not None:
+            operator = WindowedAggregation(as_columns(keys), parsed, window, results == "final")
+    except RosterError as error:
+        raise PipelineError(str(error), field="aggregate") from None
+    has_updates = results == "updates"
+    retracts = has_updates and isinstance(operator, SessionAggregation)
+    return Stateful(operator, store, has_updates=has_updates, retracts=retracts)
+
+
+def deduplication(keys: str | Sequence[str], within: Duration, column: str, store: str) -> Stateful:
+    """Return the operator of `Pipeline.deduplicate`. Raises PipelineError for wrong arguments."""
+    check_extra("deduplicate")
+    try:
+        return Stateful(Deduplication(as_columns(keys), column, as_timedelta("within", within)), store)
+    except RosterError as error:
+        raise PipelineError(str(error), field="deduplicate") from None
+
+
+def stream_join(
+    other: OtherStream,
+    keys: str | Sequence[str],
+    times: tuple[str, str],
+    within: Duration,
+    grace: Duration | None,
+    how: str,
+    store: str,
+) -> Stateful:
+    """Return the operator of `Pipeline.join`, without the other side's columns. Raises PipelineError."""
+    check_extra("join")
+    if how not in ("inner", "left"):
+        raise PipelineError(f"{how!r} is not possible", field="how", fix="Use 'inner' or 'left'")
+    try:
+        apart = as_timedelta("within", within)
+        slack = apart if grace is None else as_timedelta("grace", grace)
+        operator = StreamJoin(as_columns(keys), times, (), apart, slack, how == "left")
+        return Stateful(operator, store, other, is_by_key=True)
+    except RosterError as error:
+        raise PipelineError(str(error), field="join") from None
+
+
+def check_extra(field: str) -> None:
+    """Raise PipelineError unless what a store needs is installed."""
+    try:
+        import roster.state.lmdb_store  # noqa: F401, PLC0415 - only pipelines with a store need its extra
+    except RosterError as error:
+        raise PipelineError(str(error), field=field) from None

@@ -1,0 +1,89 @@
+"""The stores of one changelog in one application, for queries: which tasks can be read, and how far behind they are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+
+from roster.model import TopicPartition
+from roster.model.tasks import TaskId
+from roster.spark.state.changelogs import Changelog
+from roster.spark.state.copies.restoring import Upkeep
+from roster.spark.state.queries.store_reads import Reads, Wanted
+from roster.spark.state.store_targets import Staged
+from roster.state.entries import Read, Span
+
+
+@dataclass(slots=True)
+class Found:
+    """What was read of tasks.
+
+    behind: of tasks that were read from a copy, the changelog offsets it lacked when it was looked at last. problems:
+    why tasks could not be read.
+    """
+
+    reads: dict[TaskId, Read] = field(default_factory=dict)
+    behind: dict[TaskId, int] = field(default_factory=dict)
+    problems: dict[TaskId, str] = field(default_factory=dict)
+
+    @property
+    def has_entries(self) -> bool:
+        """True if a task has an entry."""
+        return any(read.entries for read in self.reads.values())
+
+    def by_task(self) -> list[Read]:
+        """Return what was read, in the order of tasks."""
+        return [self.reads[task] for task in sorted(self.reads)]
+
+    def add(self, other: Found) -> None:
+        """Take in what another host has found; of a task that both have read what is less behind."""
+        for task, read in other.reads.items():
+            behind = other.behind.get(task, 0)
+            if task not in self.reads or behind < self.behind.get(task, 0):
+                self.reads[task] = read
+                self.behind.pop(task, None)
+                if task in other.behind:
+                    self.behind[task] = behind
+        self.problems |= other.problems
+
+
+class LocalState:
+    """The stores of one changelog in one application; from any thread."""
+
+    def __init__(
+        self, reads: Reads, changelog: Changelog, upkeep: Upkeep, staged: Callable[[TopicPartition], Staged | None]
+    ) -> None:
+        """`reads` reads stores. `staged` returns the changes of one that were committed last, None if not known."""
+        self._reads, self._upkeep, self._staged = reads, upkeep, staged
+        self._changelog = changelog
+        self.tasks = frozenset(changelog.tasks)
+        """All tasks of the group that have such a store."""
+
+    def whole(self) -> frozenset[TaskId]:
+        """Return the tasks that run here and whose stores have all that was committed."""
+        return self._upkeep.whole() & self.tasks
+
+    def behind(self) -> dict[TaskId, int]:
+        """Return the changelog offsets that stores lack, as seen last: of standby tasks, and of own ones not whole."""
+        return {task: self._upkeep.gap(self._changelog[task]) for task in sorted(self._upkeep.copies() & self.tasks)}
+
+    def read(self, span: Span, tasks: Collection[TaskId], *, stale: bool) -> Found:
+        """Return the entries of those tasks that can be read here, with `stale` from copies too."""
+        found, whole = Found(), self.whole()
+        copies = self.behind() if stale else {}
+        here = sorted(whole.union(copies).intersection(tasks))
+        wanted = [self._wanted(task, is_whole=task in whole) for task in here]
+        for task, read, problem in self._reads(span, wanted):
+            if read is None:
+                found.problems[task] = problem
+                continue
+            found.reads[task] = read
+            if task not in whole:
+                found.behind[task] = copies[task]
+        return found
+
+    def _wanted(self, task: TaskId, *, is_whole: bool) -> Wanted:
+        log = self._changelog[task]
+        reached = self._upkeep.reached(log)
+        # A copy stands at any offset, but a store of it must be there.
+        return Wanted(task, reached if is_whole else min(reached, 1), self._staged(log))

@@ -1,0 +1,356 @@
+"""Queries of state over HTTP: a small server on the driver, at the pipeline's `application_server`.
+
+    GET /stores                                          all stores, their tasks here and elsewhere
+    GET /stores/STORE/get?key=A1                         the row of a key: `key` once for each key column
+    GET /stores/STORE/get?key=A1&variable=count          that of a processor's variable
+    GET /stores/STORE/prefix?key=A&limit=10              rows by the first key columns
+    GET /stores/STORE/prefix?key=A&side=left             those of one side of a join
+    GET /stores/STORE/range?start=A&stop=B&limit=10      rows from one key up to before another
+    GET /stores/STORE/entries?…                          for other applications of the group: bytes of named tasks
+    GET /health                                          200 while the pipeline's loop is alive
+    GET /ready                                           200 once it has joined and its tasks can be read
+
+What rows are is said at `StateView`. `get` has one row; where a key has several, the error says what to name or to use.
+Answers are JSON. With `stale=true` copies answer too, and `behind` says how far each is from the truth; with
+`local=true` no other application is asked. Errors are {"error": {"field", "problem", "fix"}}: 400 for a query that is
+wrong, 404 for what is not there, 409 for a store of another definition, 503 while a task moves.
+
+There is no authentication and no TLS: whoever reaches the port reads the state. A page of the web that a browser on
+this machine shows does not, as names other than the server's own are refused (421): they may resolve to this machine.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import logging
+import socket
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from socketserver import TCPServer
+from typing import Any, ClassVar, NamedTuple
+from urllib.parse import parse_qs, unquote, urlsplit
+
+from roster._errors import one_line
+from roster.model import Address
+from roster.model.tasks import TaskId
+from roster.spark.errors import PipelineError
+from roster.spark.state.queries.client import encoded
+from roster.spark.state.queries.local_state import LocalState
+from roster.spark.state.queries.view import StateUnavailableError, StateView
+from roster.state.definition import json_text
+from roster.state.entries import Span, kinds_of
+from roster.state.store import StateError
+
+log = logging.getLogger(__name__)
+
+DEFAULT_LIMIT = 1_000
+"""Keys of an answer to a query that names no limit."""
+_MOST_LIMIT = 1_000_000
+_MOST_FIELDS = 20_000
+_IDLE = 30.0
+"""Seconds for which a connection may be silent."""
+
+Query = dict[str, list[str]]
+
+
+class Served(NamedTuple):
+    """A store that may be asked for: its name, the fingerprint of its definition, and what reads it."""
+
+    name: str
+    fingerprint: str
+    view: StateView
+    local: LocalState
+
+
+class _QueryError(Exception):
+    """An answer that is an error."""
+
+    def __init__(self, status: HTTPStatus, field: str, problem: str, fix: str = "") -> None:
+        super().__init__(problem)
+        self.status = status
+        self.document = {"error": {"field": field, "problem": problem, "fix": fix}}
+
+
+Stores = Mapping[str, Served]
+
+
+def answer(target: str, stores: Stores, loop: threading.Thread | None = None) -> tuple[HTTPStatus, Mapping[str, Any]]:
+    """Return status and document for the target of a GET request; `loop` is the pipeline's thread."""
+    try:
+        if (path := urlsplit(target).path) in ("/health", "/ready"):
+            return HTTPStatus.OK, _probed(path, stores, loop)
+        return HTTPStatus.OK, _answer(target, stores)
+    except Exception as error:
+        refused = _refused(error)
+        if refused.status == HTTPStatus.INTERNAL_SERVER_ERROR:
+            log.exception("query %s", target)
+        return refused.status, refused.document
+
+
+def _refused(error: Exception) -> _QueryError:
+    """Return what is answered in place of an exception."""
+    match error:
+        case _QueryError():
+            return error
+        case PipelineError():
+            return _QueryError(HTTPStatus.BAD_REQUEST, error.field or "key", error.problem, error.fix or "")
+        case StateUnavailableError():
+            return _QueryError(HTTPStatus.SERVICE_UNAVAILABLE, "task", error.problem, error.fix)
+        case StateError():
+            return _QueryError(HTTPStatus.SERVICE_UNAVAILABLE, "store", one_line(error), "Ask again")
+    text = f"{type(error).__name__}: {one_line(error)}"
+    return _QueryError(HTTPStatus.INTERNAL_SERVER_ERROR, "query", text)
+
+
+def _probed(path: str, stores: Stores, loop: threading.Thread | None) -> Mapping[str, Any]:
+    """Answer whether the application lives, or can be asked for state."""
+    if loop is not None and not loop.is_alive():
+        problem = "the loop of the pipeline has ended"
+        raise _QueryError(HTTPStatus.SERVICE_UNAVAILABLE, "pipeline", problem, "Start the application again")
+    if path == "/ready":
+        for served in stores.values():
+            served.view.check_ready()
+    return {"status": "ready" if path == "/ready" else "alive"}
+
+
+def is_own_name(host: str | None, own: str) -> bool:
+    """Return True for the value of a Host header that names this server, localhost or an address; for none, too."""
+    try:
+        name = (urlsplit(f"//{host}").hostname or "").rstrip(".") if host is not None else own
+    except ValueError:
+        return False
+    return name in (own.lower(), "localhost") or _is_address(name)
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+def _answer(target: str, stores: Stores) -> Mapping[str, Any]:
+    parts = urlsplit(target)
+    path = [unquote(part) for part in parts.path.split("/") if part]
+    try:
+        query = parse_qs(parts.query, keep_blank_values=True, errors="strict", max_num_fields=_MOST_FIELDS)
+    except ValueError as error:
+        raise _QueryError(HTTPStatus.BAD_REQUEST, "query", f"it cannot be parsed: {error}") from None
+    if path[:1] != ["stores"] or len(path) > len(("stores", "name", "method")):
+        raise _QueryError(HTTPStatus.NOT_FOUND, "path", f"there is no {parts.path!r}", "Ask for /stores")
+    if len(path) > 1 and path[1] not in stores:
+        fix = f"The pipeline has {', '.join(map(repr, stores))}"
+        raise _QueryError(HTTPStatus.NOT_FOUND, "store", f"there is no store {path[1]!r}", fix)
+    if len(path) < len(("stores", "name", "method")):
+        _check_fields(query, ())
+        return {"stores": [_described(stores[name]) for name in path[1:] or stores]}
+    _, name, method = path
+    if method not in _METHODS:
+        fix = f"Use one of {', '.join(_METHODS)}"
+        raise _QueryError(HTTPStatus.NOT_FOUND, "path", f"a store has no {method!r}", fix)
+    fields, function = _METHODS[method]
+    _check_fields(query, fields)
+    return function(stores[name], query)
+
+
+def _check_fields(query: Query, fields: Sequence[str]) -> None:
+    if unknown := sorted(query.keys() - set(fields)):
+        fix = f"Use {', '.join(fields)}" if fields else "Leave it out"
+        raise _QueryError(HTTPStatus.BAD_REQUEST, unknown[0], "this query has no such field", fix)
+
+
+def _described(served: Served) -> Mapping[str, Any]:
+    view = served.view
+    return {
+        "store": served.name,
+        "key": kinds_of(view.columns),
+        **view.described(),
+        "tasks": sorted(view.tasks),
+        "behind": view.behind,
+        "hosts": view.hosts,
+    }
+
+
+def _get(served: Served, query: Query) -> Mapping[str, Any]:
+    number = _number(query, "partition", None, least=0)
+    key = served.view.parsed(query.get("key", []))
+    stale, local = _flag(query, "stale"), _flag(query, "local")
+    row, behind = served.view.got(key, _part(served, query), stale=stale, local=local, partition=number)
+    if row is None:
+        raise _QueryError(HTTPStatus.NOT_FOUND, "key", "the store has no row with this key")
+    return {"row": row, "behind": behind}
+
+
+def _prefix(served: Served, query: Query) -> Mapping[str, Any]:
+    limit = _number(query, "limit", DEFAULT_LIMIT)
+    values = served.view.parsed(query.get("key", []))
+    return _rows(served, query, served.view.prefix_span(values, limit, _part(served, query)))
+
+
+def _range(served: Served, query: Query) -> Mapping[str, Any]:
+    view, limit = served.view, _number(query, "limit", DEFAULT_LIMIT)
+    start, stop = (view.parsed(query.get(name, [])) for name in ("start", "stop"))
+    return _rows(served, query, view.range_span(start, stop, limit, _part(served, query)))
+
+
+def _rows(served: Served, query: Query, span: Span) -> Mapping[str, Any]:
+    found = served.view.scanned(span, stale=_flag(query, "stale"), local=_flag(query, "local"))
+    return {"rows": found.rows, "behind": found.behind}
+
+
+def _entries(served: Served, query: Query) -> Mapping[str, Any]:
+    if query.get("definition") != [served.fingerprint]:
+        raise _QueryError(
+            HTTPStatus.CONFLICT,
+            "definition",
+            "this application's store has other columns, or is of another release",
+            "Run the same pipeline in all applications of the group",
+        )
+    limit, part = _number(query, "limit", None), _one(query, "part")
+    if "key" in query:
+        span = Span(_bytes(query, "key"), limit=limit, is_key=True, part=part)
+    else:
+        span = Span(_bytes(query, "start"), _bytes(query, "stop") if "stop" in query else None, limit, part=part)
+    try:
+        tasks = frozenset(map(TaskId.parse, query.get("task", [])))
+    except ValueError as error:
+        raise _QueryError(HTTPStatus.BAD_REQUEST, "task", str(error)) from None
+    return encoded(served.local.read(span, tasks, stale=_flag(query, "stale")))
+
+
+_COMMON = ("variable", "side", "stale", "local")
+_METHODS: Mapping[str, tuple[tuple[str, ...], Callable[[Served, Query], Mapping[str, Any]]]] = {
+    "get": (("key", "partition", *_COMMON), _get),
+    "prefix": (("key", "limit", *_COMMON), _prefix),
+    "range": (("start", "stop", "limit", *_COMMON), _range),
+    "entries": (("definition", "task", "key", "start", "stop", "limit", "part", "stale"), _entries),
+}
+
+
+def _one(query: Query, name: str) -> str | None:
+    values = query.get(name, [])
+    if len(values) > 1:
+        raise _QueryError(HTTPStatus.BAD_REQUEST, name, f"it is given {len(values)} times", "Give it once")
+    return values[0] if values else None
+
+
+def _part(served: Served, query: Query) -> str | None:
+    return served.view.part(_one(query, "variable"), _one(query, "side"))
+
+
+def _flag(query: Query, name: str) -> bool:
+    value = _one(query, name)
+    if value not in (None, "true", "false"):
+        raise _QueryError(HTTPStatus.BAD_REQUEST, name, f"{value!r} is not true or false")
+    return value == "true"
+
+
+def _number(query: Query, name: str, default: int | None, least: int = 1) -> int | None:
+    value = _one(query, name)
+    if value is None:
+        return default
+    if not (value.isascii() and value.isdecimal() and len(value) <= 10 and least <= int(value) <= _MOST_LIMIT):
+        problem = f"{value[:40]!r} is not a whole number from {least} to {_MOST_LIMIT}"
+        raise _QueryError(HTTPStatus.BAD_REQUEST, name, problem)
+    return int(value)
+
+
+def _bytes(query: Query, name: str) -> bytes:
+    try:
+        return bytes.fromhex(_one(query, name) or "")
+    except ValueError:
+        raise _QueryError(HTTPStatus.BAD_REQUEST, name, "it is not hexadecimal") from None
+
+
+class StateServer:
+    """Serves stores until it is closed; made by the pipeline's thread.
+
+    Raises PipelineError if the address cannot be used.
+    """
+
+    def __init__(self, address: Address, served: Sequence[Served]) -> None:
+        class Handler(_Handler):
+            stores: ClassVar = {each.name: each for each in served}
+            own, loop = address, threading.current_thread()
+
+        try:
+            self._server = _server_class(address)((address.host, address.port), Handler)
+        except OSError as error:
+            raise PipelineError(
+                f"{address} cannot be listened on: {error.strerror or error}",
+                field="application_server",
+                fix="Name a host of this machine and a free port",
+            ) from None
+        self._thread = threading.Thread(target=self._server.serve_forever, name="roster-state-server", daemon=True)
+        self._thread.start()
+
+    @property
+    def port(self) -> int:
+        """The port that it listens on."""
+        return int(self._server.server_address[1])
+
+    def close(self) -> None:
+        """Stop answering."""
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+
+
+def _server_class(address: Address) -> type[ThreadingHTTPServer]:
+    family = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)[0][0]
+
+    class Server(ThreadingHTTPServer):
+        daemon_threads = True
+        block_on_close = False  # a client that is silent does not hold up the end of the pipeline
+        address_family = family
+
+        def server_bind(self) -> None:
+            """Bind without looking up the host's full name, which may take seconds."""
+            TCPServer.server_bind(self)
+            self.server_name, self.server_port = address
+
+        def handle_error(self, request: Any, client_address: Any) -> None:
+            """Log at debug level: a client went away."""
+            log.debug("connection of %s", client_address, exc_info=True)
+
+    return Server
+
+
+class _Handler(BaseHTTPRequestHandler):
+    stores: ClassVar[Stores]
+    own: ClassVar[Address]
+    loop: ClassVar[threading.Thread]
+    timeout = _IDLE
+    server_version, sys_version = "Roster", ""
+
+    def do_GET(self) -> None:
+        """Answer one query."""
+        host = self.headers.get("Host")
+        if is_own_name(host, self.own.host):
+            self._send(*answer(self.path, self.stores, self.loop))
+            return
+        problem, fix = f"{host!r} is not the name of this server", f"Ask http://{self.own}, localhost or an IP address"
+        error = _QueryError(HTTPStatus.MISDIRECTED_REQUEST, "Host", problem, fix)
+        self._send(error.status, error.document)
+
+    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
+        """Answer what is no GET request of HTTP."""
+        problem = message or HTTPStatus(code).phrase
+        self._send(HTTPStatus(code), {"error": {"field": "request", "problem": problem, "fix": "Use GET"}})
+
+    def _send(self, status: HTTPStatus, document: Mapping[str, Any]) -> None:
+        body = json_text(document).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        if status == HTTPStatus.SERVICE_UNAVAILABLE:
+            self.send_header("Retry-After", "1")
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *values: Any) -> None:  # noqa: A002 - its name in the base class
+        """Log at debug level, not on stderr."""
+        log.debug("%s %s", self.address_string(), format % values)

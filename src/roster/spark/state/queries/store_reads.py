@@ -1,0 +1,122 @@
+"""Reads of stores where they lie: entries as bytes, as of the last committed batch of each task.
+
+With a local master that is the driver's process. On a cluster it is a Spark job on the hosts that have the stores.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple, TypeAlias
+
+from py4j.protocol import Py4JError
+from pyspark import SparkContext
+from pyspark.errors import PySparkException
+
+from roster._errors import one_line
+from roster.model.tasks import TaskId
+from roster.spark.state.copies.preferred_locations import Cluster
+from roster.spark.state.store_targets import Staged
+from roster.spark.state.tasks.processing import Place
+from roster.state.entries import Entries, Read, Span
+from roster.state.pending import WithChanges
+from roster.state.store import Snapshot, StateError, StoreMissingError
+
+_reading: defaultdict[Path, threading.Lock] = defaultdict(threading.Lock)
+"""Held while a store is read: LMDB opens a file once in a process."""
+
+
+class Wanted(NamedTuple):
+    """A task to be read.
+
+    reached: the changelog offset that its store stands at, at least. staged: the changes committed last, which it has
+    aside or applied; None if they are not known.
+    """
+
+    task: TaskId
+    reached: int
+    staged: Staged | None
+
+
+class Outcome(NamedTuple):
+    """What was read of a task, None with a `problem`."""
+
+    task: TaskId
+    read: Read | None
+    problem: str = ""
+
+
+Reads: TypeAlias = Callable[[Span, Sequence[Wanted]], Iterable[Outcome]]
+
+
+@dataclass(frozen=True)
+class ReadsHere:
+    """Reads the stores of one changelog on this host; fit for pickle."""
+
+    place: Place
+    entries: Entries
+
+    def __call__(self, span: Span, wanted: Iterable[Wanted]) -> Iterator[Outcome]:
+        """Yield what is in each task's store."""
+        for each in wanted:
+            try:
+                yield Outcome(each.task, self._read(span, each))
+            except StateError as error:
+                yield Outcome(each.task, None, one_line(error))
+
+    def _read(self, span: Span, wanted: Wanted) -> Read:
+        """Return what is in a task's store, which is the copy that has what was committed last."""
+        for path in self.place.copies(str(wanted.task)):
+            try:
+                with self._snapshot(path, wanted) as snapshot:
+                    if snapshot is not None:
+                        return self.entries.read(snapshot, span)
+            except StoreMissingError:
+                break
+        if wanted.reached:
+            raise StateError(f"its store on this host is behind offset {wanted.reached}")
+        return Read()  # it has had no batch yet
+
+    @staticmethod
+    @contextmanager
+    def _snapshot(path: Path, wanted: Wanted) -> Iterator[Snapshot | None]:
+        """Yield a store with the changes of the last committed batch, applied or not; None if it lacks them."""
+        from roster.state.lmdb_store import LmdbStore  # noqa: PLC0415 - needs an extra that others do not
+
+        with _reading[path], LmdbStore(path, read_only=True) as store, store.snapshot() as snapshot:
+            pending, at, staged = snapshot.pending(), snapshot.position.changelog, wanted.staged
+            is_aside = pending is not None and staged is not None and pending.token == staged.token
+            if at < wanted.reached or (staged is not None and at <= staged.at and not is_aside):
+                yield None
+            elif pending is not None and is_aside:
+                yield WithChanges(snapshot, dict(zip(pending.keys, pending.values, strict=True)))
+            else:
+                yield snapshot
+
+
+class ReadsOnExecutors:
+    """Reads stores by a Spark job of one task for each host; from any thread. It waits for a free core."""
+
+    def __init__(self, context: SparkContext, cluster: Cluster, here: ReadsHere) -> None:
+        self._context, self._cluster, self._here = context, cluster, here
+
+    def __call__(self, span: Span, wanted: Sequence[Wanted]) -> Sequence[Outcome]:
+        """Return what is in each task's store. Raises StateError if the job fails."""
+        by_host: dict[tuple[str, ...], list[Wanted]] = {}
+        for each in wanted:
+            by_host.setdefault(self._cluster.hosts(each.task), []).append(each)
+        if not by_host:
+            return []
+        here, groups = self._here, list(by_host.values())
+        self._context.setLocalProperty("spark.job.description", "reads state")
+        try:
+            placed = self._cluster.placed(groups, [[each.task for each in group] for group in groups])
+            return placed.flatMap(lambda group: list(here(span, group))).collect()
+        except (PySparkException, Py4JError) as error:
+            raise StateError(f"the stores cannot be read: {str(error).partition(chr(10))[0]}") from None
+        finally:
+            self._context.setLocalProperty("spark.job.description", None)  # type: ignore[arg-type]

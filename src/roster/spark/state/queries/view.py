@@ -1,0 +1,347 @@
+"""Reads of a group's state: by key, by range, by prefix, from here and from the applications that have the rest."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any, NamedTuple, Protocol
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+
+from roster.model import Address
+from roster.model.tasks import TaskId
+from roster.spark.errors import PipelineError
+from roster.spark.state.copies.restoring import Upkeep
+from roster.spark.state.queries.local_state import Found, LocalState
+from roster.state.definition import Definition
+from roster.state.entries import QueryError, Row, Span, behind, parsed
+from roster.state.keys import encode_keys
+from roster.state.store import StateError
+
+PATIENCE = 10.0
+"""Seconds for which a read waits for a task that moves."""
+_PAUSE = 0.1
+_MOST_AT_ONCE = 8
+
+
+class StateUnavailableError(StateError):
+    """Tasks cannot be read now, as they move or their application does not answer; the text names each with the reason.
+
+    Ask again, or with `stale=True`.
+    """
+
+    def __init__(self, problem: str, fix: str) -> None:
+        super().__init__(f"{problem}. {fix}")
+        self.problem, self.fix = problem, fix
+
+
+class Answer(NamedTuple):
+    """Rows, and how many changelog offsets each copy lacked that was read in place of the task, when looked at last."""
+
+    rows: list[Row]
+    behind: dict[str, int]
+
+
+class Peers(Protocol):
+    """What asks another application for entries."""
+
+    def __call__(self, host: Address, span: Span, tasks: Collection[TaskId], *, stale: bool) -> Found:
+        """Return the entries of those tasks that it can read. Raises StateError."""
+
+
+class StateView:
+    """One store of a group's tasks as of their last committed batch; from any thread.
+
+    Tasks that this application runs are read from their stores, others from the applications that have them, at their
+    `application_server`. With `stale=True` standby copies answer too, and tasks that are being restored; `behind` says
+    how far those here are from the truth. With `local=True` no other application is asked: what they run is missing.
+    Several reads are of several moments.
+
+    Rows are as `roster state scan` prints them, in the order of keys:
+
+    - of aggregates, windows and first rows: the columns of the keys and the results;
+    - of a stateful processor, as Spark's state data source has them: `variable`, `key`, and `value` of a value,
+      `list_element` of each element of a list, `user_map_key` and `user_map_value` of each entry of a map, all of them
+      dictionaries; with a time to live also `expiration_timestamp` in ms since the epoch, which may be over.
+      `variable="count"` asks for one of them, as Spark's option `stateVarName`; the one of
+      `apply_in_pandas_with_state` is `state`;
+    - of a join of two streams, the rows kept for partners that may come yet: `side`, `key`, and `value` with all
+      columns of that side. `side="left"` or `side="right"` asks for one of them, as Spark's option `joinSide`.
+
+    Each method raises PipelineError for values that do not fit the key's columns, for a variable or side that the store
+    does not have, StateUnavailableError for tasks that cannot be read within ten seconds, and StateError for a store
+    that cannot be read.
+    """
+
+    def __init__(
+        self, local: LocalState, definition: Definition, upkeep: Upkeep, ask: Peers, own: Address | None = None
+    ) -> None:
+        """`own`: where this application answers queries, None if it does not."""
+        self._local, self._keys, self._upkeep, self._ask, self._own = local, definition.keys, upkeep, ask, own
+        self._entries = definition.entries()
+
+    @property
+    def tasks(self) -> frozenset[str]:
+        """The tasks that this application runs and can read without `stale`, as in "0_3"."""
+        return frozenset(map(str, self._local.whole()))
+
+    @property
+    def behind(self) -> dict[str, int]:
+        """Changelog offsets that each copy here was behind when it was looked at last."""
+        return {str(task): gap for task, gap in self._local.behind().items()}
+
+    @property
+    def hosts(self) -> dict[str, list[str]]:
+        """The tasks that each application runs, by its `application_server`, as of the last rebalance."""
+        hosts = ((str(host), tasks & self._local.tasks) for host, tasks in self._upkeep.hosts().items())
+        return {host: sorted(map(str, tasks)) for host, tasks in hosts}
+
+    @property
+    def columns(self) -> pa.Schema:
+        """The columns of the keys."""
+        return self._keys
+
+    def described(self) -> dict[str, Any]:
+        """Return the variables of the tasks here, or the sides, with the columns of their rows; nothing for others."""
+        nowhere = Span(b"\x01", b"\x01")
+        return self._entries.described(self._local.read(nowhere, self._local.whole(), stale=False).by_task())
+
+    def part(self, variable: str | None, side: str | None) -> str | None:
+        """Return the one of these that the store can have. Raises PipelineError for one that it cannot have."""
+        with _as_pipeline_error():
+            return self._entries.part_of(variable, side)
+
+    def get(
+        self,
+        *key: Any,
+        variable: str | None = None,
+        side: str | None = None,
+        stale: bool = False,
+        local: bool = False,
+        partition: int | None = None,
+    ) -> Row | None:
+        """Return the row of a key, given as a value for each key column; None if there is none.
+
+        partition: that of the key's records in the source, which is then the only one asked. Raises PipelineError where
+        a key has several rows, which `prefix` returns: for a processor with several variables unless one is named, for
+        its lists and maps, and for a key of a join or of sessions that has more than one.
+        """
+        return self.got(key, self.part(variable, side), stale=stale, local=local, partition=partition)[0]
+
+    def parsed(self, texts: Sequence[str]) -> list[Any]:
+        """Return values for the first key columns from their texts. Raises PipelineError for what does not fit."""
+        if len(texts) > len(self._keys):
+            return list(texts)  # too many, which is refused where they are used
+        try:
+            return [column[0].as_py() for column in parsed(texts, self._keys)]
+        except StateError as error:
+            raise PipelineError(str(error), field="key") from None
+
+    def got(
+        self, key: Sequence[Any], part: str | None, *, stale: bool, local: bool, partition: int | None = None
+    ) -> tuple[Row | None, dict[str, int]]:
+        """Return what `get` does, and how far behind the copy is that it was read from."""
+        span = Span(self._encoded(key, whole=True), is_key=True, part=part)
+        found = self.find(span, self._tasks_of(partition), stale=stale, local=local)
+        with _as_pipeline_error():
+            self._entries.check(found.by_task(), span.part, is_one=True)
+        rows = self._entries.rows(found.by_task())
+        if len(tasks := [str(task) for task, read in sorted(found.reads.items()) if read.entries]) > 1:
+            raise PipelineError(
+                f"the key is in the tasks {', '.join(tasks)}", field="partition", fix="Name one of them"
+            )
+        if len(rows) > 1:
+            raise PipelineError(f"the key has {len(rows)} rows", field="get", fix="Use prefix")
+        return (rows[0] if rows else None), _texts(found)
+
+    def prefix(
+        self,
+        *values: Any,
+        variable: str | None = None,
+        side: str | None = None,
+        stale: bool = False,
+        limit: int | None = None,
+        local: bool = False,
+    ) -> list[Row]:
+        """Return the rows whose first key columns have these values, in the order of keys.
+
+        limit: of entries: keys; of a processor its values, whole lists and entries of maps; of a join the rows of a key
+        and side within as long a time as `within` is.
+        """
+        return self.scanned(self.prefix_span(values, limit, self.part(variable, side)), stale=stale, local=local).rows
+
+    def range(
+        self,
+        start: Sequence[Any] = (),
+        stop: Sequence[Any] = (),
+        *,
+        variable: str | None = None,
+        side: str | None = None,
+        stale: bool = False,
+        limit: int | None = None,
+        local: bool = False,
+    ) -> list[Row]:
+        """Return the rows from the key `start` up to before `stop`, in the order of keys; `limit` as in `prefix`.
+
+        Each is a sequence of values for the first key columns; an empty one is no bound.
+        """
+        return self.scanned(
+            self.range_span(start, stop, limit, self.part(variable, side)), stale=stale, local=local
+        ).rows
+
+    def dataframe(
+        self,
+        spark: SparkSession,
+        *,
+        variable: str | None = None,
+        side: str | None = None,
+        stale: bool = False,
+        local: bool = False,
+    ) -> DataFrame:
+        """Return the whole store as a DataFrame, as it is now. All rows pass through the driver's memory.
+
+        Of a processor it has one variable, of a join one side, as their columns differ: name it, unless there is but
+        one variable. `key` and the values are structs.
+        """
+        span = Span(part=self.part(variable, side))
+        found = self.find(span, self._local.tasks, stale=stale, local=local)
+        with _as_pipeline_error():
+            return spark.createDataFrame(self._entries.table(found.by_task(), span.part))
+
+    def prefix_span(self, values: Sequence[Any], limit: int | None, part: str | None) -> Span:
+        """Return what `prefix` reads."""
+        start = self._encoded(values)
+        return Span(start, behind(start), limit, part=part)
+
+    def range_span(self, start: Sequence[Any], stop: Sequence[Any], limit: int | None, part: str | None) -> Span:
+        """Return what `range` reads."""
+        return Span(self._encoded(start), self._encoded(stop) or None, limit, part=part)
+
+    def scanned(self, span: Span, *, stale: bool, local: bool) -> Answer:
+        """Return the rows of a span in the order of keys, and how far behind copies are that were read."""
+        found = self.find(span, self._local.tasks, stale=stale, local=local)
+        with _as_pipeline_error():
+            self._entries.check(found.by_task(), span.part)
+        return Answer(self._entries.rows(found.by_task(), span.limit), _texts(found))
+
+    def find(self, span: Span, tasks: Collection[TaskId], *, stale: bool, local: bool) -> Found:
+        """Return what is in these tasks, wherever they are; of a key that is found at least that.
+
+        Raises StateUnavailableError if one cannot be read within `PATIENCE`, and at once before the group is joined.
+        """
+        if not local:
+            self._check_joined()
+        found, until = Found(), time.monotonic() + PATIENCE
+        while True:
+            found.problems = {}
+            self._look(found, span, frozenset(tasks) - found.reads.keys(), stale=stale, local=local)
+            left = frozenset(tasks) - found.reads.keys()
+            if local or not left or (span.is_key and found.has_entries):
+                return found
+            problems = {task: found.problems.get(task, "it is moving, or restored") for task in sorted(left)}
+            can_ask = bool(self._upkeep.hosts()) or left <= self._upkeep.active()
+            if time.monotonic() >= until or not can_ask:
+                raise _unavailable(problems, can_ask=can_ask)
+            time.sleep(_PAUSE)
+
+    def check_ready(self) -> None:
+        """Raise StateUnavailableError unless this application has joined, and its tasks can be read."""
+        self._check_joined()
+        if left := (self._upkeep.active() & self._local.tasks) - self._local.whole():
+            raise _unavailable(dict.fromkeys(sorted(left), "it is restored"), can_ask=True)
+
+    def _check_joined(self) -> None:
+        """Raise StateUnavailableError if no assignment has named the applications that answer, this one too."""
+        if self._own is not None and not self._upkeep.hosts():
+            raise StateUnavailableError("this application has not joined the group yet", "Ask again")
+
+    def _look(self, found: Found, span: Span, tasks: frozenset[TaskId], *, stale: bool, local: bool) -> None:
+        """Look once for the entries of these tasks: here, then where they run, then with `stale` anywhere."""
+        found.add(self._local.read(span, tasks, stale=stale))
+        if local or (span.is_key and found.has_entries):
+            return
+        hosts = {Address(*host): of for host, of in self._upkeep.hosts().items() if Address(*host) != self._own}
+        self._ask_all(found, span, {host: (tasks & of) - found.reads.keys() for host, of in hosts.items()}, stale=stale)
+        if stale and (left := tasks - found.reads.keys()):
+            self._ask_all(found, span, dict.fromkeys(hosts, left), stale=True)
+
+    def _ask_all(self, found: Found, span: Span, wanted: dict[Address, frozenset[TaskId]], *, stale: bool) -> None:
+        asked = {host: of for host, of in wanted.items() if of}
+        if not asked:
+            return
+
+        def ask(host: Address) -> Found:
+            try:
+                return self._ask(host, span, asked[host], stale=stale)
+            except StateError as error:
+                return Found(problems=dict.fromkeys(asked[host], str(error)))
+
+        with ThreadPoolExecutor(min(len(asked), _MOST_AT_ONCE), "roster-state") as pool:
+            for answer in pool.map(ask, sorted(asked)):
+                found.add(answer)
+
+    def _tasks_of(self, partition: int | None) -> Collection[TaskId]:
+        every = self._local.tasks
+        tasks = [task for task in every if partition is None or task.partition == partition]
+        if not tasks:
+            raise PipelineError(
+                f"there is no partition {partition!r}", field="partition", fix=f"The source has 0 to {len(every) - 1}"
+            )
+        return tasks
+
+    def _encoded(self, values: Sequence[Any], *, whole: bool = False) -> bytes:
+        names = self._keys.names
+        if len(values) > len(names) or (whole and len(values) < len(names)):
+            raise PipelineError(f"{len(values)} values given", field="key", fix=f"The columns are {', '.join(names)}")
+        if not values:
+            return b""
+        try:
+            columns = [
+                pa.array([value], self._keys.field(name).type) for value, name in zip(values, names, strict=False)
+            ]
+            (key,) = encode_keys(pa.table(columns, names[: len(values)]), names[: len(values)]).to_pylist()
+        except (pa.ArrowException, TypeError, ValueError, StateError) as error:
+            raise PipelineError(f"{values!r} does not fit: {error}", field="key") from None
+        return bytes(key)
+
+
+def _texts(found: Found) -> dict[str, int]:
+    return {str(task): gap for task, gap in sorted(found.behind.items())}
+
+
+def _unavailable(problems: dict[TaskId, str], *, can_ask: bool) -> StateUnavailableError:
+    (task, reason), *others = problems.items()
+    more = f" (and {len(others)} other tasks)" if others else ""
+    if not can_ask:
+        return StateUnavailableError(
+            f"task {task}{more} does not run here, and no application of the group has an application_server",
+            "Set it in all of them, or read what is here with `local`",
+        )
+    return StateUnavailableError(f"task {task}{more}: {reason}", "Ask again, or read a copy with `stale`")
+
+
+@contextmanager
+def _as_pipeline_error() -> Iterator[None]:
+    """Raise what is wrong about a query as PipelineError."""
+    try:
+        yield
+    except QueryError as error:
+        raise PipelineError(error.problem, field=error.field, fix=error.fix) from None
+
+
+def view_of(name: str, known: Mapping[str, StateView], *, is_starting: bool) -> StateView:
+    """Return the view of the store with this name. Raise PipelineError if there is none, with the way out.
+
+    is_starting: whether the pipeline starts, so that its stores are not known yet.
+    """
+    if not known and is_starting:
+        raise PipelineError("no store is open yet", field="store", fix='Ask again when `status` is "running"')
+    if not known:
+        raise PipelineError("no stateful pipeline is running", field="store", fix="Call start() first")
+    if name not in known:
+        fix = f"The pipeline has {', '.join(map(repr, known))}"
+        raise PipelineError(f"there is no store {name!r}", field="store", fix=fix)
+    return known[name]

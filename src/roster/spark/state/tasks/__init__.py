@@ -1,0 +1,1 @@
+"""What the tasks of a stateful pipeline run on executors, pickled by the driver."""

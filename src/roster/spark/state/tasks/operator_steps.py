@@ -1,0 +1,115 @@
+"""A stateful operator whose results go on through the steps declared behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import StructType
+
+from roster.spark.errors import PipelineError
+from roster.spark.state.tasks.processing import Operator
+from roster.spark.tasks.arrow_function import ArrowFunction, arrow_schema
+from roster.spark.tasks.steps import Step, applied, chained
+from roster.spark.tasks.write.task import conformed
+from roster.state.aggregate import Layout, Update
+from roster.state.store import NoState, Snapshot, Store
+
+
+def followed(operator: Operator, columns: pa.Schema, steps: Sequence[Step], *, store: str = "") -> Operator:
+    """Return the operator with the steps applied to its results; `columns` are those of the rows that it gets.
+
+    store: tells operators apart in errors. Raises PipelineError for steps that do not fit.
+    """
+    if not steps:
+        return operator
+    results = from_arrow_schema(operator(columns.empty_table(), NoState()).results.schema)
+    function, struct = chained(steps, results)
+    if function is None:
+        return operator
+    return _Followed(operator, arrow_schema(results), function, arrow_schema(struct), store)
+
+
+def check_keys(keys: Sequence[str], results: StructType) -> None:
+    """Raise PipelineError if results have not the columns that become the key of their records."""
+    if missing := [name for name in keys if name not in results.names]:
+        raise PipelineError(
+            f"the column {missing[0]!r} is missing, a part of the records' key",
+            field="map_arrow",
+            fix="Leave the key columns in place behind a stateful operator or a repartition",
+        )
+
+
+def sides_of(operator: Operator, columns: pa.Schema) -> tuple[pa.Schema, pa.Schema] | None:
+    """Return the columns of the rows that the operator keeps of two streams, None if it does not join any."""
+    sides: Callable[[pa.Schema], tuple[pa.Schema, pa.Schema] | None] | None = getattr(operator, "sides", None)
+    return None if sides is None else sides(columns)
+
+
+def declared_by(operator: Operator, registry: bytes) -> None:
+    """Let the operator declare its variables, if it has any, in a store with this list of them.
+
+    Raises StateError or FunctionError if they do not fit.
+    """
+    declare: Callable[[bytes], None] | None = getattr(operator, "declare", None)
+    if declare is not None:
+        declare(registry)
+
+
+@dataclass(frozen=True)
+class _Followed:
+    """`given` are the columns of the results as Spark has them, `schema` those behind the function."""
+
+    operator: Operator
+    given: pa.Schema
+    function: ArrowFunction
+    schema: pa.Schema
+    store: str = ""
+
+    @property
+    def result_keys(self) -> tuple[str, ...]:
+        return self.operator.result_keys
+
+    @property
+    def kept(self) -> Mapping[str, Any]:
+        return self.operator.kept
+
+    @property
+    def time_column(self) -> str | None:
+        return getattr(self.operator, "time_column", None)
+
+    @property
+    def has_variables(self) -> bool:
+        return getattr(self.operator, "has_variables", False)
+
+    @property
+    def has_timers(self) -> bool:
+        return getattr(self.operator, "has_timers", False)
+
+    def sides(self, columns: pa.Schema) -> tuple[pa.Schema, pa.Schema] | None:
+        return sides_of(self.operator, columns)
+
+    def declare(self, registry: bytes) -> None:
+        declared_by(self.operator, registry)
+
+    def key_columns(self, columns: pa.Schema, /) -> pa.Schema:
+        return self.operator.key_columns(columns)
+
+    def layout(self, columns: pa.Schema, /) -> Layout | None:
+        return self.operator.layout(columns)
+
+    def __call__(self, table: pa.Table, store: Store | Snapshot, /) -> Update:
+        update = self.operator(table, store)
+        return replace(update, results=self._mapped(update.results))
+
+    def _mapped(self, results: pa.Table) -> pa.Table:
+        given = "results of the stateful operator" + (f" with the store {self.store!r}" if self.store else "")
+        mapped = [
+            conformed(part, self.schema)
+            for batch in results.to_batches()
+            for part in applied(self.function, conformed(batch, self.given), given)
+        ]
+        return pa.Table.from_batches(mapped, schema=self.schema)

@@ -1,0 +1,94 @@
+"""Stores of one changelog topic on this host: how far each is, and whose they are."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+from roster._clock import wall_ms
+from roster.model import TopicPartition
+from roster.model.tasks import TaskId
+from roster.spark.errors import PipelineError
+from roster.spark.state.tasks.processing import LONGEST_BEHIND, Fetch, Place, Turn, bring_up, on_sound
+from roster.state.store import StateError
+from roster.state.store_files import unusable
+
+_PROCESS = "process"
+"""File with the id of all applications that have these stores, as Kafka Streams has one in its state directory."""
+
+
+class Chore(NamedTuple):
+    """A copy to be brought up: its task, and what the driver says of its changelog, as in a turn."""
+
+    task: TaskId
+    turn: Turn
+
+    @property
+    def changelog(self) -> TopicPartition:
+        """The changelog partition."""
+        return self.turn.changelog
+
+
+class Copy(NamedTuple):
+    """What became of a chore: the changelog offset reached, None with a `problem`; what was applied in which time."""
+
+    changelog: TopicPartition
+    position: int | None
+    records: int = 0
+    bytes: int = 0
+    seconds: float = 0.0
+    problem: str = ""
+
+
+def check_state_dir(named: str | None, on_each_host: Callable[[Callable[[], str]], Sequence[str]]) -> None:
+    """Raise PipelineError if a host of the executors cannot keep stores in this directory; None: the default one."""
+    for problem in filter(None, on_each_host(partial(unusable, named))):
+        fix = "Name a folder on a local disk of the executors' hosts, which they can write to"
+        raise PipelineError(problem, field="state_dir", fix=fix)
+
+
+def stores_found(place: Place) -> dict[TaskId, int]:
+    """Return {task: changelog offset} of the stores that can be gone on with."""
+    from roster.state.lmdb_store import LmdbStore  # noqa: PLC0415 - needs an extra that others do not
+
+    found = {}
+    for path in place.root.iterdir() if place.root.is_dir() else ():
+        with contextlib.suppress(StateError, ValueError, OSError):
+            task = TaskId.parse(path.name)
+            store = LmdbStore(path, read_only=True)
+            with store:
+                if store.written_at >= wall_ms() / 1000 - LONGEST_BEHIND:
+                    found[task] = store.position().changelog
+    return found
+
+
+def process_id(place: Place) -> str:
+    """Return the id of the applications that share these stores, 32 hexadecimal digits; make it if there is none."""
+    path = place.root / _PROCESS
+    if not path.exists():
+        place.root.mkdir(parents=True, exist_ok=True)
+        made = Path(f"{path}.{uuid.uuid4().hex}")
+        made.write_text(uuid.uuid4().hex)
+        with contextlib.suppress(FileExistsError):
+            os.link(made, path)  # whoever comes second takes what the first has written
+        made.unlink()
+    return path.read_text().strip()
+
+
+def work_on_copy(place: Place, chore: Chore, fetch: Fetch, until: float) -> Copy:
+    """Apply the changelog to a copy until it is up or monotonic `until`; a copy that fails holds up no other work."""
+    from roster.state.lmdb_store import LmdbStore  # noqa: PLC0415 - as above
+
+    began = time.monotonic()
+    try:
+        with LmdbStore(place.path(str(chore.task))) as store:
+            applied = on_sound(store, partial(bring_up, store, chore.turn, fetch, until))
+    except Exception as error:
+        return Copy(chore.changelog, None, seconds=time.monotonic() - began, problem=f"{type(error).__name__}: {error}")
+    return Copy(chore.changelog, *applied, seconds=time.monotonic() - began)

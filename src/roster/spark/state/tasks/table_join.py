@@ -1,0 +1,168 @@
+"""Rows joined with a compacted topic: each partition's task keeps the table's partition of that number in a store.
+
+The store is a copy of the topic, which is its own changelog. Before a batch it is brought up to the log's stable end,
+so that all rows of the batch see the table as it was when the batch began, committed records only. Nothing of it is in
+the batch's transaction: a batch that is done again may see a later table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.types import StructType
+from typing_extensions import override
+
+from roster.model import TopicPartition
+from roster.model.tasks import TaskId
+from roster.spark.batch import Split
+from roster.spark.errors import PipelineError
+from roster.spark.state.tasks.processing import Place, Turn, bring_up, on_sound
+from roster.spark.state.tasks.result_records import record_keys
+from roster.spark.tasks.arrow_function import ArrowFunction, arrow_schema, as_struct
+from roster.spark.tasks.json_values import parse_json, unsupported
+from roster.spark.tasks.missing_values import Look
+from roster.spark.tasks.reader import PartitionTask, ReaderConfig, read_splits
+from roster.spark.tasks.steps import applied
+from roster.state.store import Value
+
+INNER, LEFT = "inner", "left"
+FIELD = "join_table"
+
+
+@dataclass(frozen=True)
+class TableJoin:
+    """What `Pipeline.join_table` declares."""
+
+    topic: str
+    on: str
+    schema: str | StructType
+    how: str
+
+    def __post_init__(self) -> None:
+        if self.how not in (INNER, LEFT):
+            raise PipelineError(f"{self.how!r} is not possible", field="how", fix="Use 'inner' or 'left'")
+
+    def resolved(self, given: StructType) -> tuple[Lookup, StructType]:
+        """Return the join for rows of these columns, and the columns of its results. Raises PipelineError."""
+        struct = as_struct(self.schema, FIELD)
+        fields = arrow_schema(struct)
+        if self.on not in given.names:
+            raise PipelineError(
+                f"no column {self.on!r}", field="on", fix=f"Name the one with the table's keys, of {given.names}"
+            )
+        if twice := [name for name in struct.names if name in given.names]:
+            raise PipelineError(
+                f"rows have a column {twice[0]!r} already", field=FIELD, fix="Leave it out of one of the schemas"
+            )
+        if (wrong := unsupported(fields)) is not None:
+            raise PipelineError(f"field {wrong!r} has a type that is not parsed", field=FIELD, fix="Leave it out")
+        columns = StructType([*given.fields, *struct.fields])
+        return Lookup(self.on, fields, arrow_schema(columns), self.how == LEFT), columns
+
+
+@dataclass(frozen=True)
+class Lookup:
+    """Joins rows with the values that a table has for the keys in a column."""
+
+    on: str
+    fields: pa.Schema
+    columns: pa.Schema
+    keeps_all: bool
+
+    def __call__(self, rows: pa.RecordBatch, table: Callable[[Sequence[bytes]], list[Value]]) -> pa.RecordBatch:
+        """Return the rows with the table's fields; `table` returns the value of each key."""
+        keys = record_keys(rows.column(self.on)).dictionary_encode()
+        keys = keys.combine_chunks() if isinstance(keys, pa.ChunkedArray) else keys
+        values = pa.array(table(keys.dictionary.to_pylist()), pa.binary())
+        found = parse_json(values, self.fields).take(keys.indices)
+        joined = pa.RecordBatch.from_arrays([*rows.columns, *found.columns], schema=self.columns)
+        return joined if self.keeps_all else joined.filter(pc.is_valid(values.take(keys.indices)))
+
+
+class Rows(NamedTuple):
+    """The way of a row: the table's topic, the join, a function for joined rows, and its columns then."""
+
+    topic: str
+    lookup: Lookup
+    then: ArrowFunction | None
+    columns: pa.Schema
+
+
+class TableSide(NamedTuple):
+    """What the tasks of one batch know of the table: the way of a row, where the stores lie, and how far to read.
+
+    number: of the sub-topology.
+    """
+
+    number: int
+    rows: Rows
+    place: Place
+    turns: Mapping[int, Turn]
+
+    def joined(
+        self, partition: int, batches: Iterable[pa.RecordBatch], config: ReaderConfig, look: Look
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a partition joined, its part of the table being brought up first."""
+        turn, (_, lookup, then, _) = self.turns[partition], self.rows
+        with self.place.open(str(TaskId(self.number, partition))) as store:
+
+            def table(keys: Sequence[bytes]) -> list[Value]:
+                bring_up(store, turn, partial(_fetch, config))
+                return store.multi_get(keys)
+
+            on_sound(store, partial(table, []))
+            for rows in look.over(batches, (lookup.on,), FIELD):
+                joined = lookup(rows, lambda keys: on_sound(store, partial(table, keys)))
+                if then is None:
+                    yield joined
+                else:
+                    yield from applied(then, joined, "rows joined with a table")
+
+
+def through_tables(
+    tables: Sequence[TableSide], partition: int, rows: Iterator[pa.RecordBatch], config: ReaderConfig, look: Look
+) -> Iterator[pa.RecordBatch]:
+    """Return the rows of a partition joined with one table after the other."""
+    for table in tables:
+        rows = table.joined(partition, rows, config, look)
+    return rows
+
+
+def _fetch(config: ReaderConfig, partition: TopicPartition, start: int, end: int) -> Iterator[pa.RecordBatch]:
+    """Yield the committed records with a key: a record without one says nothing about the table."""
+    committed = replace(config, isolation_level="read_committed", include_headers=False)
+    for batch in read_splits(committed, [Split(partition.topic, partition.partition, start, end)]):
+        yield batch.filter(pc.is_valid(batch.column("key")))
+
+
+class JoinTask(PartitionTask):
+    """Reads each split and joins its rows."""
+
+    def __init__(
+        self,
+        config: ReaderConfig,
+        tasks: Sequence[Sequence[Split]],
+        tables: Sequence[TableSide],
+        **reading: Any,
+    ) -> None:
+        """`reading` are the further arguments of `ReadTask`."""
+        super().__init__(config, tasks, **reading)
+        self._tables = tables
+
+    @override
+    def read(self, tasks: Iterable[int]) -> Iterator[pa.RecordBatch]:
+        for task in tasks:
+            if not self._numbers[task]:
+                import roster.state.lmdb_store  # noqa: F401, PLC0415 - loads what a turn needs
+
+                yield from self._reading.read([len(self._splits)])
+            for number in self._numbers[task]:
+                split, rows = self._splits[number], self._reading.read([number])
+                look = Look([split.topic])
+                yield from through_tables(self._tables, split.partition, rows, self._config, look)
+                self._looked(number, look)

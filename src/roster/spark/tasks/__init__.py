@@ -1,0 +1,1 @@
+"""What runs in the tasks on executors, pickled by the driver."""

@@ -1,0 +1,367 @@
+"""JSON values parsed into columns by Arrow; no Python runs for a row that is what the schema says.
+
+Rows that Arrow refuses, such as malformed ones and numbers where text is wanted, are parsed one by one with the meaning
+of Spark's `from_json`: a field that does not fit is null, a row that is no JSON object has nulls only.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import UTC, date, datetime, timedelta
+from decimal import ROUND_HALF_UP, Decimal, InvalidOperation, localcontext
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.json
+
+from roster.spark.tasks.missing_values import Seen, Sought, looked_at, together
+
+PERMISSIVE, FAILFAST = "PERMISSIVE", "FAILFAST"
+_FEW = 16
+"""Rows among which the ones that Arrow refuses are not looked for any more."""
+_TOGETHER = 4096
+_DENSE = 64
+"""Rows before an odd one below which as many behind it are not tried by columns either."""
+_MOST_BYTES = 1 << 30
+_LIKELY = {
+    pa.string(): (str,),
+    pa.bool_(): (bool,),
+    **dict.fromkeys((pa.int8(), pa.int16(), pa.int32(), pa.int64()), (int,)),
+    **dict.fromkeys((pa.float32(), pa.float64()), (int, float)),
+}
+"""Python's types of the values that Arrow takes, for the types where that is simple."""
+_ROW = re.compile(r"in row (\d+)$")
+
+
+class JsonError(ValueError):
+    """A value is no JSON object with the fields of the schema; for FAILFAST.
+
+    `rows` are the texts for all such rows of `batch`, by their number.
+    """
+
+    def __init__(self, text: str, batch: Any = None, rows: Mapping[int, str] | None = None) -> None:
+        super().__init__(text)
+        self.batch, self.rows = batch, rows or {}
+
+
+def rows_at_fault(error: Exception, batch: pa.RecordBatch) -> dict[int, Exception]:
+    """Return the errors of single rows of a batch, by their number; none if the error does not name rows of it."""
+    if not isinstance(error, JsonError) or error.batch is not batch:
+        return {}
+    return {row: JsonError(text) for row, text in error.rows.items()}
+
+
+class JsonColumns:
+    """Maps record batches: the fields of the JSON objects in a column, and columns that are kept; fit for pickle."""
+
+    def __init__(self, fields: pa.Schema, column: str, mode: str, keep: Sequence[str] = ()) -> None:
+        self._fields, self._column, self._keep = fields, column, list(keep)
+        self._is_strict = mode == FAILFAST
+        self._sought = [Sought(name) for name in (*fields.names, *keep)]
+        self._seen: Seen = {}
+
+    def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the columns. Raises JsonError for a value that does not fit, if the mode is FAILFAST."""
+        values = batch.column(self._column).cast(pa.binary())
+        parsed, bad = _parsed(values, self._fields)
+        if bad and self._is_strict:
+            raise JsonError(next(iter(bad.values())), batch, bad)
+        columns = [*parsed.columns, *(batch.column(name) for name in self._keep)]
+        made = pa.RecordBatch.from_arrays(columns, [*self._fields.names, *self._keep])
+        self._seen = together(self._seen, looked_at(made, self._sought))
+        return made
+
+    def values_seen(self) -> Seen:
+        """Return which columns had a value so far."""
+        return self._seen
+
+
+def unsupported(fields: pa.Schema) -> str | None:
+    """Return the name of a field with a type that is not parsed, None if there is none."""
+    return next((field.name for field in fields if not _is_supported(field.type)), None)
+
+
+def _is_supported(kind: pa.DataType) -> bool:
+    if pa.types.is_struct(kind):
+        return all(_is_supported(field.type) for field in kind)
+    if pa.types.is_list(kind):
+        return _is_supported(kind.value_type)
+    return not (pa.types.is_map(kind) or pa.types.is_binary(kind) or pa.types.is_duration(kind))
+
+
+def parse_json(values: Any, fields: pa.Schema) -> pa.RecordBatch:
+    """Return a row of `fields` for each of the values, which are JSON objects as bytes; of nulls for null.
+
+    Fields that are not named are passed over. A field that is not there is null, as is a value that does not fit.
+    """
+    return _parsed(values, fields)[0]
+
+
+def _parsed(values: Any, fields: pa.Schema) -> tuple[pa.RecordBatch, dict[int, str]]:
+    """Return the rows, and what does not fit, by the number of the row in ascending order."""
+    parser = _Parser(fields)
+    parts = list(parser.parsed(values, range(len(values))))
+    table = pa.concat_tables(parts) if parts else fields.empty_table()
+    columns = [column.combine_chunks() for column in table.columns]
+    return pa.RecordBatch.from_arrays(columns, schema=fields), dict(sorted(parser.bad.items()))
+
+
+class _Parser:
+    """Parses values by columns, and those that Arrow refuses one by one; `bad` has what does not fit, by its number."""
+
+    def __init__(self, fields: pa.Schema) -> None:
+        wanted = pa.schema([pa.field(field.name, _read_as(field.type)) for field in fields])
+        self._fields = pa.schema([pa.field(field.name, field.type) for field in fields])
+        self._likely = {field.name: _LIKELY[field.type] for field in fields if field.type in _LIKELY}
+        self.bad: dict[int, str] = {}
+        self._parse_options = pa.json.ParseOptions(explicit_schema=wanted, unexpected_field_behavior="ignore")
+
+    def parsed(self, values: Any, numbers: Sequence[int]) -> Iterator[pa.Table]:
+        """Yield the rows of values, which have these numbers, in their order."""
+        # What is behind an odd row may be parsed again, which must not be all of a large batch.
+        for start in range(0, len(values), _TOGETHER):
+            yield from self._together(values.slice(start, _TOGETHER), numbers[start : start + _TOGETHER])
+
+    def _together(self, values: Any, numbers: Sequence[int], *, is_sorted: bool = False) -> Iterator[pa.Table]:
+        """Yield the rows of so few values; is_sorted: without those that look odd."""
+        while len(values):
+            if len(values) > 1 and values.nbytes > _MOST_BYTES:
+                half = len(values) // 2
+                yield from self._together(values.slice(0, half), numbers[:half], is_sorted=is_sorted)
+                values, numbers = values.slice(half), numbers[half:]
+                continue
+            try:
+                yield self._by_columns(values)
+            except pa.ArrowInvalid as error:
+                good, odd = _odd_row(error, len(values))
+            else:
+                return
+            if not is_sorted and len(values) > _FEW:
+                yield self._sorted_out(values, numbers)
+                return
+            yield from self._together(values.slice(0, good), numbers[:good], is_sorted=is_sorted)
+            yield self._one_by_one(values.slice(good, odd), numbers[good : good + odd])
+            values, numbers = values.slice(good + odd), numbers[good + odd :]
+
+    def _sorted_out(self, values: Any, numbers: Sequence[int]) -> pa.Table:
+        """Return the rows: those by columns that Arrow will likely take, the others one by one."""
+        likely = np.array([self._is_likely(value) for value in values.to_pylist()])
+        places = [np.flatnonzero(likely), np.flatnonzero(~likely)]
+        one, other = ([numbers[place] for place in chosen.tolist()] for chosen in places)
+        good = self._together(values.take(pa.array(places[0])), one, is_sorted=True)
+        odd = self._one_by_one(values.take(pa.array(places[1])), other)
+        return pa.concat_tables([*good, odd]).take(pa.array(np.argsort(np.concatenate(places))))
+
+    def _is_likely(self, value: bytes | None) -> bool:
+        try:
+            row = {} if value is None else json.loads(value)
+        except (ValueError, RecursionError):
+            return False
+        return isinstance(row, dict) and all(
+            type(row.get(name)) in kinds or row.get(name) is None for name, kinds in self._likely.items()
+        )
+
+    def _by_columns(self, values: Any) -> pa.Table:
+        """Return the rows. Raises ArrowInvalid if there is a value that Arrow does not take."""
+        whole = values.fill_null(b"{}") if values.null_count else values
+        if _first_unbraced(whole) >= 0:
+            whole = pc.replace_substring_regex(whole, r"^[ \t\r\n]+|[ \t\r\n]+$", "")
+            if (odd := _first_unbraced(whole)) >= 0:
+                raise pa.ArrowInvalid(f"a value is no object in row {odd}")
+        whole.cast(pa.string())  # the reader does not look whether text is UTF-8
+        joined = pc.binary_join(pa.LargeListArray.from_arrays(pa.array([0, len(whole)], pa.int64()), whole), b"\n")
+        data = joined[0].as_buffer()
+        options = pa.json.ReadOptions(use_threads=False, block_size=max(data.size + 1, 16))
+        table = pa.json.read_json(pa.BufferReader(data), read_options=options, parse_options=self._parse_options)
+        # All values begin and end with a brace, so that as many objects as values are one object each.
+        if len(table) != len(values):
+            raise pa.ArrowInvalid("a value has several objects")
+        if not len(self._fields):
+            return table
+        return table.select(self._fields.names).cast(self._fields)
+
+    def _one_by_one(self, values: Any, numbers: Sequence[int]) -> pa.Table:
+        rows = [self._row(value, number) for value, number in zip(values.to_pylist(), numbers, strict=True)]
+        return pa.Table.from_pylist(rows, schema=self._fields)
+
+    def _row(self, value: bytes | None, number: int) -> dict[str, Any]:
+        if not value or not value.strip():
+            return {}
+        bad: list[str] = []
+        try:
+            row: dict[str, Any] = _object(value.decode(errors="replace").strip(" \t\r\n"), list(self._fields), bad)
+        except (ValueError, RecursionError) as error:
+            row, bad = {}, [str(error)]
+        if bad:
+            self.bad[number] = f"the value is no JSON of this schema: {bad[0]}"
+        return row
+
+
+def _first_unbraced(values: Any) -> int:
+    """Return the first of the values that does not begin and end with a brace, -1 if all do."""
+    return int(pc.index(pc.and_(pc.starts_with(values, "{"), pc.ends_with(values, "}")), False).as_py())
+
+
+def _odd_row(error: pa.ArrowInvalid, rows: int) -> tuple[int, int]:
+    """Return how many rows Arrow takes, and how many behind them are to be parsed one by one."""
+    if rows <= _FEW:
+        return 0, rows
+    found = _ROW.search(str(error))
+    if found is not None and int(found[1]) < rows:
+        good = int(found[1])
+        return good, 1 if good > _DENSE else min(_DENSE, rows - good)
+    return rows // 2, 0
+
+
+def _read_as(kind: pa.DataType) -> pa.DataType:
+    """Return the type that the reader has for values of a type."""
+    if pa.types.is_struct(kind):
+        return pa.struct([pa.field(field.name, _read_as(field.type)) for field in kind])
+    if pa.types.is_list(kind):
+        return pa.list_(_read_as(kind.value_type))
+    return pa.string() if pa.types.is_date(kind) else kind
+
+
+_SPACE = re.compile(r"[ \t\r\n]*")
+_DECODER = json.JSONDecoder()
+_INTEGER = re.compile(r"-?(0|[1-9]\d*)")
+_DATE = re.compile(r"(\d{4})-(\d{1,2})-(\d{1,2})")
+_NOT_FINITE = {
+    "NaN": "nan",
+    "Infinity": "inf",
+    "+Infinity": "inf",
+    "+INF": "inf",
+    "-Infinity": "-inf",
+    "-INF": "-inf",
+}
+
+
+def _object(text: str, fields: Sequence[Any], bad: list[str]) -> dict[str, Any]:
+    """Return the fields of an object; those that do not fit are null, and in `bad`. Raises ValueError if it is none."""
+    kinds = {field.name: field.type for field in fields}
+    if not text.startswith("{"):
+        raise ValueError("it is no object")
+    found = {}
+    for name, raw in _members(text):
+        if name in kinds:
+            found[name] = _converted(raw, kinds[name], bad, name)
+    return found
+
+
+def _members(text: str) -> list[tuple[str, str]]:
+    """Return names and texts of the members of an object, or texts of the elements of an array under empty names."""
+    is_object = text[0] == "{"
+    close = "}" if is_object else "]"
+    found: list[tuple[str, str]] = []
+    at = _space(text, 1)
+    while text[at : at + 1] != close or found:
+        name = ""
+        if is_object:
+            if text[at : at + 1] != '"':
+                raise ValueError(f"a name is expected at character {at}")
+            name, at = _DECODER.raw_decode(text, at)
+            at = _space(text, at)
+            if text[at : at + 1] != ":":
+                raise ValueError(f"a colon is expected at character {at}")
+            at = _space(text, at + 1)
+        _, end = _DECODER.raw_decode(text, at)
+        found.append((name, text[at:end]))
+        at = _space(text, end)
+        if text[at : at + 1] == close:
+            break
+        if text[at : at + 1] != ",":
+            raise ValueError(f"a comma is expected at character {at}")
+        at = _space(text, at + 1)
+    if _space(text, at + 1) < len(text):
+        raise ValueError("there is something behind its end")
+    return found
+
+
+def _space(text: str, at: int) -> int:
+    found = _SPACE.match(text, at)
+    return at if found is None else found.end()
+
+
+def _converted(raw: str, kind: pa.DataType, bad: list[str], name: str) -> Any:
+    """Return the value of a JSON text, None if it is null or does not fit."""
+    if raw == "null":
+        return None
+    try:
+        if pa.types.is_struct(kind):
+            return _object(raw, list(kind), bad)
+        if pa.types.is_list(kind):
+            if not raw.startswith("["):
+                raise ValueError("it is no array")
+            before = len(bad)
+            values = [_converted(part, kind.value_type, bad, name) for _, part in _members(raw)]
+            return values if len(bad) == before else None
+        value = next(convert for is_kind, convert in _SCALARS if is_kind(kind))(raw, kind)
+        pa.scalar(value, kind)
+    except (ValueError, OverflowError, InvalidOperation, pa.ArrowInvalid) as error:
+        bad.append(f"field {name!r}: {raw[:50]} is no {kind} ({error})")
+        return None
+    return value
+
+
+def _text(raw: str, _: Any) -> str:
+    value = json.loads(raw)
+    if isinstance(value, str):
+        return value
+    return raw if isinstance(value, int) else json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+
+
+def _boolean(raw: str, _: Any) -> bool:
+    return {"true": True, "false": False}[raw] if raw in ("true", "false") else _refuse(raw)
+
+
+def _integer(raw: str, _: Any) -> int:
+    return int(raw) if _INTEGER.fullmatch(raw) else _refuse(raw)
+
+
+def _float(raw: str, _: Any) -> float:
+    text = json.loads(raw) if raw.startswith('"') else raw
+    if (raw.startswith('"') and text not in _NOT_FINITE) or raw in ("true", "false") or raw[0] in "[{":
+        _refuse(raw)
+    return float(_NOT_FINITE.get(text, text))
+
+
+def _decimal(raw: str, kind: Any) -> Decimal:
+    with localcontext() as context:
+        context.prec = 76
+        number = Decimal(json.loads(raw) if raw.startswith('"') else raw)
+        return number.quantize(Decimal(1).scaleb(-kind.scale), ROUND_HALF_UP)
+
+
+def _date(raw: str, _: Any) -> date:
+    found = _DATE.match(json.loads(raw)) if raw.startswith('"') else None
+    return _refuse(raw) if found is None else date(*map(int, found.groups()))
+
+
+def _moment(raw: str, kind: Any) -> datetime:
+    if _INTEGER.fullmatch(raw) and kind.tz is not None:
+        return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(seconds=int(raw))
+    text = json.loads(raw) if raw.startswith('"') else _refuse(raw)
+    day = _DATE.fullmatch(text)
+    moment = datetime.fromisoformat(text if day is None else date(*map(int, day.groups())).isoformat())
+    if kind.tz is None:
+        return moment.replace(tzinfo=None) if moment.tzinfo is None else _refuse(raw)
+    return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment
+
+
+def _refuse(raw: str) -> Any:
+    raise ValueError("another type")
+
+
+_SCALARS: Sequence[tuple[Callable[[Any], bool], Callable[[str, Any], Any]]] = (
+    (pa.types.is_string, _text),
+    (pa.types.is_boolean, _boolean),
+    (pa.types.is_integer, _integer),
+    (pa.types.is_floating, _float),
+    (pa.types.is_decimal, _decimal),
+    (pa.types.is_date, _date),
+    (pa.types.is_timestamp, _moment),
+)

@@ -1,0 +1,206 @@
+"""The task's side: ranges of offsets become Arrow record batches, the same rows however often they are read."""
+
+from __future__ import annotations
+
+import itertools
+import signal
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pyarrow as pa
+
+from roster._errors import RosterError
+from roster.model.address import parse_addresses
+from roster.records.fetch import read_ranges
+from roster.records.native import Compiled
+from roster.records.ranges import FetchError
+from roster.security import PLAINTEXT, Security
+from roster.spark.errors import FunctionError
+from roster.spark.tasks.missing_values import Look, Seen
+from roster.spark.tasks.python_workers import freeze_loaded, is_in_task
+from roster.spark.tasks.reader_options import ReaderOptions
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from pyspark import Accumulator
+
+    from roster.records.produce import KafkaWriter
+    from roster.spark.batch import Split
+    from roster.spark.tasks.arrow_function import ArrowFunction
+    from roster.wire.columns.reader import Unreadable
+
+SCHEMA = "key binary, value binary, topic string, partition int, offset long, timestamp timestamp, timestampType int"
+HEADERS = ", headers array<struct<key: string, value: binary>>"
+
+
+class ReadError(RosterError):
+    """A range could not be read whole: the task fails, Spark tries it again, then the batch fails."""
+
+    is_lost = False
+    """True if the log does not have the records any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReaderConfig:
+    """Settings of a task beside its ranges; pickled to the executors."""
+
+    bootstrap: str
+    group: str
+    isolation_level: str = "read_uncommitted"
+    fail_on_data_loss: bool = True
+    read_timeout_ms: int = 60_000
+    include_headers: bool = False
+    options: ReaderOptions = field(default_factory=ReaderOptions, repr=False)
+    security: Security = PLAINTEXT
+    compiled: Compiled | None = field(default=None, repr=False)
+    dead_letters: KafkaWriter | None = field(default=None, repr=False)
+
+    @property
+    def schema(self) -> str:
+        """The columns of Spark's Kafka source, as Spark DDL."""
+        return SCHEMA + (HEADERS if self.include_headers else "")
+
+
+class Counts(NamedTuple):
+    """What a task read: records, those of them that went to the dead-letter topic, and which columns had values."""
+
+    records: int
+    dead_letters: int
+    seen: Seen
+
+
+class ReadTask:
+    """The function given to `mapInArrow`: each `id` it receives names a task's splits, which it reads.
+
+    `function` maps each record batch in the same process; `counted` collects `{task: Counts}`. With `failed` an
+    error of the function that trying again does not mend ends the task without one: `{task: (text, details)}`.
+    `records` are those of the only task, where they have been read already.
+    """
+
+    def __init__(
+        self,
+        config: ReaderConfig,
+        tasks: Sequence[Sequence[Split]],
+        function: ArrowFunction | None = None,
+        counted: Accumulator[dict[object, Counts]] | None = None,
+        failed: Accumulator[dict[int, tuple[str, str]]] | None = None,
+        records: Sequence[pa.RecordBatch] | None = None,
+    ) -> None:
+        self._config, self._tasks, self._function = config, tasks, function
+        self._counted, self._failed, self._records = counted, failed, records
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Reads every task named by the rows of `batches`."""
+        return self.read(task for batch in batches for task in batch.column(0).to_pylist())
+
+    def read(self, tasks: Iterable[int]) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of the tasks with these numbers."""
+        if is_in_task() and threading.current_thread() is threading.main_thread():
+            # Ctrl-C in a terminal reaches the workers too; the driver decides what becomes of the batch.
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+        for task in tasks:
+            try:
+                yield from self._task(task)
+            except FunctionError as error:
+                if self._failed is None or error.passing:
+                    raise
+                self._failed.add({task: (str(error), error.details)})
+                return
+        freeze_loaded()
+
+    def _task(self, task: int) -> Iterator[pa.RecordBatch]:
+        config, records = self._config, 0
+        function: Callable[[pa.RecordBatch], Iterator[pa.RecordBatch]] | None = self._function
+        queue, on_unreadable = None, _refuse
+        if config.dead_letters is not None:
+            from roster.spark.tasks.dead_letters import DeadLetterQueue, Salvage  # noqa: PLC0415 - brings the producer
+
+            queue = DeadLetterQueue(config.dead_letters, config.group, task)
+            on_unreadable = queue.reject_batch
+            if self._function is not None:
+                # A dead letter keeps its headers, also where the function does not see them.
+                function = Salvage(self._function, queue.reject, hide_headers=not config.include_headers)
+                config = replace(config, include_headers=True)
+        splits = self._tasks[task]
+        try:
+            for read in read_splits(config, splits, on_unreadable) if self._records is None else self._records:
+                records += read.num_rows
+                if function is None:
+                    yield read
+                else:
+                    yield from function(read)
+        except BaseException:
+            if queue is not None:
+                queue.abort()
+            raise
+        if queue is not None:
+            queue.close()
+        if self._counted is not None:
+            seen: Seen = {} if self._function is None else self._function.values_seen()
+            self._counted.add({task: Counts(records, 0 if queue is None else queue.sent, seen)})
+
+
+class PartitionTask:
+    """In place of `ReadTask`, for tasks with a store for each partition: a split is a partition's whole range.
+
+    `_numbers` are the places in `_splits` of each task. `_alone` are tasks of one split each, and behind them one that
+    reads nothing; `_reading` does those.
+    """
+
+    def __init__(self, config: ReaderConfig, tasks: Sequence[Sequence[Split]], **reading: Any) -> None:
+        """`reading` are the further arguments of `ReadTask`."""
+        self._config = config
+        self._splits = [split for task in tasks for split in task]
+        ends = [sum(map(len, tasks[:number])) for number in range(len(tasks) + 1)]
+        self._numbers = [range(*span) for span in itertools.pairwise(ends)]
+        self._alone: list[Sequence[Split]] = [*((split,) for split in self._splits), ()]
+        self._reading: ReadTask | PartitionTask = ReadTask(config, self._alone, **reading)
+        self._counted: Accumulator[dict[object, Counts]] | None = reading.get("counted")
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Do every task named by the rows of `batches`."""
+        return self.read(task for batch in batches for task in batch.column(0).to_pylist())
+
+    def read(self, tasks: Iterable[int]) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of the tasks with these numbers."""
+        raise NotImplementedError
+
+    def _looked(self, number: int, look: Look) -> None:
+        """Tell the driver what was seen of the keys of the rows that come from a split, or from it and others."""
+        if self._counted is not None:
+            self._counted.add({("keys", number): Counts(0, 0, look.seen)})
+
+
+def _refuse(batch: Unreadable) -> None:
+    raise ReadError(f"{batch}; with dead_letter_topic a batch of an input topic goes there, and the run goes on")
+
+
+def read_splits(
+    config: ReaderConfig, splits: Sequence[Split], on_unreadable: Callable[[Unreadable], None] = _refuse
+) -> Iterator[pa.RecordBatch]:
+    """All records of the splits (each of another partition), in order within a partition.
+
+    A split ends where its end offset is known to be behind: a record at or past it was seen, or the partition's end.
+    Batches that cannot be read are given to `on_unreadable`, and left out if that returns.
+    Raises ReadError when nothing arrives for `read_timeout_ms` or records of the split are gone.
+    """
+    settings = config.options.settings(config.isolation_level, fail_on_data_loss=config.fail_on_data_loss)
+    try:
+        yield from read_ranges(
+            parse_addresses(config.bootstrap, default_port=9092),
+            config.options.client_id or config.group,
+            splits,
+            settings,
+            headers=config.include_headers,
+            timeout=config.read_timeout_ms / 1000,
+            shipped=config.compiled,
+            security=config.security,
+            on_unreadable=on_unreadable,
+        )
+    except FetchError as error:
+        failure = ReadError(f"reading from {config.bootstrap}: {error}")
+        failure.is_lost = error.is_lost
+        raise failure from error

@@ -1,0 +1,145 @@
+"""Functions of record batches, applied one after the other inside a task."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.types import StructType
+
+from roster.spark.errors import FunctionError, PipelineError
+from roster.spark.tasks.arrow_function import ArrowFunction, arrow_schema, as_struct, pickled
+from roster.spark.tasks.json_values import FAILFAST, PERMISSIVE, JsonColumns, unsupported
+from roster.spark.tasks.missing_values import Seen, together
+
+BatchFunction: TypeAlias = Callable[[pa.RecordBatch], pa.RecordBatch | Iterator[pa.RecordBatch]]
+"""Maps a record batch; fit for pickle."""
+
+
+class Step(Protocol):
+    """What is done with record batches, once it is known which columns they have."""
+
+    def resolved(self, given: StructType, /) -> tuple[BatchFunction, StructType]:
+        """Return the function, and the columns of its results. Raises PipelineError."""
+
+
+@dataclass(frozen=True)
+class Mapped:
+    """The step of `map_arrow`."""
+
+    function: BatchFunction
+    schema: str | StructType
+
+    def resolved(self, _: StructType, /) -> tuple[BatchFunction, StructType]:
+        """Return the function, and the columns of its results."""
+        pickled(self.function, "map_arrow")
+        return self.function, as_struct(self.schema)
+
+
+@dataclass(frozen=True)
+class Parsed:
+    """The step of `json_columns`."""
+
+    schema: str | StructType
+    column: str
+    mode: str
+    keep: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        if self.mode not in (PERMISSIVE, FAILFAST):
+            raise PipelineError(f"{self.mode!r} is no mode", field="mode", fix="Use 'PERMISSIVE' or 'FAILFAST'")
+
+    def resolved(self, given: StructType, /) -> tuple[BatchFunction, StructType]:
+        """Return the function, and the columns of its results."""
+        names = "json_columns"
+        struct = as_struct(self.schema, names)
+        if missing := [name for name in (self.column, *self.keep) if name not in given.names]:
+            raise PipelineError(f"no column {missing[0]!r}", field=names, fix=f"Name one of {', '.join(given.names)}")
+        if twice := [name for name in self.keep if name in struct.names]:
+            raise PipelineError(
+                f"the schema has a field {twice[0]!r} too", field=names, fix="Leave it out of keep, or of the schema"
+            )
+        if given[self.column].dataType.typeName() not in ("binary", "string"):
+            raise PipelineError(f"column {self.column!r} is no text", field=names, fix="Name one of text or bytes")
+        fields = arrow_schema(struct)
+        if (wrong := unsupported(fields)) is not None:
+            kind = struct[wrong].dataType.simpleString()
+            raise PipelineError(
+                f"field {wrong!r} has the type {kind}, which is not parsed", field=names, fix="Parse it in map_arrow"
+            )
+        columns = StructType([*struct.fields, *(given[name] for name in self.keep)])
+        return JsonColumns(fields, self.column, self.mode, self.keep), columns
+
+
+@dataclass(frozen=True)
+class Filtered:
+    """The step of `filter`."""
+
+    condition: pc.Expression
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.condition, pc.Expression):
+            raise PipelineError(
+                f"{self.condition!r} is no expression of Arrow", field="filter", fix="For example pc.field('n') > 0"
+            )
+
+    def resolved(self, given: StructType, /) -> tuple[BatchFunction, StructType]:
+        """Return the function, and the columns of its results."""
+        try:
+            arrow_schema(given).empty_table().filter(self.condition)
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+            problem = str(error).splitlines()[0]
+            raise PipelineError(
+                f"{self.condition} does not fit: {problem}", field="filter", fix=f"Columns are {given.simpleString()}"
+            ) from None
+        return self, given
+
+    def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the rows for which the condition is true, not false or null."""
+        return batch.filter(self.condition)
+
+
+def chained(steps: Sequence[Step], columns: StructType) -> tuple[ArrowFunction | None, StructType]:
+    """Return the steps as one function, None without any, and the columns of its results; needs a Spark session.
+
+    columns: of the rows that the first step gets. Raises PipelineError for steps that do not fit.
+    """
+    functions = []
+    for step in steps:
+        function, columns = step.resolved(columns)
+        functions.append(ArrowFunction(function, arrow_schema(columns)))
+    if len(functions) < 2:
+        return (functions[0] if functions else None), columns
+    return ArrowFunction(_Chain(functions), arrow_schema(columns)), columns
+
+
+class _Chain:
+    def __init__(self, functions: Sequence[ArrowFunction]) -> None:
+        self._functions = functions
+
+    def __call__(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        batches: Iterator[Any] = iter((batch,))
+        for function in self._functions:
+            batches = _each(function, batches)
+        return batches
+
+    def values_seen(self) -> Seen:
+        """Return which columns of all functions had a value so far."""
+        return together(*(function.values_seen() for function in self._functions))
+
+
+def _each(function: ArrowFunction, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        yield from function.results(batch)
+
+
+def applied(function: ArrowFunction, batch: pa.RecordBatch, what: str) -> Iterator[pa.RecordBatch]:
+    """Yield what the function makes of rows that are no records any more; its FunctionError calls them `what`."""
+    try:
+        yield from function.results(batch)
+    except Exception as error:
+        problem = f"{type(error).__name__}: {' '.join(str(error).split())}, given {what}"
+        raise FunctionError(problem) from error

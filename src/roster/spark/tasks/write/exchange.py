@@ -1,0 +1,158 @@
+"""Record batches brought to their partition's writer by a shuffle of Spark's: the two functions that it joins.
+
+Stage 1 encodes rows and knows no producer; its tasks may run as often as Spark likes. Stage 2 sorts the batches by
+partition, task and number, and writes each partition from one task. Sequence numbers do not make a second attempt there
+safe, as it may have other content: what fails or runs again is returned as a result, and the driver aborts the
+transaction. Rows of stage 1 hold batches of about a megabyte, so that a shuffle costs by the byte, not by the record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pyarrow as pa
+
+from roster.records.produce import KafkaWriter, TransactionLostError, WriteError
+from roster.records.staging import StagedBatch, StagingWriter
+from roster.spark.tasks.write.task import RESULT, RowFunction, result_row, results_of
+from roster.wire.columns.writer import Body
+from roster.wire.compression import Compression
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+    from pyspark.sql import DataFrame
+
+STAGED = (
+    "topic string, partition int, task int, number int, "
+    "records int, compression int, base_timestamp long, max_timestamp long, data binary"
+)
+"""Columns of a record batch between the two stages, as Spark DDL."""
+_TYPES = [pa.string(), *[pa.int32()] * 5, pa.int64(), pa.int64(), pa.binary()]
+_NAMES = [column.split()[0] for column in STAGED.split(", ")]
+_BATCH_BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"
+_ORDER = ("topic", "partition", "task", "number")
+
+
+class Written(NamedTuple):
+    """Result of a task of stage 2: bytes written, or why not all are, and if the transaction is lost by that."""
+
+    stage: int
+    written_bytes: int = 0
+    problem: str = ""
+    is_lost: bool = False
+
+
+@dataclass(frozen=True)
+class ExchangeWriter:
+    """Makes record batches as `writer` does, for writers of whole partitions."""
+
+    writer: KafkaWriter
+    rows: str = STAGED
+
+    def task(self, read: RowFunction | None) -> RowFunction:
+        """Return stage 1."""
+        return StageBatches(StagingWriter(self.writer), read)
+
+
+@dataclass(frozen=True)
+class StageBatches:
+    """Stage 1: makes rows of `STAGED` of the rows that `read` makes of what Spark passes; None: of those."""
+
+    writer: StagingWriter
+    read: RowFunction | None = None
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Encode all rows, and yield record batches as they become full."""
+        from pyspark import TaskContext  # noqa: PLC0415 - there is one in tasks only
+
+        context = TaskContext.get()
+        task = 0 if context is None else context.partitionId()
+        output, number = self.writer.open(), 0
+        try:
+            for rows in batches if self.read is None else self.read(batches):
+                output.write(rows)
+                for batch in output.take():
+                    yield _row(batch, task, number)
+                    number += 1
+            for batch in output.close() or ():
+                yield _row(batch, task, number)
+                number += 1
+        except BaseException:
+            output.abort()
+            raise
+
+
+@dataclass(frozen=True)
+class WriteBatches:
+    """Stage 2: writes the record batches of the partitions that belong to the task, and yields one `Written`."""
+
+    writer: KafkaWriter
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Write all batches in their order."""
+        from pyspark import TaskContext  # noqa: PLC0415 - as above
+
+        context = TaskContext.get()
+        stage, attempt = (0, 0) if context is None else (context.stageId(), context.attemptNumber())
+        if attempt > 0:
+            yield result_row(Written(stage, problem=f"attempt {attempt} of a writing task", is_lost=True))
+            return
+        output, size = self.writer.open(), 0
+        try:
+            for rows in batches:
+                for row in rows.to_pylist():
+                    body = _body(row)
+                    size += body.size
+                    output.write_encoded(row["topic"], row["partition"], body)
+            output.close()
+            written = Written(stage, size)
+        except WriteError as error:
+            output.abort()
+            written = Written(stage, problem=str(error), is_lost=isinstance(error, TransactionLostError))
+        except BaseException:
+            output.abort()
+            raise
+        yield result_row(written)
+
+
+def write_exchanged(staged: DataFrame, writer: KafkaWriter) -> list[Written]:
+    """Write the rows of `STAGED`, each partition from one task, in the order of its rows."""
+    spark = staged.sparkSession
+    before = spark.conf.get(_BATCH_BYTES, None)
+    spark.conf.set(_BATCH_BYTES, str(writer.memory_bytes))  # else 10,000 rows of a megabyte at once
+    try:
+        tasks = spark.sparkContext.defaultParallelism
+        sorted_rows = staged.repartition(tasks, "topic", "partition").sortWithinPartitions(*_ORDER)
+        work: Any = WriteBatches(writer)
+        written: list[Written] = results_of(sorted_rows.mapInArrow(work, RESULT).collect())
+    finally:
+        if before is None:
+            spark.conf.unset(_BATCH_BYTES)
+        else:
+            spark.conf.set(_BATCH_BYTES, before)
+    return [*written, *_again(spark.sparkContext, {each.stage for each in written})]
+
+
+def _again(context: SparkContext, stages: set[int]) -> list[Written]:
+    """Return a result for each stage that Spark began anew, with tasks that may have written beside their twins."""
+    infos = [(stage, context.statusTracker().getStageInfo(stage)) for stage in stages]
+    return [
+        Written(stage, problem="the writing stage ran again", is_lost=True)
+        for stage, info in infos
+        if info is not None and info.currentAttemptId > 0
+    ]
+
+
+def _row(batch: StagedBatch, task: int, number: int) -> pa.RecordBatch:
+    body = batch.body
+    values = (batch.topic, batch.partition, task, number, body.records, int(body.compression))
+    values_and_data: tuple[Any, ...] = (*values, body.base_timestamp, body.max_timestamp, body.data)
+    arrays = [pa.array([value], kind) for value, kind in zip(values_and_data, _TYPES, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, _NAMES)
+
+
+def _body(row: dict[str, Any]) -> Body:
+    times = row["base_timestamp"], row["max_timestamp"]
+    return Body(row["records"], row["data"], Compression(row["compression"]), *times)
