@@ -136,7 +136,7 @@ def test_the_migration_table_names_operators_that_exist():
 
 
 def test_the_table_of_what_keeps_state_names_operators_that_exist():
-    page = (DOCS / "how-to" / "keep-state.md").read_text().partition("\n## ")[0]
+    page = (DOCS / "state" / "index.md").read_text().partition("\n## Which operator\n")[2].partition("\n## ")[0]
     cells = [line.split("|")[2] for line in page.splitlines() if line.startswith("| ")]
     operators = {name for cell in cells for name in re.findall(r"[\[ ]`(?:pipeline\.)?([a-z_]+)(?=[(`])", cell)}
     assert len(operators) >= 8
