@@ -76,7 +76,7 @@ class Assignor(ABC):
     def on_assignment(
         self, partitions: frozenset[TopicPartition], user_data: bytes | None, generation: int
     ) -> str | None:
-        """Take note of an assignment, before its partitions are published.
+        """Receive an assignment, before its partitions are published.
 
         user_data: what the leader's plan has for this member, None if nothing. generation: the assignment's.
         Returns the reason to join again at once (Kafka Streams does while versions are probed), None to stay.

@@ -20,13 +20,13 @@ class LogConfig:
     """How one partition's log is kept on disk."""
 
     segment_bytes: int = 256 * 1024 * 1024
-    """A segment that reached this size is sealed and the next one begun."""
+    """Roll when a segment would exceed this size (Kafka's `segment.bytes`)."""
     segment_ms: int = 7 * 86_400_000
-    """A segment is sealed by a batch that is so much newer than its first one (Kafka's `segment.ms`)."""
+    """Roll when a batch is this much newer than the segment's first (Kafka's `segment.ms`)."""
     retention_ms: int = -1
     """Segments whose newest record is older than this are deleted (Kafka's `retention.ms`); -1 keeps them."""
     retention_bytes: int = -1
-    """The oldest segments are deleted while a partition keeps so many bytes (`retention.bytes`); -1 keeps them."""
+    """The oldest segments are deleted while at least this many bytes remain (`retention.bytes`); -1 keeps all."""
     index_interval_bytes: int = 16 * 1024
     """One sparse index entry per this many bytes; also what a lookup may have to read."""
     max_message_bytes: int = 1_048_588
@@ -71,17 +71,17 @@ class BrokerConfig:
     connection_setup_timeout_ms: int = 30_000
     """A connection must have done its TLS handshake, its login and its first request by then."""
     receive_timeout_ms: int = 60_000
-    """A request that has begun must come in at 64 KiB in this time, or all of it if it is smaller."""
+    """Each 64 KiB of a request must arrive within this time."""
     send_timeout_ms: int = 300_000
-    """A client must read a response at 64 KiB in this time. As long as Kafka's `max.poll.interval.ms`: a Java consumer
-    without a group reads only when it polls."""
+    """A client must read each 64 KiB of a response within this time. As long as Kafka's `max.poll.interval.ms`: a Java
+    consumer without a group reads only when it polls."""
     max_connections: int = UNLIMITED
     """Kafka's `max.connections`; the number of files that the system lets the broker open limits it too."""
     max_connections_per_ip: int = UNLIMITED
     """Kafka's `max.connections.per.ip`."""
     sync_threads: int = 4
     retention_check_interval_ms: int = 300_000
-    """How often logs are looked at for what is too old or too much."""
+    """Time between two checks of all logs for expired segments and overdue compaction."""
     fetch_session_slots: int = 1_000
     """Fetch sessions (KIP-227) kept at most; 0 for none (Kafka's `max.incremental.fetch.session.cache.slots`)."""
     log: LogConfig = field(default_factory=LogConfig)

@@ -67,7 +67,7 @@ class ReceiveBudget:
         self._left = limit
 
     def take(self, size: int) -> None:
-        """Count bytes that are about to be received; raise CloseConnection if there is no room for them."""
+        """Reserve bytes about to be received; raise CloseConnection if the budget is used up."""
         if size > self._left:
             raise CloseConnection("the broker is receiving too many large requests")
         self._left -= size
@@ -154,7 +154,7 @@ class Connection:
             logger.error("closed the connection to %s: internal error", self._name, exc_info=problem)
 
     def _forget(self) -> None:
-        """Break the reference cycles through what was raised, so that the memory of requests is freed at once."""
+        """Break reference cycles through raised exceptions, so that the memory of requests is freed at once."""
         self._problem = None
         self._unanswered.clear()
         del self._direct
@@ -233,7 +233,7 @@ class Connection:
         )
 
     def _holds(self, size: int) -> bool:
-        """Return True if so many bytes have arrived: timers would cost more than reading them."""
+        """Return True if this many bytes have arrived, so that no timer is needed."""
         return isinstance(self._reader, ClientReader) and self._reader.holds(size)
 
     def _time_to_begin(self, idle_since: float) -> contextlib.AbstractAsyncContextManager[object]:
@@ -403,7 +403,7 @@ class Connection:
             self._writer.write(encode_response(response, header.api_version, header.correlation_id))
 
     async def _first_answered(self) -> None:
-        await asyncio.wait([self._unanswered[0]])  # its own callback, `_produced`, runs before this goes on
+        await asyncio.wait([self._unanswered[0]])  # its own callback, `_produced`, runs before this resumes
 
     async def _all_answered(self) -> None:
         while self._unanswered and self._problem is None:
@@ -417,7 +417,7 @@ class Connection:
             await self._drain()
 
     async def _drain(self) -> None:
-        """Wait until a slow reader has taken most of what was sent."""
+        """Wait until a slow client has read most of the data sent."""
         transport = self._writer.transport
         if transport.get_write_buffer_size() or transport.is_closing():
             try:

@@ -54,7 +54,7 @@ ABORTABLE_OFFSETS_FROM = 4
 
 
 class Transactions(Protocol):
-    """The transaction coordinator, as far as offsets in transactions need it."""
+    """The part of the transaction coordinator that transactional offset commits need."""
 
     async def add(
         self,

@@ -15,7 +15,6 @@ from roster.broker.call import Call
 from roster.broker.log.record_range import PIECE_BYTES
 from roster.broker.repeated_heartbeat import RepeatedHeartbeat
 from roster.broker.request_limits import decode_small
-from roster.model.acl import AclOperation
 from roster.wire import ApiKey, WireError
 from roster.wire.frames import encode_response
 
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
 _SIZE_BYTES = 4
 _KEY = slice(4, 6)
 MAX_BYTES = 16 * 1024
-"""The largest frame handled here: what it can hold occupies nothing for long."""
+"""Larger frames could block the event loop, so they take the slow path."""
 WAITING_KEYS = frozenset({ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP})
 """Requests that wait for others, given up when their client disconnects. A commit runs to its end."""
 _KEYS = WAITING_KEYS | {ApiKey.HEARTBEAT, ApiKey.LEAVE_GROUP, ApiKey.OFFSET_COMMIT}
@@ -133,7 +132,7 @@ class DirectRequests:
         if self._services.hooks.intercept is not None or not self._session.is_lasting:
             return False
         key, request = call.header.api_key, call.message
-        if not call.access.may_on_group(AclOperation.READ, request.group_id):
+        if not call.access.may_be_member(request.group_id):
             return False
         if key != ApiKey.OFFSET_COMMIT:
             return True

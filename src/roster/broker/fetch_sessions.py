@@ -1,6 +1,6 @@
 """Fetch sessions (KIP-227): a consumer names the partitions it reads once, and then only what changes.
 
-A session remembers the partitions of its client and what was last answered about each, so that an incremental response
+A session remembers its client's partitions and the last answer for each, so that an incremental response
 leaves out the partitions without news. Sessions are in memory only; a client whose session is gone begins another.
 A session belongs to a principal, and ends with the connection that used it last.
 """
@@ -36,7 +36,7 @@ Key: TypeAlias = tuple[Topic, int]
 
 @dataclass(slots=True)
 class SessionPartition:
-    """A partition as the client last asked for it, and what was last answered; -1 is "must be answered"."""
+    """A partition as last requested, and the last answer; -1 forces an answer."""
 
     asked: FetchRequest.Topic.Partition
     high_watermark: int = -1
@@ -178,7 +178,7 @@ class FetchSessions:
         response.session_id = number
 
     def _make_room(self, size: int) -> bool:
-        """Return True if a session of so many partitions may begin, after evicting another if need be."""
+        """Return True if a session with this many partitions may begin; evict another one if necessary."""
         if self._slots <= 0 or self._partitions + size > MAX_PARTITIONS:
             return False
         if len(self._sessions) < self._slots:

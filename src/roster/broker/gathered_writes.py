@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from roster.coordinator_common import LogRecord, Write
 
 MAX_BYTES = 256 * 1024
-"""Keys and values that a batch is begun with at most: one more write may follow, of any size."""
+"""Append a batch once its keys and values reach this size; its last write may exceed it."""
 
 logger = logging.getLogger(__name__)
 
@@ -34,7 +34,7 @@ class GatheredWrites:
 
     Args:
         logs: the partitions.
-        flusher: makes what was appended durable.
+        flusher: makes appended batches durable.
         completed: called for each write, those of one partition in order, never from within `add`.
 
     """
@@ -64,7 +64,7 @@ class GatheredWrites:
             self._append_gathered(partition)
 
     def append_all(self) -> None:
-        """Append what was gathered."""
+        """Append the gathered writes."""
         for partition in list(self._gathered):
             self._append_gathered(partition)
 

@@ -1,4 +1,4 @@
-"""Where a test kit looks into a running broker: what it is asked, and what its group coordinator does."""
+"""Test hooks: observe requests and coordinator steps."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ class Admission:
         """Give a connection a place; return the one that has to make room for it, if any.
 
         Raises:
-            CloseConnection: there is no place for it.
+            CloseConnection: no slot is free.
 
         """
         if self._by_host[slot.host] >= self._max_per_ip:
@@ -97,7 +97,7 @@ class Admission:
             del self._settling[slot]
 
     def release(self, slot: Slot) -> None:
-        """Take a connection's place back; twice is no error."""
+        """Free a connection's slot; idempotent."""
         if not slot.host:
             return
         self._settling.pop(slot, None)

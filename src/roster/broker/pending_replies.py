@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class PendingReplies:
-    """What is to be done with the reply to each request under way, by the token that both have in common."""
+    """Callbacks for the replies to pending requests, by the token that request and reply share."""
 
     def __init__(self) -> None:
         self._tokens = itertools.count(1)

@@ -33,7 +33,7 @@ class RepeatedHeartbeat:
         self._version = 0
 
     def remember(self, data: bytes, request: Any, version: int) -> None:
-        """Keep a heartbeat: its frame with the size, and what was read from it."""
+        """Keep a heartbeat: its frame with the size, and the decoded request."""
         self._size, self._head, self._tail = len(data), data[: _CORRELATION.start], data[_CORRELATION.stop :]
         self.request, self._version = request, version
 

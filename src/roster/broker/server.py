@@ -177,7 +177,7 @@ class Broker:
             admission.release(slot)
 
     async def stop(self) -> None:
-        """Stop serving, make everything durable, release port and directory; stopping twice is no error."""
+        """Stop serving, make everything durable, release port and directory; idempotent."""
         if self._services is None:
             return
         services, self._services = self._services, None

@@ -19,7 +19,7 @@ class ClientReader(asyncio.StreamReader):
     """A reader that knows what it holds: a frame that is there needs no timeout to be read."""
 
     def holds(self, size: int) -> bool:
-        """Return True if so many bytes can be read without waiting."""
+        """Return True if this many bytes can be read without waiting."""
         return len(self._buffer) >= size  # type: ignore[attr-defined]
 
 
@@ -32,7 +32,7 @@ class ClientProtocol(asyncio.StreamReaderProtocol):
         super().__init__(ClientReader(limit=PIECE_BYTES // 2), connected)
         self.on_lost: Callable[[], None] | None = None
         self.on_data: Callable[[bytes], bool] | None = None
-        """Given what arrives while the reader holds nothing; the reader gets what it does not handle."""
+        """Called with data when the buffer is empty; False passes it to the reader."""
         self.transport: asyncio.BaseTransport | None = None
         """Set once the connection is made: after the TLS handshake, if there is one."""
 
@@ -54,7 +54,7 @@ class ClientProtocol(asyncio.StreamReaderProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Notify the connection that its client is gone."""
         if exc is not None:
-            exc.__traceback__ = None  # the reader keeps the exception, whose frames hold what was being sent
+            exc.__traceback__ = None  # the reader keeps the exception, and its frames the data being sent
         super().connection_lost(exc)
         if self.on_lost is not None:
             self.on_lost()

@@ -84,7 +84,7 @@ def check_name(name: str) -> None:
 
 
 def check_partitions(count: int) -> None:
-    """Raise RefusedError unless a topic may have so many."""
+    """Raise RefusedError unless a topic may have this many partitions."""
     if not 1 <= count <= MAX_PARTITIONS_PER_TOPIC:
         raise RefusedError(ErrorCode.INVALID_PARTITIONS, f"{count} partitions: must be 1 to {MAX_PARTITIONS_PER_TOPIC}")
 

@@ -68,7 +68,7 @@ class TransactionShell(Shell[TimerName]):
         self._coordinator: TransactionCoordinator | None = None
 
     async def start(self, config: TransactionConfig) -> None:
-        """Load the transactional ids, if there ever was one, and go on with the transactions that were decided."""
+        """Load the transactional ids, if the topic exists, and complete decided transactions."""
         self._config = config
         if self._topics.get(TRANSACTIONS_TOPIC) is not None:
             await self._begin()

@@ -14,7 +14,7 @@ from roster.cli.errors import Failure, UserError
 from roster.cli.options import NAME, Target, cluster_options, json_option
 from roster.cli.output import print_json, print_table
 from roster.client import UnknownGroupError
-from roster.model.topology import TopologyError, changelog_topic
+from roster.model.topology import CHANGELOG, REPARTITION, TopologyError, changelog_topic
 from roster.state.cleaning import store_bytes, stores_below
 from roster.state.store import StateError
 from roster.state.store_files import check_unused, directory_name, remove_store, state_directory
@@ -24,9 +24,6 @@ if TYPE_CHECKING:
 
     from roster.client import Admin
     from roster.model import TopicPartition
-
-_CHANGELOG, _REPARTITION = "-changelog", "-repartition"
-"""How the names of a group's own topics end."""
 
 
 @dataclass(slots=True)
@@ -73,14 +70,14 @@ def reset(
 def _found(cluster: Admin, group: str, names: Sequence[str], root: Path) -> Found:
     topics = cluster.list_topics(internal=True)
     others = [each.group_id for each in cluster.list_groups() if each.group_id != group]
-    repartitions, of_others = own_topics(group, topics, others, _REPARTITION)
+    repartitions, of_others = own_topics(group, topics, others, REPARTITION)
     if names:
         changelogs = [_changelog(group, name) for name in names]
         if missing := [topic for topic in changelogs if topic not in topics]:
             raise UserError(f"--store: there is no topic {missing[0]!r}")
         doubtful: dict[str, str] = {}
     else:
-        changelogs, doubtful = own_topics(group, topics, others, _CHANGELOG)
+        changelogs, doubtful = own_topics(group, topics, others, CHANGELOG)
     offsets = {partition: at.offset for partition, at in cluster.group_offsets(group).items()}
     stores = [path for topic in changelogs for path in stores_below(root / directory_name(topic))]
     return Found(changelogs, repartitions, offsets, stores, doubtful | of_others)
@@ -159,7 +156,7 @@ def _show(group: str, found: Found, *, executed: bool, as_json: bool) -> None:
     rows += [("store on this machine", str(path), f"{store_bytes(path)} bytes", done) for path in found.stores]
     rows += [
         ("changelog topic", topic, "", f"stays, may be of group {other}: name it with --store")
-        if topic.endswith(_CHANGELOG)
+        if topic.endswith(CHANGELOG)
         else ("repartition topic", topic, "", f"stays, may be of group {other}: see `roster topics delete`")
         for topic, other in sorted(found.doubtful.items())
     ]

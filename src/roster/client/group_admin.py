@@ -22,6 +22,7 @@ from roster.member.requests import offset_commit
 from roster.member.types import Node
 from roster.model import OffsetAndMetadata, TopicPartition
 from roster.wire import ErrorCode, Message, WireError
+from roster.wire.consumer import CLASSIC, CONSUMER, PROTOCOL_TYPE
 from roster.wire.consumer.messages import decode_assignment, flat
 from roster.wire.errors import error_code
 from roster.wire.messages import (
@@ -75,7 +76,7 @@ class GroupAdmin:
         if described is not None:
             return described
         other = next((each for each in await self.list_groups() if each.group_id == group), None)
-        if other is not None and other.group_type not in ("", "classic", "consumer"):
+        if other is not None and other.group_type not in ("", CLASSIC, CONSUMER):
             raise GroupTypeError(f"group {group!r} is a {other.group_type} group, which this client cannot describe")
         raise group_error(ErrorCode.GROUP_ID_NOT_FOUND, group, "it cannot be described")
 
@@ -138,11 +139,11 @@ class GroupAdmin:
         return GroupDescription(
             group,
             found.group_state,
-            "consumer",
+            PROTOCOL_TYPE,
             found.assignor_name,
             members,
             coordinator=str(node),
-            group_type="consumer",
+            group_type=CONSUMER,
             epoch=found.group_epoch,
         )
 

@@ -9,6 +9,7 @@ from roster.assignors import ASSIGNORS, ClaimSource
 from roster.client.types import GroupDescription, MemberDescription
 from roster.model import NO_GENERATION
 from roster.wire import WireError
+from roster.wire.consumer import CONSUMER
 from roster.wire.consumer.lag_user_data import split_lag_user_data
 from roster.wire.consumer.messages import Subscription, decode_subscription, flat, version_of
 from roster.wire.consumer.topic_index import TopicIndex
@@ -50,7 +51,7 @@ def check_group(group: GroupDescription, topics: Collection[str]) -> list[Findin
         topics: every topic of the cluster, internal ones too.
 
     """
-    if group.group_type == "consumer":
+    if group.group_type == CONSUMER:
         return []
     if group.state != "Stable":
         unseen = f"is {group.state}: subscriptions are visible only while the group is Stable; try again"

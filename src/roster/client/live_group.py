@@ -10,6 +10,7 @@ from roster.client.errors import GroupEmptyError, GroupTypeError, RebalanceInPro
 from roster.client.types import GroupDescription
 from roster.model import AutoOffsetReset, MemberInfo, PartitionOffsets, Problem, TopicPartition
 from roster.wire import WireError
+from roster.wire.consumer import CONSUMER, PROTOCOL_TYPE
 from roster.wire.consumer.lag_user_data import split_lag_user_data
 from roster.wire.consumer.messages import Subscription, decode_subscription
 
@@ -80,14 +81,14 @@ def live_group(
 def require_stable_consumers(group: GroupDescription) -> None:
     """Raise GroupTypeError, GroupEmptyError or RebalanceInProgressError for a group that cannot be planned."""
     name = group.group_id
-    if group.group_type == "consumer":
+    if group.group_type == CONSUMER:
         raise GroupTypeError(
             f"{name} is a consumer group (KIP-848): its broker assigns partitions ({group.protocol}), "
             "no assignor of a member is asked, so there is nothing to plan"
         )
     if not group.members:
         raise GroupEmptyError(f"{name} has no members (it is {group.state})")
-    if group.protocol_type != "consumer":
+    if group.protocol_type != PROTOCOL_TYPE:
         raise GroupTypeError(f"{name} is not a group of consumers; its protocol type is {group.protocol_type!r}")
     if group.state != "Stable":
         raise RebalanceInProgressError(

@@ -10,6 +10,7 @@ from roster.client.types import GroupDescription, MemberDescription
 from roster.member.task_assignor import PROTOCOL_NAME
 from roster.member.task_clients import members_by_process, task_clients
 from roster.model.tasks import TaskId
+from roster.wire.consumer import CLASSIC
 from roster.wire.consumer.messages import decode_subscription
 from roster.wire.errors import WireError
 from roster.wire.streams.assignment_info import AssignmentInfo, decode_assignment_info
@@ -61,7 +62,7 @@ class LiveTasks:
 
 def runs_tasks(group: GroupDescription) -> bool:
     """Return True for a group of members that run tasks."""
-    return group.protocol == PROTOCOL_NAME and group.group_type == "classic"
+    return group.protocol == PROTOCOL_NAME and group.group_type == CLASSIC
 
 
 def live_tasks(group: GroupDescription) -> LiveTasks:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from roster.client.errors import ClientError
 from roster.model import TopicPartition
+from roster.wire.consumer import CLASSIC
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +108,7 @@ class GroupDescription:
     protocol: str
     members: list[MemberDescription]
     coordinator: str
-    group_type: str = "classic"
+    group_type: str = CLASSIC
     epoch: int | None = None
 
 

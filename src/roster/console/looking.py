@@ -21,6 +21,7 @@ from roster.console.snapshot import Away, MemberSeen, Position, Snapshot
 from roster.model import TopicPartition
 from roster.security import PLAINTEXT, Security
 from roster.wire import WireError
+from roster.wire.consumer import CLASSIC, PROTOCOL_TYPE
 from roster.wire.consumer.messages import decode_subscription
 
 NO_CLAIM = -1
@@ -54,7 +55,7 @@ def look(admin: Admin, group: str, also: Collection[TopicPartition] = ()) -> Sna
 
 def _member(member: MemberDescription, group: GroupDescription) -> MemberSeen:
     claim = NO_CLAIM
-    if group.group_type == "classic" and group.protocol_type == "consumer" and member.metadata:
+    if group.group_type == CLASSIC and group.protocol_type == PROTOCOL_TYPE and member.metadata:
         try:
             claim = decode_subscription(member.metadata).generation_id
         except WireError:

@@ -6,6 +6,7 @@ from roster.coordinator.runtime import PartitionStatus, Runtime
 from roster.coordinator.states import GroupState
 from roster.coordinator_common import RequestReceived
 from roster.wire import ErrorCode
+from roster.wire.consumer import CLASSIC
 from roster.wire.messages import (
     DescribeGroupsRequest,
     DescribeGroupsResponse,
@@ -13,7 +14,6 @@ from roster.wire.messages import (
     ListGroupsResponse,
 )
 
-GROUP_TYPE = "classic"
 NOT_FOUND_FROM = 6
 """DescribeGroups version from which an unknown group is an error (KIP-1043) and not a Dead group."""
 
@@ -29,10 +29,10 @@ def list_groups(rt: Runtime, event: RequestReceived, request: ListGroupsRequest)
             group_id=group.group_id,
             protocol_type=group.protocol_type or "",
             group_state=group.state.value,
-            group_type=GROUP_TYPE,
+            group_type=CLASSIC,
         )
         for group in rt.groups.values()
-        if (not states or group.state.value.lower() in states) and (not types or GROUP_TYPE in types)
+        if (not states or group.state.value.lower() in states) and (not types or CLASSIC in types)
     ]
     return ListGroupsResponse(groups=listed)
 

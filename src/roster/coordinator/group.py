@@ -13,13 +13,13 @@ from typing import NamedTuple, TypeAlias
 from roster.coordinator.states import TRANSITIONS, GroupState, Trigger
 from roster.coordinator_common import IllegalTransitionError
 from roster.wire import ErrorCode, WireError
+from roster.wire.consumer import PROTOCOL_TYPE
 from roster.wire.consumer.messages import decode_subscription
 from roster.wire.messages import JoinGroupResponse
 
 Protocols: TypeAlias = tuple[tuple[str, bytes], ...]
 """The protocols (assignors) of a member, preferred first: (name, metadata), names unique."""
 
-CONSUMER_PROTOCOL_TYPE = "consumer"
 MAX_GENERATION_LEAD = 1_000
 """How far ahead of the group a generation claimed by a member is still believed."""
 
@@ -379,7 +379,7 @@ class Group:
 
     def is_consumer_group(self) -> bool:
         """Return True if members use the consumer protocol, so that their metadata are subscriptions."""
-        return self.protocol_type == CONSUMER_PROTOCOL_TYPE
+        return self.protocol_type == PROTOCOL_TYPE
 
     def subscribed_topics(self) -> set[str] | None:
         """Return the topics that the members of a consumer group subscribe to, or None if they cannot be read.

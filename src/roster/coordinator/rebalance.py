@@ -102,7 +102,7 @@ def store_generation(ctx: GroupContext) -> None:
     """Store the next generation; its members learn of it once it is durable.
 
     Until then the former generation lasts. Members that come or go meanwhile are taken into account by another record
-    of the same generation, which nobody knows of yet.
+    of the same generation, which no member knows yet.
     """
     group = ctx.group
     generation, protocol, changes = group.next_generation, group.select_protocol() or "", group.changes
@@ -125,7 +125,7 @@ def store_generation(ctx: GroupContext) -> None:
 
 
 def fail_join_phase(ctx: GroupContext, error: ErrorCode) -> None:
-    """Answer every parked JoinGroup with `error`; the join phase goes on, for the members to join again."""
+    """Answer every parked JoinGroup with `error`; the join phase continues, so that members can join again."""
     for member in ctx.group.members.values():
         if member.parked_join is not None:
             member.is_new = False

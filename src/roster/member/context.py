@@ -93,7 +93,7 @@ class MemberContext:
     def is_eager(self) -> bool:
         """True while the assignor that the group chose wants everything revoked before JoinGroup.
 
-        Should JoinGroup bring an eager assignor after a cooperative one, what was kept is lost
+        If JoinGroup selects an eager assignor after a cooperative one, kept partitions are lost
         (`join.on_join_group_response`), and no other member gets it before (`leader.withhold_claimed`).
         """
         if self.protocol_name is None:

@@ -18,6 +18,7 @@ from roster.member.timers import HEARTBEAT, JOIN
 from roster.member.types import Channel, Failure, FailureKind, Node, ReportKind
 from roster.model import NO_GENERATION, TopicPartition
 from roster.wire import ErrorCode
+from roster.wire.consumer import PROTOCOL_TYPE
 from roster.wire.errors import error_code
 from roster.wire.messages import JoinGroupResponse
 
@@ -88,8 +89,7 @@ def on_join_group_response(me: MemberContext, response: JoinGroupResponse, reque
     elif action is not Action.ACCEPT:
         on_rebalance_error(me, "JoinGroup", code, action, request)
     elif (
-        response.protocol_type not in (None, requests.PROTOCOL_TYPE)
-        or response.protocol_name not in me.config.assignors_by_name
+        response.protocol_type not in (None, PROTOCOL_TYPE) or response.protocol_name not in me.config.assignors_by_name
     ):
         fail(me, fatal_error("JoinGroup", ErrorCode.INCONSISTENT_GROUP_PROTOCOL, me.config))
     else:

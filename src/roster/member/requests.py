@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from roster.member.config import MemberConfig
 from roster.member.outbox import Identity
 from roster.model import OffsetAndMetadata, TopicPartition
+from roster.wire.consumer import PROTOCOL_TYPE
 from roster.wire.messages import (
     DescribeGroupsRequest,
     FindCoordinatorRequest,
@@ -17,7 +18,6 @@ from roster.wire.messages import (
     SyncGroupRequest,
 )
 
-PROTOCOL_TYPE = "consumer"
 MAX_REASON = 255
 """Limit on the characters of a reason for joining or leaving (KIP-800)."""
 GROUP_KEY = 0

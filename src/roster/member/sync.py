@@ -17,6 +17,7 @@ from roster.member.subscription import AssignorError, ReceivedAssignment, decode
 from roster.member.timers import JOIN, SECOND_ROUND
 from roster.member.types import Channel, Failure, FailureKind, ReportKind
 from roster.wire import ApiKey, ErrorCode, WireError
+from roster.wire.consumer import PROTOCOL_TYPE
 from roster.wire.consumer.assignment_failure import failure_reason
 from roster.wire.errors import error_code
 from roster.wire.messages import SyncGroupResponse
@@ -49,7 +50,7 @@ def on_sync_group_response(me: MemberContext, response: SyncGroupResponse, reque
     if action is not Action.ACCEPT:
         on_rebalance_error(me, "SyncGroup", code, action, request)
         return
-    if response.protocol_type not in (None, requests.PROTOCOL_TYPE) or response.protocol_name not in (
+    if response.protocol_type not in (None, PROTOCOL_TYPE) or response.protocol_name not in (
         None,
         me.protocol_name,
     ):

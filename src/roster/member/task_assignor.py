@@ -67,7 +67,7 @@ class TaskAssignor(Assignor):
         self._version = LATEST_VERSION
         self._standby: frozenset[TaskId] = frozenset()
         self.assignments = 0
-        """Assignments taken note of."""
+        """Number of assignments received."""
         self._by_host: Mapping[HostInfo, frozenset[TaskId]] = {}
         self._catch_up = CatchUp(options.acceptable_lag)
 
@@ -120,7 +120,7 @@ class TaskAssignor(Assignor):
     def on_assignment(
         self, partitions: frozenset[TopicPartition], user_data: bytes | None, generation: int
     ) -> str | None:
-        """Take note of the assignment; returns the reason to join again while versions are probed.
+        """Record the assignment; returns the reason to join again while versions are probed.
 
         Raises TopologyError for an error of the leader, WireError and ValueError for what is no sound AssignmentInfo.
         """

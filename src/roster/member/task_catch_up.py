@@ -23,7 +23,7 @@ class CatchUp:
         self._behind: set[TaskId] = set()
 
     def assigned(self, restoring: Collection[TaskId], joined_with: Mapping[TaskId, int]) -> None:
-        """Take note of a new assignment: its standby and warm-up tasks, and the gaps the member joined with.
+        """Record a new assignment: its standby and warm-up tasks, and the gaps the member joined with.
 
         A task that had caught up then is known to the leader; one that was not named has the whole log as its gap.
         """

@@ -189,7 +189,7 @@ class _Leading:
         }
 
     def _by_host(self, owner: Int32, withheld: Bool) -> dict[HostInfo, list[TaskId]]:
-        """{end point: the tasks that run there}, withheld ones where they are finished."""
+        """{end point: the tasks that run there}, a withheld task stays at its old owner until it is released."""
         now = np.where(withheld, self.owner_before, owner)
         by_host: defaultdict[HostInfo, list[TaskId]] = defaultdict(list)
         for task, partitions in self.flat.items():

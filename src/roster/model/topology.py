@@ -49,14 +49,18 @@ def repeated(names: Sequence[object]) -> list[object]:
     return [name for place, name in enumerate(names) if name in names[:place]]
 
 
+CHANGELOG, REPARTITION = "-changelog", "-repartition"
+"""Ends of the names of a group's own topics, as with Kafka Streams."""
+
+
 def changelog_topic(group: str, store: str) -> str:
     """Name the compacted topic that holds a store's truth. Raises TopologyError for an illegal name."""
-    return _internal_topic(f"{group}-{store}-changelog")
+    return _internal_topic(f"{group}-{store}{CHANGELOG}")
 
 
 def repartition_topic(group: str, name: str) -> str:
     """Name the topic through which records get another key. Raises TopologyError for an illegal name."""
-    return _internal_topic(f"{group}-{name}-repartition")
+    return _internal_topic(f"{group}-{name}{REPARTITION}")
 
 
 def _internal_topic(name: str) -> str:

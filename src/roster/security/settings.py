@@ -111,8 +111,25 @@ def _no_token(problem: str, fix: str) -> SettingError:
     return SettingError("sasl.oauthbearer.token.function", problem, fix)
 
 
+class SecurityProtocol:
+    """What the name of a security protocol says, for settings that have one."""
+
+    __slots__ = ()
+    protocol: str
+
+    @property
+    def uses_tls(self) -> bool:
+        """True for SSL and SASL_SSL."""
+        return self.protocol.endswith("SSL")
+
+    @property
+    def uses_sasl(self) -> bool:
+        """True for SASL_PLAINTEXT and SASL_SSL."""
+        return self.protocol.startswith("SASL")
+
+
 @dataclass(frozen=True, slots=True)
-class Security:
+class Security(SecurityProtocol):
     """How connections are secured; made by `parse_security` or `load_properties`, which check it.
 
     `ca`, `certificate` and `key` are PEM text, `ca` empty for the system's CAs. `repr` shows no secret; a pickle holds
@@ -131,16 +148,6 @@ class Security:
     key_password: str = field(default="", repr=False)
     check_hostname: bool = True
     verify: bool = True
-
-    @property
-    def uses_tls(self) -> bool:
-        """True for SSL and SASL_SSL."""
-        return self.protocol.endswith("SSL")
-
-    @property
-    def uses_sasl(self) -> bool:
-        """True for SASL_PLAINTEXT and SASL_SSL."""
-        return self.protocol.startswith("SASL")
 
 
 PLAINTEXT = Security()

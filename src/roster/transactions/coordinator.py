@@ -54,10 +54,10 @@ REQUEST_HANDLERS: dict[type, Callable[[Runtime, RequestReceived, Any], None]] = 
 """Handler of each request that RequestReceived may carry."""
 
 GRACE_MS = 10_000
-"""How long transactions go on at least once they are loaded: their clients have to find the broker again. Apache Kafka
+"""Least time an open transaction gets after loading: its client has to find the broker again. Apache Kafka
 looks for old ones that long after its start."""
 BUSY_MS = 100
-"""Until the timeout of a transaction whose state is just changing is looked at again."""
+"""Delay before a timeout is checked again while the state of its transaction is being written."""
 
 
 class TransactionCoordinator:
@@ -178,7 +178,7 @@ class TransactionCoordinator:
         self._rt.loaded[event.partition] = False
 
     def _partition_loaded(self, event: PartitionLoaded[LogRecord]) -> None:
-        """Take over the ids of a partition: go on with prepared transactions, and time the open ones."""
+        """Take over the ids of a partition: complete prepared transactions, and set timers for open ones."""
         rt = self._rt
         self._unload(event.partition)
         transactions, unreadable = records.replay(event.partition, event.records)

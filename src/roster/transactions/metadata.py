@@ -57,7 +57,7 @@ class Transaction:
 
     @property
     def is_changing(self) -> bool:
-        """True while a state is being written or markers are: whoever asks for another change comes again."""
+        """True while a state or markers are being written: other changes are refused, to be retried."""
         return self.pending is not None or self.current.state.is_prepared
 
 

@@ -131,7 +131,7 @@ class Runtime:
         self._effects.producer_ids.append(self._last_wanted)
 
     def producer_id_given(self, number: int, producer_id: int | None) -> None:
-        """Go on with the request that waits for a producer id."""
+        """Resume the request that waits for a producer id."""
         self._wanting_ids.pop(number)(producer_id)
 
     def set_timer(self, name: TimerName, deadline: int) -> None:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from enum import IntEnum
 
+READ_COMMITTED = 1
+"""`isolation_level` of a Fetch or ListOffsets that sees records of committed transactions only."""
+
 
 class ApiKey(IntEnum):
     """The first two bytes of a request (Kafka protocol guide, "Api Keys")."""

@@ -1,6 +1,6 @@
 """Completion of an assignment: each topic spread evenly, and lag as evenly as that allows.
 
-Members keep their partitions as far as the counts allow. Of what is left each topic's partitions go, in
+Members keep as many of their partitions as the counts allow. Of the rest, each topic's partitions go, in
 decreasing lag, to the members that have fewest of it, and of those to the one with least lag so far (KIP-169). Since
 members with equally few get one each before any gets a second, a topic is dealt in waves, one numpy step each: the
 biggest partition of the wave to the member with least lag, and so on.
@@ -145,7 +145,7 @@ class _Placing:
                 self.extras.append((t, partitions[size:]))
 
     def _deal(self, topic: int, partitions: Int64, consumers: Int64, room: Int64) -> None:
-        """Deal partitions, in decreasing lag, to members with room for so many."""
+        """Deal partitions, by decreasing lag, to members with room."""
         members = np.flatnonzero(room)
         turn = self._turn(topic, len(consumers), unless=self.heaviest)[members]
         members, room = consumers[members], room[members]
@@ -206,7 +206,7 @@ class _Placing:
             self.given[t] = chosen, partitions
 
     def _emptiest(self, members: Int64, turn: Int64, size: int) -> Int64:
-        """So many of the members: those with fewest partitions, then least lag; least lag comes first."""
+        """The given number of members: those with fewest partitions, then least lag; least lag comes first."""
         count, relative = fullness(self.count[members], self.shares.weight[members]), self._relative(members)
         if size == 1:
             best = np.flatnonzero(count == count.min())

@@ -113,7 +113,7 @@ class _Part:
         )
 
     def even_out(self) -> None:
-        """Bring loads to the mean, rounded down or up, as far as excess meets demand; later steps do the rest.
+        """Bring loads to the mean, rounded down or up, where excess meets demand; later steps do the rest.
 
         Classes whose load is within that rounding take no part, so that no later step has to undo this one.
         """

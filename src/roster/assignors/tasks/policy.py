@@ -187,7 +187,7 @@ class _Placing:
         """Keep caught-up stores as standbys until the wished ones have caught up, and let warm-ups restore these.
 
         A standby that is not caught up takes no warm-up from the budget (KIP-441, max.warmup.replicas). Those that are
-        nearest come first, so a warm-up goes on until it is done.
+        nearest come first, so a warm-up runs until it is done.
         """
         replicas = min(self.problem.standbys, len(self.names) - 1)
         pending: list[tuple[int, bool, TaskId, int]] = []
@@ -211,7 +211,7 @@ class _Placing:
         self.followup |= bool(self.warmups)
 
     def _settled_copies(self, task: TaskId) -> list[int] | None:
-        """Return the places of the standbys where nothing is to be weighed: all are caught up, or there is no store."""
+        """Return the trivial standby placement: all clients are caught up, or there is no store."""
         active, standbys = self.actives[task], self.wished_standbys[task]
         if self.wished[task] != active:
             return None

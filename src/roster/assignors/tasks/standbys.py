@@ -2,7 +2,7 @@
 
 A client's pressure is its copies, active ones included, per thread. Stores that are caught up are taken first and given
 up where the pressure is highest. No more of them are moved to clients without than warm-ups can restore at once: each
-move lowers the pressure where it is higher, the next rebalance goes on from there, so a series comes to rest.
+move lowers the pressure where it is higher, the next rebalance continues from there, so a series comes to rest.
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ class Asked:
         return _with_messages(error_response(self.request, version, error), error, version)
 
     async def take(self, field: str, is_allowed: Callable[[Any], bool]) -> list[Any]:
-        """Take what is not allowed out of an array of the request; return it."""
+        """Remove the unauthorized items of an array, and return them."""
         allowed: list[Any] = []
         refused: list[Any] = []
         async for item in in_slices(getattr(self.request, field) or ()):

@@ -21,14 +21,14 @@ _SEVERAL_GROUPS_SINCE = 8
 
 async def be_member(asked: Asked) -> Any:
     """READ on the group."""
-    if not asked.access.may_on_group(AclOperation.READ, asked.request.group_id):
+    if not asked.access.may_be_member(asked.request.group_id):
         return asked.refuse(_REFUSED)
     return await asked.answer()
 
 
 async def offset_commit(asked: Asked) -> Any:
     """READ on the group and on each topic."""
-    if not asked.access.may_on_group(AclOperation.READ, asked.request.group_id):
+    if not asked.access.may_be_member(asked.request.group_id):
         return asked.refuse(_REFUSED)
     return await asked.each_topic(AclOperation.READ)
 
@@ -45,7 +45,7 @@ async def transactional_offset_commit(asked: Asked) -> Any:
     request, access = asked.request, asked.access
     if not access.may_on_transaction(AclOperation.WRITE, request.transactional_id):
         return asked.refuse(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
-    if not access.may_on_group(AclOperation.READ, request.group_id):
+    if not access.may_be_member(request.group_id):
         return asked.refuse(_REFUSED)
     return await asked.each_topic(AclOperation.READ)
 

@@ -123,7 +123,7 @@ async def list_partition_reassignments(_: Services, __: Call[ListPartitionReassi
 
 
 async def describe_client_quotas(_: Services, call: Call[DescribeClientQuotasRequest]) -> Message:
-    """Say that nobody has quotas, if the question makes sense."""
+    """Answer that no quotas exist, if the request is valid."""
     try:
         _check_filter(call.message.components)
     except RefusedError as error:

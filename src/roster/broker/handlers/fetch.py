@@ -15,6 +15,7 @@ from roster.broker.log.record_range import PIECE_BYTES, RecordRange
 from roster.broker.request_limits import in_slices
 from roster.model.acl import AclOperation
 from roster.wire import ErrorCode
+from roster.wire.api import READ_COMMITTED
 from roster.wire.messages import FetchRequest, FetchResponse
 
 if TYPE_CHECKING:
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
     from roster.wire import Message
 
 logger = logging.getLogger(__name__)
-
-_READ_COMMITTED = 1
 
 
 @dataclass(slots=True)
@@ -79,7 +78,7 @@ async def fetch(services: Services, call: Call[FetchRequest]) -> Message:
 
 
 async def _wait(services: Services, request: FetchRequest, wanted: list[_Wanted]) -> int:
-    """Locate what there is until that is enough, or the time is over; return the number of bytes."""
+    """Wait for `min_bytes` or `max_wait_ms`; return the bytes available."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + max(0, request.max_wait_ms) / 1000
     changed = asyncio.Event()
@@ -135,7 +134,7 @@ async def _resolve(
     wanted = []
     request, access = call.message, call.access
     by_id = call.version >= TOPIC_IDS_SINCE
-    committed = request.isolation_level == _READ_COMMITTED
+    committed = request.isolation_level == READ_COMMITTED
     async for asked in in_slices(topics):
         topic = services.topics.by_id(asked.topic_id) if by_id else services.topics.get(asked.topic)
         name = asked.topic if topic is None else topic.name

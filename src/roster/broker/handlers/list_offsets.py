@@ -12,6 +12,7 @@ from roster.broker.log.partition_log import TimedOffset
 from roster.broker.request_limits import in_slices
 from roster.model import OffsetSpec
 from roster.wire import ErrorCode, WireError
+from roster.wire.api import READ_COMMITTED
 from roster.wire.messages import (
     ListOffsetsRequest,
     ListOffsetsResponse,
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from roster.broker.topics import Topic
     from roster.wire import Message
 
-READ_COMMITTED = 1
 _LEADER_EPOCH_SINCE = 4
 _NOWHERE = TimedOffset(-1, -1)
 

@@ -95,7 +95,7 @@ async def describe_acls(services: Services, call: Call[DescribeAclsRequest]) -> 
 
 
 async def create_acls(services: Services, call: Call[CreateAclsRequest]) -> Message:
-    """Create ACLs; one that exists already is no error."""
+    """Create ACLs; existing ones are left as they are."""
     results = [CreateAclsResponse.AclCreationResult(error_message=None) for _ in call.message.creations]
     added: dict[int, AclBinding] = {}
     for number, creation in enumerate(call.message.creations):

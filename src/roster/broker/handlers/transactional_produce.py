@@ -97,7 +97,7 @@ async def _transactional_batches(services: Services, call: Call[ProduceRequest])
 
 
 def _header(records: bytes | memoryview | None) -> BatchHeader | None:
-    """Return the header of a transactional batch; None for any other, and for what is no batch at all."""
+    """Return the header of a transactional batch; None for any other batch, and for bytes that are not one."""
     if records is None or len(records) < HEADER_SIZE or not records[_ATTRIBUTES] & _TRANSACTIONAL:
         return None
     try:

@@ -88,7 +88,7 @@ async def coordinate(services: Services, call: Call[Any]) -> Message:
 
 
 async def describe(services: Services, call: Call[DescribeTransactionsRequest]) -> Message:
-    """Describe transactions, so many at a time that other connections are served in between."""
+    """Describe transactions, in slices, so that other connections are served in between."""
     ids = call.message.transactional_ids
     response = DescribeTransactionsResponse()
     for start in range(0, max(len(ids), 1), DESCRIBED_AT_ONCE):

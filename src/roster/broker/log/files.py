@@ -93,7 +93,7 @@ class DirectoryLock:
             raise OSError(f"data directory {self._path.parent} was moved or replaced under the running broker")
 
     def release(self) -> None:
-        """Give the directory back; releasing twice is no error."""
+        """Give the directory back; idempotent."""
         if self._fd >= 0:
             with contextlib.suppress(OSError):
                 os.close(self._fd)

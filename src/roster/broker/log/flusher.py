@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 class Flusher:
     """Makes appended batches durable in rounds, in threads beside the event loop.
 
-    Whatever is appended during one round becomes durable by the next. After a failed sync the contents of the
+    Batches appended during one round become durable in the next. After a failed sync the contents of the
     disk are unknown, so nothing is acknowledged any more and `on_failure` is called, once. `on_flushed` is called with
     each flushed log. `check` is called after each round, and raises OSError if the files synced are not those of the
     data directory any more, which counts as a failed sync. It is called in the event loop: in a thread its system call

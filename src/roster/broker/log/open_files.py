@@ -64,7 +64,7 @@ class OpenFiles:
         return act()
 
     def release(self, keep: int) -> None:
-        """Close files that nothing uses until only so many are open, so that others get descriptors."""
+        """Close unused files to get down to this number, to free descriptors."""
         with self.lock:
             self._shrink(keep)
 
@@ -138,7 +138,7 @@ class LogFile:
             sync_file(fd)
 
     def retire(self, *, keep_open: bool = False) -> None:
-        """Never open this path again: another file takes, or may take it. Reads go on while the file is open.
+        """Forbid reopening: the path belongs, or will, to another file. Reads go on while the file is open.
 
         `keep_open` opens it now and keeps it so until the last reader is gone.
         """
@@ -151,7 +151,7 @@ class LogFile:
     def close(self) -> None:
         """Close the file; a later use opens it again.
 
-        What was written and not synced is synced first, or the error of a failing disk could go unseen.
+        Unsynced data is synced first, or the error of a failing disk could go unseen.
         """
         with self._pool.lock:
             if self._fd < 0:

@@ -81,7 +81,7 @@ class PartitionLog:
         """Set when the topic is deleted; requests that still hold the log must stop using it."""
         self.config = config
         self.start = LogStart()
-        """As far as records were deleted from the front."""
+        """Where the log starts after deletions."""
         self.maintenance = asyncio.Lock()
         """Held while segments are rewritten or deleted."""
         self._segments: list[Segment] = []
@@ -91,7 +91,7 @@ class PartitionLog:
         self._durable_segment: Segment | None = None
         self._durable_position = 0
         self.clean_end = 0
-        """As far as superseded records were removed since the start."""
+        """Offset up to which compaction has removed superseded records since the broker started."""
         self._compact_from_bytes = 0
 
     @property
@@ -249,7 +249,7 @@ class PartitionLog:
         self._new_names_in.append(self.directory)
 
     def roll(self, now_ms: int) -> None:
-        """End the active segment, to be sealed by the next flush, and begin another; an empty one goes on."""
+        """Begin a new active segment; the next flush seals the old one. Does nothing if the active one is empty."""
         if not self._segments[-1].size:
             return
         self._producers.expire(now_ms - self.config.producer_expiration_ms)
@@ -309,12 +309,12 @@ class PartitionLog:
         )
 
     def compacted_to(self, offset: int) -> None:
-        """Note that a compaction removed what was superseded up to an offset."""
+        """Record that superseded records up to an offset are gone."""
         self.clean_end = offset
         self._compact_from_bytes = 0
 
     def postpone_compaction(self) -> None:
-        """Note that a compaction failed: another one once enough was appended for it."""
+        """Do not compact again after a failure until the log has grown enough."""
         size = self.size
         self._compact_from_bytes = size + max(
             self.config.compact_min_bytes, int(size * self.config.compact_dirty_ratio)

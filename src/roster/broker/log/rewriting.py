@@ -1,6 +1,6 @@
 """Rewriting of sealed segments: the newest record of each key stays, at its offset (Kafka's log cleaner).
 
-A first pass over what was appended since the last time finds the newest offset of each key, as far as `MOST_KEYS` go.
+A first pass over the records appended since the last compaction finds the newest offset of up to `MOST_KEYS` keys.
 A second one copies what is not superseded, a few segments at a time. Records are looked at one after another; a batch
 whose records cannot be read is copied as it is.
 """

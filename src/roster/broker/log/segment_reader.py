@@ -1,4 +1,4 @@
-"""Read side of a segment: finding batches, reading them, and checking what was not checked yet."""
+"""Read side of a segment: finds batches, reads them, and checks those not checked yet."""
 
 from __future__ import annotations
 

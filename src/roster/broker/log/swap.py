@@ -39,7 +39,7 @@ def _finish(log: Path, index: Path) -> None:
 
 
 def finish_swaps(directory: Path, log_suffix: str, index_suffix: str) -> None:
-    """Finish what a crash cut off in a directory, or drop what was not decided."""
+    """Complete a swap that a crash interrupted, or undo it if it was not decided."""
     waiting = [directory / name for name in names_in(directory) if name.endswith(SWAP_SUFFIX)]
     for path in waiting:
         log = path.with_suffix("")

@@ -69,6 +69,10 @@ class Access:
         """Return True if the client may do something with a group."""
         return self.may(operation, ResourceType.GROUP, name)
 
+    def may_be_member(self, group_id: str) -> bool:
+        """Return True if the client may join a group and commit its offsets: READ."""
+        return self.may_on_group(AclOperation.READ, group_id)
+
     def may_on_cluster(self, operation: AclOperation) -> bool:
         """Return True if the client may do something with the cluster."""
         return self.may(operation, ResourceType.CLUSTER, CLUSTER_NAME)

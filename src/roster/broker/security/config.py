@@ -8,6 +8,7 @@ from pathlib import Path
 
 from roster.broker.errors import BrokerStartError
 from roster.broker.security.principals import PrincipalRules
+from roster.security.settings import SecurityProtocol
 
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
@@ -15,7 +16,7 @@ CLIENT_AUTH = ("none", "requested", "required")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerSecurity:
+class BrokerSecurity(SecurityProtocol):
     """Security of the listener and of requests; times are milliseconds. Raises BrokerStartError for a contradiction.
 
     Names are those of Kafka's broker configuration with underscores; files are PEM.
@@ -40,16 +41,6 @@ class BrokerSecurity:
     allow_everyone_if_no_acl_found: bool = False
     allow_plaintext: bool = False
     """Listen without TLS on other addresses than loopback."""
-
-    @property
-    def uses_tls(self) -> bool:
-        """True for SSL and SASL_SSL."""
-        return self.protocol.endswith("SSL")
-
-    @property
-    def uses_sasl(self) -> bool:
-        """True for SASL_PLAINTEXT and SASL_SSL."""
-        return self.protocol.startswith("SASL")
 
     @property
     def principal_rules(self) -> PrincipalRules:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 PLAIN_MECHANISMS = ("SCRAM-SHA-512", "SCRAM-SHA-256")
 """Credentials with which PLAIN checks a password, the stronger one first."""
 _UNKNOWN = ScramCredential.of_salted("SCRAM-SHA-512", bytes(64), bytes(SALT_BYTES), DEFAULT_ITERATIONS)
-"""Checked in the place of a user that does not exist, so that the time of the answer does not tell."""
+"""Dummy credential for unknown users, so that timing does not reveal which exist."""
 
 
 class _State(Enum):

@@ -13,6 +13,7 @@ from roster.cli.errors import FAILED
 from roster.cli.options import NAME, Target, cluster_options, json_option
 from roster.cli.output import print_json, print_table
 from roster.client import UnknownGroupError, check_group
+from roster.wire.consumer import PROTOCOL_TYPE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,7 +27,7 @@ def _descriptions(cluster: Admin, group: str | None) -> Iterator[GroupDescriptio
         yield cluster.describe_group(group)
         return
     for listed in cluster.list_groups():
-        if listed.protocol_type == "consumer":
+        if listed.protocol_type == PROTOCOL_TYPE:
             with contextlib.suppress(UnknownGroupError):
                 yield cluster.describe_group(listed.group_id)
 

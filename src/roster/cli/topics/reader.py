@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 UNREACHABLE_PATIENCE_S = 10.0
 """How long an error of the connection may last before a read that has an end gives up."""
 PATIENCE_S = 60.0
-"""The same without an error: records are known to be there, and none comes."""
+"""Give up if records must exist but none arrive for this long."""
 _WAIT_MS = 500
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 from roster.client import Admin, ClaimedBy, ClientError, TopicExistsError, UnknownTopicError
 from roster.model import TopicPartition
-from roster.model.topology import REPARTITION_SETTINGS
+from roster.model.topology import REPARTITION, REPARTITION_SETTINGS
 from roster.spark.errors import PipelineError
 from roster.spark.state.changelogs import co_partitioned
 from roster.spark.state.tasks.repartition import FIELD, Between
@@ -60,10 +60,10 @@ def check_all_are_read(admin: Admin, group: str, topics: Collection[str]) -> Non
 
     What is in it would be read by none, and state behind it goes by another key. Raises ClientError.
     """
-    begin, end = f"{group}-", "-repartition"
+    begin = f"{group}-"
     for partition, at in sorted(admin.group_offsets(group, stable=False).items()):
         name = partition.topic
-        is_own = name.startswith(begin) and name.endswith(end) and ClaimedBy.of(at.metadata) is not None
+        is_own = name.startswith(begin) and name.endswith(REPARTITION) and ClaimedBy.of(at.metadata) is not None
         if is_own and name not in topics:
             raise PipelineError(
                 f"the group {group!r} has offsets of {name!r}, which this pipeline does not read: it has worked with"

@@ -7,7 +7,6 @@ them, so a client that did could not use a password that SASLprep changes.
 from __future__ import annotations
 
 import base64
-import binascii
 import hmac
 import re
 from dataclasses import dataclass, field
@@ -21,10 +20,12 @@ from roster.wire.sasl.scram_keys import (
     MOST_ITERATIONS,
     PRINTABLE,
     client_key,
+    decoded,
     salted_password,
     server_key,
     signature,
     stored_key,
+    text_of,
     xor,
 )
 
@@ -85,7 +86,7 @@ class Scram:
             raise SaslError("the server ended the SCRAM exchange before it proved itself")
 
     def _final(self, challenge: bytes) -> bytes:
-        server_first = _text(challenge)
+        server_first = text_of(challenge, "server")
         nonce, salt, iterations = self._parse_first(server_first)
         bare = f"c={base64.b64encode(GS2_HEADER.encode()).decode()},r={nonce}"
         signed = ",".join((self._first_bare, server_first, bare)).encode()
@@ -112,31 +113,17 @@ class Scram:
                 f"the server asks for {iterations[:20]} SCRAM iterations; from {LEAST_ITERATIONS} to"
                 f" {MOST_ITERATIONS} are accepted"
             )
-        decoded = _decoded(salt)
-        if not decoded:
+        salted = decoded(salt, "server")
+        if not salted:
             raise SaslError("the server's salt is empty")
-        return nonce, decoded, int(iterations)
+        return nonce, salted, int(iterations)
 
     def _verify(self, challenge: bytes) -> None:
-        final = _text(challenge).split(",")[0]
+        final = text_of(challenge, "server").split(",")[0]
         if final.startswith("e="):
             raise SaslError(f"the server refused: {final[2:]}")
         if not final.startswith("v="):
             raise SaslError("the server's final message is not one of SCRAM")
-        if not hmac.compare_digest(_decoded(final[2:]), self._server_signature):
+        if not hmac.compare_digest(decoded(final[2:], "server"), self._server_signature):
             raise SaslError("the server's signature is wrong: it does not know this user's password")
         self._state = _State.DONE
-
-
-def _text(message: bytes) -> str:
-    try:
-        return message.decode()
-    except UnicodeDecodeError:
-        raise SaslError("a message of the server is not UTF-8") from None
-
-
-def _decoded(text: str) -> bytes:
-    try:
-        return base64.b64decode(text, validate=True)
-    except (binascii.Error, ValueError):
-        raise SaslError("a value of the server is not base64") from None

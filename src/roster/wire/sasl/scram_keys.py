@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import binascii
 import hashlib
 import hmac
 import re
@@ -48,6 +50,22 @@ def stored_key(mechanism: str, key: bytes) -> bytes:
 def signature(mechanism: str, key: bytes, signed: bytes) -> bytes:
     """Return the signature of the exchange's messages."""
     return hmac.digest(key, signed, HASHES[mechanism])
+
+
+def text_of(message: bytes, sender: str) -> str:
+    """Return a message as text. Raises SaslError that names its sender, client or server."""
+    try:
+        return message.decode()
+    except UnicodeDecodeError:
+        raise SaslError(f"a message of the {sender} is not UTF-8") from None
+
+
+def decoded(text: str, sender: str) -> bytes:
+    """Return the bytes of a value in base64. Raises SaslError that names its sender, client or server."""
+    try:
+        return base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        raise SaslError(f"a value of the {sender} is not base64") from None
 
 
 def xor(left: bytes, right: bytes) -> bytes:

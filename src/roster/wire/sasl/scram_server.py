@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import hmac
 import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from roster.wire.sasl.errors import SaslError
-from roster.wire.sasl.scram_keys import PRINTABLE, signature, stored_key, xor
+from roster.wire.sasl.scram_keys import PRINTABLE, decoded, signature, stored_key, text_of, xor
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -45,7 +44,7 @@ class ScramServer:
             SaslError: the message is not one of SCRAM, or there is no such user.
 
         """
-        found = _FIRST.fullmatch(_text(message))
+        found = _FIRST.fullmatch(text_of(message, "client"))
         if found is None:
             raise SaslError("the client's first message is not one of SCRAM without channel binding")
         authzid, bare, name, nonce = found.groups()
@@ -57,7 +56,7 @@ class ScramServer:
         credential = self._credential = self.find(self.username)
         if credential is None:
             raise SaslError(f"there is no user {self.username!r} for this mechanism")
-        self._header = _text(message)[: -len(bare)]
+        self._header = text_of(message, "client")[: -len(bare)]
         self._nonces = nonce + self.nonce
         salt = base64.b64encode(credential.salt).decode()
         reply = f"r={self._nonces},s={salt},i={credential.iterations}"
@@ -71,16 +70,18 @@ class ScramServer:
             SaslError: it has not, or the message is not one of SCRAM.
 
         """
-        found = _FINAL.fullmatch(_text(message))
+        found = _FINAL.fullmatch(text_of(message, "client"))
         credential = self._credential
         if found is None or credential is None:
             raise SaslError("the client's final message is not one of SCRAM")
         bare, header, nonces, proof = found.groups()
-        if _decoded(header) != self._header.encode() or not hmac.compare_digest(nonces.encode(), self._nonces.encode()):
+        if decoded(header, "client") != self._header.encode() or not hmac.compare_digest(
+            nonces.encode(), self._nonces.encode()
+        ):
             raise SaslError("the client's final message does not continue its first one")
         signed = f"{self._signed},{bare}".encode()
         mechanism = credential.mechanism
-        given, expected = _decoded(proof), signature(mechanism, credential.stored_key, signed)
+        given, expected = decoded(proof, "client"), signature(mechanism, credential.stored_key, signed)
         if len(given) != len(expected):
             raise SaslError("the client's proof has the wrong size")
         if not hmac.compare_digest(stored_key(mechanism, xor(given, expected)), credential.stored_key):
@@ -95,7 +96,7 @@ def read_plain(message: bytes) -> tuple[str, str]:
         SaslError: it is not one, or asks to act as another user.
 
     """
-    parts = _text(message).split("\0")
+    parts = text_of(message, "client").split("\0")
     if len(parts) != 3:
         raise SaslError("the message is not one of PLAIN: three parts with a zero byte between them")
     authzid, username, password = parts
@@ -110,17 +111,3 @@ def _unescaped(name: str) -> str:
     if re.search("=(?!2C|3D)", name):
         raise SaslError("the user name has an = that is neither =2C nor =3D")
     return name.replace("=2C", ",").replace("=3D", "=")
-
-
-def _text(message: bytes) -> str:
-    try:
-        return message.decode()
-    except UnicodeDecodeError:
-        raise SaslError("a message of the client is not UTF-8") from None
-
-
-def _decoded(text: str) -> bytes:
-    try:
-        return base64.b64decode(text, validate=True)
-    except (binascii.Error, ValueError):
-        raise SaslError("a value of the client is not base64") from None
