@@ -49,6 +49,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.timeout(REAL_TIMEOUT))
 
 
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Let the JVMs of Spark start quickly if a test may start one."""
+    if not session.config.option.collectonly and any(item.get_closest_marker("spark") for item in session.items):
+        from tests.spark.quick_jvm import use_archive
+
+        use_archive()
+
+
 def _runs_programs(item: pytest.Item) -> bool:
     return any(item.get_closest_marker(name) for name in ("real", "spark", "process"))
 

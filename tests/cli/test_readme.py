@@ -92,7 +92,7 @@ def start_broker(directory: Path, address: str, arguments: list[str]) -> subproc
     return broker
 
 
-@pytest.mark.process
+@pytest.mark.spark
 @pytest.mark.timeout(600)
 def test_every_block_of_the_readme_runs(tmp_path):
     text = (ROOT / "README.md").read_text()
@@ -109,7 +109,7 @@ def test_every_block_of_the_readme_runs(tmp_path):
     assert re.search(r'"shop":\s*"Rome",\s*"orders":\s*2,\s*"revenue":\s*40\.5', output.replace("\\", ""))
 
 
-@pytest.mark.process
+@pytest.mark.spark
 @pytest.mark.timeout(600)
 def test_getting_started_runs(tmp_path):
     output = run_blocks((ROOT / "docs" / "getting-started.md").read_text(), tmp_path)
