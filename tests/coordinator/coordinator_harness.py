@@ -1,7 +1,8 @@
 """A shell for the coordinator in virtual time: exact timers, an in-memory log, clients that speak real bytes.
 
 Every request and reply passes through the wire encoding of its version, and every step is followed by the structural
-invariants of the protocol (S11 and S14).
+invariants of the protocol (S11 and S14). Not the simulator's world, whose members decide by themselves: here a test
+chooses each request, also ones that no member sends, and the moment of each write's end.
 """
 
 from __future__ import annotations

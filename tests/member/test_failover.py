@@ -25,8 +25,10 @@ from roster.wire.messages import (
     SyncGroupResponse,
 )
 from tests.examples_tried import examples
-from tests.member.simulated_group import GROUP, REBALANCE, SESSION, Fate, Faults, World
+from tests.member.simulated_group import GROUP, REBALANCE, SESSION, Faults, World
 from tests.member.stage import Stage, assignment, group_of, parts
+from tests.simulation.node import Call
+from tests.simulation.setting import Fate
 
 SETTLE = 2 * (SESSION + REBALANCE)
 COOPERATIVE = ("cooperative-sticky",)
@@ -39,23 +41,23 @@ EAGER = ("sticky",)
 def eventful(assignors: tuple[str, ...], fates: dict[int, tuple[Fate, int]]) -> World:
     """A group's life: members join, a topic grows, a static member restarts, one leaves, one is killed, one joins."""
     world = World(1, {"t": 6, "u": 2}, Faults(delay=10))
-    world.fates = fates
+    world.planned = fates
     first = [world.join(f"m{n}", assignors) for n in range(2)]
     static = world.join("static", assignors, instance="i")
     world.run(4_000)
-    world.topics["t"] = 8
+    world.grow("t", 8)
     world.run(3_000)
-    world.kill(static)
+    static.kill()
     world.join("static'", assignors, instance="i")
     world.run(5_000)
-    world.topics["u"] = 4
+    world.grow("u", 4)
     world.run(300)
-    world.kill(world.actors[-1])
+    world.actors[-1].kill()
     world.join("static''", assignors, instance="i")
     world.run(6_000)
     first[0].feed(Closed())
     world.run(4_000)
-    world.kill(first[1])
+    first[1].kill()
     world.join("last", assignors)
     world.run(SETTLE)
     return world
@@ -94,8 +96,8 @@ def test_cooperative_members_keep_what_they_own_over_a_failover(fate: Fate, down
             world = World(seed, {"t": 6}, Faults(delay=2))
             members = [world.join(f"m{n}", COOPERATIVE) for n in range(3)]
             world.run(6_000)
-            world.fates = {world.group_writes + record: (fate, downtime)}
-            world.topics["t"] = 7
+            world.planned = {world.group_writes + record: (fate, downtime)}
+            world.grow("t", 7)
             world.run(15_000)
             assert [member.losses for member in members] == [[], [], []]
             world.check_settled()
@@ -110,16 +112,17 @@ def test_a_coordinator_that_dies_while_the_leader_assigns_costs_no_partition_and
         rounds = world.rounds
 
         def crash(world: World = world) -> None:
-            group = world.coordinator.group(GROUP)
-            if world.up and group is not None and group.state is GroupState.COMPLETING:
-                world.crash_coordinator(downtime)
-            elif not world.crashes:
+            coordinator = world.leader.coordinator
+            group = None if coordinator is None else coordinator.group(GROUP)
+            if group is not None and group.state is GroupState.COMPLETING:
+                world.crash_leader(downtime)
+            else:
                 world.after(1, crash)
 
         crash()
-        world.topics["t"] = 7
+        world.grow("t", 7)
         world.run(15_000)
-        assert world.crashes == 1
+        assert world.counts["coordinator crash"] == 1
         assert [member.losses for member in members] == [[], [], []]
         assert world.rounds == rounds + 1
         world.check_settled()
@@ -134,20 +137,23 @@ def test_a_member_that_lost_the_sync_group_response_initiates_sync_group_upon_fa
     for number in range(3):
         world.join(f"m{number}", ("range",))
     world.run(60_000)
-    before, reply = world.rounds, world._reply
-    lost: list[object] = []
+    before, node, answer = world.rounds, world.leader, world.leader.answer
+    lost: list[Call] = []
 
     def lose_one(token: int, message: Message) -> None:
-        actor, _, connection, request = world._tickets[token]
-        if isinstance(message, SyncGroupResponse) and not message.error_code and not request.assignments and not lost:  # type: ignore[attr-defined]
-            lost.append(world._tickets.pop(token))
-            world._witness(request, message)
-            world.reset(actor, connection)
-        else:
-            reply(token, message)
+        call = node.calls[token]
+        answer(token, message)
+        if (
+            isinstance(message, SyncGroupResponse)
+            and not message.error_code
+            and not call.message.assignments
+            and not lost
+        ):  # type: ignore[attr-defined]
+            lost.append(call)
+            world.network.reset(call.connection)
 
-    world._reply = lose_one  # type: ignore[method-assign]
-    world.topics["t"] = 9
+    node.answer = lose_one  # type: ignore[method-assign]
+    world.grow("t", 9)
     world.run(60_000)
     assert lost
     assert world.rounds - before == 1
@@ -271,8 +277,8 @@ def test_the_leader_is_responsible_for_topic_changes_while_it_restarts_too() -> 
     world.run(60_000)
     (leader,) = [m for m in members if m.member.leader]
     rounds = world.rounds
-    world.kill(leader)
-    world.topics["t"] = 9
+    leader.kill()
+    world.grow("t", 9)
     world.run(1_000)
     world.join("again", ("range",), instance=leader.config.group_instance_id)
     world.run(60_000)

@@ -36,7 +36,7 @@ def title(assignors: Assignors) -> str:
 
 def settled(world: World) -> None:
     """Faults stop; then everything must be owned, balanced and at rest."""
-    world.calm()
+    world.stop_faults()
     world.run(SETTLE)
     world.check_settled()
     rounds = world.rounds
@@ -62,7 +62,7 @@ def test_members_that_come_and_go_share_everything(assignors: Assignors) -> None
     actors[0].feed(Closed())
     world.run(5_000)
     assert actors[0].stopped
-    world.kill(actors[1])
+    actors[1].kill()
     settled(world)
     assert len(world.living) == 2
 
@@ -103,7 +103,7 @@ def test_a_static_member_that_restarts_costs_no_rebalance() -> None:
     actors = [world.join(f"m{number}", ("range",), instance=f"i{number}") for number in range(3)]
     settled(world)
     before, owned = world.rounds, actors[1].owns.partitions
-    world.kill(actors[1])
+    actors[1].kill()
     world.run(2_000)
     again = world.join("m1'", ("range",), instance="i1")
     world.run(10_000)
@@ -129,7 +129,7 @@ def test_new_partitions_are_picked_up_by_the_leaders_watch() -> None:
     for number in range(3):
         world.join(f"m{number}", COOPERATIVE)
     world.run(20_000)
-    world.topics["t"] = 9
+    world.grow("t", 9)
     settled(world)
 
 
@@ -154,7 +154,7 @@ def test_a_coordinator_that_comes_back_finds_the_group_as_it_was() -> None:
     actors = [world.join(f"m{number}", COOPERATIVE) for number in range(3)]
     settled(world)
     owned, before = [actor.owns.partitions for actor in actors], world.rounds
-    world.crash_coordinator(3_000)
+    world.crash_leader(3_000)
     world.run(20_000)
     assert [actor.owns.partitions for actor in actors] == owned
     assert world.rounds == before
@@ -167,7 +167,7 @@ def test_members_get_what_their_capacities_are_due(assignors: Assignors) -> None
     small = [world.join(f"small{number}", assignors, capacity=5) for number in range(2)]
     settled(world)
     assert len(big.owns.partitions) == 32
-    world.kill(small[0])
+    small[0].kill()
     settled(world)
     assert len(big.owns.partitions) in (35, 36)
 
@@ -181,7 +181,7 @@ def test_the_options_of_the_leader_decide_whether_lag_moves_partitions(movement_
     settled(world)
     before = [actor.owns.partitions for actor in actors]
     world.pace |= dict.fromkeys(before[0], 1_000) | dict.fromkeys(before[1], 0)
-    world.topics["t"] = 10
+    world.grow("t", 10)
     settled(world)
     assert all(old <= actor.owns.partitions for old, actor in zip(before, actors, strict=True)) != moves
 
@@ -223,9 +223,9 @@ def test_a_group_goes_over_to_range_for_a_neighbour_that_knows_nothing_else_and_
         elif action == "leave" and len(living) > 1:
             living[which % len(living)].feed(Closed())
         elif action == "kill" and len(living) > 1:
-            world.kill(living[which % len(living)])
+            living[which % len(living)].kill()
         elif action == "crash":
-            world.crash_coordinator(1 + wait // 2)
+            world.crash_leader(1 + wait // 2)
         world.run(wait)
     settled(world)
     simple = any("roundrobin" in actor.config.assignors for actor in world.living)
@@ -266,13 +266,13 @@ def test_the_invariants_hold_under_faults(
             name = next(names)
             world.join(f"s{name}", assignors, instance=f"i{name}")
         elif action == "crash":
-            world.crash_coordinator(1 + wait // 2)
+            world.crash_leader(1 + wait // 2)
         elif action == "grow":
-            world.topics["u"] += 1
+            world.grow("u", world.topics["u"] + 1)
         elif target is not None and action == "kill":
-            world.kill(target)
+            target.kill()
         elif target is not None and action == "restart":
-            world.kill(target)
+            target.kill()
             again(world, target, f"{target.name}'")
         elif target is not None and action == "leave":
             target.feed(Closed())

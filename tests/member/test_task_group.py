@@ -53,7 +53,7 @@ def test_a_task_whose_owner_dies_goes_to_a_caught_up_copy_at_once(seed, members)
     mine = [task for task in world.held(victim).active if task.subtopology == 0]
     warm = world.copies()
     copies = {task: {actor.name for actor in warm[task]} - {victim.name} for task in mine}
-    world.kill(victim)
+    victim.kill()
     heirs: dict[TaskId, str] = {}
     while len(heirs) < len(mine) and world.now < SETTLED + 2 * SESSION:
         world.run_watching(100, least=1)
@@ -127,7 +127,7 @@ def test_a_host_with_whole_stores_takes_over_at_once_from_one_that_restores_its_
     assert world.held(empty).restoring, "what it is to have in the end is restored meanwhile"
     world.run(SETTLED)
     assert actives(world) == {"whole": 6}
-    world.calm()
+    world.stop_faults()
     world.speed = 50_000
     world.run(SETTLED)
     assert actives(world) == {"empty": 3, "whole": 3}
@@ -155,7 +155,7 @@ def test_after_a_restart_of_everything_the_stores_on_disk_decide():
     world = settled(5, 2, standbys=0, partitions=4)
     before = {task: world.owner(task).name for task in world.ends}
     for actor in list(world.living):
-        world.kill(actor)
+        actor.kill()
     world.run(2 * SESSION)
     for name in ("m1", "m0"):
         world.start(name)
@@ -202,14 +202,14 @@ def test_faults_of_network_and_processes_end_in_a_settled_group(seed):
         living = world.living
         match world.chance.randrange(4):
             case 0 if len(living) > 1:
-                world.kill(world.chance.choice(living))
+                world.chance.choice(living).kill()
             case 1 if living:
                 world.chance.choice(living).pause(world.chance.randint(500, 2 * SESSION))
             case 2:
                 world.start(f"n{number}")
             case _:
-                world.crash_coordinator(world.chance.randint(100, 5_000))
-    world.calm()
+                world.crash_leader(world.chance.randint(100, 5_000))
+    world.stop_faults()
     world.run(3 * SETTLED)
     world.check_settled()
     copies = 1 + min(1, len(world.living) - 1)

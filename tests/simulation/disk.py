@@ -159,6 +159,12 @@ class Disk:
         del self._batches[synced + valid :]
         self._sync_to(len(self._batches))
 
+    def lose_unsynced(self) -> None:
+        """Lose all that was not synced."""
+        for batch in self._batches:
+            batch.dropped = not batch.synced
+        self._batches = [batch for batch in self._batches if batch.synced]
+
     def load(self) -> tuple[LoadedRecord, ...]:
         """Return every record of the log, with the ends of transactions."""
         loaded: list[LoadedRecord] = []

@@ -226,7 +226,7 @@ class MemberProcess:
             self._fetch_positions()
         if news.revoking:
             slow = self.world.chance.random() < self.world.slow_release
-            delay = 2 * self.config.rebalance_timeout_ms if slow else self.world.chance.randint(0, 400)
+            delay = 2 * self.config.rebalance_timeout_ms if slow else self.world.chance.randint(0, self.world.finish_ms)
             self.world.counts["revoked work not finished in time"] += slow
             self.world.scheduler.after(delay, self._finish, news.revoking, news.epoch)
 

@@ -104,6 +104,8 @@ class Setting:
         self.impersonated: set[str] = set()
         """Instance ids that a misbehaving client has used."""
         self.slow_release = scenario.slow_release
+        self.finish_ms = 400
+        """Longest time to finish revoked work, of applications that are not slow."""
         self.failed_lookups = 0.2
         """Share of the leaders' look-ups of offsets that fail."""
         self.fates: list[tuple[Fate, int]] = []

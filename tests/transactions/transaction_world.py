@@ -1,7 +1,8 @@
 """A shell for the transaction coordinator in virtual time, with partitions that keep their own books.
 
 Everything that takes time is a task in a list: the end of a write, a marker, a producer id. A script decides which one
-is next; `crash` forgets the coordinator, its tasks and what was not durable, as kill -9 does.
+is next; `crash` forgets the coordinator, its tasks and what was not durable, as kill -9 does. Not the
+simulator's world, whose producers decide by themselves.
 """
 
 from __future__ import annotations
