@@ -25,9 +25,9 @@ from roster.wire.messages import (
 )
 from tests.broker.batches import batch
 from tests.broker.rawclient import RawClient
-from tests.broker.test_hostile_bytes import until
 from tests.broker.test_protocol import produce
 from tests.broker.test_restart import create
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -9,7 +9,6 @@ import inspect
 import logging
 import random
 import struct
-import time
 import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -38,6 +37,7 @@ from tests.broker.rawclient import RawClient
 from tests.broker.test_protocol import fetch_request, metadata, produce
 from tests.broker.test_restart import address, create
 from tests.examples_tried import examples
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from roster.broker import Broker
@@ -199,13 +199,6 @@ def test_a_fetch_whose_client_has_left_is_given_up(broker: Broker) -> None:
         log = broker._services.topics.get(name).logs[0]  # type: ignore[union-attr]
         until(lambda: bool(log.watchers))
     until(lambda: not log.watchers)
-
-
-def until(condition: object, seconds: float = 60.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():  # type: ignore[operator]
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
 
 
 async def test_the_receive_budget_is_shared_and_given_back() -> None:

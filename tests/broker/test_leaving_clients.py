@@ -23,9 +23,9 @@ from roster.wire.messages import (
     MetadataRequest,
 )
 from tests.broker.rawclient import RawClient
-from tests.broker.test_hostile_bytes import until
 from tests.broker.test_protocol import metadata
 from tests.broker.test_restart import commit, committed, create
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -15,9 +15,9 @@ from roster.wire import ErrorCode
 from roster.wire.messages import FetchRequest, MetadataRequest
 from tests.broker.batches import base_offsets, batch
 from tests.broker.rawclient import RawClient
-from tests.broker.test_hostile_bytes import until
 from tests.broker.test_protocol import produce
 from tests.broker.test_restart import create
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -8,7 +8,6 @@ from __future__ import annotations
 import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
-from time import monotonic, sleep
 from typing import Any
 
 import pytest
@@ -32,6 +31,7 @@ from roster.wire.messages import (
 from roster.wire.records import read_batch, split_batches
 from tests.broker.batches import batch
 from tests.broker.rawclient import RawClient
+from tests.waiting import until
 
 TOPIC, GROUP, ID = "t", "g", "tx"
 PARTITIONS = (0, 1)
@@ -39,13 +39,13 @@ TRANSACTIONAL = 0x10
 RETRY = {ErrorCode.CONCURRENT_TRANSACTIONS, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.NOT_COORDINATOR}
 
 
-def until(ask: Any, good: Any, seconds: float = 60.0) -> Any:
+def is_final(answer: Any) -> bool:
+    return answer.error_code not in RETRY
+
+
+def answered(ask: Any, good: Any = is_final) -> Any:
     """Ask until the answer is good."""
-    deadline = monotonic() + seconds
-    while not good(answer := ask()):
-        assert monotonic() < deadline, answer
-        sleep(0.01)
-    return answer
+    return until(lambda: [answer for answer in [ask()] if good(answer)])[0]
 
 
 @dataclass
@@ -61,7 +61,7 @@ class Producer:
     sequence: int = 0
 
     def ask(self, message: Any, version: int) -> Any:
-        return until(lambda: self.client.ask(message, version), lambda told: told.error_code not in RETRY)
+        return answered(lambda: self.client.ask(message, version))
 
     def init(self) -> None:
         request = InitProducerIdRequest(transactional_id=ID, transaction_timeout_ms=60_000)
@@ -86,7 +86,7 @@ class Producer:
                 .partition_error_code
             )
 
-        assert until(code, lambda told: told not in RETRY) == ErrorCode.NONE
+        assert answered(code, lambda told: told not in RETRY) == ErrorCode.NONE
         request = AddOffsetsToTxnRequest(
             transactional_id=ID, producer_id=self.pid, producer_epoch=self.epoch, group_id=GROUP
         )
@@ -165,7 +165,7 @@ def end_of(client: RawClient, partition: int, level: int) -> int:
 def stable_offset(client: RawClient) -> int:
     topics = [OffsetFetchRequest.Topic(name=TOPIC, partition_indexes=[0])]
     request = OffsetFetchRequest(group_id=GROUP, topics=topics, require_stable=True)
-    told = until(lambda: client.ask(request, 7), lambda told: told.error_code not in RETRY)
+    told = answered(lambda: client.ask(request, 7))
     (partition,) = told.topics[0].partitions
     assert partition.error_code == ErrorCode.NONE
     offset: int = partition.committed_offset
@@ -178,7 +178,7 @@ def resolved(client: RawClient) -> None:
     def state() -> Any:
         return client.ask(DescribeTransactionsRequest(transactional_ids=[ID]), 0).transaction_states[0]
 
-    until(state, lambda told: told.error_code not in RETRY and not told.transaction_state.startswith("Prepare"))
+    answered(state, lambda told: told.error_code not in RETRY and not told.transaction_state.startswith("Prepare"))
     Producer(client, 2).init()
 
 

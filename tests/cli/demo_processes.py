@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
@@ -18,13 +17,6 @@ def left_behind(tmp_path: Path) -> list[str]:
         with contextlib.suppress(OSError):
             if mark in (entry / "environ").read_bytes().split(b"\0"):
                 found.append((entry / "cmdline").read_text().replace("\0", " ")[:200])
-    return found
-
-
-def wait_until_gone(tmp_path: Path) -> list[str]:
-    deadline = time.monotonic() + 120
-    while (found := left_behind(tmp_path)) and time.monotonic() < deadline:
-        time.sleep(0.1)
     return found
 
 

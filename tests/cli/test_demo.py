@@ -11,7 +11,8 @@ import time
 import pytest
 
 from roster.cli.demo.script import SHARED_S
-from tests.cli.demo_processes import read_until, wait_until_gone
+from tests.cli.demo_processes import left_behind, read_until
+from tests.waiting import until
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 RECORDS = 3000
@@ -55,7 +56,7 @@ def test_a_small_file_counts_once_through_deaths_and_restarts(start, tmp_path):
         assert words in output
     at = {words: float(line.split(" s ")[0]) for line in output.splitlines() for words in MOMENTS if words in line}
     assert at["B is killed"] - at["C 4"] >= SHARED_S - 0.2  # two rounded times
-    assert not wait_until_gone(tmp_path)
+    until(lambda: not left_behind(tmp_path), what=lambda: left_behind(tmp_path))
     assert not list((tmp_path / "tmp").iterdir())
 
 
@@ -69,7 +70,7 @@ def test_a_signal_ends_everything_and_removes_the_directory(start, tmp_path, num
     output, _ = demo.communicate(timeout=180)
     assert demo.returncode == 130
     assert "Traceback" not in output
-    assert not wait_until_gone(tmp_path)
+    until(lambda: not left_behind(tmp_path), what=lambda: left_behind(tmp_path))
     assert not list((tmp_path / "tmp").glob("roster-demo-*"))
 
 
@@ -80,4 +81,4 @@ def test_a_demo_killed_with_9_takes_its_children_along(start, tmp_path):
     time.sleep(3.0)  # until there are JVMs
     demo.kill()
     demo.wait()
-    assert not wait_until_gone(tmp_path)
+    until(lambda: not left_behind(tmp_path), what=lambda: left_behind(tmp_path))

@@ -18,6 +18,7 @@ from roster.client import Admin, GroupMember, OffsetAndMetadata
 from roster.model import TopicPartition
 from roster.testing.broker import BrokerProcess
 from tests.real.realparts.cluster import Cluster, unique
+from tests.waiting import until
 
 Line = dict[str, Any]
 
@@ -204,8 +205,6 @@ def test_a_broker_that_never_answered_is_a_failure_at_once(capsys, monkeypatch):
 def test_a_group_of_kip_848_shows_its_epoch_and_owners(apache_kafka, capsys):
     from confluent_kafka import Consumer
 
-    from tests.real.realparts.cluster import wait_until
-
     topic, group = apache_kafka.create_topic(partitions=3, records=5), unique("kip848")
     consumer = Consumer(
         {
@@ -226,7 +225,7 @@ def test_a_group_of_kip_848_shows_its_epoch_and_owners(apache_kafka, capsys):
                 return {}
             return json.loads(capsys.readouterr().out)
 
-        found = wait_until(lambda: (line := look()) and len(line["partitions"]) == 3 and line, timeout=60)
+        found = until(lambda: (line := look()) and len(line["partitions"]) == 3 and line, timeout=60)
         assert found["epoch"] >= 1
         assert found["generation_at_least"] is None
         assert {part["owner"] for part in found["partitions"]} == {found["members"][0]["member_id"]}

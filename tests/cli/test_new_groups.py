@@ -12,7 +12,8 @@ from roster.cli.root import run
 from roster.client import Admin, GroupTypeError
 from tests.librdkafka import idempotent_producer
 from tests.real.realparts.apache import ApacheKafka
-from tests.real.realparts.cluster import unique, wait_until
+from tests.real.realparts.cluster import unique
+from tests.waiting import until
 
 pytestmark = pytest.mark.real
 
@@ -48,7 +49,7 @@ def group(apache_kafka: ApacheKafka, ask) -> Iterator[tuple[str, str]]:
     consumer = Consumer(settings)
     consumer.subscribe([topic])
     read: list[object] = []
-    wait_until(lambda: read.extend(consumer.consume(10, 0.2)) or len(read) == 10, 60, lambda: read)
+    until(lambda: read.extend(consumer.consume(10, 0.2)) or len(read) == 10, 60, lambda: read)
     consumer.commit(asynchronous=False)
     yield name, topic
     consumer.close()
@@ -94,7 +95,7 @@ def test_once_it_is_empty_it_can_be_reset_and_deleted(apache_kafka, ask):
     settings = {"bootstrap.servers": apache_kafka.bootstrap, "group.id": name, "group.protocol": "consumer"}
     consumer = Consumer(settings)
     consumer.subscribe([topic])
-    wait_until(lambda: consumer.consume(1, 0.2) or consumer.assignment(), 60)
+    until(lambda: consumer.consume(1, 0.2) or consumer.assignment(), 60)
     consumer.close()
     code, out, _ = ask("groups", "describe", name)
     assert (code, out.splitlines()[0]) == (0, f"{name}: Empty, 0 members, lag unknown")

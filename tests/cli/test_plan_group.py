@@ -31,6 +31,7 @@ from roster.wire.consumer.user_data import encode_cooperative_user_data, encode_
 from roster.wire.messages import JoinGroupRequest, SyncGroupRequest
 from tests.broker.rawclient import RawClient
 from tests.real.realparts.kafka_python import KafkaConsumer
+from tests.waiting import until
 
 numbers = count()
 
@@ -123,10 +124,7 @@ def members(
                 broker.bootstrap, group, topics, assignors=assignor, capacity=capacity, heartbeat_interval_ms=100
             )
             joined.append(stack.enter_context(member))
-        deadline = time.monotonic() + 90
-        while not at_rest([each.ownership() for each in joined]):
-            assert time.monotonic() < deadline, "the group does not come to rest"
-            time.sleep(0.01)
+        until(lambda: at_rest([each.ownership() for each in joined]), what="the group comes to rest")
         yield joined
 
 

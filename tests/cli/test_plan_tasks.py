@@ -12,7 +12,8 @@ from roster.broker import Broker
 from roster.cli.root import run
 from roster.client import Admin, GroupMember
 from roster.testing.broker import running_broker
-from tests.client.task_application import TASKS, Application, applications, eventually
+from tests.client.task_application import TASKS, Application, applications
+from tests.waiting import until
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +53,7 @@ def test_owners_copies_and_gaps_are_shown_and_the_plan_is_what_the_leader_would_
         running.append(Application(broker.bootstrap, "g", "orders"))
         running.append(Application(broker.bootstrap, "g", "orders", dict.fromkeys(TASKS, 500)))
         first, second = running[0].member, running[1].member
-        eventually(lambda: len(second.tasks().restoring) == 4 and is_stable(shell), "the copies are behind")
+        until(lambda: len(second.tasks().restoring) == 4 and is_stable(shell), what="the copies are behind")
         ids = [member.ownership().member_id for member in (first, second)]
         assert tasks_of(shell) == {task: (ids[0], [(ids[1], 500)]) for task in names}
         code, out, _ = shell("groups", "describe", "g")
@@ -74,7 +75,7 @@ def test_owners_copies_and_gaps_are_shown_and_the_plan_is_what_the_leader_would_
         assert len([line for line in out.splitlines() if "records behind" in line]) == 2
 
         running[1].restore()
-        eventually(lambda: is_stable(shell) and len(second.tasks().active) == 2, "the leader did so too")
+        until(lambda: is_stable(shell) and len(second.tasks().active) == 2, what="the leader did so too")
         planned = {move["task"] for move in moved}
         assert {task for task, (owner, _) in tasks_of(shell).items() if owner == ids[1]} == planned
         _, out, _ = shell("plan", "-a", "tasks", "-g", "g", "--acceptable-lag", "10", "--json")

@@ -26,7 +26,8 @@ from roster.cli.demo.stateful.state import SESSION_TIMEOUT_S, StatefulApplicatio
 from roster.cli.demo.view import _size
 from roster.console import Away, MemberSeen, Position, Snapshot
 from roster.model import Address, TopicPartition
-from tests.cli.demo_processes import read_until, wait_until_gone
+from tests.cli.demo_processes import left_behind, read_until
+from tests.waiting import until
 
 AIRCRAFT, CARRIERS = JOBS
 ROWS = [
@@ -258,5 +259,5 @@ def test_a_signal_ends_everything_and_removes_the_directory(tmp_path, moment, nu
         demo.stdout.close()
     assert demo.returncode == 130
     assert "Traceback" not in output
-    assert not wait_until_gone(tmp_path)
+    until(lambda: not left_behind(tmp_path), what=lambda: left_behind(tmp_path))
     assert not list((tmp_path / "tmp").glob("roster-demo-*"))

@@ -15,7 +15,8 @@ from roster.testing.broker import running_broker
 from roster.wire.records import read_header
 from tests.broker.batches import batch
 from tests.broker.test_partition_log import flush
-from tests.real.realparts.cluster import unique, wait_until
+from tests.real.realparts.cluster import unique
+from tests.waiting import until
 
 SILENT = {"log_level": 0}
 
@@ -72,7 +73,7 @@ def test_an_open_transaction_is_listed_described_and_aborted(cluster, roster):
     assert f"roster transactions abort {name}" in err
 
     assert roster(cluster.bootstrap, "transactions", "abort", name, "--yes")[:2] == (0, f"aborted {name}\n")
-    wait_until(lambda: "no open" in roster(cluster.bootstrap, "transactions", "list", "--open", "-t", topic)[1])
+    until(lambda: "no open" in roster(cluster.bootstrap, "transactions", "list", "--open", "-t", topic)[1])
     consumer.close()
 
 
@@ -91,7 +92,7 @@ def test_groups_describe_shows_pending_offsets(cluster, roster):
     assert pending() == {0: (3, True), 1: (4, False)}
     assert "offset pending" in roster(cluster.bootstrap, "groups", "describe", group)[1]
     tx.commit_transaction(30)
-    wait_until(lambda: pending() == {0: (7, False), 1: (4, False)}, saying=pending)
+    until(lambda: pending() == {0: (7, False), 1: (4, False)}, what=pending)
     assert "pending" not in roster(cluster.bootstrap, "groups", "describe", group)[1]
     consumer.close()
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -56,10 +55,3 @@ def applications() -> Iterator[list[Application]]:
     finally:
         for application in running:
             application.close()
-
-
-def eventually(what, text: str) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not what():
-        assert time.monotonic() < deadline, text
-        time.sleep(0.05)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from itertools import count
@@ -16,6 +15,7 @@ from roster.client import Admin, GroupMember, OffsetAndMetadata, OptionError
 from roster.client import runner as runner_module
 from roster.model import TopicPartition
 from tests.librdkafka import idempotent_producer
+from tests.waiting import until
 
 numbers = count()
 
@@ -79,24 +79,25 @@ def _release(member: GroupMember, stop: threading.Event) -> None:
 
 def split(members: list[GroupMember]) -> list[set[int]]:
     """The partition numbers of each member once each has some and all are given out."""
-    deadline = time.monotonic() + 60
-    while True:
-        owned = [{p.partition for p in member.ownership().partitions} for member in members]
-        if all(owned) and sorted(p for numbers in owned for p in numbers) == [0, 1, 2]:
-            return owned
-        assert time.monotonic() < deadline, owned
-        time.sleep(0.05)
+
+    def owned() -> list[set[int]]:
+        return [{p.partition for p in member.ownership().partitions} for member in members]
+
+    def given_out() -> list[set[int]] | None:
+        now = owned()
+        return now if all(now) and sorted(p for numbers in now for p in numbers) == [0, 1, 2] else None
+
+    return until(given_out, what=owned)
 
 
 def rest(members: list[GroupMember], partitions: int) -> None:
     """Wait until all partitions are given out and none is being given up."""
-    deadline = time.monotonic() + 60
-    while True:
+
+    def at_rest() -> bool:
         owned = [member.ownership() for member in members]
-        if sum(len(each.partitions) for each in owned) == partitions and not any(each.revoking for each in owned):
-            return
-        assert time.monotonic() < deadline, owned
-        time.sleep(0.05)
+        return sum(len(each.partitions) for each in owned) == partitions and not any(each.revoking for each in owned)
+
+    until(at_rest, what=lambda: [member.ownership() for member in members])
 
 
 @pytest.mark.parametrize("assignor", ["lag", "lag-sticky", "lag-cooperative-sticky"])
@@ -137,10 +138,7 @@ def test_when_offsets_cannot_be_had_the_group_is_assigned_all_the_same(
 def test_capacity_counts(make: Callable[..., GroupMember]) -> None:
     """The big one is due 2.7 of 3 partitions, the small one 0.3: rounded, two or three and none or one."""
     big, small = make(capacity=9), make()
-    deadline = time.monotonic() + 60
-    while sum(len(m.ownership().partitions) for m in (big, small)) != 3 or big.ownership().revoking:
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    rest([big, small], 3)
     assert len(big.ownership().partitions) >= 2
 
 

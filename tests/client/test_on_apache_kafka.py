@@ -15,6 +15,7 @@ from kafka.coordinator.assignors.range import RangePartitionAssignor
 from roster.client import Admin, CommitFenced, GroupMember, OffsetAndMetadata, UnknownTopicError
 from roster.model import TopicPartition
 from tests.real.realparts.kafka_python import KafkaConsumer
+from tests.waiting import until
 
 PARTITIONS = 8
 View = dict[str, frozenset[int]]
@@ -46,14 +47,12 @@ class Group:
             self.stop(name)
 
     def await_shared(self, names: set[str], partitions: int = PARTITIONS, timeout: float = 60.0) -> View:
-        deadline = time.monotonic() + timeout
-        while True:
+        def shared() -> View | None:
             view = dict(self.view)
             owned = sorted(number for numbers in view.values() for number in numbers)
-            if set(view) == names and all(view.values()) and owned == list(range(partitions)):
-                return view
-            assert time.monotonic() < deadline, f"still {view}"
-            time.sleep(0.05)
+            return view if set(view) == names and all(view.values()) and owned == list(range(partitions)) else None
+
+        return until(shared, timeout, lambda: f"still {self.view}")
 
 
 def roster_member(group: Group, name: str, stop: threading.Event) -> None:
@@ -165,10 +164,7 @@ def test_roster_members_share_commit_and_take_over(apache_kafka: Any, assignor: 
         releasing = threading.Thread(target=release, daemon=True)
         releasing.start()
         two = stack.enter_context(GroupMember(apache_kafka.bootstrap, group, [topic], **options))
-        deadline = time.monotonic() + 60
-        while len(two.ownership().partitions) != PARTITIONS // 2:
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
+        until(lambda: len(two.ownership().partitions) == PARTITIONS // 2, what=two.ownership)
         with pytest.raises(CommitFenced):
             one.commit({partition: OffsetAndMetadata(3) for partition in first.partitions}, first)
         assert set(two.committed(two.ownership().partitions).values()) == {OffsetAndMetadata(2)}
@@ -217,14 +213,13 @@ def test_partitions_added_while_a_static_leader_restarts_are_noticed(apache_kafk
 
 def await_owned(members: Iterable[GroupMember], partitions: int, timeout: float = 60.0) -> None:
     """Let the members release what they are asked for, until each owns its share."""
-    deadline = time.monotonic() + timeout
-    while True:
+
+    def are_shared() -> bool:
         owned = []
         for member in members:
             now = member.ownership()
             member.release(now.revoking)
             owned.append(len(now.partitions))
-        if sum(owned) == partitions and max(owned) - min(owned) <= 1:
-            return
-        assert time.monotonic() < deadline, f"still {owned}"
-        time.sleep(0.05)
+        return sum(owned) == partitions and max(owned) - min(owned) <= 1
+
+    until(are_shared, timeout, lambda: [member.ownership() for member in members])

@@ -19,7 +19,8 @@ from roster.client import (
     task_gaps,
 )
 from roster.model import TopicPartition
-from tests.client.task_application import TASKS, TIMES, Application, applications, eventually
+from tests.client.task_application import TASKS, TIMES, Application, applications
+from tests.waiting import until
 
 
 def spread(running: list[Application]) -> list[list[TaskId]]:
@@ -46,16 +47,16 @@ def test_tasks_move_to_warm_copies_only_and_a_death_is_taken_over_from_one(clust
         running.append(Application(cluster.bootstrap, group, topic))
         assert spread(running) == [TASKS]
         running.append(Application(cluster.bootstrap, group, topic))
-        eventually(lambda: len(running[1].member.tasks().restoring) == 4, "the new one restores copies")
+        until(lambda: len(running[1].member.tasks().restoring) == 4, what="the new one restores copies")
         assert spread(running) == [TASKS, []], "nothing moves to a copy that has not caught up"
         running[1].restore()
-        eventually(lambda: sorted(map(len, spread(running))) == [2, 2], "moved once the copies have caught up")
-        eventually(lambda: warm(running) and all_run(running), "each task runs, and has a warm copy")
+        until(lambda: sorted(map(len, spread(running))) == [2, 2], what="moved once the copies have caught up")
+        until(lambda: warm(running) and all_run(running), what="each task runs, and has a warm copy")
         shown = {p.partition for m in admin.describe_group(group).members for p in m.assignment}
         assert shown == {0, 1, 2, 3}, "what every Kafka tool sees"
         dead = running.pop(0)
         dead.close(leave=False)
-        eventually(lambda: spread(running) == [TASKS], "the warm copies take over")
+        until(lambda: spread(running) == [TASKS], what="the warm copies take over")
         assert running[0].gaps == dict.fromkeys(TASKS, 0)
         assert not running[0].member.tasks().restoring
         assert {str(host) for host in running[0].member.tasks().by_host} == {"h:1"}
@@ -69,7 +70,7 @@ def test_another_topology_ends_the_member_that_has_it_and_no_other(cluster):
         options = TaskOptions(subtopologies=[Subtopology(0, [topic]), Subtopology(1, [other])])
         with pytest.raises(AssignmentError, match="leader runs another topology than this member, which reads"):
             TaskMember(cluster.bootstrap, f"g-{topic}", options, gaps=dict, **TIMES).start()
-        eventually(lambda: spread(running) == [TASKS], "the others go on")
+        until(lambda: spread(running) == [TASKS], what="the others go on")
         assert running[0].member.ownership().error is None
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-import time
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -21,6 +20,7 @@ from roster.wire.messages import JoinGroupRequest, LeaveGroupRequest
 from tests.broker.rawclient import RawClient
 from tests.real.realparts.clients import Member
 from tests.real.realparts.kafka_python import KafkaConsumer
+from tests.waiting import until
 
 PATIENCE = 90.0
 QUICK = {"session_timeout_ms": 10_000, "heartbeat_interval_ms": 100, "auto_offset_reset": "earliest"}
@@ -122,13 +122,6 @@ def looping() -> Iterator[Looping]:
 
 def numbers(consumer: AIOKafkaConsumer) -> set[int]:
     return {partition for _, partition in consumer.assignment()}
-
-
-def until(condition: Callable[[], bool], seconds: float = PATIENCE) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.02)
 
 
 def divided(*owners: Callable[[], set[int]], of: int = 6) -> Callable[[], bool]:

@@ -14,7 +14,8 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, Topi
 
 from roster.testing.broker import BrokerProcess
 from tests.real.realparts.clients import AdminError, Host
-from tests.real.realparts.cluster import Cluster, unique, wait_until
+from tests.real.realparts.cluster import Cluster, unique
+from tests.waiting import until
 
 KILLS = int(os.environ.get("ROSTER_BROKER_KILLS", "4"))
 PARTITIONS = 3
@@ -68,7 +69,7 @@ class Writer:
             assert self.failure is None, repr(self.failure)
             return self.ended >= before + 2
 
-        wait_until(went_on, SECONDS, lambda: f"{self.name} stands still: {self.failure}")
+        until(went_on, SECONDS, lambda: f"{self.name} stands still: {self.failure}")
 
     def finish(self) -> None:
         self._stop.set()
@@ -166,7 +167,7 @@ def visible(cluster: Cluster, topic: str) -> list[list[str]]:
         pairs = [[each.get_watermark_offsets(p, SECONDS)[1] for each in (consumer, with_open)] for p in partitions]
         return all(one == other for one, other in pairs)
 
-    wait_until(decided, SECONDS, "a transaction stays open")
+    until(decided, SECONDS, "a transaction stays open")
     with_open.close()
     consumer.assign(partitions)
     found: list[list[str]] = [[] for _ in range(PARTITIONS)]

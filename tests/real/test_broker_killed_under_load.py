@@ -13,8 +13,9 @@ from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 
 from roster.testing.broker import BrokerProcess
 from tests.real.realparts.clients import Member
-from tests.real.realparts.cluster import Cluster, Partition, unique, wait_until
+from tests.real.realparts.cluster import Cluster, Partition, unique
 from tests.real.realparts.groups import none_failed, partitions, shared_out
+from tests.waiting import until
 
 KILLS = int(os.environ.get("ROSTER_BROKER_KILLS", "2"))
 KINDS = ("java", "kafka-python", "aiokafka", "confluent", "roster")
@@ -114,7 +115,7 @@ def all_go_on(workers: list[Repeated], members: list[Member]) -> None:
         assert not failures, failures
         return all(worker.count >= before[worker.name] + 2 for worker in workers)
 
-    wait_until(went_on, SECONDS, lambda: [(worker.name, worker.count - before[worker.name]) for worker in workers])
+    until(went_on, SECONDS, lambda: [(worker.name, worker.count - before[worker.name]) for worker in workers])
 
 
 def written(cluster: Cluster, topic: str, count: int) -> dict[tuple[int, int], str]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from tests.real.realparts import clients
-from tests.real.realparts.cluster import unique, wait_until
+from tests.real.realparts.cluster import unique
 from tests.real.realparts.groups import commit_all, consumed_since, consumed_up_to, marks_of, partitions, shared_out
+from tests.waiting import until
 
 KINDS = ("java", "kafka-python", "aiokafka", "confluent", "kcat", "franz-go", "roster")
 COOPERATIVE = ("java", "kafka-python", "confluent", "kcat", "franz-go", "roster")
@@ -22,7 +23,7 @@ def test_alone_it_joins_consumes_commits_leaves_and_comes_back_to_its_offsets(cl
     commit_all(cluster, group, [first], dict.fromkeys(partitions(topic, 3), 10))
     assert cluster.group_state(group) == "STABLE"
     first.close()
-    wait_until(lambda: cluster.group_state(group) == "EMPTY")
+    until(lambda: cluster.group_state(group) == "EMPTY")
     cluster.produce(dict.fromkeys(partitions(topic, 3), 5))
     second = client(kind, cluster, group, topics=[topic])
     consumed_up_to([second], dict.fromkeys(partitions(topic, 3), 15))

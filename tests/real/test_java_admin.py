@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from tests.real.realparts.clients import AdminError
-from tests.real.realparts.cluster import unique, wait_until
+from tests.real.realparts.cluster import unique
 from tests.real.realparts.groups import partitions, shared_out
+from tests.waiting import until
 
 
 @pytest.fixture
@@ -60,7 +61,7 @@ def test_a_group_is_deleted_once_it_is_empty(admin, cluster, client):
     with pytest.raises(AdminError, match="GroupNotEmptyException"):
         admin("delete", group=group)
     member.close()
-    wait_until(lambda: cluster.group_state(group) == "EMPTY")
+    until(lambda: cluster.group_state(group) == "EMPTY")
     admin("delete", group=group)
     assert group not in admin("groups")
     with pytest.raises(AdminError, match="GroupIdNotFoundException"):
@@ -86,11 +87,11 @@ def test_topics_are_created_grown_counted_and_dropped(admin, cluster):
     admin("create", topic=name, partitions=3)
     with pytest.raises(AdminError, match="TopicExistsException"):
         admin("create", topic=name, partitions=3)
-    wait_until(lambda: admin("topics").get(name) == 3)
+    until(lambda: admin("topics").get(name) == 3)
     admin("grow", topic=name, partitions=5)
-    wait_until(lambda: admin("topics").get(name) == 5)
+    until(lambda: admin("topics").get(name) == 5)
     cluster.produce({(name, 4): 6})
     assert admin("ends", partitions=[[name, 4], [name, 0]]) == {f"{name}-4": 6, f"{name}-0": 0}
     assert admin("cluster") == {"nodes": 1, "controller": True}
     admin("drop", topic=name)
-    wait_until(lambda: name not in admin("topics"))
+    until(lambda: name not in admin("topics"))

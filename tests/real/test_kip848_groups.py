@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.real.realparts.cluster import unique, wait_until
+from tests.real.realparts.cluster import unique
 from tests.real.realparts.groups import commit_all, consumed_since, consumed_up_to, marks_of, partitions, shared_out
+from tests.waiting import until
 
 NEW = ("java", "confluent")
 ASSIGNORS = ("range", "cooperative-sticky")
@@ -57,4 +58,4 @@ def test_a_consumer_of_the_new_protocol_joins_rosters_group(apache_kafka, client
     members.pop(0).close()
     shared_out(members, everything)
     members.pop().close()
-    wait_until(lambda: apache_kafka.group_state(group) == "EMPTY")
+    until(lambda: apache_kafka.group_state(group) == "EMPTY")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.real.realparts.cluster import wait_until
 from tests.real.realparts.exchange import Exchange, scenario
+from tests.waiting import until
 
 
 @scenario
@@ -97,7 +97,7 @@ def test_settings_are_replaced(x):
         resources = [{"resource_type": kind, "resource_name": name, "configs": asked}]
         told = x.call(label, "AlterConfigs", version, resources=resources, validate_only="only" in label)
         if "only" not in label and not told["responses"][0]["error_code"]:
-            wait_until(lambda: set(own(x, topic)) == set(configs), 60, "settings are not applied")
+            until(lambda: set(own(x, topic)) == set(configs), 60, "settings are not applied")
         x.note(f"{label}: own settings", own(x, topic))
 
     for version in range(3):

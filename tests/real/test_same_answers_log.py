@@ -10,8 +10,8 @@ import google_crc32c
 from kafka.record.default_records import DefaultRecordBatchBuilder
 
 from tests.broker.batches import record
-from tests.real.realparts.cluster import wait_until
 from tests.real.realparts.exchange import Exchange, scenario
+from tests.waiting import until
 
 NOW = 1_700_000_000_000
 UNKNOWN_ID = UUID(int=0x1234)
@@ -157,7 +157,7 @@ def compacted_topic(x: Exchange) -> str:
     settings = [{"name": "cleanup.policy", "value": "compact,delete"}]
     new = {"name": name, "num_partitions": 1, "replication_factor": 1, "assignments": [], "configs": settings}
     x.ask("CreateTopics", 5, topics=[new], timeout_ms=10_000, validate_only=False)
-    wait_until(lambda: x.ask("Metadata", 9, topics=[{"name": name}])["topics"][0]["error_code"] == 0)
+    until(lambda: x.ask("Metadata", 9, topics=[{"name": name}])["topics"][0]["error_code"] == 0)
     return name
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from tests.real.realparts.cluster import wait_until
 from tests.real.realparts.exchange import scenario
 from tests.real.test_same_answers_log import UNKNOWN_ID, batch, fetch_fields, offsets_fields, topic_data
+from tests.waiting import until
 
 
 def wanted(partition: int, offset: int) -> dict:
@@ -102,7 +102,7 @@ def test_deleting_records(x):
     settings = [{"name": "cleanup.policy", "value": "compact"}]
     new = {"name": compacted, "num_partitions": 1, "replication_factor": 1, "assignments": [], "configs": settings}
     x.ask("CreateTopics", 5, topics=[new], timeout_ms=10_000, validate_only=False)
-    wait_until(lambda: x.ask("Metadata", 9, topics=[{"name": compacted}])["topics"][0]["error_code"] == 0)
+    until(lambda: x.ask("Metadata", 9, topics=[{"name": compacted}])["topics"][0]["error_code"] == 0)
     for _ in range(4):
         fill(x, topic, 0)
     fill(x, compacted, 0)

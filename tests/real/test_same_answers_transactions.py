@@ -7,8 +7,8 @@ from time import time
 from typing import Any
 
 from roster.wire.records import Record, build_batch, read_batch, split_batches
-from tests.real.realparts.cluster import wait_until
 from tests.real.realparts.exchange import Actor, Exchange, commit_topics, protocols, scenario
+from tests.waiting import until
 
 TIMEOUT_MS = 60_000
 STARTED_MS = int(time() * 1000)
@@ -39,7 +39,7 @@ class Producer:
             told = self.x.ask(api, version, via=self.via, **fields)
             return None if codes(told) & NOT_READY else told
 
-        return wait_until(answer, 60, "transactions stay concurrent")
+        return until(answer, 60, "transactions stay concurrent")
 
     def call(self, label: str, api: str, version: int, **fields: Any) -> Any:
         told = self.settled(api, version, **fields)
@@ -96,7 +96,7 @@ class Producer:
         return self.call(label, "TxnOffsetCommit", version, **fields)
 
     def describe(self, label: str) -> None:
-        told = wait_until(self._still, 60, "a transaction does not complete")
+        told = until(self._still, 60, "a transaction does not complete")
         state = told["transaction_states"][0]
         state["transaction_start_time_ms"] = state["transaction_start_time_ms"] > 0
         for topic in state["topics"]:
@@ -116,7 +116,7 @@ class Producer:
 
 def coordinated(x: Exchange, *ids: str) -> None:
     """Wait for the coordinator; Kafka creates `__transaction_state` when it is looked for, not in InitProducerId."""
-    wait_until(
+    until(
         lambda: codes(x.ask("FindCoordinator", 4, key_type=1, coordinator_keys=[*ids])) == {0},
         60,
         "no transaction coordinator",
@@ -207,7 +207,7 @@ def until_stable(x: Exchange, topic: str) -> None:
     def stable() -> bool:
         return codes(x.ask("OffsetFetch", 7, group_id=x.group, topics=topics, require_stable=True)) == {0}
 
-    wait_until(stable, 60, "offsets stay pending")
+    until(stable, 60, "offsets stay pending")
 
 
 def settle(x: Exchange, topic: str, partition: int = 0) -> None:
@@ -222,7 +222,7 @@ def settle(x: Exchange, topic: str, partition: int = 0) -> None:
         one, other = (told["topics"][0]["partitions"][0]["offset"] for told in found)
         return one == other
 
-    wait_until(stable, 60, "a transaction stays open")
+    until(stable, 60, "a transaction stays open")
 
 
 @scenario(
@@ -503,7 +503,7 @@ def test_transactions_time_out(x):
             p.add("one", (topic, 0))
         p.produce("open", topic)
     for p, topic in producers:
-        wait_until(lambda p=p: p.state() == "CompleteAbort", 60, "a transaction does not time out")
+        until(lambda p=p: p.state() == "CompleteAbort", 60, "a transaction does not time out")
         settle(x, topic)
         p.describe("timed out")
         p.produce("late", topic, sequence=1)

@@ -13,7 +13,8 @@ from confluent_kafka import Consumer
 
 from tests.librdkafka import idempotent_producer
 from tests.real.realparts import jvm
-from tests.real.realparts.cluster import Cluster, unique, wait_until
+from tests.real.realparts.cluster import Cluster, unique
+from tests.waiting import until
 
 SOURCE = Path(__file__).parent / "streams" / "WordCount.java"
 WORDS = ("alpha", "beta", "gamma", "delta")
@@ -99,12 +100,12 @@ def test_every_word_is_counted_once(cluster, word_count, reader, tmp_path):
         for _ in range(2):
             before = seen.counts()
             write(200)
-            wait_until(lambda before=before: seen.counts() != before, PATIENCE, "nothing is counted")
+            until(lambda before=before: seen.counts() != before, PATIENCE, "nothing is counted")
             write(200)
             application.kill()
             application.start()
         write(200)
-        wait_until(lambda: seen.counts() == expected, PATIENCE, lambda: f"{seen.counts()} and not {expected}")
+        until(lambda: seen.counts() == expected, PATIENCE, lambda: f"{seen.counts()} and not {expected}")
     finally:
         application.kill()
     assert len(seen.rows) == expected.total()

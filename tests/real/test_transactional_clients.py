@@ -16,7 +16,8 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, Topi
 
 from tests.real.realparts import golang
 from tests.real.realparts.clients import AdminError, Host
-from tests.real.realparts.cluster import Cluster, unique, wait_until
+from tests.real.realparts.cluster import Cluster, unique
+from tests.waiting import until
 
 SECONDS = 60
 
@@ -226,7 +227,7 @@ def values(cluster: Cluster, topic: str, level: str = "read_committed") -> list[
 
 
 def until_values(cluster: Cluster, topic: str, expected: list[str]) -> None:
-    wait_until(lambda: values(cluster, topic) == expected, saying=lambda: values(cluster, topic))
+    until(lambda: values(cluster, topic) == expected, what=lambda: values(cluster, topic))
 
 
 @EACH
@@ -294,7 +295,7 @@ def test_consume_transform_produce(cluster, opened, kind):
             producer.send(target, *read)
             producer.send_offsets(consumer, positions)
             getattr(producer, end)()
-    wait_until(lambda: len(values(cluster, target)) == 20)
+    until(lambda: len(values(cluster, target)) == 20)
     copied = values(cluster, target)
     assert len(set(copied)) == 20
     with consuming(cluster, source, group) as consumer:
@@ -314,5 +315,5 @@ def test_franz_go(cluster):
     done = subprocess.run([golang.program(), *arguments], capture_output=True, text=True, timeout=100, check=False)
     assert done.returncode == 0, done.stderr
     expected = {"own-0", "own-2", "second", *(f"{source}-{n % 2}-{n // 2}" for n in range(40))}
-    wait_until(lambda: len(values(cluster, target)) == len(expected))
+    until(lambda: len(values(cluster, target)) == len(expected))
     assert set(values(cluster, target)) == expected

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import signal
+import uuid
 from typing import TYPE_CHECKING
 
 import pytest
@@ -43,6 +44,12 @@ def s3() -> Iterator[Server]:
 
     with s3_server() as server:
         yield server
+
+
+@pytest.fixture
+def group() -> str:
+    """A group that no other test uses."""
+    return f"g-{uuid.uuid4().hex[:8]}"
 
 
 @pytest.fixture(scope="session")

@@ -13,7 +13,7 @@ from roster.model import TopicPartition
 from tests.librdkafka import idempotent_producer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    pass
 
 _NUMBERS = itertools.count()
 
@@ -91,14 +91,3 @@ def committed_records(topics: Topics, topic: str, seconds: float = 60) -> list[t
             found.append((message.partition(), message.key(), message.value()))
     consumer.close()
     return found
-
-
-def until(condition: Callable[[], Any], seconds: float = 180.0, what: str = "") -> Any:
-    """Wait for a condition; its value."""
-    import time
-
-    deadline = time.monotonic() + seconds
-    while not (value := condition()):
-        assert time.monotonic() < deadline, f"not within {seconds} s: {what or condition}"
-        time.sleep(0.05)
-    return value

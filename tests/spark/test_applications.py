@@ -15,8 +15,8 @@ import pytest
 
 from roster.spark import ParquetSink
 from tests.spark.programs import START_SECONDS, Application
-from tests.spark.spark_topics import until
 from tests.spark.standalone import Standalone
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -10,7 +10,8 @@ import pytest
 from roster.assignors import Assignor, JoinContext
 from roster.model import Plan, Problem, TopicPartition
 from roster.spark import ParquetSink, Pipeline
-from tests.spark.spark_topics import Topics, until
+from tests.spark.spark_topics import Topics
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -16,7 +16,8 @@ from pyspark.sql.streaming import StatefulProcessor
 from roster.spark import KafkaSink, Pipeline, PipelineError, Window
 from roster.spark.state.sink import StateSink
 from tests.librdkafka import idempotent_producer
-from tests.spark.spark_topics import Topics, committed_records, until
+from tests.spark.spark_topics import Topics, committed_records
+from tests.waiting import until
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 

@@ -19,8 +19,9 @@ import pytest
 
 from tests.librdkafka import idempotent_producer
 from tests.spark.extremes_app import COLUMNS, extremes
-from tests.spark.spark_topics import Topics, committed_records, until
+from tests.spark.spark_topics import Topics, committed_records
 from tests.spark.test_transactional_kills import caught_up, shared
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -26,7 +26,8 @@ from roster.records.ranges import FetchError, Settings
 from roster.testing.broker import BrokerProcess
 from tests.real.realparts.apache import ApacheKafka
 from tests.spark.librdkafka_reader import consumed
-from tests.spark.spark_topics import Topics, until
+from tests.spark.spark_topics import Topics
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

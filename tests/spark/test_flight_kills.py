@@ -27,8 +27,9 @@ from roster.cli.demo.stateful.script import StatefulEnvironment
 from roster.client import ClientError
 from tests.real.realparts.apache import ApacheKafka, free_ports
 from tests.spark.programs import ENVIRONMENT
-from tests.spark.spark_topics import Topics, until
+from tests.spark.spark_topics import Topics
 from tests.spark.test_transactional_kills import quick_broker
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

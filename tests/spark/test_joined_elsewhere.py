@@ -18,9 +18,10 @@ from roster.spark.errors import SinkFencedError
 from roster.state.cleaning import stores_below
 from tests.librdkafka import idempotent_producer
 from tests.spark.late_app import Results
-from tests.spark.spark_topics import committed_records, until
+from tests.spark.spark_topics import committed_records
 from tests.spark.test_stateful_tables import KINDS, Stopped, fails
 from tests.state.test_cleaning import make
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -10,7 +10,8 @@ import pytest
 from roster.assignors import LagOptions, lag_sticky
 from roster.spark import ConsoleSink, ParquetSink, Pipeline
 from roster.spark.driver.member_protocol import Membership, group_member
-from tests.spark.spark_topics import Topics, until
+from tests.spark.spark_topics import Topics
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -8,8 +8,9 @@ import pytest
 
 from roster.model import TopicPartition
 from roster.spark import ParquetSink, Pipeline
-from tests.real.realparts.cluster import unique, wait_until
+from tests.real.realparts.cluster import unique
 from tests.real.realparts.groups import consumed_since, marks_of, partitions
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -50,7 +51,7 @@ def test_any_of_them_leads_and_who_leaves_is_taken_over_at_the_committed_offsets
 
     if leader == "pipeline":
         pipeline.start()
-        wait_until(lambda: committed() == {TopicPartition(*p): 10 for p in everything}, 90)
+        until(lambda: committed() == {TopicPartition(*p): 10 for p in everything}, 90)
     others = [client(kind, cluster, group, topics=[topic]) for kind in sorted(OTHERS, key=lambda kind: kind != leader)]
     others[0].wait_for(lambda m: m.owned, 60)
     if leader != "pipeline":
@@ -59,7 +60,7 @@ def test_any_of_them_leads_and_who_leaves_is_taken_over_at_the_committed_offsets
         for member in others:
             member.wait_for(lambda m: len(m.owned) == 2, 60, "a third of the partitions")
         cluster.produce(dict.fromkeys(everything, 5))
-        wait_until(lambda: caught_up(15, others), 60, lambda: (committed(), others))
+        until(lambda: caught_up(15, others), 60, lambda: (committed(), others))
         for member in others:
             member.commit()
         mine_before = committed()
@@ -69,7 +70,7 @@ def test_any_of_them_leads_and_who_leaves_is_taken_over_at_the_committed_offsets
         leaving.close()
         staying.wait_for(lambda m: len(m.owned) == 3, 60, "a half of the partitions")
         cluster.produce(dict.fromkeys(everything, 5))
-        wait_until(lambda: caught_up(20, [staying]), 60, lambda: (committed(), staying))
+        until(lambda: caught_up(20, [staying]), 60, lambda: (committed(), staying))
         again = [piece for piece in consumed_since([staying], marks) if piece[2] < 15]
         assert not again, "taken over from the committed offsets"
         taken = gone & {p for p, at in committed().items() if at == 20}

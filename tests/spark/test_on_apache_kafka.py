@@ -15,7 +15,8 @@ from roster.spark import ParquetSink, Pipeline, PipelineError
 from roster.spark.batch import Split
 from roster.spark.driver.member_protocol import StableEndsMember
 from roster.spark.tasks.reader import ReaderConfig, ReadError, read_splits
-from tests.spark.spark_topics import Topics, until
+from tests.spark.spark_topics import Topics
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

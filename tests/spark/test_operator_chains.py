@@ -34,7 +34,7 @@ from roster.spark.tasks.reader import ReaderConfig
 from roster.state.store import NoState
 from tests.examples_tried import examples
 from tests.librdkafka import idempotent_producer
-from tests.spark.spark_topics import until
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence

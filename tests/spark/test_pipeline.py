@@ -18,7 +18,8 @@ from roster.model import TopicPartition
 from roster.records.produce import WriteError
 from roster.spark import ConsoleSink, FunctionError, KafkaSink, ParquetSink, Pipeline, PipelineError, Progress
 from roster.testing.broker import BrokerProcess
-from tests.spark.spark_topics import Topics, until
+from tests.spark.spark_topics import Topics
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,11 +30,6 @@ if TYPE_CHECKING:
     from roster.spark import Batch, Sink
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
-
-
-@pytest.fixture
-def group() -> str:
-    return f"g-{uuid.uuid4().hex[:8]}"
 
 
 ROW = ["key", "value", "topic", "partition", "offset", "timestamp", "timestampType"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 import urllib.request
 import uuid
 from datetime import UTC, datetime, timedelta
@@ -24,8 +23,8 @@ from roster.state.lmdb_store import LmdbStore
 from roster.state.store import NoState
 from tests.librdkafka import idempotent_producer
 from tests.real.realparts.apache import free_ports
-from tests.real.realparts.cluster import wait_until
 from tests.spark.spark_topics import Topics, committed_records
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -147,10 +146,8 @@ def test_the_state_of_one_application_is_asked_of_the_other_one(
         for pipeline in pipelines:
             pipeline.start()
         shared = dict.fromkeys(hosts, 2)
-        wait_until(lambda: all(map(is_running, pipelines)), 120)
-        wait_until(
-            lambda: all({h: len(t) for h, t in p.store("visits").hosts.items()} == shared for p in pipelines), 120
-        )
+        until(lambda: all(map(is_running, pipelines)), 120)
+        until(lambda: all({h: len(t) for h, t in p.store("visits").hosts.items()} == shared for p in pipelines), 120)
         sent: dict[str, list[int]] = {}
         producer = idempotent_producer(topics.bootstrap)
         for n in range(120):
@@ -160,9 +157,9 @@ def test_the_state_of_one_application_is_asked_of_the_other_one(
             sent.setdefault(name, []).append(n)
         assert producer.flush(60) == 0
         views = [pipeline.store("visits") for pipeline in pipelines]
-        wait_until(lambda: sum(row["value"]["n"] for row in views[0].prefix(variable="count")) == 120, 120)
+        until(lambda: sum(row["value"]["n"] for row in views[0].prefix(variable="count")) == 120, 120)
         for view in views:
-            own = wait_until(lambda view=view: view.prefix(variable="count", local=True), 120)
+            own = until(lambda view=view: view.prefix(variable="count", local=True), 120)
             assert len(own) < len(sent), "the other application has some of the keys"
         rows = visits(sent)
         for host, view in zip(hosts, views, strict=True):
@@ -184,7 +181,7 @@ def test_the_state_of_one_application_is_asked_of_the_other_one(
         pipelines[0].stop()
         assert pipelines[0].wait(120)
         assert json.loads(json_text(views[1].prefix())) == rows, "with what was restored from the changelog"
-        wait_until(lambda: len(views[1].prefix(variable="count", local=True)) == len(sent), 120)
+        until(lambda: len(views[1].prefix(variable="count", local=True)) == len(sent), 120)
     finally:
         for pipeline in pipelines:
             pipeline.stop()
@@ -313,9 +310,7 @@ def test_timers_are_due_without_records_and_after_a_restart(
     made().run(available_now=True)
     assert ticks() == [("k0", 1), ("k1", 1)], "one turn finds timers that an earlier owner has left"
     running = made().start()
-    until = time.monotonic() + 300
-    while len(ticks()) < 6 and time.monotonic() < until and not running.wait(0.2):
-        pass
+    until(lambda: len(ticks()) >= 6 or not running.is_active, what=ticks)
     last = running.last_progress
     running.stop()
     running.wait()

@@ -15,7 +15,8 @@ from roster.records.fetch import read_ranges
 from roster.records.ranges import Settings
 from tests.real.realparts.apache import ApacheKafka, free_ports
 from tests.real.realparts.cluster import Cluster
-from tests.spark.spark_topics import Topics, until
+from tests.spark.spark_topics import Topics
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -15,7 +15,8 @@ import pytest
 from roster.model import TopicPartition
 from roster.spark import KafkaSink, ParquetSink, Pipeline
 from tests.librdkafka import idempotent_producer
-from tests.spark.spark_topics import Topics, committed_records, until
+from tests.spark.spark_topics import Topics, committed_records
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from pathlib import Path

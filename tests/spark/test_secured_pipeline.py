@@ -21,7 +21,7 @@ from roster.spark import KafkaSink, ParquetSink, PipelineError
 from tests.cli.test_secured_commands import properties
 from tests.real.realparts.cluster import unique
 from tests.real.realparts.secured import STRANGER, STRANGER_PASSWORD, USER, USER_PASSWORD
-from tests.spark.spark_topics import until
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from tests.real.realparts.secured import SecuredKafka

@@ -17,7 +17,8 @@ import pytest
 from roster.spark import KafkaSink, ParquetSink, Pipeline, PipelineError, Window
 from tests.librdkafka import idempotent_producer
 from tests.real.realparts.apache import free_ports
-from tests.spark.spark_topics import Topics, committed_records, until
+from tests.spark.spark_topics import Topics, committed_records
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from pathlib import Path

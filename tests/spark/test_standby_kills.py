@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.spark.spark_topics import until
 from tests.spark.test_stateful_kills import PROGRAM, compare
 from tests.spark.test_transactional_kills import (
     PARTITIONS,
@@ -29,6 +28,7 @@ from tests.spark.test_transactional_kills import (
     quick_broker,
     shared,
 )
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from tests.spark.spark_topics import Topics

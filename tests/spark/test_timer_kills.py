@@ -17,10 +17,11 @@ import pytest
 
 from roster.state.processor.turn import TimeMode
 from tests.librdkafka import idempotent_producer
-from tests.spark.spark_topics import Topics, committed_records, until
+from tests.spark.spark_topics import Topics, committed_records
 from tests.spark.stateful_app import KEYS
 from tests.spark.test_transactional_kills import PARTITIONS, Application, Told, blows, check, quick_broker
 from tests.spark.timers_app import SPAN, STEP_MS
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import sys
-import uuid
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
@@ -37,11 +36,6 @@ def both(cluster: Cluster) -> Iterator[Topics]:
     """Topics on Roster's broker and on Apache Kafka."""
     with Topics(cluster.bootstrap) as made:
         yield made
-
-
-@pytest.fixture
-def group() -> str:
-    return f"txn-{uuid.uuid4().hex[:8]}"
 
 
 def doubled(rows: pa.RecordBatch) -> pa.RecordBatch:

@@ -25,7 +25,8 @@ from roster.client import ClaimedBy, ClientError
 from roster.testing.broker import BrokerProcess
 from tests.librdkafka import idempotent_producer
 from tests.spark.programs import ENVIRONMENT
-from tests.spark.spark_topics import Topics, committed_records, until
+from tests.spark.spark_topics import Topics, committed_records
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -5,17 +5,16 @@ from __future__ import annotations
 import itertools
 import logging
 import os
-from collections.abc import Callable, Mapping
-from time import monotonic, sleep
-from typing import Any, TypeVar
+from collections.abc import Mapping
+from typing import Any
 
 from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
 from tests.librdkafka import idempotent_producer
+from tests.waiting import until
 
 Partition = tuple[str, int]
-T = TypeVar("T")
 
 _numbers = itertools.count(1)
 
@@ -23,16 +22,6 @@ _numbers = itertools.count(1)
 def unique(stem: str) -> str:
     """A topic or group name no other test of this or another run uses."""
     return f"{stem}-{os.getpid():x}-{next(_numbers)}"
-
-
-def wait_until(condition: Callable[[], T], timeout: float = 60.0, saying: Callable[[], object] | str = "") -> T:
-    """Ask until the answer is true, then return it; AssertionError with `saying` once `timeout` seconds are over."""
-    deadline = monotonic() + timeout
-    while not (answer := condition()):
-        if monotonic() > deadline:
-            raise AssertionError(f"still not so after {timeout} s: {saying() if callable(saying) else saying}")
-        sleep(0.03)
-    return answer
 
 
 class Cluster:
@@ -64,9 +53,9 @@ class Cluster:
         """A new topic under a name of its own, with `records` records in each partition."""
         name = unique(stem)
         self.admin.create_topics([NewTopic(name, partitions, 1)])[name].result(60)
-        wait_until(
+        until(
             lambda: len(self.admin.list_topics(topic=name, timeout=30).topics[name].partitions) == partitions,
-            saying=f"{name} is not in the metadata",
+            what=f"{name} is not in the metadata",
         )
         if records:
             self.produce({(name, partition): records for partition in range(partitions)})
@@ -120,5 +109,5 @@ class Cluster:
                     raise
                 return None
 
-        found = wait_until(loaded, 120, f"the coordinator has not loaded {group}")
+        found = until(loaded, 120, f"the coordinator has not loaded {group}")
         return {(part.topic, part.partition): part.offset for part in found.topic_partitions}

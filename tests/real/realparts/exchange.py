@@ -23,7 +23,8 @@ from typing import Any
 
 import pytest
 
-from tests.real.realparts.cluster import Cluster, unique, wait_until
+from tests.real.realparts.cluster import Cluster, unique
+from tests.waiting import until
 
 Fields = dict[str, Any]
 ANSWER_TIMEOUT = 60.0
@@ -241,7 +242,7 @@ class Exchange:
             told = self.ask("DescribeGroups", 5, groups=[group or self.group])["groups"][0]
             return told["group_state"] == state and members in (None, len(told["members"]))
 
-        wait_until(reached, 60, lambda: self.ask("DescribeGroups", 5, groups=[group or self.group]))
+        until(reached, 60, lambda: self.ask("DescribeGroups", 5, groups=[group or self.group]))
 
     def coordinator_ready(self) -> None:
         """Wait until the broker coordinates this group (it may have to create its own topic first)."""
@@ -251,7 +252,7 @@ class Exchange:
             probe = self.ask("Heartbeat", 4, group_id=self.group, generation_id=0, member_id="probe")
             return found["error_code"] == 0 and probe["error_code"] == 25
 
-        wait_until(ready, 60, "no coordinator")
+        until(ready, 60, "no coordinator")
 
     def topic(self, name: str = "t", partitions: int = 2) -> str:
         """Create a topic whose name belongs to this script."""
@@ -269,13 +270,13 @@ class Exchange:
             told = self.ask("ListOffsets", 7, **probe)["topics"][0]["partitions"]
             return known and all(partition["error_code"] == 0 for partition in told)
 
-        wait_until(led, 60, f"{full} has no leader")
+        until(led, 60, f"{full} has no leader")
         return full
 
     def producer(self) -> int:
         """A producer id."""
         asked = {"transactional_id": None, "transaction_timeout_ms": 60_000}
-        granted = wait_until(
+        granted = until(
             lambda: next((t for t in [self.ask("InitProducerId", 4, **asked)] if t["error_code"] == 0), None), 10
         )
         self.note("a producer is granted", {"epoch": granted["producer_epoch"], "id": granted["producer_id"] >= 0})
@@ -293,7 +294,7 @@ class Exchange:
             offsets = self.ask("OffsetFetch", 7, group_id=self.group, topics=None, require_stable=False)["topics"]
             return told == 3 and all(entry["name"] != topic for entry in offsets)
 
-        wait_until(gone, 60, f"{topic} is still there")
+        until(gone, 60, f"{topic} is still there")
 
 
 class Actor:
@@ -349,7 +350,7 @@ class Actor:
             self.finish_join("asks for an id", self.start_join())
         join = self.start_join()
         if self.member_id:
-            wait_until(self._is_member, 60, f"{self.member_id} is no member")
+            until(self._is_member, 60, f"{self.member_id} is no member")
         return join
 
     def _is_member(self) -> bool:

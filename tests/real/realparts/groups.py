@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from tests.real.realparts.clients import Member
-from tests.real.realparts.cluster import Cluster, Partition, wait_until
+from tests.real.realparts.cluster import Cluster, Partition
+from tests.waiting import until
 
 
 def partitions(topic: str, count: int) -> set[Partition]:
@@ -30,7 +31,7 @@ def shared_out(members: Sequence[Member], wanted: Iterable[Partition], timeout: 
         counts = {len(member.owned) for member in members}
         return sorted(owned) == sorted(everything) and counts <= {low, low + bool(extra)}
 
-    wait_until(fair, timeout, lambda: f"sharing {len(everything)} partitions: {list(members)}")
+    until(fair, timeout, lambda: f"sharing {len(everything)} partitions: {list(members)}")
 
 
 def consumed_up_to(members: Sequence[Member], ends: dict[Partition, int], timeout: float = 90.0) -> None:
@@ -44,7 +45,7 @@ def consumed_up_to(members: Sequence[Member], ends: dict[Partition, int], timeou
                 reached[partition] = max(position, reached.get(partition, 0))
         return all(reached.get(partition) == end for partition, end in ends.items())
 
-    wait_until(done, timeout, lambda: [(member.id, sorted(member.positions.items())) for member in members])
+    until(done, timeout, lambda: [(member.id, sorted(member.positions.items())) for member in members])
 
 
 def commit_all(cluster: Cluster, group: str, members: Sequence[Member], ends: dict[Partition, int]) -> None:
@@ -59,7 +60,7 @@ def commit_all(cluster: Cluster, group: str, members: Sequence[Member], ends: di
                 member.commit()
         return cluster.committed(group) == ends
 
-    wait_until(committed, 60, lambda: cluster.committed(group))
+    until(committed, 60, lambda: cluster.committed(group))
 
 
 def consumed_since(members: Sequence[Member], marks: dict[str, int]) -> list[tuple[str, int, int, int]]:

@@ -20,7 +20,8 @@ from cryptography.hazmat.primitives import serialization
 from roster.client import Admin
 from roster.model import TopicPartition
 from tests.real.realparts.apache import ApacheKafka, free_ports
-from tests.real.realparts.cluster import Cluster, wait_until
+from tests.real.realparts.cluster import Cluster
+from tests.waiting import until
 
 USER, USER_PASSWORD = "rita", "s3cr3t-of-rita"
 STRANGER, STRANGER_PASSWORD = "otto", "s3cr3t-of-otto"
@@ -197,7 +198,7 @@ class SecuredKafka(ApacheKafka):
             done.result(60)
         # The controller has answered; the broker, which judges requests, learns of it a moment later.
         for acl in acls:
-            wait_until(lambda acl=acl: self._has(acl), saying=f"the broker does not know {acl}")
+            until(lambda acl=acl: self._has(acl), what=f"the broker does not know {acl}")
 
     def _has(self, acl: AclBinding) -> bool:
         names = ("restype", "name", "resource_pattern_type", "principal", "host", "operation", "permission_type")

@@ -26,12 +26,6 @@ def shared():
 
 
 @pytest.fixture
-def broker():
-    with EmbeddedBroker(partitions=2) as broker:
-        yield broker
-
-
-@pytest.fixture
 def consumer():
     """`consumer(broker, topic, **settings)` opens a member that polls in a thread of its own; all are closed."""
     stop = threading.Event()

@@ -11,16 +11,9 @@ from kafka.errors import KafkaError, RecordListTooLargeError
 
 from roster.client import Admin
 from roster.model import TopicPartition
-from roster.testing import EmbeddedBroker
 from roster.wire.frames import encode_request
 from roster.wire.messages import HeartbeatRequest, HeartbeatResponse, ListGroupsRequest
 from tests.real.realparts.kafka_python import KafkaConsumer
-
-
-@pytest.fixture
-def broker():
-    with EmbeddedBroker(partitions=2) as broker:
-        yield broker
 
 
 def member(broker, topic, **settings):
