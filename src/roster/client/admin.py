@@ -225,7 +225,7 @@ class Admin:
         return self._run.call(self._coordinators.committed(group, partitions, stable=stable))
 
     def pending_offsets(self, group: str, partitions: Collection[TopicPartition]) -> set[TopicPartition]:
-        """Return those of `partitions` for which a transaction that is not decided holds an offset of the group."""
+        """Return those of `partitions` for which an undecided transaction holds an offset of the group."""
         return self._run.call(self._coordinators.pending(group, partitions))
 
     def commit_group_offsets(self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:

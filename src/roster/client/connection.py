@@ -31,7 +31,7 @@ MAX_FRAME = 1 << 30
 
 SOFTWARE = ("roster", __version__)
 _readers: set[asyncio.Task[None]] = set()
-"""Event loops have weak references only: a connection that is forgotten would take its task along while it waits."""
+"""Tasks of open connections: event loops hold tasks weakly, so a waiting task could be collected."""
 
 
 class Connection:
@@ -212,7 +212,7 @@ class Connection:
             answer.set_result(from_version(request, response, version))
 
     def _hint(self) -> str:
-        """Say why a listener may close the connection at the first request."""
+        """Explain why a listener may close the connection on the first request."""
         if self._security.uses_sasl or not self._waiting:
             return ""
         better = "SASL_SSL" if self._security.uses_tls else "SASL_PLAINTEXT"
@@ -246,7 +246,7 @@ def _no_connection(error: OSError, address: str, security: Security) -> ClientEr
 
 
 def _unwritable(message: Message, version: int, address: str, error: WireError) -> ClientError:
-    """Classify a request that cannot be written: the caller's error if its newest version cannot be written either."""
+    """Classify an encoding error: the caller's fault if the newest version fails too."""
     newest = type(message).__table__.versions.high
     if version < newest:
         try:

@@ -1,4 +1,4 @@
-"""Coordinators of groups and of transactional ids: found, remembered, asked; committed offsets of a group."""
+"""Coordinators of groups and of transactional ids: lookup, cache, requests; committed offsets of a group."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ RETRIABLE = STALE_COORDINATOR | {
 
 
 class Coordinators:
-    """Requests to the coordinators of groups, or of transactional ids, which it finds and remembers."""
+    """Sends requests to the coordinators of groups or transactional ids; finds and caches them."""
 
     def __init__(self, cluster: Cluster, key_type: int = GROUP) -> None:
         self._cluster = cluster
@@ -93,7 +93,7 @@ class Coordinators:
         return _positions(await self._fetch(group, request))
 
     async def pending(self, group: str, partitions: Collection[TopicPartition]) -> set[TopicPartition]:
-        """Return those of `partitions` for which a transaction that is not decided holds an offset."""
+        """Return those of `partitions` for which an undecided transaction holds an offset."""
         answer = await self._fetch(group, _offset_fetch(group, partitions, stable=True), unstable_is_answer=True)
         return {
             TopicPartition(topic.name, row.partition_index)

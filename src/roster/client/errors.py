@@ -202,7 +202,7 @@ def failure_error(failure: Failure) -> ClientError:
 
 
 _DELETIONS = frozenset({"it cannot be deleted"})
-"""What needs the ACL operation DELETE on a group; the rest needs READ."""
+"""Requests that need the ACL operation DELETE on a group; all others need READ."""
 
 
 def group_error(code: ErrorCode, group: str, what: str) -> ClientError:

@@ -40,7 +40,7 @@ from roster.wire.messages import (
 )
 
 SIMPLE_CONSUMER = (-1, "")
-"""Generation and member id of an OffsetCommit from outside of the group, which Kafka takes while it is empty."""
+"""Generation and member id of an OffsetCommit from outside the group, which Kafka accepts while it is empty."""
 
 
 class GroupAdmin:
@@ -207,7 +207,7 @@ class GroupAdmin:
 
 
 def _assignment(data: bytes) -> tuple[list[TopicPartition], bytes]:
-    """Decode partitions and user data of an assignment; none if it is not that of a consumer."""
+    """Decode partitions and user data of an assignment; both empty if it is not a consumer's."""
     try:
         assignment = decode_assignment(data)
     except WireError:

@@ -1,4 +1,4 @@
-"""Subscriptions that make a group's rebalances worse than they need be, found in its description."""
+"""Find subscriptions that make a group's rebalances worse than necessary."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def _check_versions(group: GroupDescription, readable: Collection[str]) -> list[
 
 
 def _claims(protocol: str, subscription: Subscription) -> _Claims:
-    """Read claims as the group's assignor does; one that Roster does not have may read the fields."""
+    """Read claims as the group's assignor does; an assignor that Roster lacks may read the subscription's fields."""
     assignor = ASSIGNORS.get(protocol)
     source = ClaimSource.FIELDS if assignor is None else assignor.claim_source
     (user_data,), _, _ = split_lag_user_data([subscription.user_data])

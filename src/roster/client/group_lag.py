@@ -24,7 +24,7 @@ class PartitionLag:
     end: int
     lag: int | None
     pending: bool = False
-    """True if a transaction that is not decided holds another offset."""
+    """True if an undecided transaction holds another offset."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class GroupLag:
 
 
 def group_lag(admin: Admin, group: str, state: str, assigned: Collection[TopicPartition] = ()) -> GroupLag:
-    """Look up how far a group is behind.
+    """Look up a group's lag.
 
     The total is complete only if the lag is known of every partition of every topic that the group reads, and the state
     makes all assignments visible.
@@ -80,7 +80,7 @@ def group_lag(admin: Admin, group: str, state: str, assigned: Collection[TopicPa
 
 
 def total_lags(admin: Admin, groups: Sequence[GroupDescription]) -> dict[str, TotalLag]:
-    """Look up how far each of these groups is behind in all; one request a group, and some for all of them."""
+    """Look up the total lag of each group: one request per group, and a few for all together."""
     counts = admin.list_topics(internal=True)
     committed = {each.group_id: admin.group_offsets(each.group_id, stable=False) for each in groups}
     assigned = {each.group_id: {tp for member in each.members for tp in member.assignment} for each in groups}

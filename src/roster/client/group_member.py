@@ -54,7 +54,7 @@ from roster.model.options import taking, values
 log = logging.getLogger("roster.member")
 
 _SAY_UNREACHABLE = 3.0
-"""Seconds without a first connection before a line says what is being tried."""
+"""Seconds without a first connection before a log line names the brokers being tried."""
 
 
 class GroupMember:

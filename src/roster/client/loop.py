@@ -31,7 +31,7 @@ class LoopThread:
         _running.add(self)
 
     def call(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine to its end and return its result, or raise what it raised."""
+        """Run a coroutine and return its result; its exceptions are raised here."""
         if not self._forgotten.alive:
             work.close()
             raise ClosedError("the client is closed")
@@ -58,7 +58,7 @@ class LoopThread:
 
 
 def _run(loop: asyncio.AbstractEventLoop) -> None:
-    """Run the loop until it is stopped; what runs on it is cancelled then."""
+    """Run the loop until it is stopped; then cancel its tasks."""
     asyncio.set_event_loop(loop)
     try:
         loop.run_forever()
@@ -72,7 +72,7 @@ def _run(loop: asyncio.AbstractEventLoop) -> None:
 
 
 def _collected(loop: asyncio.AbstractEventLoop, name: str) -> None:
-    """Stop the loop of an object that was forgotten; without waiting, as a collection may hold any lock."""
+    """Stop the loop of a collected object; without waiting, since garbage collection may hold any lock."""
     loop.call_soon_threadsafe(loop.stop)
     warnings.warn(f"{name} was not closed", ResourceWarning, stacklevel=2)
 
@@ -82,6 +82,6 @@ _running: weakref.WeakSet[LoopThread] = weakref.WeakSet()
 
 @atexit.register  # with the import: what an application registers to close its clients runs before
 def _stop_all() -> None:
-    """Stop the loops that are left: a daemon thread dies with the interpreter, and its tasks complain."""
+    """Stop the remaining loops: daemon threads die with the interpreter, and asyncio then warns of pending tasks."""
     for each in list(_running):
         each.stop()

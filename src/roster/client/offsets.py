@@ -102,7 +102,7 @@ async def partitions_by_leader(cluster: Cluster, partitions: list[TopicPartition
 async def _ask_leader(
     cluster: Cluster, leader: int, times: dict[TopicPartition, int], *, is_committed: bool
 ) -> tuple[dict[TopicPartition, int | None], str]:
-    """List the offsets of one broker; with them the cause why others are missing, or ""."""
+    """List the offsets of one broker; also return why others are missing for now, or ""."""
     address = cluster.address(leader)
     if address is None:
         return {}, f"{next(iter(times))} has no leader"

@@ -1,4 +1,4 @@
-"""Decisions of a transactional producer, without I/O or clock: its next request, and what an error code asks for.
+"""Decisions of a transactional producer, without I/O or clock: its next request, and its reaction to an error code.
 
 Source: Kafka's protocol guide; KIP-98 (transactions), KIP-447 (offsets fenced by generation), KIP-890 (version 2, where
 every end of a transaction gives a new epoch, so that sequence numbers begin at 0 in each).
@@ -30,13 +30,13 @@ class Decision(Enum):
     RETRY = auto()
     """The same request again, after a pause."""
     FIND = auto()
-    """The same request again, to the coordinator that FindCoordinator names now."""
+    """Repeat the request, to the coordinator that FindCoordinator names now."""
     GENERATION = auto()
-    """The same request again, under the generation that the member has by then."""
+    """Repeat the request, under the member's new generation."""
     ABORT = auto()
-    """A new epoch, and the work of the transaction again."""
+    """Take a new epoch and redo the transaction."""
     PRODUCER_FENCED = auto()
-    """As ABORT: another producer has taken the transactional id."""
+    """As ABORT; another producer has taken the transactional id."""
     MEMBER_FENCED = auto()
     """As ABORT: the group has removed the member."""
     FATAL = auto()
@@ -86,7 +86,7 @@ _BY_REQUEST = {
 
 
 def decide(api: ApiKey, code: ErrorCode) -> Decision:
-    """Return what an error code in the response to a request asks for."""
+    """Return the reaction to an error code in the response to a request."""
     return _BY_REQUEST.get(api, {}).get(code) or _ANY_REQUEST.get(code, Decision.FATAL)
 
 
@@ -98,10 +98,10 @@ class Epoch(NamedTuple):
 
 
 class Phase(Enum):
-    """Where the transactional id stands, as far as this producer knows."""
+    """Phase of the transaction, as this producer knows it."""
 
     UNKNOWN = auto()
-    """InitProducerId comes next: it aborts what may be open, and fences whatever still writes."""
+    """InitProducerId comes next: it aborts any open transaction and fences its writers."""
     READY = auto()
     """The epoch has not been used."""
     OPEN = auto()
@@ -111,7 +111,7 @@ class Phase(Enum):
 
 
 VERSION_1_LIMITS = {ApiKey.ADD_PARTITIONS_TO_TXN: 3, ApiKey.TXN_OFFSET_COMMIT: 4, ApiKey.END_TXN: 4}
-"""Highest versions of requests of which a later one would mean transactions of version 2."""
+"""Highest request versions of transactions of version 1: later ones mean version 2."""
 _CLIENT_ADD_PARTITIONS = 3  # later versions are for brokers
 _MOST_INIT_PRODUCER_ID = 5  # later versions are of two-phase commit (KIP-939)
 
@@ -144,7 +144,7 @@ class ProducerState:
         self.phase = Phase.UNKNOWN
 
     def init(self) -> InitProducerIdRequest:
-        """Build the request for an epoch that nothing else writes under; in any phase.
+        """Build the request for a fresh epoch; in any phase.
 
         Sent as a new instance's, which is taken even if another producer has fenced this one.
         """

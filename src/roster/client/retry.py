@@ -8,11 +8,11 @@ from roster.client.errors import RequestTimeoutError
 
 FIRST_PAUSE = 0.1
 MAX_PAUSE = 1.0
-"""Seconds before the second attempt, and at most between two."""
+"""Pause (s) before the second attempt, and the longest pause between two."""
 
 
 class Retry:
-    """The attempts at one thing, for at most `seconds` from now; on the running event loop."""
+    """Attempts of one operation, for at most `seconds` from now; on the running event loop."""
 
     def __init__(self, seconds: float, first_pause: float = FIRST_PAUSE, max_pause: float = MAX_PAUSE) -> None:
         self._clock = asyncio.get_running_loop().time

@@ -1,4 +1,4 @@
-"""Effects of a member's state machine carried out: requests, timers, the leader's assignment."""
+"""Carries out the effects of a member's state machine: requests, timers, the leader's assignment."""
 
 from __future__ import annotations
 

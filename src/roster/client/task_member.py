@@ -55,7 +55,7 @@ class TaskMember(GroupMember):
         super().__init__(options.bootstrap, options.group, sorted(tasks.topics), assignors=self._assignor, **settings)
 
     def start(self, timeout: float = 60.0) -> None:
-        """Work out the gaps of the stores on this host, then join, as `GroupMember.start`.
+        """Compute the gaps of the stores on this host, then join as `GroupMember.start` does.
 
         Errors of `gaps` that may pass are waited for as brokers are.
         """
@@ -76,12 +76,12 @@ class TaskMember(GroupMember):
         raise OptionError("topics", "a TaskMember reads the topics of its sub-topologies: start one with others")
 
     def tasks(self) -> HeldTasks:
-        """Return the tasks of this member now, of the same moment as `ownership`."""
+        """Return this member's tasks, consistent with `ownership`."""
         with self._changed:
             return self._tasks
 
     def report_gaps(self, gaps: Mapping[TaskId, int]) -> None:
-        """Report how many records each store on this host is behind its log's end: of every task, run here or not.
+        """Report for each store on this host, its task run here or not, how many records it is behind the log's end.
 
         The member joins again as soon as a copy it restores has caught up, so report after every batch. A task that is
         left out has no store here. Tasks that run need not be named, unless their stores are still restored. Raises
@@ -102,7 +102,7 @@ class TaskMember(GroupMember):
             self._hold()
 
     def _stepped(self, member: Member) -> None:
-        """Note new standby tasks too, which are no change of ownership."""
+        """Note new standby tasks too: they do not change the ownership."""
         if self._assignments_held != self._assignor.assignments:
             with self._changed:
                 self._hold()

@@ -42,7 +42,7 @@ INVALID_TOPIC = frozenset(
         ErrorCode.POLICY_VIOLATION,
     }
 )
-"""Answers to a request to create or change a topic that say what is wrong with the request."""
+"""Error codes for an invalid request to create or change a topic."""
 
 
 _RIGHTS = {"create": "CREATE", "delete": "DELETE", "grow": "ALTER", "look up the settings of": "DESCRIBE_CONFIGS"}

@@ -135,7 +135,7 @@ class TransactionalProducer:
         return self._call(self._begin())
 
     def close(self) -> None:
-        """Abort an open transaction, as far as that can be done at once, and close the connections."""
+        """Try to abort an open transaction, and close the connections."""
         if self._loop is None:
             return
         if self._state.phase in (Phase.OPEN, Phase.ENDING):
@@ -169,7 +169,7 @@ class TransactionalProducer:
         self._call(self._commit(offsets, generation, member_id))
 
     def abort(self) -> None:
-        """Abort what is open, and fence all that write under the epoch; if that fails, the next `begin` does it."""
+        """Abort the open transaction and fence its epoch; if that fails, the next `begin` does both."""
         self._state.forget()
         try:
             self._call(asyncio.wait_for(self._init(), _ABORT_SECONDS))
@@ -177,7 +177,7 @@ class TransactionalProducer:
             log.info("transaction of %s not aborted yet: %s", self.transactional_id, error)
 
     def take_over(self, partitions: Collection[TopicPartition], generation: int, member_id: str) -> frozenset[str]:
-        """End what earlier owners of partitions have left open; return their transactional ids.
+        """End the transactions that earlier owners of partitions left open; return their transactional ids.
 
         An owner is fenced if it has left the group, or if a transaction holds offsets of these partitions: it cannot
         commit any more, and readers of committed records need not wait for its timeout. Raises CommitFenced if the
@@ -260,7 +260,7 @@ class TransactionalProducer:
         await self._until_done(self._groups, self._group, request, HeartbeatResponse, what, partitions)
 
     async def _fence(self, transactional_id: str) -> bool:
-        """Take over the transactional id of another producer; return whether that had to end a transaction."""
+        """Take over another producer's transactional id; return whether a transaction had to be ended."""
         waited_for: set[ErrorCode] = set()
         request = InitProducerIdRequest(
             transactional_id=transactional_id, transaction_timeout_ms=min(self._timeout_ms, FENCE_TIMEOUT_MS)
@@ -289,7 +289,7 @@ class TransactionalProducer:
         partitions: Collection[TopicPartition],
         waited_for: set[ErrorCode] | None = None,
     ) -> M:
-        """Send a request until it is done, for at most the request timeout; raise what its error code asks for.
+        """Send a request until it succeeds, for at most the request timeout; raise the error of its error code.
 
         waited_for: gets the codes for which it was sent again.
         """
@@ -335,13 +335,13 @@ class TransactionalProducer:
 
 
 def _outcome(api: ApiKey, response: Message) -> tuple[Decision, ErrorCode]:
-    """Return what the worst error code of a response asks for."""
+    """Return the reaction to the worst error code of a response."""
     found = [(decide(api, code), code) for code in map(error_code, _codes(response))]
     return max(found, key=lambda each: each[0].value, default=(Decision.DONE, ErrorCode.NONE))
 
 
 def _give_missing_up(response: Message, since: list[Retry]) -> None:
-    """Raise UnknownTopicError if topics have not been there for a while; `since` is filled by the first such answer."""
+    """Raise UnknownTopicError if topics stay unknown for a while; the first such answer sets `since`."""
     results = response.results_by_topic_v3_and_below if isinstance(response, AddPartitionsToTxnResponse) else []
     unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     names = [each.name for each in results if any(p.partition_error_code == unknown for p in each.results_by_partition)]

@@ -47,7 +47,7 @@ _WAYS_OUT = (
     (rf"(?:{_ANY})\b.*", "make the column in map_arrow in front of it; ` around names with other characters"),
     (r".*", "keep others with transform_with_state"),
 )
-"""What to do instead of what a text asks for: the first that fits."""
+"""Patterns of unsupported aggregates and what to use instead; the first match counts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,14 +76,14 @@ class Aggregate:
         return cls(kind, column)
 
     def stored(self, name: str) -> list[tuple[str, Aggregate]]:
-        """Return what is kept for the result of this name, with names of columns of the state."""
+        """Return the stored state of the named result, under the state's column names."""
         if self.kind is not Kind.AVG:
             return [(name, self)]
         return [(name, Aggregate(Kind.SUM, self.column)), (_count_of(name), Aggregate(Kind.COUNT, self.column))]
 
 
 def not_kept(text: str) -> StateError:
-    """Return the error for what is no aggregate of one column; it quotes the text, and says what to use."""
+    """Return the error for a text other than an aggregate of one column; it quotes the text and says what to use."""
     way = next(way for sign, way in _WAYS_OUT if re.fullmatch(sign, text.strip(), re.IGNORECASE | re.DOTALL))
     kinds = ", ".join(kind.value for kind in Kind)
     return StateError(f"{text!r} is none of count(*) and {kinds} of a column; {way}")
@@ -91,7 +91,7 @@ def not_kept(text: str) -> StateError:
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """What a batch changes: `results` has a row for each of its keys, `changes` the rows for store and changelog."""
+    """Changes of a batch: `results` has a row for each of its keys, `changes` the rows for store and changelog."""
 
     results: pa.Table
     changes: pa.Table
@@ -102,7 +102,7 @@ class Update:
     retracts: bool = False
     """True if an update of this operator may retract results."""
     late_rows: tuple[pa.Table, ...] = ()
-    """The rows that are late, those of equal columns in one table."""
+    """Late rows, one table for each set of columns."""
     timer_in_ms: int | None = None
     """Milliseconds until the state's next timer of processing time is due, 0 or less if it is; None: there is none."""
 
@@ -140,7 +140,7 @@ class Layout:
     kinds: Mapping[str, pa.DataType] = field(default_factory=dict)
     """Types of the results that are no numbers, by aggregate."""
     stored: Mapping[str, Aggregate] = field(default_factory=dict)
-    """What is kept for the aggregates, by columns of the row."""
+    """Stored state of the aggregates, by columns of the row."""
 
     @property
     def averages(self) -> list[str]:
@@ -148,7 +148,7 @@ class Layout:
         return [name for name, each in self.aggregates.items() if each.kind is Kind.AVG]
 
     def described(self) -> dict[str, dict[str, str]]:
-        """Return what is kept for each result, for people and JSON: kind, column, and the type of what is stored."""
+        """Describe the stored state of each result, for people and JSON: kind, column, stored type."""
         numbers = {"<i8": "int64", "<f8": "double"}
         return {
             name: {
@@ -213,7 +213,7 @@ class Layout:
         return np.frombuffer(data, self.row)
 
     def with_results(self, table: pa.Table, rows: npt.NDArray[Any], *, as_numbers: bool = False) -> pa.Table:
-        """Append the aggregates to a table of their keys; `as_numbers`: what is stored for them, as numbers."""
+        """Append the aggregates to a table of their keys; `as_numbers`: the stored numbers instead."""
         for name in self.stored if as_numbers else self.aggregates:
             column = pa.array(rows[name], pa.binary() if name in self.texts else None, mask=~rows[_has(name)])
             if name in self.averages and not as_numbers:
@@ -224,7 +224,7 @@ class Layout:
         return table
 
     def set_results(self, rows: npt.NDArray[Any], places: Any, table: pa.Table) -> None:
-        """Set what the rows at these places store to the columns of a table."""
+        """Set the stored columns of the rows at these places from a table."""
         for name in self.stored:
             column = table[name]
             rows[_has(name)][places] = column.is_valid().to_numpy()

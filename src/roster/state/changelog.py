@@ -1,7 +1,7 @@
 """Changelogs as columns: restoring, standing by and committing are one operation, applying the log up to an offset.
 
 A changelog partition has one record for each change of a key, its value null where the key was removed. Only committed
-records belong in here: who fetches them leaves out what was aborted.
+records belong in here: callers leave aborted ones out.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SCHEMA = pa.schema([("offset", pa.int64()), ("key", pa.binary()), ("value", pa.b
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a restore is: records and bytes applied, and the offset reached of the one to reach."""
+    """Progress of a restore: records and bytes applied, the offset reached, the end offset."""
 
     records: int
     bytes: int
@@ -108,7 +108,7 @@ class _Done:
 
 
 class _Share:
-    """The batches of one transaction: as many as fit, each with the last value of its keys."""
+    """Batches for one transaction of the store, as many as fit, each with the last value of its keys."""
 
     def __init__(self, first: pa.Table, others: Iterator[pa.Table], most: int, done: _Done) -> None:
         self.offset = 0

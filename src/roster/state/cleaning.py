@@ -1,4 +1,4 @@
-"""Stores of changelog topics on this host: their sizes, which of them are kept, and removal of the others."""
+"""Stores on this host: their sizes, the ones applications keep, and removal of the rest."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 _MARKER = "store.json"
 _DATA = Path("data", "data.mdb")
 _KEPT = "kept"
-"""File whose time of change says when an application last said that it keeps the store."""
+"""File whose modification time says when an application last kept the store."""
 
 
 def stores_below(root: Path) -> list[Path]:
@@ -33,7 +33,7 @@ def store_bytes(path: Path) -> int:
 
 
 def task_name(path: Path) -> str:
-    """Return the task that a store's directory is of: a further copy has a number behind its name."""
+    """Return the task of a store's directory; further copies have a number behind the task's name."""
     return path.name.partition(".")[0]
 
 
@@ -58,7 +58,7 @@ def unkept_for(path: Path, now: float) -> float:
 def clean(root: Path, kept: Collection[str], delay: float, now: float) -> list[Path]:
     """Keep the stores of these tasks, and remove those that no application has kept or written for `delay` seconds.
 
-    Stores that a process writes are left alone. Returns what was removed.
+    Stores that a process writes stay. Returns the removed ones.
     """
     keep(root, kept, now)
     removed = []
@@ -87,7 +87,7 @@ def sizes(root: Path) -> Mapping[str, int]:
 
 
 def give_up(roots: Iterable[Path], tasks: Collection[str], excess: int) -> dict[str, int]:
-    """Remove the stores of these tasks, the largest task first, until so many bytes are free; return those of each."""
+    """Remove the stores of these tasks, the largest first, until enough bytes are free; return those of each."""
     stores: dict[str, list[tuple[Path, int]]] = {}
     for path in (path for root in roots for path in stores_below(root)):
         if task_name(path) in tasks:

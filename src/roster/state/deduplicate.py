@@ -1,7 +1,7 @@
-"""Rows of which the same key has not come shortly before: the first of each key passes, its repetitions do not.
+"""Deduplication: the first row of each key passes, its repetitions within a time do not.
 
 A key is remembered for a time of the task's stream time since its first row. Rows that are older than that are late:
-it is not known any more whether they are repetitions. What is forgotten is removed from the store now and then.
+their keys may be forgotten already. Forgotten keys are removed from the store now and then.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Deduplication:
         return pa.schema([columns.field(name) for name in self.keys])
 
     def layout(self, columns: pa.Schema) -> Layout | None:
-        """Return None: a value is the time at which the key came first."""
+        """Return None: a value is the time of the key's first row."""
         return None
 
     def __call__(self, table: pa.Table, store: Store | Snapshot) -> Update:

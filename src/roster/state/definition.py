@@ -37,7 +37,7 @@ _FOLLOWING = frozenset({"row", "kinds", "averages", "variables", "stores"})
 
 
 class OtherDefinitionError(StateError):
-    """The entries were written by a pipeline of another meaning, or another release; they are as before."""
+    """The entries were written by a pipeline of another meaning, or by another release; nothing was changed."""
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,7 @@ class Definition:
 
 @dataclass(frozen=True)
 class Noted:
-    """What a store says of itself. inputs: next offset of each input topic."""
+    """A store's record of its meaning. inputs: next offset of each input topic."""
 
     definition: Definition
     inputs: Mapping[str, int]
@@ -133,7 +133,7 @@ class Noted:
 
     @classmethod
     def decode(cls, data: bytes) -> Noted:
-        """Read the bytes of `encode`. Raises OtherDefinitionError for those of another release."""
+        """Decode the bytes of `encode`. Raises OtherDefinitionError for those of another release."""
         try:
             document = loads(data)
             found = document["format"]
@@ -145,7 +145,7 @@ class Noted:
 
     @classmethod
     def of(cls, store: Store | Snapshot) -> Noted | None:
-        """Return what a store says, None of an empty one. Raises OtherDefinitionError for one that cannot be read."""
+        """Return a store's definition, None for an empty store. Raises OtherDefinitionError if it cannot be read."""
         (data,) = store.multi_get([STATE_KEY])
         if data is not None:
             return cls.decode(data)
@@ -158,7 +158,7 @@ UNSAID = "its state does not say what it means: another program or release wrote
 
 
 def entries_of(store: Store | Snapshot) -> Entries:
-    """Return what reads the entries of a store, in hexadecimal if it does not say what they mean.
+    """Return the reader of a store's entries; in hexadecimal if the store has no definition.
 
     Raises OtherDefinitionError for a store of another release.
     """
@@ -236,5 +236,5 @@ def _plain(value: Any) -> Any:
 
 
 def _plain_name(name: Any) -> Any:
-    """Return the key of a map: text, or what becomes text in JSON."""
+    """Return the key of a map as text for JSON."""
     return name if isinstance(name, (str, int)) else str(_plain(name))

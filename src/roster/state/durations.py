@@ -17,7 +17,7 @@ _TEXT = re.compile(rf"\s*(?:interval\s+)?{_PART}(?:\s+{_PART})*\s*", re.IGNORECA
 
 
 def as_timedelta(name: str, value: object) -> timedelta:
-    """Return a duration; `name` is the argument's. Raises StateError for what is none."""
+    """Return a duration; `name` is the argument's. Raises StateError for anything else."""
     if isinstance(value, timedelta):
         return value
     if isinstance(value, str) and _TEXT.fullmatch(value):

@@ -19,7 +19,7 @@ Row = dict[str, Any]
 
 
 class QueryError(StateError):
-    """What is asked for is not in this kind of store: `field` names it, `fix` the way out."""
+    """A query that this kind of store cannot answer: `field` names the argument, `fix` the remedy."""
 
     def __init__(self, field: str, problem: str, fix: str) -> None:
         super().__init__(f"{field}: {problem}. {fix}")
@@ -65,7 +65,7 @@ class Entries(ABC):
     """Reads the entries of one kind of store."""
 
     part: ClassVar[str | None] = None
-    """What a query calls the parts of such a store, `variable` or `side`; None if it has none."""
+    """Name of the store's parts in a query, `variable` or `side`; None if it has none."""
 
     def __init__(self, keys: pa.Schema) -> None:
         self.keys = keys
@@ -100,7 +100,7 @@ class Entries(ABC):
         self.check_part(part)
 
     def described(self, reads: Sequence[Read]) -> dict[str, Any]:
-        """Return what rows have beside the key where they are not the same in all of the store, for people."""
+        """Describe the columns beside the key where they differ within the store, for people."""
         return {}
 
     @abstractmethod

@@ -102,7 +102,7 @@ class Clock(NamedTuple):
 
 
 def left_out(table: pa.Table, taken: Times | npt.NDArray[np.bool_]) -> tuple[pa.Table, ...]:
-    """Return the rows that are not taken, by their places or a mask; no table if there are none."""
+    """Return the rows left out, by their places or a mask; no table if there are none."""
     is_late = np.ones(len(table), np.bool_)
     is_late[taken] = False
     return (table.filter(pa.array(is_late)),) if is_late.any() else ()

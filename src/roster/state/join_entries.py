@@ -81,7 +81,7 @@ class JoinEntries(Entries):
 
 
 def _prefixes(store: Store | Snapshot, first: bytes) -> list[bytes]:
-    """Return what stands in front of the keys of one side: a prefix for each time that the store has rows of."""
+    """Return the key prefixes of one side: one for each time with rows in the store."""
     prefixes: list[bytes] = []
     end = behind(first)
     while found := store.scan(first, end, 1):

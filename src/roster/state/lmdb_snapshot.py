@@ -1,4 +1,4 @@
-"""Reads of a store in LMDB, which believes what it reads: here all of it is checked.
+"""Reads of a store in LMDB. LMDB trusts its pages, so every read is checked here.
 
 Each entry has a checksum. A flipped bit can also hide an entry, so beside a key that is not found both neighbours are
 checked, and in a scan the order. How many entries there are, the first and the last of them are kept with each commit,
@@ -102,7 +102,7 @@ class LmdbSnapshot:
         return entries[:limit]
 
     def _read(self, start: bytes, stop: bytes | None, limit: int | None) -> list[tuple[bytes, bytes]]:
-        """Return what is stored of these entries, the one before and the one behind them: in order, if none is missing.
+        """Return the stored entries with both neighbours; they are in order if none is missing.
 
         Those of long keys do not count for `limit`, and some may be out of the range.
         """
@@ -171,7 +171,7 @@ class LmdbSnapshot:
             raise self._damaged("an entry does not have its checksum")
 
     def _noted(self, name: bytes) -> Value:
-        """Return what is kept beside the entries."""
+        """Return the metadata beside the entries."""
         data: Value = self._transaction.get(name, db=self._meta)
         if data is None:
             return None
@@ -198,7 +198,7 @@ def packed(key: bytes, value: bytes) -> bytes:
 
 
 def _entries(read: Sequence[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, bytes]]:
-    """Yield keys and values of what is stored."""
+    """Yield keys and values of stored entries."""
     for key, data in read:
         if len(key) <= LONGEST_KEY:
             yield key, data[:-SIZE]
@@ -212,7 +212,7 @@ def _is_within(key: bytes, start: bytes, stop: bytes | None) -> bool:
 
 
 def _unpacked(key: bytes, data: Value) -> Value:
-    """Return the value in what is stored under a key, None if another key has the same hash."""
+    """Return the value of a stored entry, None if it belongs to another key of the same hash."""
     if data is None or len(key) <= LONGEST_KEY:
         return data
     head = _LENGTH.pack(len(key)) + key

@@ -50,7 +50,7 @@ else:
 log = logging.getLogger(__name__)
 
 MAP_SIZE = 1 << 40
-"""Largest size of a store's file, in bytes; the file is as large as what it holds."""
+"""Limit of a store's file, in bytes; the file itself is only as large as its contents."""
 _DAMAGED = (
     *(lmdb.CorruptedError, lmdb.InvalidError, lmdb.VersionMismatchError, lmdb.PageNotFoundError, lmdb.PanicError),
     *(lmdb.MapResizedError, lmdb.NotFoundError, lmdb.BadValsizeError),
@@ -91,7 +91,7 @@ class LmdbStore:
         return self._files.path
 
     def _open_sound(self) -> None:
-        """Open the files; what is written is made anew if it cannot be trusted."""
+        """Open the files; a writer replaces files that cannot be trusted."""
         if not self._read_only and (reason := self._files.distrust()):
             self._remove(reason)
         try:
@@ -285,7 +285,7 @@ class LmdbStore:
         self._note(transaction, HEAD, head_of(transaction, self._values, self._meta, position).encode())
 
     def _note(self, transaction: Any, name: bytes, value: bytes) -> None:
-        """Write what is kept beside the entries."""
+        """Write the metadata beside the entries."""
         transaction.put(name, *sealed([name], [value]), db=self._meta)
 
     @contextlib.contextmanager

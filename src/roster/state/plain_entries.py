@@ -36,7 +36,7 @@ class _Whole(Entries):
 
 
 class HexEntries(_Whole):
-    """Entries of which nothing is known, in hexadecimal."""
+    """Entries without a definition, in hexadecimal."""
 
     def __init__(self) -> None:
         super().__init__(pa.schema([("key", pa.string())]))

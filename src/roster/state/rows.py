@@ -56,7 +56,7 @@ class RowLayout:
 
     @property
     def fingerprint(self) -> int:
-        """What stands in front of values, so that those of other columns are refused."""
+        """Fingerprint in front of values: values of other columns are refused."""
         return zlib.crc32("\n".join(f"{field.name} {field.type}" for field in self.columns).encode())
 
     def appended(self, old: Sequence[Value], table: pa.Table, times: Numbers, places: Numbers) -> pa.Array:
@@ -126,7 +126,7 @@ class RowLayout:
 
 @dataclass(frozen=True, slots=True)
 class _Values:
-    """The bytes of all values, where each begins, and how many rows it has."""
+    """All values: their bytes, and the start and row count of each."""
 
     data: npt.NDArray[np.uint8]
     starts: Numbers

@@ -26,7 +26,7 @@ from roster.state.store import Snapshot, StateError, Store, Value
 from roster.state.windows import END, START, SessionWindow, check_names
 
 ENDS_KEY = b"\x02"
-"""First byte of the keys that say when sessions end; behind all encoded keys."""
+"""First byte of the keys for the ends of sessions; sorts behind all encoded keys."""
 _KIND = pa.timestamp("us", "UTC")
 _SESSION = "session"
 _NONE = np.iinfo(np.int64).max
@@ -90,7 +90,7 @@ class SessionAggregation:
         return Update(results, changes, len(clock.times) - len(rows), gone, not self.final, left_out(table, rows))
 
     def _sessions(self, table: pa.Table, rows: Times, known: _Known, clock: Clock, gap: int, grace: int) -> _Sessions:
-        """Return all sessions of the keys that a batch is about, the batch's rows in them."""
+        """Return all sessions of a batch's keys, with the batch's rows in them."""
         old, count = known.rows, len(known.rows)
         place = np.concatenate([known.row_places, known.places, known.places])
         time = np.concatenate([clock.times[rows], old[START], old["last"]])
@@ -160,7 +160,7 @@ def _first_of_sessions(place: Times, time: Times, came: Times, rank: Any, gap: i
 
 
 def _within(place: Times, time: Times, rows: Times, gap: int) -> Times:
-    """Return behind each of the rows the first one of another place, or a gap later."""
+    """Return for each of `rows` the next row of another place, or a gap later."""
     is_row = np.repeat([True, False], [len(place), len(rows)])
     times = np.append(time, time[rows] + gap)
     order = np.lexsort((is_row, times, np.append(place, place[rows])))
@@ -204,7 +204,7 @@ class _Known:
     rows: npt.NDArray[Any]
     places: Times
     ends: Times
-    """When the store's note says that a session of the place may end; _NONE without one."""
+    """When a session of the place may end, as noted in the store; _NONE without a note."""
     bound: int
 
     @classmethod

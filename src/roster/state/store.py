@@ -15,14 +15,14 @@ from typing import Protocol, TypeAlias
 from roster._errors import RosterError
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
-"""Errors of a write without room; LMDB makes EIO of a write that was cut short."""
+"""Errors of a full disk; LMDB reports a short write as EIO."""
 
 Value: TypeAlias = bytes | None
-"""None is a key that is not there; in a write it removes the key, as a tombstone does in the changelog."""
+"""A value; None for a missing key. Writing None removes the key, as a tombstone does in the changelog."""
 
 
 class StateError(RosterError):
-    """A store cannot do what was asked; the message names the store and the way out."""
+    """A store refused an operation; the message names the store and the remedy."""
 
 
 class StoreMissingError(StateError):
@@ -45,7 +45,7 @@ def disk_error(path: Path, error: Exception) -> StateError:
 
 
 class StoreDamagedError(StateError):
-    """The files are no sound store, for a `reason`; the one who writes it makes it anew, and the changelog fills it."""
+    """The files are damaged, for a `reason`; the writer replaces them and restores the store from its changelog."""
 
     def __init__(self, path: Path, reason: str) -> None:
         super().__init__(f"store {path}: {reason}; delete {path}, it is restored from the changelog")
@@ -53,19 +53,19 @@ class StoreDamagedError(StateError):
 
 
 class ValueDamagedError(StateError):
-    """A value is none that the operator writes, though it is as it was stored; the changelog may have a sound one."""
+    """The operator cannot read a value though its checksum is right; the changelog may have a sound one."""
 
     def __init__(self) -> None:
         super().__init__("a value of the state is none that this operator writes")
 
 
 class PendingError(StateError):
-    """A batch is pending where none may be, or another one than was named."""
+    """A batch is pending where none may be, or a different one than named."""
 
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Where a store stands: next offset of its changelog partition, and of each input topic of the task's partition."""
+    """A store's position: next offset of its changelog partition, and of each input topic in the task's partition."""
 
     changelog: int = 0
     inputs: Mapping[str, int] = field(default_factory=dict)

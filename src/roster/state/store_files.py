@@ -28,7 +28,7 @@ from roster._json import loads
 from roster.state.store import StoreInUseError
 
 FORMAT = 2
-"""Layout of a store; one of another number is thrown away."""
+"""Version of a store's layout; stores of other versions are discarded."""
 
 LEAST_ROOM = 1 << 16
 """Bytes that a store takes at least."""
@@ -51,7 +51,7 @@ def state_directory(named: str | Path | None) -> Path:
 
 
 def unusable(named: str | None) -> str:
-    """Say why this host cannot keep stores in a directory, "" if it can. The directory is made if there is none."""
+    """Explain why this host cannot keep stores in a directory, "" if it can; creates the directory."""
     path = state_directory(named)
     try:
         path.mkdir(parents=True, exist_ok=True)
@@ -63,7 +63,7 @@ def unusable(named: str | None) -> str:
 
 
 def directory_name(changelog: str) -> str:
-    """Return the name of the directory, in that of all stores, which has those of a changelog topic."""
+    """Return the name of the subdirectory for the stores of a changelog topic."""
     return changelog if _PLAIN.fullmatch(changelog) else hashlib.sha256(changelog.encode()).hexdigest()
 
 
@@ -120,7 +120,7 @@ class StoreFiles:
                 os.close(writer)
 
     def _is_lock(self, writer: int) -> bool:
-        """Return False for the lock of a store that was removed meanwhile."""
+        """Return False if the locked store was removed meanwhile."""
         try:
             return (self.path / "writer.lock").stat().st_ino == os.fstat(writer).st_ino
         except FileNotFoundError:
@@ -140,7 +140,7 @@ class StoreFiles:
             fcntl.flock(self._access, fcntl.LOCK_UN)
 
     def distrust(self) -> str | None:
-        """Say why the files cannot be trusted, None if they can, or if there are none."""
+        """Explain why the files cannot be trusted; None if they can or do not exist."""
         if not self.data.exists():
             return None
         try:
@@ -159,7 +159,7 @@ class StoreFiles:
         shutil.rmtree(self.data, ignore_errors=True)
 
     def mark(self, *, clean: bool) -> None:
-        """Write the marker durably, unless it says so already."""
+        """Write the marker durably, if it changes."""
         marker = json.dumps({"format": FORMAT, "boot": boot_id(), "clean": clean}).encode()
         with contextlib.suppress(OSError):
             if self._marker.read_bytes() == marker:

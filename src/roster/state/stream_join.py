@@ -39,7 +39,7 @@ from roster.state.rows import RowLayout, spread
 from roster.state.store import Snapshot, StateError, Store
 
 OTHER = "other side: "
-"""In front of the names of the right side's columns, where rows of both sides are one table."""
+"""Prefix of the right side's column names in a table with rows of both sides."""
 IS_OTHER = "other side"
 """Column that is true for rows of the right side."""
 LEFT, RIGHT = 0, 1
@@ -104,7 +104,7 @@ class StreamJoin:
         return pa.schema(own), pa.schema([field.with_name(field.name.removeprefix(OTHER)) for field in others])
 
     def __call__(self, table: pa.Table, store: Store | Snapshot) -> Update:
-        """Return the pairs that a batch's rows make, and the rows to keep."""
+        """Return a batch's pairs, and the rows to keep."""
         sides = [_Side.of(self, number, table, store) for number in (LEFT, RIGHT)]
         codes = _numbered(sides)
         within = microseconds(self.within)
@@ -299,7 +299,7 @@ def _unique(side: int, codes: Times, buckets: Times) -> npt.NDArray[Any]:
 
 
 def _kept(sides: list[_Side], codes: Any, store: Store | Snapshot, within: int) -> pa.Table:
-    """Return the changes that keep a batch's rows, and remove what is passed."""
+    """Return the changes that store a batch's rows and remove expired ones."""
     empty = pa.table({"key": pa.array([], pa.binary()), "value": pa.array([], pa.binary())})
     changes = [empty]
     for side in sides:

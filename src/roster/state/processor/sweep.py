@@ -32,7 +32,7 @@ def sweep(overlay: Overlay, variables: Variables, current: Current, rows: int) -
 
 
 def _look(overlay: Overlay, mortal: list[Variable], current: Current, start: bytes, most: int) -> bytes:
-    """Look at so many entries from `start` on; return the key of the next one, empty behind the last."""
+    """Check up to `most` entries from `start` on; return the key of the next one, empty at the end."""
     for variable in mortal:
         end = end_of(variable.prefix)
         if start >= end:

@@ -52,7 +52,7 @@ class Now(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What does not change from turn to turn.
+    """Settings that stay the same from turn to turn.
 
     event_time: column of timestamps from which the watermark comes, None for no watermark. delay: how far the watermark
     is behind the largest time. Raises StateError if they do not fit `mode`.
@@ -79,7 +79,7 @@ class KeyedState:
         self._is_open = True
 
     def declared(self) -> None:
-        """Refuse further variables: `init` is over. Raises StateError for one of the store that it left out."""
+        """Refuse further variables after `init`. Raises StateError if it left out one of the store's."""
         self._is_open = False
         self.variables.check_all_are_declared()
 
@@ -131,7 +131,7 @@ class KeyedState:
 
 
 class Code(Protocol):
-    """What is called for keys and timers; it keeps the rows that user's code returns."""
+    """Calls the user's code for keys and timers, and collects the rows it returns."""
 
     def open(self, state: KeyedState, table: pa.Table) -> None:
         """Begin a turn. `table`: the batch's rows, each key's together and in their order."""

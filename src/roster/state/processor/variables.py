@@ -130,7 +130,7 @@ class Variables:
         return self.declared[name]
 
     def check_all_are_declared(self) -> None:
-        """Raise StateError for a variable that the store has and nobody declared or removed."""
+        """Raise StateError for a stored variable that was neither declared nor removed."""
         if left_out := [name for name in self._entries if name not in self.declared]:
             raise StateError(
                 f"state variable {left_out[0]!r}: the store has it and init() does not declare it;"
