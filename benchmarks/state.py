@@ -31,7 +31,7 @@ from roster.model import TopicPartition
 from roster.model.address import parse_addresses
 from roster.records.fetch import read_ranges
 from roster.records.ranges import Settings
-from roster.spark.state.tasks.processing import Turn, bring_up
+from roster.spark.state.tasks.processing import StoreTarget, catch_up
 from roster.state import Position
 from roster.state.aggregate import Aggregate, Kind, aggregate
 from roster.state.changelog import restore
@@ -79,7 +79,7 @@ def cold(entries: int, rounds: int) -> None:
         for number in range(rounds):
             with LmdbStore(Path(folder) / f"store-{number}") as store:
                 begin, wall = time.process_time(), time.monotonic()
-                bring_up(store, Turn(log, 0, entries, {}, None), fetch)
+                catch_up(store, StoreTarget(log, 0, entries, {}, None), fetch)
                 took, passed = time.process_time() - begin, time.monotonic() - wall
                 rate, load = f"{entries / took / 1000:.0f}k entries/s", f"load {os.getloadavg()[0]:.0f}"
                 print(f"cold restore of {entries:,} entries: {took:.2f} s ({passed:.1f} s of time), {rate}, {load}")

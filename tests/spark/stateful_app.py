@@ -42,11 +42,11 @@ from roster.spark.state.join_runner import TableJoins
 from roster.spark.state.runner import summed
 from roster.spark.state.sink import StateSink
 from roster.spark.state.tasks.processing import Place
-from roster.spark.state.tasks.repartition import Between
-from roster.spark.state.tasks.stores import Copy, process_id, stores_found
-from roster.spark.state.tasks.subtopology import Link, Stage
+from roster.spark.state.tasks.repartition import RepartitionTopic
+from roster.spark.state.tasks.stores import Restored, process_id, stores_found
+from roster.spark.state.tasks.subtopology import OperatorNode, SubtopologyPlan
 from roster.spark.state.tasks.table_join import Lookup, Rows
-from roster.spark.state.tasks.task import Chores, StatefulTask, StoreKind, Work
+from roster.spark.state.tasks.task import RestoreJobs, StatefulTask, StoreKind, TopologyPlan
 from roster.spark.tasks.reader import ReaderConfig
 from roster.spark.tasks.write.task import written
 from roster.state.aggregate import Aggregate, Aggregation, Update
@@ -80,7 +80,7 @@ class Collected:
 
     def add(self, term: dict[int, Any]) -> None:
         for task, reports in term.items():
-            self.value[task] = reports if isinstance(reports, Copy) else self.value.get(task, ()) + reports
+            self.value[task] = reports if isinstance(reports, Restored) else self.value.get(task, ()) + reports
 
 
 class InProcess:
@@ -91,28 +91,28 @@ class InProcess:
     def __init__(
         self,
         config: ReaderConfig,
-        work: Work,
+        work: TopologyPlan,
         sink: StateSink,
         open_seconds: float,
         function: Callable[[pa.RecordBatch], Iterator[pa.RecordBatch]],
         joins: Sequence[TableJoins],
     ) -> None:
-        self._config, self._work, self._turns, self._open_seconds = config, work, sink.turns, open_seconds
+        self._config, self._work, self._targets, self._open_seconds = config, work, sink.targets, open_seconds
         self._function, self._joins = function, joins
-        self._upkeep, self._sink = sink.upkeep, sink
+        self._copies, self._sink = sink.copies, sink
 
     def run(self, batch: Batch, tasks: Sequence[Sequence[Split]], sink: Sink) -> Outcome:
-        turns, reports, copies = self._turns.prepare(batch), Collected(), Collected()
+        targets, reports, copies = self._targets.prepare(batch), Collected(), Collected()
         for joins in self._joins:
             joins.begin(batch)
         tables = {joins.number: joins.sides() for joins in self._joins}
         writer: Any = sink.task_writer(batch, _ROWS)
-        wanted, seconds = self._upkeep.with_batch(turns.keys())
+        wanted, seconds = self._copies.with_batch(targets.keys())
         lanes, began = deal(wanted, len(tasks), self.cores), time.monotonic()
         tasks = [*tasks, *[()] * (len(lanes) - len(tasks))]
-        chores: Any = Chores(lanes, seconds, copies)  # type: ignore[arg-type]
+        jobs: Any = RestoreJobs(lanes, seconds, copies)  # type: ignore[arg-type]
         more: dict[str, Any] = {"reports": reports, "tables": tables, "function": self._function}
-        reading: Any = StatefulTask(self._config, tasks, self._work, turns, chores=chores, **more)
+        reading: Any = StatefulTask(self._config, tasks, self._work, targets, jobs=jobs, **more)
         results = [pickle.loads(pickle.dumps(written(writer, reading.read([task])))) for task in range(len(lanes))]
         if random.random() < 0.05:
             raise SinkFencedError("as if a worker had been killed")
@@ -121,28 +121,28 @@ class InProcess:
         staged = sink.collect(writer, results, batch)
         time.sleep(random.uniform(0, self._open_seconds))
         assert staged is None
-        self._upkeep.worked({turn.changelog: turn.end for each in turns.values() for turn in each})
+        self._copies.worked({target.changelog: target.end for each in targets.values() for target in each})
         self._sink.wakeups.worked({task: each[-1].timer for task, each in reports.value.items()})  # type: ignore[misc]
         self._done(list(copies.value.values()), beside=(lanes, time.monotonic() - began))
-        return summed(Outcome(None, batch.offsets), reports.value, self._upkeep)
+        return summed(Outcome(None, batch.offsets), reports.value, self._copies)
 
-    def _done(self, copies: list[Copy], **beside: Any) -> None:
-        self._upkeep.done(copies, **beside)
+    def _done(self, copies: list[Restored], **beside: Any) -> None:
+        self._copies.done(copies, **beside)
         if copies:
             print(json.dumps({"copies": {each.changelog.partition: each.position for each in copies}}), flush=True)
 
     def held(self, partitions: Collection[TopicPartition]) -> frozenset[TopicPartition]:
-        return self._upkeep.held(partitions)
+        return self._copies.held(partitions)
 
     def due(self, partitions: Collection[TopicPartition], *, once: bool) -> frozenset[TopicPartition]:
         return self._sink.wakeups.due(partitions, once=once)
 
-    def tend(self, seconds: float) -> bool:
-        chores, seconds = self._upkeep.between(seconds)
-        work: Any = StatefulTask(self._config, [], self._work, {}, chores=Chores((), seconds))
-        done = list(work.tend(chores))
+    def restore(self, seconds: float) -> bool:
+        jobs, seconds = self._copies.between_batches(seconds)
+        work: Any = StatefulTask(self._config, [], self._work, {}, jobs=RestoreJobs((), seconds))
+        done = list(work.restore(jobs))
         self._done(done)
-        return bool(chores)
+        return bool(jobs)
 
     def log_ends(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
         return self._sink.log_ends(partitions)
@@ -151,7 +151,7 @@ class InProcess:
         """What is aside stays so: applications of these tests are killed."""
 
     def restoring(self) -> Mapping[str, Restoring]:
-        return self._upkeep.restoring()
+        return self._copies.restoring()
 
     def cancel(self) -> None:
         """Tasks are short."""
@@ -207,7 +207,10 @@ class Numbering:
 NAME = pa.schema([("name", pa.string())])
 _GIVEN = COLUMNS.append(pa.field("g", pa.int64()))
 NUMBERED = pa.schema([*_GIVEN, ("first", pa.int64()), ("second", pa.int64())])
-BOTH = (Link(Numbering("first"), _GIVEN, "first"), Link(Numbering("second"), pa.schema(list(NUMBERED)[:4]), "second"))
+BOTH = (
+    OperatorNode(Numbering("first"), _GIVEN, "first"),
+    OperatorNode(Numbering("second"), pa.schema(list(NUMBERED)[:4]), "second"),
+)
 SUMS = Aggregation(
     ("g",),
     {
@@ -220,23 +223,26 @@ SUMS = Aggregation(
 def main(operator: Any = TOTALS, columns: pa.Schema = COLUMNS, function: Any = numbers) -> None:
     """`function` makes rows of `columns` of records, for the operator."""
     bootstrap, group, topic, out, session_timeout_ms, open_seconds, state_dir, *more = sys.argv[1:]
-    standbys, link = more[:1], Link(operator, columns, "totals")
+    standbys, node = more[:1], OperatorNode(operator, columns, "totals")
     has_several, tables = more[2:] == ["several"], [name for name in more[2:] if name != "several"]
     if has_several:
-        function, link = grouped_numbers, Link(SUMS, NUMBERED, "totals")
-    stages = [Stage(Subtopology(0, (topic,), ("totals",)), (link,))]
+        function, node = grouped_numbers, OperatorNode(SUMS, NUMBERED, "totals")
+    plans = [SubtopologyPlan(Subtopology(0, (topic,), ("totals",)), (node,))]
     if len(more) > 1:
         passed, first = repartition_topic(group, "by-k"), Subtopology(0, (topic,))
-        between, links = Between(first, passed, ("k",), columns, partitions=int(more[1])), ()
+        repartition, nodes = RepartitionTopic(first, passed, ("k",), columns, partitions=int(more[1])), ()
         if has_several:
-            between, links = replace(between, keys=("g",), columns=NUMBERED), BOTH
+            repartition, nodes = replace(repartition, keys=("g",), columns=NUMBERED), BOTH
             first = replace(first, stores=("first", "second"))
         tasks = Subtopology(1, (passed,), ("totals",))
-        stages = [Stage(first, links, leaving=between), Stage(tasks, (link,), arriving=between)]
+        plans = [
+            SubtopologyPlan(first, nodes, repartition_sink=repartition),
+            SubtopologyPlan(tasks, (node,), repartition_source=repartition),
+        ]
         if tables:
             named = Lookup("k", NAME, pa.schema([*columns, *NAME]), keeps_all=False)
             rows = (Rows(tables[0], named, None, named.columns),)
-            stages[1] = Stage(Subtopology(1, (passed,)), (), arriving=between, tables=rows)
+            plans[1] = SubtopologyPlan(Subtopology(1, (passed,)), (), repartition_source=repartition, tables=rows)
     if standbys:
         state_dir = f"{state_dir}/{os.getpid()}"
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
@@ -244,7 +250,7 @@ def main(operator: Any = TOTALS, columns: pa.Schema = COLUMNS, function: Any = n
         bootstrap=bootstrap,
         group=group,
         topics=(topic,),
-        max_offsets_per_batch=3000 if len(stages) > 1 else 300,
+        max_offsets_per_batch=3000 if len(plans) > 1 else 300,
         session_timeout_ms=int(session_timeout_ms),
         heartbeat_interval_ms=200,
         trigger_interval_ms=0,
@@ -255,27 +261,29 @@ def main(operator: Any = TOTALS, columns: pa.Schema = COLUMNS, function: Any = n
         max_warmups=6,
     )
     to = KafkaSink(bootstrap, out, options={"transaction.timeout.ms": 60_000})
-    sink = StateSink(to, options, stages)
+    sink = StateSink(to, options, plans)
     sink.purge.interval = 0.5
     sink.open(None, group)  # type: ignore[arg-type]
     sink.bind(Source(bootstrap=bootstrap, group=group, request_timeout_ms=10_000))
     config = ReaderConfig(bootstrap=bootstrap, group=group, compiled=compiled())
-    definitions = {name: each for stage in stages for name, each in stage.definitions.items()}
+    definitions = {name: each for plan in plans for name, each in plan.definitions.items()}
     kinds, found = {}, {}
-    for each, changelog in zip((link for stage in stages for link in stage.links), sink.changelogs, strict=True):
+    for each, changelog in zip((node for plan in plans for node in plan.nodes), sink.changelogs, strict=True):
         place = Place(state_dir, changelog.topic, changelog.topic_id)
         kinds[each.store] = StoreKind(place, definitions[each.store])
         found |= {changelog[task]: offset for task, offset in stores_found(place).items()}
-    work = Work(tuple(stages), kinds, out)
+    work = TopologyPlan(tuple(plans), kinds, out)
     if work.places:
-        sink.upkeep.found({process_id(work.places[0]): found})
+        sink.copies.found({process_id(work.places[0]): found})
     own = replace(options, state_dir=state_dir)
-    joins = [TableJoins.open(own, each.tables, each.own_sources, each.of.number) for each in stages if each.tables]
+    joins = [
+        TableJoins.open(own, each.tables, each.own_sources, each.subtopology.number) for each in plans if each.tables
+    ]
     runner = InProcess(config, work, sink, float(open_seconds), function, joins)
     member = sink.member(options)
     loop = DriverLoop(
         *(member, runner, sink, options, lambda done: print(done.to_json(), flush=True) if standbys else None),
-        upkeep=runner,
+        between_batches=runner,
     )
     signal.signal(signal.SIGTERM, lambda *_: loop.stop())
     member.start(60)

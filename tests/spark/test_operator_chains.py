@@ -19,17 +19,17 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType, Tim
 
 from roster.model import TopicPartition
 from roster.spark import ParquetSink, Pipeline, Window
-from roster.spark.assembly import staged
+from roster.spark.assembly import subtopology_plans
 from roster.spark.batch import Batch, Owner, Range, Split
 from roster.spark.errors import FunctionError, PipelineError
 from roster.spark.operations import Operations
 from roster.spark.options import Options
 from roster.spark.state.changelogs import Changelog, Changelogs
 from roster.spark.state.runner import tokens_of, with_batch
-from roster.spark.state.store_targets import Turns
-from roster.spark.state.tasks.processing import Place, take_turn
+from roster.spark.state.store_targets import StoreTargets
+from roster.spark.state.tasks.processing import Place, process_batch
 from roster.spark.state.tasks.result_records import as_records
-from roster.spark.state.tasks.task import StatefulTask, StoreKind, Work
+from roster.spark.state.tasks.task import StatefulTask, StoreKind, TopologyPlan
 from roster.spark.tasks.reader import ReaderConfig
 from roster.state.store import NoState
 from tests.examples_tried import examples
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from roster.spark.state.tasks.subtopology import Stage
+    from roster.spark.state.tasks.subtopology import SubtopologyPlan
     from tests.spark.spark_topics import Topics
 
 SHAPE = StructType(
@@ -104,8 +104,8 @@ def declared(names: Sequence[str], repartitioned: Collection[int] = ()) -> Opera
     return made.aggregate("user", {"rows": "count(*)", "n": "sum(n)", "latest": "max(at)"}, store="totals")
 
 
-def stages_of(made: Operations) -> tuple[Stage, ...]:
-    return staged(Options(bootstrap="b:9092", group="g", topics=("t",)), made._declared, SHAPE, SHAPE)
+def stages_of(made: Operations) -> tuple[SubtopologyPlan, ...]:
+    return subtopology_plans(Options(bootstrap="b:9092", group="g", topics=("t",)), made._declared, SHAPE, SHAPE)
 
 
 @dataclass
@@ -164,29 +164,29 @@ class KilledError(Exception):
 class Group:
     """Two applications of a group that runs a pipeline, one after the other, without Spark and without a broker."""
 
-    def __init__(self, stages: tuple[Stage, ...], disk: Path) -> None:
-        self.stages, self.disk, self.logs = stages, disk, Logs()
-        of = {link.store: stage.of for stage in stages for link in stage.links}
-        count = {0: 1} | {stage.of.number: 2 for stage in stages if stage.arriving is not None}
+    def __init__(self, plans: tuple[SubtopologyPlan, ...], disk: Path) -> None:
+        self.plans, self.disk, self.logs = plans, disk, Logs()
+        of = {node.store: plan.subtopology for plan in plans for node in plan.nodes}
+        count = {0: 1} | {plan.subtopology.number: 2 for plan in plans if plan.repartition_source is not None}
         self.changelogs = Changelogs(Changelog(name, "id", count[each.number], each) for name, each in of.items())
         self.sources = [TopicPartition("t", 0)]
-        for stage in stages:
-            if stage.arriving is not None:
-                self.sources += [TopicPartition(stage.arriving.topic, number) for number in (0, 1)]
+        for plan in plans:
+            if plan.repartition_source is not None:
+                self.sources += [TopicPartition(plan.repartition_source.topic, number) for number in (0, 1)]
         self.positions = dict.fromkeys(self.sources, 0)
-        self.applications = [(Turns(self.logs, self.changelogs, 1.0), name) for name in ("one", "two")]
+        self.applications = [(StoreTargets(self.logs, self.changelogs, 1.0), name) for name in ("one", "two")]
 
     def send(self, rows: Iterable[Mapping[str, Any]]) -> None:
         self.logs.records.setdefault(TopicPartition("t", 0), []).extend(rows)
 
-    def work(self) -> Work:
+    def work(self) -> TopologyPlan:
         directory = str(self.disk / self.applications[0][1])
-        definitions = [each for stage in self.stages for each in stage.definitions.values()]
+        definitions = [each for plan in self.plans for each in plan.definitions.values()]
         kinds = {
             each.topic: StoreKind(Place(directory, each.topic, "id"), definition)
             for each, definition in zip(self.changelogs, definitions, strict=True)
         }
-        return Work(self.stages, kinds, "out")
+        return TopologyPlan(self.plans, kinds, "out")
 
     def batch(self, sizes: Sequence[int], befalls: str = "commit", store: int = 0) -> bool:
         """Run a batch of so many offsets of each partition at most; return False if there is nothing left."""
@@ -202,24 +202,24 @@ class Group:
         if befalls == "lost store":
             lost = [place.root for place in self.work().places]
             shutil.rmtree(lost[store % len(lost)], ignore_errors=True)
-        turns, reports = self.applications[0][0], Reports()
-        prepared = turns.prepare(batch)
+        targets, reports = self.applications[0][0], Reports()
+        prepared = targets.prepare(batch)
         attempts = 2 if befalls == "second attempt" else 1
         rows = []
         for _ in range(attempts):
             task = InProcess(self, batch, prepared, reports)
             with pytest.MonkeyPatch.context() as patched:
                 left = store % len(self.work().stores) if befalls == "killed" else 1 << 30
-                patched.setattr("roster.spark.state.tasks.task.take_turn", dying(left))
+                patched.setattr("roster.spark.state.tasks.task.process_batch", dying(left))
                 try:
                     rows = [row for each in task.read([0]) for row in each.to_pylist()]
                 except KilledError:
                     return True  # nothing was sent
         self.logs.append(((self._place(row), (row["key"], row["value"])) for row in rows), committed=befalls != "abort")
         if befalls in ("abort", "lost answer"):
-            turns.forget(ranges)
+            targets.forget(ranges)
         else:
-            turns.committed(tokens_of(reports.value), batch)
+            targets.committed(tokens_of(reports.value), batch)
         if befalls != "abort":
             self.positions |= batch.next_offsets
         return True
@@ -236,23 +236,23 @@ class Group:
 
 
 def dying(stores: int) -> Callable[..., Any]:
-    """Turns of which the one behind so many ends the process."""
+    """Batches of stores, of which one ends the process."""
     left = iter(range(stores))
 
-    def turn(*given: Any) -> Any:
+    def target(*given: Any) -> Any:
         if next(left, None) is None:
             raise KilledError
-        return take_turn(*given)
+        return process_batch(*given)
 
-    return turn
+    return target
 
 
 class InProcess(StatefulTask):
     """Reads the logs of a group."""
 
-    def __init__(self, group: Group, batch: Batch, turns: Any, reports: Any) -> None:
+    def __init__(self, group: Group, batch: Batch, targets: Any, reports: Any) -> None:
         splits = [Split(*partition, *span) for partition, span in batch.ranges.items()]
-        super().__init__(ReaderConfig("b:9092", "g"), [splits], group.work(), turns, reports)
+        super().__init__(ReaderConfig("b:9092", "g"), [splits], group.work(), targets, reports)
         self._logs = group.logs
         self._reading: Any = self
         self._arriving: Any = Arriving(group.logs, self._splits)
@@ -287,13 +287,13 @@ class Arriving:
             yield from self.logs.fetch(TopicPartition(split.topic, split.partition), split.start, split.end)
 
 
-def alone(stages: Sequence[Stage], rows: pa.Table) -> dict[bytes, bytes]:
+def alone(plans: Sequence[SubtopologyPlan], rows: pa.Table) -> dict[bytes, bytes]:
     """The last result of each key, of operators that have all rows at once, in the order of time."""
-    for stage in stages:
-        for link in stage.links:
-            update = link.operator(rows.cast(link.columns).sort_by("at"), NoState())
+    for plan in plans:
+        for node in plan.nodes:
+            update = node.operator(rows.cast(node.columns).sort_by("at"), NoState())
             rows = update.results
-    keys, values = as_records(rows, stages[-1].links[-1].operator.result_keys)
+    keys, values = as_records(rows, plans[-1].nodes[-1].operator.result_keys)
     return dict(zip(keys.to_pylist(), (value.encode() for value in values.to_pylist()), strict=True))
 
 
@@ -322,14 +322,14 @@ def test_a_chain_equals_its_operators_alone(
     tmp_path_factory: pytest.TempPathFactory, names: Any, repartitioned: Any, sent: Any, script: Any
 ) -> None:
     sent = [*sent, *({"user": user, "n": 0, "at": at} for at in PASSED for user in USERS)]
-    stages = stages_of(declared(names, repartitioned))
-    group = Group(stages, tmp_path_factory.mktemp("state"))
+    plans = stages_of(declared(names, repartitioned))
+    group = Group(plans, tmp_path_factory.mktemp("state"))
     group.send(sent)
     for befalls, number, sizes in script:
         group.batch(sizes, befalls, number)
     while group.batch([7]):
         pass
-    assert dict(group.results()) == alone(stages, pa.Table.from_pylist(sent, COLUMNS))
+    assert dict(group.results()) == alone(plans, pa.Table.from_pylist(sent, COLUMNS))
 
 
 def users(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -420,7 +420,7 @@ def test_an_error_behind_an_operator_names_its_store(tmp_path: Path) -> None:
 
 
 def test_a_task_of_another_release_ends_with_one_error_before_anything_is_written(tmp_path: Path) -> None:
-    def release(text: str) -> tuple[Stage, ...]:
+    def release(text: str) -> tuple[SubtopologyPlan, ...]:
         made = OPERATORS["first rows"](Operations(SESSION), "one")
         return stages_of(made.aggregate("user", {"n": text}, store="two"))
 
@@ -428,7 +428,7 @@ def test_a_task_of_another_release_ends_with_one_error_before_anything_is_writte
     group.send({"user": "a", "n": number, "at": BEGIN + number * HOUR} for number in range(9))
     assert group.batch([3])
     before = {partition: list(records) for partition, records in group.logs.records.items()}
-    group.stages = release("sum(n)")
+    group.plans = release("sum(n)")
     with pytest.raises(
         FunctionError, match=r"^store: 'two' of the group 'g', partition 0: .* count\(\*\) int64"
     ) as refused:
@@ -436,7 +436,7 @@ def test_a_task_of_another_release_ends_with_one_error_before_anything_is_writte
     assert group.logs.records == before
     told = with_batch(refused.value, Batch(0, Owner("g", 1, "m"), {}))
     assert (type(told), str(told)) == (PipelineError, str(refused.value))
-    group.stages = release("count(*)")
+    group.plans = release("count(*)")
     while group.batch([3]):
         pass
     assert [json.loads(value)["n"] for _, value in group.results()] == [3, 6, 9]

@@ -18,7 +18,7 @@ from roster.spark.errors import PipelineError
 from roster.spark.operations import Operations
 from roster.spark.state.changelogs import open_changelog
 from roster.spark.state.repartition_topic import check_all_are_read, open_repartition_topic
-from roster.spark.state.tasks.repartition import Between
+from roster.spark.state.tasks.repartition import RepartitionTopic
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 COLUMNS = pa.schema([("carrier", pa.string())])
 
 
-def between_of(topics: Topics, group: str, partitions: int | None = None, sources: int = 3) -> Between:
+def between_of(topics: Topics, group: str, partitions: int | None = None, sources: int = 3) -> RepartitionTopic:
     source = topics.create(sources)
     topic = f"{group}-by-carrier-repartition"
-    return Between(Subtopology(0, (source,)), topic, ("carrier",), COLUMNS, partitions=partitions)
+    return RepartitionTopic(Subtopology(0, (source,)), topic, ("carrier",), COLUMNS, partitions=partitions)
 
 
 def new_group() -> str:
@@ -41,36 +41,36 @@ def new_group() -> str:
 @pytest.mark.parametrize(("partitions", "expected"), [(None, 3), (5, 5)])
 def test_the_first_start_makes_it_and_later_ones_take_it(topics: Topics, partitions: int | None, expected: int) -> None:
     group = new_group()
-    between = between_of(topics, group, partitions)
+    repartition = between_of(topics, group, partitions)
     for _ in range(2):
-        found = open_repartition_topic(topics.admin, group, between)
-        assert found == [TopicPartition(between.topic, number) for number in range(expected)]
-    settings = topics.admin.topic_configs(between.topic)
+        found = open_repartition_topic(topics.admin, group, repartition)
+        assert found == [TopicPartition(repartition.topic, number) for number in range(expected)]
+    settings = topics.admin.topic_configs(repartition.topic)
     wanted = {"cleanup.policy": "delete", "retention.ms": "-1", "segment.bytes": "52428800"}
     assert {name: settings[name] for name in wanted} == wanted
-    topics.admin.create_partitions(between.before.sources[0], 8)
+    topics.admin.create_partitions(repartition.before.sources[0], 8)
     if partitions is None:
-        assert len(open_repartition_topic(topics.admin, group, between)) == 3, "the input may grow"
+        assert len(open_repartition_topic(topics.admin, group, repartition)) == 3, "the input may grow"
 
 
 def test_it_is_not_made_with_other_partitions_than_what_its_rows_are_joined_with(topics: Topics) -> None:
     group, other = new_group(), topics.create(4)
-    between = between_of(topics, group, 2)
+    repartition = between_of(topics, group, 2)
     with pytest.raises(PipelineError, match=rf"in 2 partitions, and '{other}', which.*has 4. Use .*partitions=4"):
-        open_repartition_topic(topics.admin, group, between, [other])
+        open_repartition_topic(topics.admin, group, repartition, [other])
     with pytest.raises(PipelineError, match=r"join: there is no topic 'missing'. Create it first"):
-        open_repartition_topic(topics.admin, group, between, ["missing"])
-    assert between.topic not in topics.admin.list_topics(internal=True), "it would keep its partitions"
-    mended = replace(between, partitions=4)
+        open_repartition_topic(topics.admin, group, repartition, ["missing"])
+    assert repartition.topic not in topics.admin.list_topics(internal=True), "it would keep its partitions"
+    mended = replace(repartition, partitions=4)
     assert len(open_repartition_topic(topics.admin, group, mended, [other])) == 4
 
 
 def test_other_partitions_or_settings_are_refused(topics: Topics) -> None:
     group = new_group()
-    between = between_of(topics, group, 4)
-    topics.admin.create_topic(between.topic, 2, configs={"retention.ms": "60000"})
+    repartition = between_of(topics, group, 4)
+    topics.admin.create_topic(repartition.topic, 2, configs={"retention.ms": "60000"})
     with pytest.raises(PipelineError, match=r"partitions: '.*' has 2 partitions, not 4: keys would move away"):
-        open_repartition_topic(topics.admin, group, between)
+        open_repartition_topic(topics.admin, group, repartition)
     same = between_of(topics, group, 2)
     with pytest.raises(PipelineError, match=r"has retention.ms=\d+, which would lose records.*Set retention.ms=-1"):
         open_repartition_topic(topics.admin, group, same)
@@ -78,22 +78,22 @@ def test_other_partitions_or_settings_are_refused(topics: Topics) -> None:
 
 def test_what_does_not_belong_together_is_refused(topics: Topics) -> None:
     group = new_group()
-    between = between_of(topics, group)
-    source = TopicPartition(between.before.sources[0], 0)
+    repartition = between_of(topics, group)
+    source = TopicPartition(repartition.before.sources[0], 0)
     topics.admin.commit_group_offsets(group, {source: OffsetAndMetadata(0)})
     with pytest.raises(PipelineError, match=r"has offsets of '.*', but '.*' is not there: it was deleted, or"):
-        open_repartition_topic(topics.admin, group, between)
-    topics.admin.create_topic(between.topic, 3, configs={"retention.ms": "-1"})
-    open_repartition_topic(topics.admin, group, between)
-    topics.fill_one(between.topic, 1, 2)
+        open_repartition_topic(topics.admin, group, repartition)
+    topics.admin.create_topic(repartition.topic, 3, configs={"retention.ms": "-1"})
+    open_repartition_topic(topics.admin, group, repartition)
+    topics.fill_one(repartition.topic, 1, 2)
     with pytest.raises(PipelineError, match=r"offset of .*-0 was set by another program, not with the records in"):
-        open_repartition_topic(topics.admin, group, between)
+        open_repartition_topic(topics.admin, group, repartition)
     claim = ClaimedBy(f"{group}-1", "m").to_metadata()
     topics.admin.commit_group_offsets(group, {source: OffsetAndMetadata(0, metadata=claim)})
-    open_repartition_topic(topics.admin, group, between)
+    open_repartition_topic(topics.admin, group, repartition)
     topics.admin.delete_group(group)
     with pytest.raises(PipelineError, match="has records, but the group has no offsets of its input"):
-        open_repartition_topic(topics.admin, group, between)
+        open_repartition_topic(topics.admin, group, repartition)
 
 
 def test_a_topic_that_the_group_has_worked_with_is_read_or_refused(topics: Topics) -> None:

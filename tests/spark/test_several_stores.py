@@ -16,10 +16,10 @@ from roster.model.topology import Subtopology
 from roster.spark.batch import Batch, Owner, Range
 from roster.spark.errors import PipelineError
 from roster.spark.state.changelogs import Changelog, Changelogs
-from roster.spark.state.copies.restoring import Upkeep
-from roster.spark.state.store_targets import Turns
+from roster.spark.state.copies.restoring import Copies
+from roster.spark.state.store_targets import StoreTargets
 from roster.spark.state.tasks.processing import Report, combined
-from roster.spark.state.tasks.stores import Copy
+from roster.spark.state.tasks.stores import Restored
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -82,55 +82,55 @@ def test_a_task_is_as_far_behind_as_its_stores_together_and_caught_up_when_all_a
     found: dict[TopicPartition, int], active: set[TaskId], standby: set[TaskId], acceptable: int
 ) -> None:
     standby -= active
-    upkeep = Upkeep(Logs(), CHANGELOGS, acceptable, lambda: 0.0)
-    upkeep.found({uuid.uuid4().hex: found})
+    copies = Copies(Logs(), CHANGELOGS, acceptable, lambda: 0.0)
+    copies.found({uuid.uuid4().hex: found})
     gaps = {task: sum(END - found.get(log, 0) for log in CHANGELOGS.logs_of(task)) for task in TASKS}
-    upkeep.join(Member(active, standby))
-    assert upkeep.gaps() == gaps
+    copies.join(Member(active, standby))
+    assert copies.gaps() == gaps
     sources = [
         log_of(of.sources[0], task.partition) for task in active for of in (FIRST, SECOND) if of.number == task[0]
     ]
-    upkeep.took(sources)
+    copies.took(sources)
     cold = {task for task in active if gaps[task] > acceptable}
-    assert {CHANGELOGS.reader_of(source) for source in upkeep.held(sources)} == cold
-    chores, _ = upkeep.between(1.0)
+    assert {CHANGELOGS.reader_of(source) for source in copies.held(sources)} == cold
+    jobs, _ = copies.between_batches(1.0)
     behind = {log for log in LOGS if log not in found or found[log] < END}
     wanted = cold or {task for task in active if gaps[task]} | standby
-    assert {chore.changelog for chore in chores} == {log for log in behind if CHANGELOGS.task_of_log(log) in wanted}
-    assert all(chore.task == CHANGELOGS.task_of_log(chore.changelog) for chore in chores)
-    for number, chore in enumerate(chores):
-        assert (chore.task in upkeep.whole()) is False
-        upkeep.done([Copy(chore.changelog, END, 1, 10)])
-        left = {each.task for each in chores[number + 1 :]}
-        assert chore.task in left or not upkeep.held(sources) & {
-            source for source in sources if CHANGELOGS.reader_of(source) == chore.task
+    assert {job.changelog for job in jobs} == {log for log in behind if CHANGELOGS.task_of_log(log) in wanted}
+    assert all(job.task == CHANGELOGS.task_of_log(job.changelog) for job in jobs)
+    for number, job in enumerate(jobs):
+        assert (job.task in copies.whole()) is False
+        copies.done([Restored(job.changelog, END, 1, 10)])
+        left = {each.task for each in jobs[number + 1 :]}
+        assert job.task in left or not copies.held(sources) & {
+            source for source in sources if CHANGELOGS.reader_of(source) == job.task
         }
-    assert not upkeep.held(sources)
-    upkeep.worked({log: END + 5 for task in active for log in CHANGELOGS.logs_of(task)})
-    assert upkeep.whole() == active
-    upkeep.lost([TaskId(0, 0)])
-    assert upkeep._gaps()[TaskId(0, 0)] == 2 * (END + 5 if TaskId(0, 0) in active else END), (
+    assert not copies.held(sources)
+    copies.worked({log: END + 5 for task in active for log in CHANGELOGS.logs_of(task)})
+    assert copies.whole() == active
+    copies.lost([TaskId(0, 0)])
+    assert copies._gaps()[TaskId(0, 0)] == 2 * (END + 5 if TaskId(0, 0) in active else END), (
         "the whole log, as it is known"
     )
 
 
 def test_all_stores_of_a_task_take_a_turn_from_where_each_of_them_ends() -> None:
-    turns = Turns(Logs(), CHANGELOGS, 1.0)
+    targets = StoreTargets(Logs(), CHANGELOGS, 1.0)
     ranges = {
         log_of("in", 1): Range(7, 9),
         log_of("other", 1): Range(3, 4),
         log_of("g-by-page-repartition", 1): Range(5, 6),
     }
     batch = Batch(0, Owner("g", 1, "m"), ranges)
-    turns.committed({TaskId(0, 1): "token"}, batch)
-    prepared = turns.prepare(batch)
-    assert [(turn.changelog, turn.end, turn.inputs, turn.token) for turn in prepared[TaskId(0, 1)]] == [
+    targets.committed({TaskId(0, 1): "token"}, batch)
+    prepared = targets.prepare(batch)
+    assert [(target.changelog, target.end, target.inputs, target.token) for target in prepared[TaskId(0, 1)]] == [
         (log, END, {"in": 7, "other": 3}, "token") for log in CHANGELOGS.logs_of(TaskId(0, 1))
     ]
-    (turn,) = prepared[TaskId(1, 1)]
-    assert (turn.changelog, turn.inputs, turn.token) == (log_of("g-pages", 1), {"g-by-page-repartition": 5}, None)
-    turns.forget([log_of("other", 1)])
-    assert {turn.token for turn in turns.prepare(batch)[TaskId(0, 1)]} == {None}
+    (target,) = prepared[TaskId(1, 1)]
+    assert (target.changelog, target.inputs, target.token) == (log_of("g-pages", 1), {"g-by-page-repartition": 5}, None)
+    targets.forget([log_of("other", 1)])
+    assert {target.token for target in targets.prepare(batch)[TaskId(0, 1)]} == {None}
 
 
 def test_a_task_reports_what_its_stores_do() -> None:

@@ -16,8 +16,8 @@ import pytest
 from roster.model import TopicPartition
 from roster.model.tasks import TaskId
 from roster.spark.state.queries.store_reads import ReadsHere, Wanted
-from roster.spark.state.tasks.processing import Place, Turn, on_sound, take_turn
-from roster.spark.state.tasks.stores import Chore, work_on_copy
+from roster.spark.state.tasks.processing import Place, StoreTarget, on_sound, process_batch
+from roster.spark.state.tasks.stores import RestoreJob, restore_copy
 from roster.spark.state.tasks.subtopology import definition_of
 from roster.state.aggregate import ALL_ROWS, Aggregate, Aggregation, Kind
 from roster.state.changelog import SCHEMA
@@ -27,7 +27,7 @@ from roster.state.lmdb_store import LmdbStore
 from roster.state.plain_entries import HexEntries
 from roster.state.store import Position
 from tests.examples_tried import some
-from tests.spark.test_state_turns import Log
+from tests.spark.test_store_processing import Log
 
 CHANGELOG = TopicPartition("g-aggregates-changelog", 0)
 TOTALS = Aggregation(("k",), {"n": Aggregate(Kind.COUNT, ALL_ROWS), "s": Aggregate(Kind.SUM, "v")})
@@ -61,10 +61,12 @@ class Task:
     ) -> tuple[bool, dict[str, tuple[int, int]], str]:
         """Count a record of each key; return whether the store was restored, the results, and the attempt's token."""
         rows = pa.table({"k": pa.array(keys, pa.string()), "v": pa.array([value] * len(keys), pa.int64())})
-        turn = Turn(CHANGELOG, 0, len(self.log.records), {"t": self.at}, token)
+        target = StoreTarget(CHANGELOG, 0, len(self.log.records), {"t": self.at}, token)
         with self.place.open("0_0") as store:
             inputs = {"t": self.at + len(keys)}
-            update, report = on_sound(store, partial(take_turn, store, turn, TOTALS, KEPT, rows, inputs, self.fetch))
+            update, report = on_sound(
+                store, partial(process_batch, store, target, TOTALS, KEPT, rows, inputs, self.fetch)
+            )
             is_new = store.discarded is not None
         columns = update.results.to_pydict()
         results = dict(zip(columns["k"], zip(columns["n"], columns["s"], strict=True), strict=True))
@@ -191,8 +193,8 @@ def test_a_query_of_a_damaged_store_says_what_to_delete(damaged: Task) -> None:
 def test_a_copy_that_is_damaged_is_restored(damaged: Task) -> None:
     whole = dict(each for each in damaged.log.records if each is not None)
     damaged.data.write_bytes(damaged.data.read_bytes().replace(b"head", b"heap"))
-    chore = Chore(TaskId(0, 0), Turn(CHANGELOG, 0, len(damaged.log.records), {}, None))
-    copy = work_on_copy(damaged.place, chore, damaged.fetch, float("inf"))
-    assert (copy.position, copy.problem) == (chore.turn.end, "")
+    job = RestoreJob(TaskId(0, 0), StoreTarget(CHANGELOG, 0, len(damaged.log.records), {}, None))
+    copy = restore_copy(damaged.place, job, damaged.fetch, float("inf"))
+    assert (copy.position, copy.problem) == (job.target.end, "")
     with LmdbStore(damaged.place.path("0_0")) as store:
         assert dict(store.scan()) == whole

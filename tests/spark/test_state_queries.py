@@ -24,7 +24,7 @@ from roster.spark.batch import Batch, Owner, Range
 from roster.spark.errors import PipelineError
 from roster.spark.options import Options
 from roster.spark.state.changelogs import Changelogs, open_changelog
-from roster.spark.state.copies.restoring import Upkeep
+from roster.spark.state.copies.restoring import Copies
 from roster.spark.state.membership import task_member
 from roster.spark.state.queries import view
 from roster.spark.state.queries.client import StateClient
@@ -33,15 +33,15 @@ from roster.spark.state.queries.server import Served, StateServer, answer, is_ow
 from roster.spark.state.queries.store_reads import ReadsHere
 from roster.spark.state.queries.view import StateUnavailableError, StateView, view_of
 from roster.spark.state.sink import StateSink
-from roster.spark.state.store_targets import Turns
-from roster.spark.state.tasks.processing import Operator, Place, take_turn
-from roster.spark.state.tasks.subtopology import Link, Stage, definition_of
+from roster.spark.state.store_targets import StoreTargets
+from roster.spark.state.tasks.processing import Operator, Place, process_batch
+from roster.spark.state.tasks.subtopology import OperatorNode, SubtopologyPlan, definition_of
 from roster.state import Position
 from roster.state.aggregate import Aggregate, Aggregation
 from roster.state.definition import json_text
 from roster.wire.streams.host_info import HostInfo
-from tests.spark.test_state_turns import Log
-from tests.spark.test_upkeep import CHANGELOG, Case, at
+from tests.spark.test_restoring import CHANGELOG, Case, at
+from tests.spark.test_store_processing import Log
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -65,18 +65,18 @@ class Application:
     ) -> None:
         self.operator, self.columns, self.definition = operator, columns, definition_of(operator, columns)
         self.log, self.place, self.at = Log(), Place(str(directory), "c", "id"), 0
-        self.turns = Turns(self.log, Changelogs([CHANGELOG]), 1.0)
+        self.targets = StoreTargets(self.log, Changelogs([CHANGELOG]), 1.0)
         self.case = Case(dict.fromkeys(range(4), 0))
         self.case.join({})
         self.case.member.become(active, standby)
-        self.case.upkeep.took([TopicPartition("t", number) for number in active])
+        self.case.copies.took([TopicPartition("t", number) for number in active])
         reads = ReadsHere(self.place, self.definition.entries())
-        self.local = LocalState(reads, CHANGELOG, self.case.upkeep, self.turns.staged)
+        self.local = LocalState(reads, CHANGELOG, self.case.copies, self.targets.committed_attempt)
         self.view = self.viewed(None)
 
     def viewed(self, own: Address | None) -> StateView:
         client = StateClient("totals", self.definition.fingerprint, 60.0)
-        return StateView(self.local, self.definition, self.case.upkeep, client, own)
+        return StateView(self.local, self.definition, self.case.copies, client, own)
 
     @property
     def served(self) -> Served:
@@ -90,15 +90,15 @@ class Application:
         source = TopicPartition("t", partition)
         batch = Batch(0, Owner("g", 1, "m"), {source: Range(self.at, self.at + 5)})
         with self.place.open(f"0_{partition}") as store:
-            turn = self.turns.prepare(batch)[TaskId(0, partition)][0]
+            target = self.targets.prepare(batch)[TaskId(0, partition)][0]
             of_store = self.operator, self.definition
-            update, report = take_turn(store, turn, *of_store, table, {"t": self.at + 5}, self.log.fetch)
+            update, report = process_batch(store, target, *of_store, table, {"t": self.at + 5}, self.log.fetch)
         self.log.write(update.changes, committed=committed)
         if committed:
-            self.turns.committed({TaskId(0, partition): report.token}, batch)
+            self.targets.committed({TaskId(0, partition): report.token}, batch)
             self.at += 5
         else:
-            self.turns.forget([source])
+            self.targets.forget([source])
 
 
 def row(day: int, name: str, n: int) -> dict[str, Any]:
@@ -132,10 +132,10 @@ def settled(application: Application, partition: int) -> None:
 def test_standby_copies_answer_when_they_are_asked_and_say_how_far_behind_they_are(tmp_path: Path) -> None:
     task = Application(tmp_path, [0, 2, 3], [1])
     task.batch([(1, "a")], partition=1)
-    task.turns.forget([TopicPartition("t", 1)])
+    task.targets.forget([TopicPartition("t", 1)])
     settled(task, 1)
     task.case.logs.ends[1] = 7
-    task.case.upkeep.gaps()
+    task.case.copies.gaps()
     assert (task.view.tasks, task.view.behind) == ({"0_0", "0_2", "0_3"}, {"0_1": 7})
     assert (task.view.get(1, "a", local=True), task.view.get(1, "a", stale=True)) == (None, row(1, "a", 1))
     with pytest.raises(StateUnavailableError, match=r"task 0_1 does not run here, and no application .* has an app"):
@@ -144,23 +144,23 @@ def test_standby_copies_answer_when_they_are_asked_and_say_how_far_behind_they_a
 
 def test_a_task_taken_over_is_not_read_before_its_store_has_all_that_was_committed(tmp_path: Path) -> None:
     task = Application(tmp_path, [0])
-    upkeep, logs = task.case.upkeep, task.case.logs
+    copies, logs = task.case.copies, task.case.logs
     logs.ends[0] = 3
-    upkeep.took([TopicPartition("t", 0)])
+    copies.took([TopicPartition("t", 0)])
     assert not task.view.tasks, "three records are missing"
-    assert not upkeep.held([TopicPartition("t", 0)]), "which are few enough to read with its first batch"
-    upkeep.worked({at(0): 3})
+    assert not copies.held([TopicPartition("t", 0)]), "which are few enough to read with its first batch"
+    copies.worked({at(0): 3})
     assert task.view.tasks == {"0_0"}
     logs.open = {0}
-    upkeep.took([TopicPartition("t", 0)])
+    copies.took([TopicPartition("t", 0)])
     assert not task.view.tasks, "a transaction may be committed yet"
     logs.open = set()
     task.case.at = 5.0
-    assert task.case.chores() == []
+    assert task.case.jobs() == []
     assert task.view.tasks == {"0_0"}
-    upkeep.doubt([TaskId(0, 0)])
+    copies.doubt([TaskId(0, 0)])
     assert not task.view.tasks, "the batch aside was dropped, and may have been committed"
-    assert task.case.chores() == [0]
+    assert task.case.jobs() == [0]
     task.case.member.become([0, 1])
     assert not task.view.tasks, "the member has a task of which the pipeline does not know yet"
 
@@ -170,22 +170,22 @@ def test_a_task_of_which_two_attempts_ended_is_not_read_before_the_changelog_say
 ) -> None:
     monkeypatch.setattr(KafkaSink, "commit", lambda *_: None)
     task = Application(tmp_path, [0, 1])
-    stage = Stage(CHANGELOG.of, (Link(COUNTS, COLUMNS, "s"),))
-    sink = StateSink(KafkaSink("h:1", "out"), Options("h:1", "g", ("t",)), [stage])
-    sink.changelogs, sink.turns, sink.upkeep = Changelogs([CHANGELOG]), task.turns, task.case.upkeep
+    plan = SubtopologyPlan(CHANGELOG.of, (OperatorNode(COUNTS, COLUMNS, "s"),))
+    sink = StateSink(KafkaSink("h:1", "out"), Options("h:1", "g", ("t",)), [plan])
+    sink.changelogs, sink.targets, sink.copies = Changelogs([CHANGELOG]), task.targets, task.case.copies
     with contextlib.closing(sink):
         task.case.logs.ends.update({0: 3, 1: 3})
-        task.case.upkeep.worked({at(0): 2, at(1): 2})
+        task.case.copies.worked({at(0): 2, at(1): 2})
         ranges = {TopicPartition("t", number): Range(0, 5) for number in range(2)}
         sink.commit({TaskId(0, 1): "token"}, Batch(0, Owner("g", 1, "m"), ranges))
     assert task.view.tasks == {"0_1"}
-    assert task.case.chores() == [0]
+    assert task.case.jobs() == [0]
 
 
 def test_a_store_that_another_process_has_is_not_taken_for_the_task_s(tmp_path: Path) -> None:
     task = Application(tmp_path)
     task.batch([(1, "a")])
-    task.case.upkeep.worked({at(0): 5})
+    task.case.copies.worked({at(0): 5})
     with pytest.raises(StateUnavailableError, match="task 0_0: its store on this host is behind offset 5"):
         task.view.get(1, "a", partition=0)
 
@@ -280,10 +280,10 @@ def test_each_application_answers_for_the_whole_group(group: Group) -> None:
 
 def test_a_task_that_moves_is_said_to_and_a_copy_of_it_answers_with_stale(group: Group) -> None:
     group.two.batch([(1, "a")], partition=1)
-    group.two.turns.forget([TopicPartition("t", 1)])
+    group.two.targets.forget([TopicPartition("t", 1)])
     settled(group.two, 1)
     group.two.case.logs.ends[1] = 9
-    group.two.case.upkeep.gaps()
+    group.two.case.copies.gaps()
     group.one.case.member.become([0])
     group.placed()
     status, document = group.ask("/stores/totals/get?key=1&key=a")
@@ -326,7 +326,7 @@ def test_an_application_that_has_not_joined_says_so_at_once(group: Group, monkey
 
 def test_it_is_ready_once_its_own_tasks_can_be_read(group: Group) -> None:
     assert group.ask("/ready") == (200, {"status": "ready"})
-    group.one.case.upkeep.join(group.one.case.member)  # nothing is proven of its stores any more
+    group.one.case.copies.join(group.one.case.member)  # nothing is proven of its stores any more
     status, document = group.ask("/ready")
     assert (status, document["error"]["problem"]) == (503, "task 0_0 (and 1 other tasks): it is restored")
     assert group.ask("/ready", 1) == (200, {"status": "ready"})
@@ -364,7 +364,7 @@ def test_names_that_may_resolve_to_it_are_refused(group: Group, host: str, statu
 
 
 def test_an_application_with_another_definition_refuses(group: Group) -> None:
-    view = StateView(group.one.local, DEFINITION, group.one.case.upkeep, StateClient("totals", "another"))
+    view = StateView(group.one.local, DEFINITION, group.one.case.copies, StateClient("totals", "another"))
     with pytest.raises(StateUnavailableError, match="definition: this application's store has other columns"):
         view.prefix()
 
@@ -434,18 +434,18 @@ def test_members_learn_where_each_application_answers(roster_broker: Any) -> Non
             options = Options(
                 roster_broker.bootstrap, name, (topic,), application_server=host, heartbeat_interval_ms=100
             )
-            upkeep = Upkeep(admin, Changelogs([changelog]), 10)
-            member = opened.enter_context(contextlib.closing(task_member(options, [tasks], upkeep)))
+            copies = Copies(admin, Changelogs([changelog]), 10)
+            member = opened.enter_context(contextlib.closing(task_member(options, [tasks], copies)))
             member.start(60)
-            known.append((upkeep, member))
+            known.append((copies, member))
         until = time.monotonic() + 60
-        while time.monotonic() < until and not all(_shared(upkeep, hosts) for upkeep, _ in known):
+        while time.monotonic() < until and not all(_shared(copies, hosts) for copies, _ in known):
             for _, member in known:
                 member.release(member.ownership().revoking)
             time.sleep(0.05)
-        assert [_shared(upkeep, hosts) for upkeep, _ in known] == [True, True]
+        assert [_shared(copies, hosts) for copies, _ in known] == [True, True]
 
 
-def _shared(upkeep: Upkeep, hosts: Sequence[str]) -> bool:
+def _shared(copies: Copies, hosts: Sequence[str]) -> bool:
     """Return whether each of these runs two of the four tasks, as far as an application knows."""
-    return {str(host): len(tasks) for host, tasks in upkeep.hosts().items()} == dict.fromkeys(hosts, 2)
+    return {str(host): len(tasks) for host, tasks in copies.hosts().items()} == dict.fromkeys(hosts, 2)

@@ -12,10 +12,10 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from roster.model.topology import Subtopology
 from roster.spark.errors import FunctionError, PipelineError
-from roster.spark.state.tasks.operator_steps import check_keys, followed
+from roster.spark.state.tasks.operator_steps import check_keys, with_steps
 from roster.spark.state.tasks.processing import Place
-from roster.spark.state.tasks.subtopology import Link, Stage
-from roster.spark.state.tasks.task import StatefulTask, StoreKind, Work
+from roster.spark.state.tasks.subtopology import OperatorNode, SubtopologyPlan
+from roster.spark.state.tasks.task import StatefulTask, StoreKind, TopologyPlan
 from roster.spark.tasks.arrow_function import arrow_schema
 from roster.spark.tasks.missing_values import MissingValues, Seen
 from roster.spark.tasks.reader import ReaderConfig, ReadTask
@@ -88,7 +88,7 @@ class _Collected(dict[int, Any]):
 def test_results_go_on_through_the_steps_behind_and_the_state_does_not() -> None:
     operator = Aggregation(("k",), {"n": Aggregate.parse("sum(n)")})
     plain = operator(ROWS, NoState())
-    after = followed(operator, ROWS.schema, [Filtered(pc.field("n") > 2), Mapped(doubled, COLUMNS)])
+    after = with_steps(operator, ROWS.schema, [Filtered(pc.field("n") > 2), Mapped(doubled, COLUMNS)])
     update = after(ROWS, NoState())
     assert update.results.to_pylist() == [{"k": "a", "n": 8}]
     assert update.changes.equals(plain.changes)
@@ -97,14 +97,14 @@ def test_results_go_on_through_the_steps_behind_and_the_state_does_not() -> None
 
     windowed = WindowedAggregation(("k",), {"n": Aggregate.parse("sum(n)")}, Window("at", HOUR), final=False)
     rows = ROWS.append_column("at", pa.array([0] * len(ROWS), pa.timestamp("us", "UTC")))
-    results = followed(windowed, rows.schema, [Filtered(pc.field("n") > 2)])(rows, NoState()).results
+    results = with_steps(windowed, rows.schema, [Filtered(pc.field("n") > 2)])(rows, NoState()).results
     assert results.select(["k", "n"]).to_pylist() == [{"k": "a", "n": 4}], "whose times are in milliseconds"
 
     def fails(batch: pa.RecordBatch) -> pa.RecordBatch:
         raise ValueError("no such luck")
 
     with pytest.raises(FunctionError, match="ValueError: no such luck, given results of the stateful operator"):
-        followed(operator, ROWS.schema, [Mapped(fails, COLUMNS)])(ROWS, NoState())
+        with_steps(operator, ROWS.schema, [Mapped(fails, COLUMNS)])(ROWS, NoState())
 
 
 @pytest.mark.parametrize(
@@ -141,10 +141,10 @@ def test_results_that_are_taken_back_are_records_without_a_value() -> None:
 
     update = operator(pa.table({"k": ["a"], "at": at.slice(1, 1)}), Known())
     config = ReaderConfig(bootstrap="nowhere:1", group="g")
-    link = Link(operator, arrow_schema(COLUMNS), "s")
-    stage = Stage(Subtopology(0, ("t",), ("s",)), (link,))
-    work = Work((stage,), {"s": StoreKind(Place(None, "c", "i"), stage.definitions["s"])}, "out")
-    (taken_back,) = StatefulTask(config, [], work, {})._retracted(update, link)
+    node = OperatorNode(operator, arrow_schema(COLUMNS), "s")
+    plan = SubtopologyPlan(Subtopology(0, ("t",), ("s",)), (node,))
+    work = TopologyPlan((plan,), {"s": StoreKind(Place(None, "c", "i"), plan.definitions["s"])}, "out")
+    (taken_back,) = StatefulTask(config, [], work, {})._retracted(update, node)
     addressed = {"topic": "out", "partition": None, "timestamp": None}
     assert taken_back.to_pylist() == [{**addressed, "key": b'["1970-01-01T00:00:05.000000Z","a"]', "value": None}]
     assert [row["n"] for row in update.results.to_pylist()] == [2]

@@ -207,10 +207,10 @@ def test_an_entry_counts_once_for_a_limit_however_many_rows_it_has(group: Group)
 
 def test_copies_of_a_task_answer_with_their_own_list_of_variables(group: Group) -> None:
     group.two.turn(notes([("a", 1), ("a", 2)]), partition=1)
-    group.two.turns.forget([TopicPartition("t", 1)])
+    group.two.targets.forget([TopicPartition("t", 1)])
     settled(group.two, 1)
     group.two.case.logs.ends[1] = 9
-    group.two.case.upkeep.gaps()
+    group.two.case.copies.gaps()
     group.one.case.member.become([0])
     group.placed()
     with pytest.raises(StateUnavailableError, match="task 0_1: it is moving"):

@@ -1,4 +1,4 @@
-"""Turns without records, in time that a test says."""
+"""Runs of tasks without records, in time that a test says."""
 
 from __future__ import annotations
 

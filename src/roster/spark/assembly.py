@@ -17,7 +17,7 @@ from roster.model import parse_addresses
 from roster.model.topology import Subtopology, TopologyError, repartition_topic, repeated
 from roster.records.native import WRITE, compiled
 from roster.records.produce import KafkaWriter
-from roster.spark.declared import Declared, DeclaredOperator, DeclaredStage
+from roster.spark.declared import Declared, DeclaredOperator, DeclaredSubtopology
 from roster.spark.errors import PipelineError
 from roster.spark.jobs.runner import SparkRunner
 from roster.spark.jobs.small_batches import SmallBatches
@@ -29,12 +29,12 @@ from roster.spark.state.join_runner import JoiningRunner, TableJoins
 from roster.spark.state.runner import StatefulRunner, check_operator, check_options
 from roster.spark.state.sink import StateSink, check_sink
 from roster.spark.state.table_sink import TableStateSink
-from roster.spark.state.tasks.operator_steps import check_keys, followed
+from roster.spark.state.tasks.operator_steps import check_keys, with_steps
 from roster.spark.state.tasks.other_stream import columns_of
 from roster.spark.state.tasks.repartition import FIELD as REPARTITION
-from roster.spark.state.tasks.repartition import Between
+from roster.spark.state.tasks.repartition import RepartitionTopic
 from roster.spark.state.tasks.stores import check_state_dir
-from roster.spark.state.tasks.subtopology import Link, Stage
+from roster.spark.state.tasks.subtopology import OperatorNode, SubtopologyPlan
 from roster.spark.state.tasks.table_join import Rows
 from roster.spark.tasks.arrow_function import ArrowFunction, arrow_schema, as_struct
 from roster.spark.tasks.dead_letters import DEAD_LETTER_SECONDS
@@ -58,20 +58,20 @@ def assembled(spark: SparkSession, options: Options, declared: Declared, sink: S
     config = _reader_config(options)
     function, columns = chained(declared.first.before, as_struct(config.schema))
     _check_repartitioned(declared)
-    if not declared.operators and len(declared.stages) == 1:
+    if not declared.operators and len(declared.subtopologies) == 1:
         return _stateless(spark, options, config, function, columns, declared, sink), sink
     has_transform, first_has_state = declared.transform is not None, bool(declared.first.operators)
     check_options(own, has_transform=has_transform, first_has_state=first_has_state)
-    stages = staged(own, declared, columns, as_struct(config.schema))
+    plans = subtopology_plans(own, declared, columns, as_struct(config.schema))
     _check_state_dir(spark, own)
-    state_sink = _state_sink(options, stages, sink)
+    state_sink = _state_sink(options, plans, sink)
     state_sink.open(spark, options.group)
     with contextlib.ExitStack() as unless_done:
         unless_done.callback(state_sink.close)
         joins: list[TableJoins] = []
-        for stage in stages:
-            if stage.tables:
-                joins.append(TableJoins.open(own, stage.tables, stage.own_sources, stage.of.number))
+        for plan in plans:
+            if plan.tables:
+                joins.append(TableJoins.open(own, plan.tables, plan.own_sources, plan.subtopology.number))
                 unless_done.callback(joins[-1].close)
         runner = StatefulRunner(spark, config, function, state_sink, joins)
         unless_done.pop_all()
@@ -94,38 +94,40 @@ def _check_repartitioned(declared: Declared) -> None:
         )
 
 
-def staged(options: Options, declared: Declared, columns: StructType, records: StructType) -> tuple[Stage, ...]:
+def subtopology_plans(
+    options: Options, declared: Declared, columns: StructType, records: StructType
+) -> tuple[SubtopologyPlan, ...]:
     """Return the sub-topologies of a stateful pipeline.
 
     `options` have the topics that it is given. columns: of the rows behind the steps in front. records: of those that
     are read. Raises PipelineError for what does not fit.
     """
-    sources: tuple[str, ...] = options.topics  # type: ignore[assignment] # what is no tuple is refused before
-    stages: list[Stage] = []
-    arriving: Between | None = None
+    sources: tuple[str, ...] = options.topics  # type: ignore[assignment] # patterns were refused earlier
+    plans: list[SubtopologyPlan] = []
+    arriving: RepartitionTopic | None = None
     behind = iter([*declared.operators[1:], None])
-    for number, stage in enumerate(declared.stages):
-        links: list[Link] = []
-        tables, columns = _joined(stage, columns)
-        for operator in stage.operators:
-            link, columns = _linked(operator, columns, records, next(behind))
-            links.append(link)
-        others = [link.other.topic for link in links if link.other is not None]
-        of = Subtopology(number, (*sources, *others), [link.store for link in links])
+    for number, plan in enumerate(declared.subtopologies):
+        nodes: list[OperatorNode] = []
+        tables, columns = _joined(plan, columns)
+        for operator in plan.operators:
+            node, columns = _node(operator, columns, records, next(behind))
+            nodes.append(node)
+        others = [node.other.topic for node in nodes if node.other is not None]
+        of = Subtopology(number, (*sources, *others), [node.store for node in nodes])
         leaving = None
-        if stage is not declared.last:
-            leaving, columns = _between(options.group, of, declared.stages[number + 1], columns)
+        if plan is not declared.last:
+            leaving, columns = _repartition(options.group, of, declared.subtopologies[number + 1], columns)
             sources = (leaving.topic,)
-        stages.append(Stage(of, tuple(links), arriving, leaving, tables))
+        plans.append(SubtopologyPlan(of, tuple(nodes), arriving, leaving, tables))
         arriving = leaving
     _check_names(columns)
-    check_keys(stages[-1].result_keys, columns)
-    return tuple(stages)
+    check_keys(plans[-1].result_keys, columns)
+    return tuple(plans)
 
 
-def _linked(
+def _node(
     declared: DeclaredOperator, columns: StructType, records: StructType, behind: DeclaredOperator | None
-) -> tuple[Link, StructType]:
+) -> tuple[OperatorNode, StructType]:
     """Return an operator for rows of these columns, and the columns of its results. Raises PipelineError.
 
     behind: the operator that has its results next, if there is one.
@@ -137,15 +139,15 @@ def _linked(
         operator, other = stateful.other.resolved(operator, columns, records)
         rows = columns_of(other)
     check_operator(operator, rows)
-    operator = followed(operator, rows, declared.after, store=stateful.store)
+    operator = with_steps(operator, rows, declared.after, store=stateful.store)
     results = operator(rows.empty_table(), NoState()).results.schema
     _check_names(results)
     order = None
     if behind is not None and stateful.is_by_key:
-        # A key's results after those of another would be late there, as far as the times of a batch are apart.
+        # Results come sorted by key; without sorting by time the next operator would drop later keys' rows as late.
         time = getattr(behind.stateful.operator, "time_column", None)
         order = time if time in results.names else None
-    return Link(operator, rows, stateful.store, stateful.late, other, order), from_arrow_schema(results)
+    return OperatorNode(operator, rows, stateful.store, stateful.late, other, order), from_arrow_schema(results)
 
 
 def _check_names(columns: StructType | pa.Schema) -> None:
@@ -154,33 +156,35 @@ def _check_names(columns: StructType | pa.Schema) -> None:
         raise PipelineError(f"there are two columns {twice[0]!r}", field="map_arrow", fix="Give each a name of its own")
 
 
-def _between(group: str, before: Subtopology, stage: DeclaredStage, columns: StructType) -> tuple[Between, StructType]:
-    """Return how rows of these columns come to a stage, and the columns of what is done with them then.
+def _repartition(
+    group: str, before: Subtopology, plan: DeclaredSubtopology, columns: StructType
+) -> tuple[RepartitionTopic, StructType]:
+    """Return how rows of these columns reach a sub-topology, and their columns after its first steps.
 
     Raises PipelineError.
     """
-    assert stage.by is not None  # noqa: S101 - all but the first have it
+    assert plan.by is not None  # noqa: S101 - all but the first have it
     _check_names(columns)
     try:
-        topic = repartition_topic(group, stage.by.name)
+        topic = repartition_topic(group, plan.by.name)
     except TopologyError as error:
         raise PipelineError(str(error), field="name") from None
-    then, arrived = chained(stage.before, columns)
-    return Between(before, topic, stage.by.keys, arrow_schema(columns), then, stage.by.partitions), arrived
+    then, arrived = chained(plan.before, columns)
+    return RepartitionTopic(before, topic, plan.by.keys, arrow_schema(columns), then, plan.by.partitions), arrived
 
 
-def _state_sink(options: Options, stages: Sequence[Stage], sink: Sink) -> StateSink:
+def _state_sink(options: Options, plans: Sequence[SubtopologyPlan], sink: Sink) -> StateSink:
     """Return the sink of a stateful pipeline. Raises PipelineError."""
     if not isinstance(sink, (ParquetSink, TableSink)):
-        return StateSink(check_sink(sink), options, stages)
-    last = stages[-1]
-    if any(link.has_timers for link in last.links):
+        return StateSink(check_sink(sink), options, plans)
+    last = plans[-1]
+    if any(node.has_timers for node in last.nodes):
         log.info("results go to a table, so timers of processing time wait for their partition's next records")
-    if any(link.operator(link.columns.empty_table(), NoState()).retracts for link in last.links):
+    if any(node.operator(node.columns.empty_table(), NoState()).retracts for node in last.nodes):
         what = "sessions take earlier results back"
         raise PipelineError(what, field="write", fix="Use KafkaSink, or results='final'")
     sink.check(from_arrow_schema(last.columns))
-    return TableStateSink(sink, from_arrow_schema(last.columns), options, stages)
+    return TableStateSink(sink, from_arrow_schema(last.columns), options, plans)
 
 
 def with_sources(options: Options, declared: Declared) -> Options:
@@ -193,10 +197,10 @@ def with_sources(options: Options, declared: Declared) -> Options:
     return replace(options, topics=tuple(read))
 
 
-def _joined(stage: DeclaredStage, columns: StructType) -> tuple[tuple[Rows, ...], StructType]:
-    """Return how rows are joined with a stage's tables, and their columns then. Raises PipelineError."""
+def _joined(plan: DeclaredSubtopology, columns: StructType) -> tuple[tuple[Rows, ...], StructType]:
+    """Return how rows are joined with a sub-topology's tables, and their columns then. Raises PipelineError."""
     tables: list[Rows] = []
-    for table in stage.tables:
+    for table in plan.tables:
         lookup, columns = table.join.resolved(columns)
         then, columns = chained(table.after, columns)
         tables.append(Rows(table.join.topic, lookup, then, arrow_schema(columns)))

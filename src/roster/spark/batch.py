@@ -36,7 +36,7 @@ class Split(NamedTuple):
 
     @property
     def is_empty(self) -> bool:
-        """True for a turn without records."""
+        """True for a partition whose task runs without records."""
         return self.end <= self.start
 
 

@@ -31,7 +31,7 @@ class DeclaredOperator:
 
 
 @dataclass
-class DeclaredStage:
+class DeclaredSubtopology:
     """A part of a pipeline without repartitioning inside: how rows come to it, and what becomes of them.
 
     by: None for the first, which reads the topics that the pipeline is given. tables: in front of all operators.
@@ -52,25 +52,25 @@ class DeclaredStage:
 
 @dataclass
 class Declared:
-    """The stages in the order of a row's way, and a transform in place of stateful operators."""
+    """The sub-topologies in the order of a row's way, and a transform in place of stateful operators."""
 
-    stages: list[DeclaredStage] = field(default_factory=lambda: [DeclaredStage()])
+    subtopologies: list[DeclaredSubtopology] = field(default_factory=lambda: [DeclaredSubtopology()])
     transform: Callable[[DataFrame], DataFrame] | None = None
 
     @property
-    def first(self) -> DeclaredStage:
-        """The stage that reads the topics of the pipeline."""
-        return self.stages[0]
+    def first(self) -> DeclaredSubtopology:
+        """The sub-topology that reads the topics of the pipeline."""
+        return self.subtopologies[0]
 
     @property
-    def last(self) -> DeclaredStage:
-        """The stage whose results go to the sink."""
-        return self.stages[-1]
+    def last(self) -> DeclaredSubtopology:
+        """The sub-topology whose results go to the sink."""
+        return self.subtopologies[-1]
 
     @property
     def operators(self) -> list[DeclaredOperator]:
-        """The stateful operators of all stages."""
-        return [operator for stage in self.stages for operator in stage.operators]
+        """The stateful operators of all sub-topologies."""
+        return [operator for each in self.subtopologies for operator in each.operators]
 
     @property
     def others(self) -> list[str]:
@@ -107,16 +107,16 @@ class Declared:
                 field="join_table",
                 fix="Move it in front, or behind a repartition by the table's key",
             )
-        if any(table.join.topic == join.topic for stage in self.stages for table in stage.tables):
+        if any(table.join.topic == join.topic for each in self.subtopologies for table in each.tables):
             raise PipelineError(f"{join.topic!r} is joined already", field="join_table", fix="Name another table")
         self.last.tables.append(DeclaredTable(join))
 
-    def add_stage(self, by: Repartition) -> None:
-        """Let a stage begin. Raises PipelineError where nothing would go by the key of the one before."""
+    def add_subtopology(self, by: Repartition) -> None:
+        """Begin a sub-topology. Raises PipelineError where nothing would go by the key of the one before."""
         self._check_is_final(REPARTITION)
         if self.last.by is not None and not self.last.operators and not self.last.tables:
             problem = f"nothing between it and the one before, by {', '.join(self.last.by.keys)}, needs that key"
             raise PipelineError(problem, field=REPARTITION, fix="Leave the other one out")
-        if any(stage.by is not None and stage.by.name == by.name for stage in self.stages):
+        if any(each.by is not None and each.by.name == by.name for each in self.subtopologies):
             raise PipelineError(f"there is one of the name {by.name!r} already", field="name", fix="Give it another")
-        self.stages.append(DeclaredStage(by))
+        self.subtopologies.append(DeclaredSubtopology(by))

@@ -141,7 +141,7 @@ class Operations:
                 worked, or has other partitions or settings.
 
         """
-        self._declared.add_stage(Repartition.by(key, name, partitions))
+        self._declared.add_subtopology(Repartition.by(key, name, partitions))
         return self
 
     def aggregate(

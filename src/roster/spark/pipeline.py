@@ -428,11 +428,11 @@ class Pipeline(Operations):
         runner, sink = assembled(self._spark, options, self._declared, sink)
         options = with_sources(options, self._declared)
         membership = self._membership
-        upkeep = runner if isinstance(runner, StatefulRunner | JoiningRunner) else None
+        copies = runner if isinstance(runner, StatefulRunner | JoiningRunner) else None
         if isinstance(runner, StatefulRunner) and isinstance(sink, StateSink):
             membership = sink.member if membership is group_member else membership
             self._views = runner.views
-        run = Run(options, runner, sink, membership, reporter, self._on_progress, upkeep)
+        run = Run(options, runner, sink, membership, reporter, self._on_progress, copies)
         with contextlib.closing(runner), contextlib.closing(sink):
             sink.bind(
                 Source(

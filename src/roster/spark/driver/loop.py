@@ -21,7 +21,7 @@ from roster.spark.driver.batch_guard import OUTLASTS, BatchGuard, cancel_reason
 from roster.spark.driver.batch_size import BatchInterval, BatchSize, Suspects
 from roster.spark.driver.member_protocol import Membership
 from roster.spark.driver.reporting import Reporter
-from roster.spark.driver.runner_protocol import Outcome, Runner, Upkeep
+from roster.spark.driver.runner_protocol import BetweenBatches, Outcome, Runner
 from roster.spark.driver.starting_offsets import StartingPositions
 from roster.spark.errors import SinkFencedError
 from roster.spark.options import Options
@@ -81,11 +81,11 @@ class DriverLoop:
         first_batch: int = 0,
         size: BatchSize | None = None,
         suspects: Suspects | None = None,
-        upkeep: Upkeep | None = None,
+        between_batches: BetweenBatches | None = None,
     ) -> None:
         """`size` and `suspects` are what earlier loops of the same run have learned of its batches."""
         self._member, self._runner, self._sink, self._options = member, runner, sink, options
-        self._on_progress, self._upkeep = on_progress, upkeep
+        self._on_progress, self._between_batches = on_progress, between_batches
         self._reporter = reporter or Reporter(options.group)
         self._starting_positions = StartingPositions(member, sink, options, self._reporter)
         margin = min(5.0, options.rebalance_timeout_ms / 10_000)
@@ -94,10 +94,10 @@ class DriverLoop:
         self._margin = margin
         self._positions: dict[TopicPartition, int] = {}
         self._targets: dict[TopicPartition, int] = {}
-        """With `available_now`: the log end offset of each partition when it was assigned; of topics between
-        sub-topologies when all were read up to theirs, once for each of these topics."""
+        """With `available_now`: the log end offset of each partition when it was assigned; of repartition
+        topics when all were read up to theirs, once for each of these topics."""
         self._rounds = 0
-        """How often the targets of topics between sub-topologies were set since the assignment."""
+        """How often the targets of repartition topics were set since the assignment."""
         self._adopted: Ownership | None = None
         self._stopping = False
         self.batches = first_batch
@@ -168,15 +168,15 @@ class DriverLoop:
             self._member.release(ownership.revoking)
         self._adopt(ownership)
         if not self._positions:
-            return ownership, self._tend(ownership, available_now=available_now)
+            return ownership, self._restore(ownership, available_now=available_now)
         timer = _Timer()
         ends = self._member.end_offsets(self._positions.keys())
         available = self._available(ends, available_now=available_now)
         if not available:
-            return ownership, self._tend(ownership, available_now=available_now)
+            return ownership, self._restore(ownership, available_now=available_now)
         pause = self._pause(available, timer.begun, available_now=available_now)
         if pause > 0:
-            if not self._tend(ownership, pause, available_now=available_now):
+            if not self._restore(ownership, pause, available_now=available_now):
                 self._idle(pause, ownership)
         else:
             self._run_batch(ownership, available, ends, timer)
@@ -237,39 +237,42 @@ class DriverLoop:
     def _available(self, ends: Mapping[TopicPartition, int], *, available_now: bool) -> dict[TopicPartition, Range]:
         """Return what there is to read; with `available_now` up to the log end offset seen first.
 
-        Ranges are empty of partitions whose tasks need a turn without records.
+        A range is empty if its task must run without records, for timers.
         """
         if available_now:
             for partition, end in ends.items():
-                if not self._is_between(partition):
+                if not self._is_repartition(partition):
                     self._targets.setdefault(partition, end)
             ends = {partition: min(end, self._targets.get(partition, end)) for partition, end in ends.items()}
         bounds = self._sink.bounds(self._positions)
         ends = {partition: min(end, bounds.get(partition, end)) for partition, end in ends.items()}
-        if self._upkeep is None:
+        if self._between_batches is None:
             return {p: Range(at, ends[p]) for p, at in self._positions.items() if ends[p] > at}
-        held, due = self._upkeep.held(self._positions), self._upkeep.due(self._positions, once=available_now)
+        held, due = (
+            self._between_batches.held(self._positions),
+            self._between_batches.due(self._positions, once=available_now),
+        )
         return {
             p: Range(at, max(at, ends[p]))
             for p, at in self._positions.items()
             if p not in held and (ends[p] > at or p in due)
         }
 
-    def _is_between(self, partition: TopicPartition) -> bool:
+    def _is_repartition(self, partition: TopicPartition) -> bool:
         """Return True for a topic that the pipeline writes itself, for another sub-topology to read."""
         return isinstance(self._options.topics, tuple) and partition.topic not in self._options.topics
 
     def _awaits_own_records(self) -> bool:
-        """Return True while topics between sub-topologies hold what was there once the others were read.
+        """Return True while repartition topics hold records up to the ends seen once the inputs were read.
 
-        What is read of one of them may be written to the next, so their ends are looked at once for each.
+        Records of one repartition topic may lead to records of the next: the ends are looked up once for each topic.
         """
-        between = [partition for partition in self._positions if self._is_between(partition)]
-        while not self._has_left(between):
-            if self._upkeep is None or self._rounds >= len({partition.topic for partition in between}):
+        repartitioned = [partition for partition in self._positions if self._is_repartition(partition)]
+        while not self._has_left(repartitioned):
+            if self._between_batches is None or self._rounds >= len({partition.topic for partition in repartitioned}):
                 return False
             try:
-                self._targets |= self._upkeep.log_ends(between)
+                self._targets |= self._between_batches.log_ends(repartitioned)
             except ClientError as error:
                 if not error.retriable:
                     raise
@@ -280,22 +283,24 @@ class DriverLoop:
     def _has_left(self, partitions: Collection[TopicPartition]) -> bool:
         return any(self._positions[partition] < self._targets.get(partition, 0) for partition in partitions)
 
-    def _tend(self, ownership: Ownership, seconds: float = float("inf"), *, available_now: bool) -> bool:
+    def _restore(self, ownership: Ownership, seconds: float = float("inf"), *, available_now: bool) -> bool:
         """Work on copies of state while no batch runs; return False if there was nothing to do.
 
         With `available_now` only on those that partitions wait for.
         """
-        if self._upkeep is None or ownership.generation < 0:
+        if self._between_batches is None or ownership.generation < 0:
             return False
-        if available_now and not self._upkeep.held(self._positions):
+        if available_now and not self._between_batches.held(self._positions):
             return False
         batch = Batch(self.batches, self._owner(ownership), {})
         self._guard.begin(batch)
         try:
-            worked = self._upkeep.tend(min(seconds, max(self._options.poll_interval_ms / 1000, SHORTEST_PIECE)))
+            worked = self._between_batches.restore(
+                min(seconds, max(self._options.poll_interval_ms / 1000, SHORTEST_PIECE))
+            )
         finally:
             self._guard.end()
-        self._reporter.restoring(self._upkeep.restoring())
+        self._reporter.restoring(self._between_batches.restoring())
         return worked
 
     def _pause(self, available: Mapping[TopicPartition, Range], now: float, *, available_now: bool) -> float:
@@ -331,7 +336,9 @@ class DriverLoop:
             self._sink.take_over(new, owner)
         found, uncommitted = self._starting_positions.find(sorted(new), owner)
         self._positions = {**kept, **found}
-        kept_targets = ownership.partitions if not new else {p for p in ownership.partitions if not self._is_between(p)}
+        kept_targets = (
+            ownership.partitions if not new else {p for p in ownership.partitions if not self._is_repartition(p)}
+        )
         self._targets = {p: end for p, end in self._targets.items() if p in kept_targets}
         self._rounds = 0 if new else self._rounds
         if new:

@@ -21,7 +21,7 @@ from roster.spark.driver.batch_size import Suspects
 from roster.spark.driver.loop import DriverLoop, batch_size
 from roster.spark.driver.member_protocol import Membership
 from roster.spark.driver.reporting import Reporter
-from roster.spark.driver.runner_protocol import Runner, Upkeep
+from roster.spark.driver.runner_protocol import BetweenBatches, Runner
 from roster.spark.options import Options
 from roster.spark.sinks.base import Sink
 
@@ -72,11 +72,11 @@ class Run:
         membership: Callable[[Options], Membership],
         reporter: Reporter,
         on_progress: Callable[[Progress], object] | None = None,
-        upkeep: Upkeep | None = None,
+        between_batches: BetweenBatches | None = None,
     ) -> None:
         self._options, self._runner, self._sink = options, runner, sink
         self._membership, self._reporter, self._on_progress = membership, reporter, on_progress
-        self._upkeep = upkeep
+        self._between_batches = between_batches
         self._stopping = threading.Event()
         self._joining: Membership | None = None
         self._loop: DriverLoop | None = None
@@ -123,13 +123,13 @@ class Run:
                     first_batch=batches,
                     size=size,
                     suspects=suspects,
-                    upkeep=self._upkeep,
+                    between_batches=self._between_batches,
                 )
                 self._loop, self.phase = loop, RUNNING
                 if not self._stopping.is_set():
                     loop.run(available_now=available_now)
-                if loop.stalled is None and self._upkeep is not None:
-                    self._upkeep.settle()
+                if loop.stalled is None and self._between_batches is not None:
+                    self._between_batches.settle()
             if loop.stalled is None:
                 return
             self._reporter.left(loop.stalled)

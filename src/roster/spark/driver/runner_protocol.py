@@ -29,20 +29,20 @@ class Outcome:
     restoring: Mapping[str, Restoring] = field(default_factory=dict)
 
 
-class Upkeep(Protocol):
-    """Work on copies of state, between batches, and what tasks with state need besides records."""
+class BetweenBatches(Protocol):
+    """Work between batches on stores, and which partitions wait for it; None for pipelines without stores."""
 
     def held(self, partitions: Collection[TopicPartition]) -> frozenset[TopicPartition]:
         """Return those whose state is restored before they are read."""
 
     def due(self, partitions: Collection[TopicPartition], *, once: bool) -> frozenset[TopicPartition]:
-        """Return those whose tasks need a turn now, be there records or not.
+        """Return partitions whose tasks must run now, even without records.
 
-        once: only those that have had none since they were assigned.
+        once: only those whose tasks have not run since they were assigned.
         """
 
-    def tend(self, seconds: float) -> bool:
-        """Work for some seconds; return False if there was nothing to do."""
+    def restore(self, seconds: float) -> bool:
+        """Restore stores and clean up for at most `seconds`; return False if there was nothing to do."""
 
     def settle(self) -> None:
         """Apply to the stores what was committed last; for the end of a run, while it has its partitions."""
@@ -51,7 +51,7 @@ class Upkeep(Protocol):
         """Return the log ends, records of open transactions included. Raises ClientError."""
 
     def restoring(self) -> Mapping[str, Restoring]:
-        """Return by task how far copies are that have not caught up."""
+        """Return the progress of stores that have not caught up, by task."""
 
 
 class Runner(Protocol):

@@ -142,10 +142,10 @@ class SparkRunner:
         return (self._context.master or "").startswith("local")
 
     def on_each_host(self, work: Callable[[], T]) -> list[T]:
-        """Do work on each executor's host, on some more than once, and return what comes of it; nothing if it fails."""
+        """Run `work` at least once on every executor host; return the results, [] if the job fails."""
         if self.is_local:
             return [work()]
-        with self._jobs("care", "looks after stores"):
+        with self._jobs("stores", "cleans stores"):
             try:
                 return self._context.parallelize(range(self.cores), self.cores).map(lambda _: work()).collect()
             except (PySparkException, Py4JError) as error:

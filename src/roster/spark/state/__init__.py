@@ -9,7 +9,7 @@ the same number. What holds at every moment, whatever is killed:
   asks for that end after earlier owners are fenced and the group's offsets are stable, and waits until no transaction
   is open before it: nothing but this application's own batches can extend the log from then on.
 * A store is a cache: its values are always those of its changelog position. The changes of a batch lie beside the
-  values under a token of the attempt that made them. The next turn applies them only if the driver names this token as
+  values under a token of the attempt that made them. The next batch applies them only if the driver names this token as
   committed, and no other owner was in between; else it drops them and reads the tail of the changelog. So an aborted
   batch, a killed worker, a second attempt or a transaction whose outcome is unknown leave nothing in the values.
 * A zombie may write what it likes into its store: under a lock, or into a copy of its own, with a token that is never

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from roster.client import Admin, ClaimedBy, ClientError, TopicExistsError, UnknownTopicError
 from roster.model import TopicPartition
@@ -15,6 +16,19 @@ _GROWN = (
     "Use another group, which starts without state; with repartition(..., partitions=) in front of the state from the"
     " first day on, the input may grow"
 )
+
+
+class Logs(Protocol):
+    """Offsets of logs, as `roster.client.Admin` has them."""
+
+    def beginning_offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        """Return the log start offsets."""
+
+    def end_offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        """Return the log end offsets."""
+
+    def stable_offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        """Return the last stable offsets."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,10 +55,10 @@ class Changelogs:
     def __init__(self, changelogs: Iterable[Changelog]) -> None:
         """Those of one sub-topology are in the order of its stores."""
         self._all = tuple(changelogs)
-        self._stages: dict[int, list[Changelog]] = {}
+        self._by_subtopology: dict[int, list[Changelog]] = {}
         for each in self._all:
-            self._stages.setdefault(each.of.number, []).append(each)
-        self._readers = {topic: of[0] for of in self._stages.values() for topic in of[0].of.sources}
+            self._by_subtopology.setdefault(each.of.number, []).append(each)
+        self._readers = {topic: of[0] for of in self._by_subtopology.values() for topic in of[0].of.sources}
         self._owners: Mapping[str, Changelog] = {each.topic: each for each in self._all}
 
     def __iter__(self) -> Iterator[Changelog]:
@@ -53,11 +67,11 @@ class Changelogs:
     @property
     def tasks(self) -> list[TaskId]:
         """All tasks with state, ascending."""
-        return [task for number in sorted(self._stages) for task in self._stages[number][0].tasks]
+        return [task for number in sorted(self._by_subtopology) for task in self._by_subtopology[number][0].tasks]
 
     def logs_of(self, task: TaskId) -> list[TopicPartition]:
         """Return the changelog partition of each store of a task."""
-        return [each[task] for each in self._stages[task.subtopology]]
+        return [each[task] for each in self._by_subtopology[task.subtopology]]
 
     def task_of_log(self, log: TopicPartition) -> TaskId:
         """Return the task that has state in a changelog partition."""

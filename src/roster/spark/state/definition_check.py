@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -19,8 +19,8 @@ from roster.state.definition import STATE_KEY, UNSAID, Noted, OtherDefinitionErr
 from roster.state.processor.variables import REGISTRY_KEY
 
 if TYPE_CHECKING:
-    from roster.spark.state.changelogs import Changelogs
-    from roster.spark.state.tasks.subtopology import Stage
+    from roster.spark.state.changelogs import Changelogs, Logs
+    from roster.spark.state.tasks.subtopology import SubtopologyPlan
 
 _FIRST = 64
 """Offsets looked at before the end of a changelog at first, and how many times as many then."""
@@ -32,33 +32,25 @@ Said = dict[bytes, bytes]
 """Entries in which a store says what the others mean."""
 
 
-class Logs(Protocol):
-    """Offsets of logs, as `roster.client.Admin` has them."""
-
-    def beginning_offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return the log start offsets."""
-
-    def stable_offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return the last stable offsets."""
-
-
-class Written:
+class DefinitionCheck:
     """The changelogs of a pipeline, which are looked at before the group is joined, and before the first batch."""
 
-    def __init__(self, config: ReaderConfig, logs: Logs, stages: Collection[Stage], changelogs: Changelogs) -> None:
+    def __init__(
+        self, config: ReaderConfig, logs: Logs, plans: Collection[SubtopologyPlan], changelogs: Changelogs
+    ) -> None:
         self._config = replace(
             config, isolation_level="read_committed", fail_on_data_loss=True, include_headers=False, dead_letters=None
         )
         self._logs = logs
-        links = [(stage.definitions[link.store], link) for stage in stages for link in stage.links]
-        self._kept = {each.topic: kept for each, kept in zip(changelogs, links, strict=True)}
+        nodes = [(plan.definitions[node.store], node) for plan in plans for node in plan.nodes]
+        self._kept = {each.topic: kept for each, kept in zip(changelogs, nodes, strict=True)}
         self._all = [each[task] for each in changelogs for task in each.tasks]
 
     def check(self) -> None:
         """Raise PipelineError unless all state means what the pipeline says; ClientError, and ReadError."""
         tried: set[tuple[str, bytes]] = set()
         for log, said in sorted(self._said().items()):
-            definition, link = self._kept[log.topic]
+            definition, node = self._kept[log.topic]
             try:
                 if STATE_KEY not in said:
                     raise OtherDefinitionError(UNSAID)
@@ -66,9 +58,9 @@ class Written:
                 registry = said.get(REGISTRY_KEY)
                 if registry is not None and (log.topic, registry) not in tried:
                     tried.add((log.topic, registry))
-                    declared_by(link.operator, registry)
+                    declared_by(node.operator, registry)
             except RosterError as error:
-                raise refused(link.store, self._config.group, log.partition, error) from None
+                raise refused(node.store, self._config.group, log.partition, error) from None
 
     def _said(self) -> dict[TopicPartition, Said]:
         """Return what each partition with records says at its end: nothing if it has none of such records there."""

@@ -21,8 +21,8 @@ from roster.spark.errors import PipelineError
 from roster.spark.jobs.runner import Reading, SparkRunner
 from roster.spark.options import Options
 from roster.spark.sinks.base import Sink
-from roster.spark.state.copies.store_cleaner import Care, tidy
-from roster.spark.state.tasks.processing import Place, Turn
+from roster.spark.state.copies.store_cleaner import StoreCleaner, clean_host
+from roster.spark.state.tasks.processing import Place, StoreTarget
 from roster.spark.state.tasks.stores import check_state_dir
 from roster.spark.state.tasks.table_join import FIELD, JoinTask, Rows, TableSide
 from roster.spark.tasks.arrow_function import ArrowFunction
@@ -63,12 +63,12 @@ class Tables:
             unless_checked.pop_all()
         return cls(admin, options, sources[0], table, topic_id.hex())
 
-    def prepare(self, batch: Batch) -> dict[int, Turn]:
+    def prepare(self, batch: Batch) -> dict[int, StoreTarget]:
         """Return up to where the table goes for each partition of a batch. Raises ClientError."""
         sources = [partition for partition in batch.ranges if partition.topic == self._source]
         logs = [TopicPartition(self._topic, partition.partition) for partition in sources]
         begins, ends = self._admin.beginning_offsets(logs), self._admin.stable_offsets(logs)
-        return {log.partition: Turn(log, begins[log], max(begins[log], ends[log]), {}, None) for log in logs}
+        return {log.partition: StoreTarget(log, begins[log], max(begins[log], ends[log]), {}, None) for log in logs}
 
     def close(self) -> None:
         """Close the connections."""
@@ -76,7 +76,7 @@ class Tables:
 
 
 class TableJoins:
-    """The driver's side of joins with tables, one after the other: what the tasks of the present batch see."""
+    """Driver side of table joins: fixes the table offsets that a batch sees."""
 
     def __init__(self, number: int, joined: Sequence[tuple[Rows, Tables]]) -> None:
         """`number` is that of the sub-topology."""
@@ -152,7 +152,7 @@ class JoiningRunner(SparkRunner):
         super().__init__(spark, config, function, columns, transform)
         self._joins, self._owned, self._state_dir = joins, _Owned(), options.state_dir
         delay = options.state_cleanup_delay_ms / 1000
-        self._care = Care(self._owned, delay, options.max_state_bytes, is_local=self.is_local)
+        self._cleaner = StoreCleaner(self._owned, delay, options.max_state_bytes, is_local=self.is_local)
 
     @override
     def warm_up(self, sink: Sink) -> None:
@@ -161,15 +161,15 @@ class JoiningRunner(SparkRunner):
 
     @override
     def run(self, batch: Batch, tasks: Sequence[Sequence[Split]], sink: Sink) -> Outcome:
-        self._take_care()
+        self._clean_stores()
         self._joins.begin(batch)
         return super().run(batch, tasks, sink)
 
-    def _take_care(self) -> None:
-        self._care.take(lambda wanted: self.on_each_host(partial(tidy, self._joins.places, wanted)))
+    def _clean_stores(self) -> None:
+        self._cleaner.take(lambda wanted: self.on_each_host(partial(clean_host, self._joins.places, wanted)))
 
     def held(self, partitions: Collection[TopicPartition]) -> frozenset[TopicPartition]:
-        """Return none, and take note of what this application owns."""
+        """Return none, and record what this application owns."""
         self._owned.tasks = frozenset(TaskId(0, partition.partition) for partition in partitions)
         return frozenset()
 
@@ -177,9 +177,9 @@ class JoiningRunner(SparkRunner):
         """Return none: a table has no timers."""
         return frozenset()
 
-    def tend(self, seconds: float) -> bool:
-        """Look after the stores; there is no more to do between batches."""
-        self._take_care()
+    def restore(self, seconds: float) -> bool:
+        """Clean the stores; there is nothing to restore between batches."""
+        self._clean_stores()
         return False
 
     def settle(self) -> None:

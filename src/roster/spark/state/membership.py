@@ -12,7 +12,7 @@ from roster.model import TopicPartition
 from roster.model.topology import Subtopology
 from roster.spark.driver.member_protocol import StableEndsMember, member_settings
 from roster.spark.options import Options
-from roster.spark.state.copies.restoring import Upkeep
+from roster.spark.state.copies.restoring import Copies
 
 
 class StableEndsTaskMember(StableEndsMember, TaskMember):
@@ -33,7 +33,7 @@ class PartlyStableTaskMember(TaskMember):
 
 
 def task_member(
-    options: Options, subtopologies: Sequence[Subtopology], upkeep: Upkeep, *, committed_only: Collection[str] = ()
+    options: Options, subtopologies: Sequence[Subtopology], copies: Copies, *, committed_only: Collection[str] = ()
 ) -> TaskMember:
     """Make the member for a pipeline's options, and join the copies to it; it works out their gaps when it starts.
 
@@ -51,11 +51,11 @@ def task_member(
             max_warmups=options.max_warmups,
             host=options.application_server,
         ),
-        gaps=upkeep.gaps,
-        process_id=upkeep.process_id,
+        gaps=copies.gaps,
+        process_id=copies.process_id,
         **member_settings(options),
     )
     if isinstance(member, PartlyStableTaskMember):
         member.committed_only = frozenset(committed_only)
-    upkeep.join(member)
+    copies.join(member)
     return member

@@ -11,7 +11,7 @@ from roster.model import TopicPartition
 from roster.model.topology import REPARTITION, REPARTITION_SETTINGS
 from roster.spark.errors import PipelineError
 from roster.spark.state.changelogs import co_partitioned
-from roster.spark.state.tasks.repartition import FIELD, Between
+from roster.spark.state.tasks.repartition import FIELD, RepartitionTopic
 
 log = logging.getLogger(__name__)
 
@@ -20,7 +20,7 @@ PURGE_INTERVAL = 30.0
 
 
 def open_repartition_topic(
-    admin: Admin, group: str, between: Between, beside: Sequence[str] = ()
+    admin: Admin, group: str, repartition: RepartitionTopic, beside: Sequence[str] = ()
 ) -> list[TopicPartition]:
     """Return the partitions of the topic; make it if the group has never worked.
 
@@ -28,9 +28,9 @@ def open_repartition_topic(
     offsets, has other partitions or settings than it must have, or the group's offsets are not those that belong to it,
     and ClientError.
     """
-    name = between.topic
-    sources = co_partitioned(admin, between.before)
-    read = [TopicPartition(topic, number) for topic in between.before.sources for number in range(sources)]
+    name = repartition.topic
+    sources = co_partitioned(admin, repartition.before)
+    read = [TopicPartition(topic, number) for topic in repartition.before.sources for number in range(sources)]
     claims = {p: ClaimedBy.of(at.metadata) for p, at in admin.group_offsets(group, read, stable=False).items()}
     if name not in admin.list_topics(internal=True):
         if claims:
@@ -40,11 +40,11 @@ def open_repartition_topic(
                 field=FIELD,
                 fix="Use another group, or delete this one (`roster state reset`) to begin without state",
             )
-        _create(admin, name, _partitions(admin, between, sources, beside))
+        _create(admin, name, _partitions(admin, repartition, sources, beside))
     count = len(admin.describe_topic(name).partitions)
-    if between.partitions is not None and count != between.partitions:
+    if repartition.partitions is not None and count != repartition.partitions:
         raise PipelineError(
-            f"{name!r} has {count} partitions, not {between.partitions}: keys would move away from their state",
+            f"{name!r} has {count} partitions, not {repartition.partitions}: keys would move away from their state",
             field="partitions",
             fix=f"Use {count}, or another group, which starts without state",
         )
@@ -73,9 +73,9 @@ def check_all_are_read(admin: Admin, group: str, topics: Collection[str]) -> Non
             )
 
 
-def _partitions(admin: Admin, between: Between, sources: int, beside: Sequence[str]) -> int:
+def _partitions(admin: Admin, repartition: RepartitionTopic, sources: int, beside: Sequence[str]) -> int:
     """Return how many partitions to make. Raises PipelineError unless those are as many as others have: they stay."""
-    count = between.partitions or sources
+    count = repartition.partitions or sources
     for topic in beside:
         try:
             wanted = len(admin.describe_topic(topic).partitions)

@@ -29,9 +29,9 @@ from roster.spark.jobs.runner import ByTask, Reading, SparkRunner
 from roster.spark.options import Options
 from roster.spark.sinks.base import Sink
 from roster.spark.state.copies.preferred_locations import Cluster
-from roster.spark.state.copies.restoring import Upkeep, deal
-from roster.spark.state.copies.store_cleaner import Care, tidy
-from roster.spark.state.definition_check import Written
+from roster.spark.state.copies.restoring import Copies, deal
+from roster.spark.state.copies.store_cleaner import StoreCleaner, clean_host
+from roster.spark.state.definition_check import DefinitionCheck
 from roster.spark.state.join_runner import TableJoins
 from roster.spark.state.queries.client import StateClient
 from roster.spark.state.queries.local_state import LocalState
@@ -40,9 +40,9 @@ from roster.spark.state.queries.store_reads import Reads, ReadsHere, ReadsOnExec
 from roster.spark.state.queries.view import StateView
 from roster.spark.state.sink import StateSink
 from roster.spark.state.tasks.other_stream import together
-from roster.spark.state.tasks.processing import Operator, Place, Report, Turn
-from roster.spark.state.tasks.stores import Chore, Copy, check_state_dir
-from roster.spark.state.tasks.task import ROWS, STORE, Chores, StatefulTask, StoreKind, Work
+from roster.spark.state.tasks.processing import Operator, Place, Report, StoreTarget
+from roster.spark.state.tasks.stores import Restored, RestoreJob, check_state_dir
+from roster.spark.state.tasks.task import ROWS, STORE, RestoreJobs, StatefulTask, StoreKind, TopologyPlan
 from roster.spark.tasks.arrow_function import ArrowFunction, as_struct
 from roster.spark.tasks.reader import ReaderConfig
 from roster.spark.tasks.write.task import TaskWriter
@@ -71,7 +71,7 @@ class _ByAttempt(AccumulatorParam[Reports]):
 
 
 class StatefulRunner(SparkRunner):
-    """Runs batches whose tasks take turns with their stores; an outcome's `staged` is {task: token}."""
+    """Runs batches whose tasks have stores; an outcome's `staged` is {task: token}."""
 
     def __init__(
         self,
@@ -86,11 +86,11 @@ class StatefulRunner(SparkRunner):
         Raises PipelineError if the group's state was written by a pipeline that kept something else.
         """
         super().__init__(spark, config, function, as_struct(ROWS), None)
-        self._written: Written | None = sink.written(config)
+        self._definition_check: DefinitionCheck | None = sink.definition_check(config)
         self._joins, self._sink = joins, sink
         options = sink.options
         self._cluster = None if self.is_local else Cluster(self._context)
-        definitions = {name: each for stage in sink.stages for name, each in stage.definitions.items()}
+        definitions = {name: each for plan in sink.plans for name, each in plan.definitions.items()}
         kinds: dict[str, StoreKind] = {}
         self._served: list[Served] = []
         for (store, definition), changelog in zip(definitions.items(), sink.changelogs, strict=True):
@@ -98,50 +98,50 @@ class StatefulRunner(SparkRunner):
             kinds[store] = StoreKind(place, definition)
             here, cluster = ReadsHere(place, definition.entries()), self._cluster
             reads: Reads = here if cluster is None else ReadsOnExecutors(self._context, cluster, here)
-            local = LocalState(reads, changelog, sink.upkeep, sink.turns.staged)
+            local = LocalState(reads, changelog, sink.copies, sink.targets.committed_attempt)
             client = StateClient(store, definition.fingerprint)
-            view = StateView(local, definition, sink.upkeep, client, sink.application_server)
+            view = StateView(local, definition, sink.copies, client, sink.application_server)
             self._served.append(Served(store, definition.fingerprint, view, local))
-        self._work = Work(sink.stages, kinds, sink.output)
+        self._work = TopologyPlan(sink.plans, kinds, sink.output)
         self._places = [*self._work.places, *(place for each in joins for place in each.places)]
         """Where stores and copies of tables lie."""
         self.views = {served.name: served.view for served in self._served}
         """What reads each store, by name."""
-        self._care = Care(
-            sink.upkeep,
+        self._cleaner = StoreCleaner(
+            sink.copies,
             options.state_cleanup_delay_ms / 1000,
             options.max_state_bytes,
             is_local=self.is_local,
         )
         self._address = sink.application_server
         self._server: StateServer | None = None
-        self._turns_of = sink.turns
-        self._turns: Mapping[TaskId, Sequence[Turn]] = {}
+        self._store_targets = sink.targets
+        self._targets: Mapping[TaskId, Sequence[StoreTarget]] = {}
         self._fenced = 0
         self._reports: Accumulator[Reports] = self._context.accumulator({}, _ByAttempt())
-        self._upkeep = sink.upkeep
-        self._copies: Accumulator[dict[TopicPartition, Copy]] = self._context.accumulator({}, ByTask())
+        self._copies = sink.copies
+        self._restored: Accumulator[dict[TopicPartition, Restored]] = self._context.accumulator({}, ByTask())
         self._found: Accumulator[dict[str, dict[TopicPartition, int]]] = self._context.accumulator({}, ByTask())
         self._ran: Accumulator[dict[int, str]] = self._context.accumulator({}, ByTask())
-        self._chores = Chores(done=self._copies, found=self._found)
+        self._restore_jobs = RestoreJobs(done=self._restored, found=self._found)
 
     @override
     def run(self, batch: Batch, tasks: Sequence[Sequence[Split]], sink: Sink) -> Outcome:
-        self._take_care()
+        self._clean_stores()
         self._check_once_more()
         replayed = self._sink.replayed(batch)
-        self._turns = {
-            task: [turn._replace(is_replay=task in replayed) for turn in turns]
-            for task, turns in self._turns_of.prepare(batch).items()
+        self._targets = {
+            task: [target._replace(is_replay=task in replayed) for target in targets]
+            for task, targets in self._store_targets.prepare(batch).items()
         }
         for joins in self._joins:
             joins.begin(batch)
         task_of = self._work.task_of
         tasks = together(tasks, task_of) if self._cluster is None else self._cluster.dealt(tasks, task_of)
-        self._reports.value, self._copies.value = {}, {}
-        chores, seconds = self._upkeep.with_batch(self._turns.keys())
-        lanes = deal(chores, len(tasks), self.cores)
-        self._chores = Chores(lanes, seconds, self._copies, ran=self._noting())
+        self._reports.value, self._restored.value = {}, {}
+        jobs, seconds = self._copies.with_batch(self._targets.keys())
+        lanes = deal(jobs, len(tasks), self.cores)
+        self._restore_jobs = RestoreJobs(lanes, seconds, self._restored, ran=self._noting())
         began = time.monotonic()
         try:
             outcome = super().run(batch, [*tasks, *[()] * (len(lanes) - len(tasks))], sink)
@@ -152,24 +152,24 @@ class StatefulRunner(SparkRunner):
         except WriteError as error:
             raise named_change(error, self._reports.value) from None
         self._fenced = 0
-        self._upkeep.worked({turn.changelog: turn.end for turns in self._turns.values() for turn in turns})
+        self._copies.worked({target.changelog: target.end for targets in self._targets.values() for target in targets})
         self._sink.wakeups.worked({task: each[-1].timer for task, each in self._reports.value.items()})
-        self._upkeep.done(self._copies.value.values(), beside=(lanes, time.monotonic() - began))
-        return summed(outcome, self._reports.value, self._upkeep)
+        self._copies.done(self._restored.value.values(), beside=(lanes, time.monotonic() - began))
+        return summed(outcome, self._reports.value, self._copies)
 
     def _check_once_more(self) -> None:
         """Look before the first batch for what others have written since the start. Raises PipelineError."""
-        written, self._written = self._written, None
-        if written is not None:
-            written.check()
+        check, self._definition_check = self._definition_check, None
+        if check is not None:
+            check.check()
 
     @override
     def warm_up(self, sink: Sink) -> None:
         check_state_dir(self._sink.options.state_dir, self.on_each_host)
         self._serve()
-        self._found.value, self._chores = {}, Chores(found=self._found, ran=self._noting())
+        self._found.value, self._restore_jobs = {}, RestoreJobs(found=self._found, ran=self._noting())
         super().warm_up(sink)
-        self._upkeep.found(self._found.value)
+        self._copies.found(self._found.value)
 
     def _serve(self) -> None:
         """Answer queries over HTTP, if there is an address for it. Raises PipelineError if that cannot be used."""
@@ -189,46 +189,46 @@ class StatefulRunner(SparkRunner):
 
     def held(self, partitions: Collection[TopicPartition]) -> frozenset[TopicPartition]:
         """Return those whose state is restored before they are read."""
-        return self._upkeep.held(partitions)
+        return self._copies.held(partitions)
 
     def due(self, partitions: Collection[TopicPartition], *, once: bool) -> frozenset[TopicPartition]:
-        """Return those whose tasks need a turn now, be there records or not; see `Wakeups.due`."""
+        """Return partitions whose tasks must run now, even without records; see `Wakeups.due`."""
         return self._sink.wakeups.due(partitions, once=once)
 
-    def tend(self, seconds: float) -> bool:
-        """Work on copies for some seconds; return False if there was nothing to do."""
-        self._take_care()
-        chores, seconds = self._upkeep.between(seconds)
-        return bool(chores) and self._work_on(chores, seconds)
+    def restore(self, seconds: float) -> bool:
+        """Restore copies for at most `seconds`; return False if there was nothing to do."""
+        self._clean_stores()
+        jobs, seconds = self._copies.between_batches(seconds)
+        return bool(jobs) and self._restore(jobs, seconds)
 
     def settle(self) -> None:
         """Apply to the stores what was committed last, so that they can be looked at and gone on with as they are."""
         try:
-            turns = self._turns_of.last(self._upkeep.active())
-            chores = [Chore(task, turn) for task, each in turns.items() for turn in each]
-            if chores and self._work_on(chores, _SETTLING):
-                self._take_care()
+            targets = self._store_targets.last(self._copies.active())
+            jobs = [RestoreJob(task, target) for task, each in targets.items() for target in each]
+            if jobs and self._restore(jobs, _SETTLING):
+                self._clean_stores()
         except (ClientError, PipelineError) as error:
             log.warning("%s", error)
 
-    def _work_on(self, chores: Sequence[Chore], seconds: float) -> bool:
-        """Work on copies; return False if that failed."""
-        lanes = deal(chores, 0, self.cores)
-        self._chores = Chores(lanes, seconds, ran=self._noting())
-        task = StatefulTask(self._config, [], self._work, {}, chores=self._chores)
+    def _restore(self, jobs: Sequence[RestoreJob], seconds: float) -> bool:
+        """Restore copies in a Spark job; return False if that failed."""
+        lanes = deal(jobs, 0, self.cores)
+        self._restore_jobs = RestoreJobs(lanes, seconds, ran=self._noting())
+        task = StatefulTask(self._config, [], self._work, {}, jobs=self._restore_jobs)
         empty: list[Sequence[Split]] = [()] * len(lanes)
         with self._jobs("copies", "keeps copies of state"):
             try:
-                done = self._numbers(empty).flatMap(task.tend_lane).collect()
+                done = self._numbers(empty).flatMap(task.restore_lane).collect()
                 self._note_places(empty)
             except (PySparkException, Py4JError) as error:
                 log.warning("copies of state cannot be worked on: %s", str(error).partition("\n")[0])
                 return False
-        self._upkeep.done(done)
+        self._copies.done(done)
         return True
 
-    def _take_care(self) -> None:
-        self._care.take(lambda wanted: self.on_each_host(partial(tidy, self._places, wanted)))
+    def _clean_stores(self) -> None:
+        self._cleaner.take(lambda wanted: self.on_each_host(partial(clean_host, self._places, wanted)))
 
     def log_ends(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
         """Return the log ends, records of open transactions included. Raises ClientError."""
@@ -236,7 +236,7 @@ class StatefulRunner(SparkRunner):
 
     def restoring(self) -> Mapping[str, Restoring]:
         """Return by task how far copies are that have not caught up."""
-        return self._upkeep.restoring()
+        return self._copies.restoring()
 
     def _moved(self, error: SinkFencedError) -> PipelineError:
         """Return the exception for a batch that does not begin where its state ends: it is looked up again."""
@@ -248,10 +248,10 @@ class StatefulRunner(SparkRunner):
 
     @override
     def _reading(self, tasks: Sequence[Sequence[Split]], *, quiet: bool = True) -> Reading:
-        chores = self._chores
+        jobs = self._restore_jobs
         reading: dict[str, Any] = {"function": self._function, "counted": self._counted, "failed": self._failed}
         reading["tables"] = {joins.number: joins.sides() for joins in self._joins}
-        return StatefulTask(self._config, tasks, self._work, self._turns, self._reports, chores, **reading)
+        return StatefulTask(self._config, tasks, self._work, self._targets, self._reports, jobs, **reading)
 
     @override
     def _results(self, writer: TaskWriter, tasks: Sequence[Sequence[Split]]) -> list[Any]:
@@ -276,20 +276,20 @@ class StatefulRunner(SparkRunner):
 
     def _stores_of(self, tasks: Sequence[Sequence[Split]]) -> list[set[TaskId]]:
         """Return the tasks whose stores each Spark task works with: those it reads, or its copies."""
-        lanes = self._chores.lanes
+        lanes = self._restore_jobs.lanes
         return [
             {self._work.task_of(split) for split in splits}
-            or ({chore.task for chore in lanes[number]} if number < len(lanes) else set())
+            or ({job.task for job in lanes[number]} if number < len(lanes) else set())
             for number, splits in enumerate(tasks)
         ]
 
     @override
     def cancel(self) -> None:
-        self._turns_of.cancel()
+        self._store_targets.cancel()
         super().cancel()
 
 
-def summed(outcome: Outcome, reports: Reports, upkeep: Upkeep) -> Outcome:
+def summed(outcome: Outcome, reports: Reports, copies: Copies) -> Outcome:
     """Return the outcome of a batch with what its tasks report, and how far copies are."""
     last = [attempts[-1] for attempts in reports.values()]
     return replace(
@@ -298,8 +298,8 @@ def summed(outcome: Outcome, reports: Reports, upkeep: Upkeep) -> Outcome:
         restored=sum(report.restored for report in last),
         restored_bytes=sum(report.restored_bytes for report in last),
         late=sum(report.late for report in last),
-        standby_records=upkeep.take_records(),
-        restoring=upkeep.restoring(),
+        standby_records=copies.take_records(),
+        restoring=copies.restoring(),
     )
 
 

@@ -18,12 +18,12 @@ from roster.spark.options import Options
 from roster.spark.sinks.base import Sink, Source
 from roster.spark.sinks.kafka import KafkaSink
 from roster.spark.state.changelogs import Changelog, Changelogs, open_changelog
-from roster.spark.state.copies.restoring import Upkeep
-from roster.spark.state.definition_check import Written
+from roster.spark.state.copies.restoring import Copies
+from roster.spark.state.definition_check import DefinitionCheck
 from roster.spark.state.membership import task_member
 from roster.spark.state.repartition_topic import Purge, check_all_are_read, open_repartition_topic
-from roster.spark.state.store_targets import Turns
-from roster.spark.state.tasks.subtopology import Stage
+from roster.spark.state.store_targets import StoreTargets
+from roster.spark.state.tasks.subtopology import SubtopologyPlan
 from roster.spark.state.wakeups import Wakeups
 from roster.spark.tasks.reader import ReaderConfig
 from roster.spark.tasks.write.task import FrameWriter, TaskWriter
@@ -33,7 +33,7 @@ _OF_OTHERS = 90.0
 
 
 class StateSink(Sink):
-    """Hands rows to a `KafkaSink`, and tells `turns` what became of each batch. `staged` are the tasks' tokens."""
+    """Hands rows to a `KafkaSink`, and tells `targets` what became of each batch. `staged` are the tasks' tokens."""
 
     accepts_part = True
     commits_offsets = True
@@ -43,21 +43,21 @@ class StateSink(Sink):
         self,
         inner: KafkaSink,
         options: Options,
-        stages: Sequence[Stage],
+        plans: Sequence[SubtopologyPlan],
     ) -> None:
-        """`stages` are in the order of a row's way."""
-        self._inner, self.options, self.stages = inner, options, tuple(stages)
-        self._between = [stage.arriving for stage in stages if stage.arriving is not None]
+        """`plans` are in the order of a row's way."""
+        self._inner, self.options, self.plans = inner, options, tuple(plans)
+        self._repartition = [plan.repartition_source for plan in plans if plan.repartition_source is not None]
         self._admin = self._new_admin()  # connects with the first batch
         self.default_trigger_interval_ms = inner.default_trigger_interval_ms
         self.output: str | None = inner.topic or ""
         """Topic of the results, None if they are rows for another sink."""
         self.changelogs: Changelogs
-        self.turns: Turns
-        self.upkeep: Upkeep
+        self.targets: StoreTargets
+        self.copies: Copies
         self.wakeups: Wakeups
-        self.purge = Purge([between.topic for between in self._between], self._admin.delete_records)
-        """Deletes the records between the sub-topologies that are processed."""
+        self.purge = Purge([repartition.topic for repartition in self._repartition], self._admin.delete_records)
+        """Deletes processed records of repartition topics."""
 
     def _new_admin(self) -> Admin:
         options = self.options
@@ -68,35 +68,35 @@ class StateSink(Sink):
         self._inner.open(spark, group)
         passed, late, changelogs = list[TopicPartition](), list[TopicPartition](), list[Changelog]()
         with self._new_admin() as admin:
-            check_all_are_read(admin, group, [source for stage in self.stages for source in stage.of.sources])
-            for stage in self.stages:
-                if stage.arriving is not None:
-                    beside = [topic for topic in stage.of.sources if topic != stage.arriving.topic]
-                    beside += [table.topic for table in stage.tables]
-                    passed += open_repartition_topic(admin, group, stage.arriving, beside)
-                for link in stage.links:
-                    changelogs.append(open_changelog(admin, group, stage.of, link.store))
-                    late += [] if link.late is None else self._late_partitions(admin, link.late.topic)
+            check_all_are_read(admin, group, [source for plan in self.plans for source in plan.subtopology.sources])
+            for plan in self.plans:
+                if plan.repartition_source is not None:
+                    beside = [topic for topic in plan.subtopology.sources if topic != plan.repartition_source.topic]
+                    beside += [table.topic for table in plan.tables]
+                    passed += open_repartition_topic(admin, group, plan.repartition_source, beside)
+                for node in plan.nodes:
+                    changelogs.append(open_changelog(admin, group, plan.subtopology, node.store))
+                    late += [] if node.late is None else self._late_partitions(admin, node.late.topic)
         self.changelogs = Changelogs(changelogs)
-        self.turns = Turns(self._admin, self.changelogs, _OF_OTHERS)
-        self.upkeep = Upkeep(self._admin, self.changelogs, self.options.acceptable_lag)
+        self.targets = StoreTargets(self._admin, self.changelogs, _OF_OTHERS)
+        self.copies = Copies(self._admin, self.changelogs, self.options.acceptable_lag)
         self.wakeups = Wakeups(self.changelogs, timed=self._timed)
         carried = [changelog[task] for changelog in changelogs for task in changelog.tasks]
         self._inner.carry([*carried, *dict.fromkeys(late), *passed], keep_timestamps=bool(passed))
 
-    def written(self, config: ReaderConfig) -> Written:
+    def definition_check(self, config: ReaderConfig) -> DefinitionCheck:
         """Return what says who wrote the state, which has been checked. Raises PipelineError, ClientError, ReadError.
 
         Call it after `open`.
         """
-        written = Written(config, self._admin, self.stages, self.changelogs)
-        written.check()
-        return written
+        check = DefinitionCheck(config, self._admin, self.plans, self.changelogs)
+        check.check()
+        return check
 
     @property
     def _timed(self) -> list[int]:
-        """The sub-topologies whose tasks may need turns without records."""
-        return [stage.of.number for stage in self.stages if any(link.has_timers for link in stage.links)]
+        """The sub-topologies whose tasks may run without records."""
+        return [plan.subtopology.number for plan in self.plans if any(node.has_timers for node in plan.nodes)]
 
     @staticmethod
     def _late_partitions(admin: Admin, topic: str) -> list[TopicPartition]:
@@ -115,8 +115,10 @@ class StateSink(Sink):
 
     def member(self, options: Options) -> TaskMember:
         """Make the group member of the pipeline; call it after `open`."""
-        committed_only = [between.topic for between in self._between]
-        return task_member(options, [stage.of for stage in self.stages], self.upkeep, committed_only=committed_only)
+        committed_only = [repartition.topic for repartition in self._repartition]
+        return task_member(
+            options, [plan.subtopology for plan in self.plans], self.copies, committed_only=committed_only
+        )
 
     def log_ends(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         """Return the log ends, records of open transactions included. Raises ClientError."""
@@ -128,9 +130,9 @@ class StateSink(Sink):
 
     @override
     def take_over(self, partitions: Collection[TopicPartition], owner: Owner) -> None:
-        self.turns.forget(partitions)
+        self.targets.forget(partitions)
         self._inner.take_over(partitions, owner)
-        self.upkeep.took(partitions)
+        self.copies.took(partitions)
         self.wakeups.took(partitions)
 
     @override
@@ -162,15 +164,15 @@ class StateSink(Sink):
     @override
     def commit(self, staged: Mapping[TaskId, str], batch: Batch) -> None:
         self._inner.commit(None, batch)
-        self.turns.committed(staged, batch)
-        # Of two attempts it is not known which store has what was committed: the changelog says it.
-        self.upkeep.doubt([task for task in self.changelogs.tasks_of(batch.ranges) if task not in staged])
+        self.targets.committed(staged, batch)
+        # If two attempts finished, only the changelog tells which changes were committed.
+        self.copies.doubt([task for task in self.changelogs.tasks_of(batch.ranges) if task not in staged])
         self.purge.committed(batch.next_offsets)
 
     @override
     def abort(self, staged: Any, batch: Batch) -> None:
-        self.turns.forget(batch.ranges)
-        self.upkeep.doubt(self.changelogs.tasks_of(batch.ranges))
+        self.targets.forget(batch.ranges)
+        self.copies.doubt(self.changelogs.tasks_of(batch.ranges))
         self._inner.abort(None, batch)
 
     @override

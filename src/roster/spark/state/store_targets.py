@@ -1,4 +1,4 @@
-"""What the driver knows of its tasks' state: where their changelogs end, and which attempt was committed last."""
+"""How far each store has to be before a batch: the changelog's end, and which attempt was committed last."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import logging
 import threading
 import time
 from collections.abc import Collection, Mapping
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from roster.model import TopicPartition
 from roster.model.tasks import TaskId
 from roster.spark.batch import Batch, Owner, Range
 from roster.spark.errors import SinkFencedError
-from roster.spark.state.changelogs import Changelogs
-from roster.spark.state.tasks.processing import Turn
+from roster.spark.state.changelogs import Changelogs, Logs
+from roster.spark.state.tasks.processing import StoreTarget
 
 log = logging.getLogger(__name__)
 
@@ -21,42 +21,29 @@ _PAUSE = 0.005
 _MOST_PAUSE = 0.1
 
 
-class Logs(Protocol):
-    """Offsets of logs, as `roster.client.Admin` has them."""
-
-    def beginning_offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return the log start offsets."""
-
-    def end_offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return the log end offsets."""
-
-    def stable_offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return the last stable offsets."""
-
-
-class Staged(NamedTuple):
-    """Changes that a store has aside or has applied: the attempt's token, and the changelog offset where they begin."""
+class CommittedAttempt(NamedTuple):
+    """The attempt that a store has pending or applied: its token, and the changelog offset where its changes begin."""
 
     token: str
     at: int
 
 
-class Turns:
+class StoreTargets:
     """The tasks of one application; all methods but `cancel` are for the pipeline's thread."""
 
     def __init__(self, logs: Logs, changelogs: Changelogs, patience: float) -> None:
         """`patience` is for how many seconds a batch waits for transactions of others to end."""
         self._logs, self._changelogs, self._patience = logs, changelogs, patience
-        self._staged: dict[TopicPartition, Staged] = {}
+        self._attempts: dict[TopicPartition, CommittedAttempt] = {}
         self._ends: dict[TopicPartition, int] = {}
         """Changelog offsets at which the batch prepared last begins."""
         self._begins: dict[TopicPartition, int] = {}
         self._next: dict[TopicPartition, int] = {}
-        """Next offsets of the sources behind what is staged."""
+        """Next offsets of the sources behind the committed attempts."""
         self._cancelled = threading.Event()
 
-    def prepare(self, batch: Batch) -> dict[TaskId, tuple[Turn, ...]]:
-        """Return the turn of each store of the tasks of a batch.
+    def prepare(self, batch: Batch) -> dict[TaskId, tuple[StoreTarget, ...]]:
+        """Return the target of each store of the tasks of a batch.
 
         Raises SinkFencedError if a changelog is held up by a transaction for too long or the batch is cancelled,
         PipelineError for a partition that the changelog does not have, and ClientError.
@@ -73,22 +60,22 @@ class Turns:
         for source in sources:
             inputs.setdefault(self._changelogs.reader_of(source), {})[source.topic] = batch.ranges[source].start
         return {
-            task: tuple(Turn(log, self._begins[log], ends[log], inputs[task], self._token(log)) for log in of_task)
+            task: tuple(
+                StoreTarget(log, self._begins[log], ends[log], inputs[task], self._token(log)) for log in of_task
+            )
             for task, of_task in logs_of.items()
         }
 
-    def last(self, tasks: Collection[TaskId]) -> dict[TaskId, tuple[Turn, ...]]:
-        """Return turns without records in which what was committed last is applied, of those of these tasks that have
-        it aside. Raises as `prepare` does.
-        """
+    def last(self, tasks: Collection[TaskId]) -> dict[TaskId, tuple[StoreTarget, ...]]:
+        """Return targets without records that apply pending committed attempts of these tasks; raises as `prepare`."""
         wanted = set(tasks)
         at = {source: at for source, at in self._next.items() if self._changelogs.reader_of(source) in wanted}
         ranges = {source: Range(end, end) for source, end in at.items()}
         return self.prepare(Batch(0, Owner("", -1, ""), ranges)) if ranges else {}
 
     def _token(self, log: TopicPartition) -> str | None:
-        staged = self._staged.get(log)
-        return None if staged is None else staged.token
+        attempt = self._attempts.get(log)
+        return None if attempt is None else attempt.token
 
     def _stable_ends(self, logs: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         """Return the log ends once every transaction before them is decided and its marker written."""
@@ -110,28 +97,30 @@ class Turns:
         self._cancelled.set()
 
     def committed(self, tokens: Mapping[TaskId, str], batch: Batch) -> None:
-        """Note the attempts that a transaction has made count; of tasks without one forget those before."""
-        self._forget_staged(batch.ranges)
+        """Record the committed attempt of each task; forget it for tasks of the batch that have none."""
+        self._forget_attempts(batch.ranges)
         for source in self._changelogs.sources_in(batch.ranges):
             if self._changelogs.reader_of(source) in tokens:
                 self._next[source] = batch.ranges[source].end
         for task, token in tokens.items():
-            self._staged |= {log: Staged(token, self._ends.get(log, 0)) for log in self._changelogs.logs_of(task)}
+            self._attempts |= {
+                log: CommittedAttempt(token, self._ends.get(log, 0)) for log in self._changelogs.logs_of(task)
+            }
 
-    def staged(self, log: TopicPartition) -> Staged | None:
+    def committed_attempt(self, log: TopicPartition) -> CommittedAttempt | None:
         """Return the changes of a store that were committed last, None if they are not known; from any thread."""
-        return self._staged.get(log)
+        return self._attempts.get(log)
 
     def forget(self, partitions: Collection[TopicPartition]) -> None:
         """Trust no store of these tasks beyond its changelog position: their state may have moved on elsewhere."""
         for task in self._changelogs.tasks_of(partitions):
             for log in self._changelogs.logs_of(task):
                 self._begins.pop(log, None)
-        self._forget_staged(partitions)
+        self._forget_attempts(partitions)
 
-    def _forget_staged(self, partitions: Collection[TopicPartition]) -> None:
+    def _forget_attempts(self, partitions: Collection[TopicPartition]) -> None:
         for task in self._changelogs.tasks_of(partitions):
             for log in self._changelogs.logs_of(task):
-                self._staged.pop(log, None)
+                self._attempts.pop(log, None)
         for source in self._changelogs.sources_in(partitions):
             self._next.pop(source, None)

@@ -27,7 +27,7 @@ from roster.spark.options import Options
 from roster.spark.sinks.base import Sink, Source
 from roster.spark.sinks.kafka import KafkaSink
 from roster.spark.state.sink import StateSink
-from roster.spark.state.tasks.subtopology import Stage
+from roster.spark.state.tasks.subtopology import SubtopologyPlan
 from roster.spark.state.tasks.task import is_record
 from roster.spark.tasks.write.task import TaskOutput, TaskWriter
 
@@ -42,14 +42,14 @@ class TableStateSink(StateSink):
         results: Sink,
         columns: StructType,
         options: Options,
-        stages: Sequence[Stage],
+        plans: Sequence[SubtopologyPlan],
     ) -> None:
         """`columns` are those of the results."""
-        super().__init__(KafkaSink(options.bootstrap, security=options.security), options, stages)
+        super().__init__(KafkaSink(options.bootstrap, security=options.security), options, plans)
         self.output = None
         self.default_trigger_interval_ms = results.default_trigger_interval_ms
         self._results, self._columns = results, columns
-        self._staged: Any = None
+        self._handle: Any = None
         self._gaps: dict[TopicPartition, int] = {}
         """Where the results end of partitions whose state may be behind them."""
         self._replayed: frozenset[TaskId] = frozenset()
@@ -71,9 +71,9 @@ class TableStateSink(StateSink):
         partitions = self._with_results(partitions)
         known = {partition: at for partition, at in committed.items() if partition in partitions}
         found = self._results.claim(partitions, owner, known)
-        if self.stages[-1].arriving is not None:
+        if self.plans[-1].repartition_source is not None:
             _check_goes_on(found, committed)
-        if not self.stages[-1].links:
+        if not self.plans[-1].nodes:
             return found  # nothing is to be read into a state
         for partition in partitions:
             self._gaps.pop(partition, None)
@@ -92,12 +92,12 @@ class TableStateSink(StateSink):
 
     def _with_results(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
         """Return those of the partitions that tasks of the last sub-topology read: others send no results."""
-        return [partition for partition in partitions if partition.topic in self.stages[-1].of.sources]
+        return [partition for partition in partitions if partition.topic in self.plans[-1].subtopology.sources]
 
     @property
     @override
     def _timed(self) -> list[int]:
-        last = self.stages[-1].of.number  # a turn without records would have results without a position there
+        last = self.plans[-1].subtopology.number  # a run without records would have results without a position there
         return [number for number in super()._timed if number != last]
 
     @override
@@ -135,27 +135,27 @@ class TableStateSink(StateSink):
     def collect(self, writer: TaskWriter, results: Sequence[Any], batch: Batch) -> None:
         assert isinstance(writer, _Both)  # noqa: S101 - made by task_writer
         new = self._new(batch)
-        self._staged = None
+        self._handle = None
         if new.ranges:
-            self._staged = self._results.collect(writer.results, [result for result, _ in results], new)
+            self._handle = self._results.collect(writer.results, [result for result, _ in results], new)
         self._inner.collect(writer.records, [records for _, records in results], batch)
 
     @override
     def commit(self, staged: Mapping[TaskId, str], batch: Batch) -> None:
-        if self._staged is not None:
+        if self._handle is not None:
             try:
-                self._results.commit(self._staged, self._new(batch))
+                self._results.commit(self._handle, self._new(batch))
             except SinkFencedError:
-                self._staged = None  # dropped by the sink
+                self._handle = None  # dropped by the sink
                 raise
-            self._staged = None
+            self._handle = None
         super().commit(staged, batch)
 
     @override
     def abort(self, staged: Any, batch: Batch) -> None:
-        if self._staged is not None:
-            self._results.abort(self._staged, self._new(batch))
-            self._staged = None
+        if self._handle is not None:
+            self._results.abort(self._handle, self._new(batch))
+            self._handle = None
         super().abort(staged, batch)
 
     @override

@@ -1,4 +1,4 @@
-"""When tasks need a turn though there are no records for them: timers of processing time, in the state, become due."""
+"""When tasks must run though there are no records for them: timers of processing time, in the state, become due."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from roster.spark.state.changelogs import Changelogs
 
 
 class Wakeups:
-    """The next timer of each task of one application, as its last turn has said; for the pipeline's thread.
+    """Each task's next processing-time timer, as of its last batch; for the pipeline's thread.
 
     How long it takes until then is told, not at what time it is, so that clocks of hosts need not agree.
     """
@@ -19,20 +19,20 @@ class Wakeups:
     def __init__(
         self, changelogs: Changelogs, *, timed: Collection[int], now: Callable[[], float] = time.monotonic
     ) -> None:
-        """`timed`: the sub-topologies whose tasks have turns without records. `now` in seconds."""
+        """`timed`: the sub-topologies whose tasks run without records. `now` in seconds."""
         self._changelogs, self._timed, self._now = changelogs, frozenset(timed), now
         self._unknown: set[TaskId] = set()
         self._at: dict[TaskId, float] = {}
 
     def took(self, partitions: Collection[TopicPartition]) -> None:
-        """Take note of tasks that run here from now on: one turn finds out what timers their state has."""
+        """Record tasks that run here from now on: one run finds out what timers their state has."""
         tasks = [task for task in self._changelogs.tasks_of(partitions) if task.subtopology in self._timed]
         self._unknown.update(tasks)
         for task in tasks:
             self._at.pop(task, None)
 
     def worked(self, timers: Mapping[TaskId, float | None]) -> None:
-        """Take note of turns: in how many seconds the next timer of each task is due, None without one."""
+        """Record in how many seconds the next timer of each task is due, None without one."""
         now = self._now()
         self._unknown.difference_update(timers)
         for task, seconds in timers.items():
@@ -41,7 +41,7 @@ class Wakeups:
                 self._at[task] = now + seconds
 
     def due(self, partitions: Collection[TopicPartition], *, once: bool = False) -> frozenset[TopicPartition]:
-        """Return those of these source partitions whose tasks need a turn now.
+        """Return those of these source partitions whose tasks must run now.
 
         once: only those that have had none since they were taken, so that a run comes to an end.
         """

@@ -22,7 +22,7 @@ from roster.spark.tasks.missing_values import Seen, Sought, looked_at, together
 
 PERMISSIVE, FAILFAST = "PERMISSIVE", "FAILFAST"
 _FEW = 16
-"""Rows among which the ones that Arrow refuses are not looked for any more."""
+"""If Arrow refuses so few rows, all of them are parsed one by one."""
 _TOGETHER = 4096
 _DENSE = 64
 """Rows before an odd one below which as many behind it are not tried by columns either."""

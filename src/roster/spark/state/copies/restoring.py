@@ -18,9 +18,9 @@ from roster.model import TopicPartition
 from roster.model.tasks import StorePosition, TaskId, task_gap
 from roster.spark.batch import Restoring
 from roster.spark.driver.loop import SHORTEST_PIECE
-from roster.spark.state.changelogs import Changelogs
-from roster.spark.state.tasks.processing import Turn
-from roster.spark.state.tasks.stores import Chore, Copy
+from roster.spark.state.changelogs import Changelogs, Logs
+from roster.spark.state.tasks.processing import StoreTarget
+from roster.spark.state.tasks.stores import Restored, RestoreJob
 from roster.wire.streams.host_info import HostInfo
 
 log = logging.getLogger(__name__)
@@ -31,19 +31,6 @@ _LEAST, _MOST = SHORTEST_PIECE, 1.0
 """Seconds of one piece of work: reading takes some time to begin, and what is longer holds up batches."""
 _INTERVAL = 1.0
 """Seconds between two looks at logs of copies that have all caught up."""
-
-
-class Logs(Protocol):
-    """Offsets of logs, as `roster.client.Admin` has them."""
-
-    def beginning_offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return the log start offsets."""
-
-    def end_offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return the log end offsets."""
-
-    def stable_offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return the last stable offsets."""
 
 
 class TasksHeld(Protocol):
@@ -77,8 +64,8 @@ class Allowance:
 
 
 @dataclass(slots=True)
-class _Course:
-    """The restoring of one task since it began. `start`: offsets that its stores had behind them then."""
+class _Restoration:
+    """The progress of restoring one task. `start`: offsets that its stores had behind them then."""
 
     start: int
     began: float
@@ -86,7 +73,7 @@ class _Course:
     bytes: int = 0
 
 
-class Upkeep:
+class Copies:
     """The copies of one application; all methods are for the pipeline's thread.
 
     Offsets of the changelogs are those seen last. `join` it to the member before the first batch.
@@ -107,9 +94,9 @@ class Upkeep:
         self._proven: set[TaskId] = set()
         """Own tasks whose store has what was committed last: of others no query is answered without `stale`."""
         self._given_up: set[TaskId] = set()
-        self._courses: dict[TaskId, _Course] = {}
+        self._restorations: dict[TaskId, _Restoration] = {}
         self._looked = self._rests_until = float("-inf")
-        self._turn = self._records = 0
+        self._next = self._records = 0
         self.process_id = uuid.uuid4()
         """Of the stores found: applications that share them are one process to the group."""
         self.allowance = Allowance()
@@ -129,10 +116,10 @@ class Upkeep:
                 self._reached[changelog] = max(at, self._reached.get(changelog, 0))
 
     def join(self, member: TasksHeld) -> None:
-        """Take part with this member, of which the tasks are, and which gets reports."""
+        """Attach the group member: source of tasks, receiver of gap reports."""
         self._member, self._cold, self._looked = member, set(), float("-inf")
         self._proven = set()
-        self._courses.clear()
+        self._restorations.clear()
 
     def gaps(self) -> dict[TaskId, int]:
         """Return how many records the stores of each task are behind their logs' ends; without one, the whole log.
@@ -196,7 +183,7 @@ class Upkeep:
         self._doubted.update(self._logs_of(tasks))
 
     def _prove(self, tasks: Collection[TaskId]) -> None:
-        """Answer queries from those stores that have all of a log of which no transaction is open."""
+        """Mark stores that have their whole log, with no transaction open, as readable."""
         doubted = set(tasks) - self._cold
         if not doubted:
             return
@@ -217,7 +204,7 @@ class Upkeep:
         return self.active() - self._proven
 
     def worked(self, ends: Mapping[TopicPartition, int]) -> None:
-        """Take note that tasks have had a turn, all of their stores: these are at these changelog offsets."""
+        """Record that tasks ran a batch: their stores stand at these changelog offsets."""
         self._reached |= ends
         self._doubted.difference_update(ends)
         self._ends |= {changelog: max(end, self._ends.get(changelog, end)) for changelog, end in ends.items()}
@@ -227,28 +214,28 @@ class Upkeep:
         """Return those of these source partitions whose tasks are restored before they are read."""
         return frozenset(each for each in partitions if not self._cold.isdisjoint(self._changelogs.tasks_of([each])))
 
-    def with_batch(self, batch: Collection[TaskId] = ()) -> tuple[list[Chore], float]:
+    def with_batch(self, batch: Collection[TaskId] = ()) -> tuple[list[RestoreJob], float]:
         """Return what is to be done beside a batch of these tasks, and the seconds for it."""
         self._forget_given_up()
         if self._cold:
-            return self._chores(batch), _MOST
+            return self._restore_jobs(batch), _MOST
         seconds = self.allowance.seconds
         if not seconds and self._unproven().difference(batch):
             seconds = _LEAST
-        return (self._chores(batch), seconds) if seconds else ([], 0.0)
+        return (self._restore_jobs(batch), seconds) if seconds else ([], 0.0)
 
-    def between(self, seconds: float) -> tuple[list[Chore], float]:
+    def between_batches(self, seconds: float) -> tuple[list[RestoreJob], float]:
         """Return what is to be done in a pause of so many seconds, and the seconds for it."""
         self._forget_given_up()
         seconds = min(seconds, _MOST)
-        return (self._chores(), seconds) if seconds >= _LEAST else ([], 0.0)
+        return (self._restore_jobs(), seconds) if seconds >= _LEAST else ([], 0.0)
 
     def _forget_given_up(self) -> None:
         active = self.active()
         self._cold &= active
         self._proven &= active
 
-    def _chores(self, batch: Collection[TaskId] = ()) -> list[Chore]:
+    def _restore_jobs(self, batch: Collection[TaskId] = ()) -> list[RestoreJob]:
         """Return the copies that are behind, another one first each time; tasks that are waited for before all."""
         now = self._now()
         unproven = self._unproven()
@@ -263,43 +250,45 @@ class Upkeep:
         self._prove(unproven.difference(batch))
         wanted = sorted((self._cold or unproven - self._proven | standby).difference(batch))
         behind = [each for each in self._logs_of(wanted) if self.gap(each) > 0 or not self._is_known(each)]
-        self._note_courses(self._cold | standby)
+        self._note_restorations(self._cold | standby)
         self._member.report_gaps(self._gaps())
-        self._turn += 1
-        first = self._turn % len(behind) if behind else 0
+        self._next += 1
+        first = self._next % len(behind) if behind else 0
         return [
-            Chore(
+            RestoreJob(
                 self._changelogs.task_of_log(changelog),
-                Turn(changelog, self._begins[changelog], self._ends[changelog], {}, None),
+                StoreTarget(changelog, self._begins[changelog], self._ends[changelog], {}, None),
             )
             for changelog in behind[first:] + behind[:first]
         ]
 
-    def _note_courses(self, tasks: Collection[TaskId]) -> None:
-        for task in self._courses.keys() - tasks:
-            del self._courses[task]
+    def _note_restorations(self, tasks: Collection[TaskId]) -> None:
+        for task in self._restorations.keys() - tasks:
+            del self._restorations[task]
         for task in tasks:
-            if task not in self._courses and self._gap(task) > self._acceptable:
-                self._courses[task] = _Course(self._passed(task), self._now())
+            if task not in self._restorations and self._gap(task) > self._acceptable:
+                self._restorations[task] = _Restoration(self._passed(task), self._now())
 
     def _passed(self, task: TaskId) -> int:
         """Return the changelog offsets that the task's stores have behind them."""
         logs = self._changelogs.logs_of(task)
         return sum(max(self._reached.get(each, 0), self._begins[each]) for each in logs)
 
-    def done(self, copies: Iterable[Copy], *, beside: tuple[Sequence[Sequence[Chore]], float] | None = None) -> None:
-        """Take note of finished chores, and report the gaps to the group.
+    def done(
+        self, done: Iterable[Restored], *, beside: tuple[Sequence[Sequence[RestoreJob]], float] | None = None
+    ) -> None:
+        """Record finished jobs, and report the gaps to the group.
 
-        beside: the chores of each task of a batch and what all of it took, in seconds; None between batches.
+        beside: the jobs of each task of a batch and what all of it took, in seconds; None between batches.
         """
-        copies = list(copies)
+        done = list(done)
         if beside is not None:
             lanes, seconds = beside
-            took = {copy.changelog: copy.seconds for copy in copies}
-            spent = max((sum(took.get(chore.changelog, 0.0) for chore in lane) for lane in lanes), default=0.0)
+            took = {copy.changelog: copy.seconds for copy in done}
+            spent = max((sum(took.get(job.changelog, 0.0) for job in lane) for lane in lanes), default=0.0)
             self.allowance.earn(max(seconds - spent, 0.0))
             self.allowance.spend(spent)
-        for copy in copies:
+        for copy in done:
             self._records += copy.records
             task = self._changelogs.task_of_log(copy.changelog)
             if copy.position is None:
@@ -309,13 +298,13 @@ class Upkeep:
                 continue
             self._reached[copy.changelog] = copy.position
             self._doubted.discard(copy.changelog)
-            if (course := self._courses.get(task)) is not None:
-                course.records += copy.records
-                course.bytes += copy.bytes
+            if (restoration := self._restorations.get(task)) is not None:
+                restoration.records += copy.records
+                restoration.bytes += copy.bytes
             if self._gap(task) <= self._acceptable:
                 self._cold.discard(task)
-                self._courses.pop(task, None)
-        if copies and self._member is not None:
+                self._restorations.pop(task, None)
+        if done and self._member is not None:
             self._member.report_gaps(self._gaps())
 
     # What is seen of it, from any thread.
@@ -333,7 +322,7 @@ class Upkeep:
         """Return the active tasks of every application that answers queries, as of the last rebalance."""
         return self._member.tasks().by_host if self._member is not None else {}
 
-    def copies(self) -> frozenset[TaskId]:
+    def not_whole(self) -> frozenset[TaskId]:
         """Return the standby tasks, and the own ones that `whole` leaves out."""
         held = self._held()
         return (held.active | held.standby) - self.whole()
@@ -372,24 +361,24 @@ class Upkeep:
     @property
     def is_restoring(self) -> bool:
         """True while a copy is more than the acceptable lag behind, as far as is known."""
-        return bool(self._courses or self._cold)
+        return bool(self._restorations or self._cold)
 
     def restoring(self) -> dict[str, Restoring]:
         """Return by task how far the restoring of each copy is that has not caught up."""
-        return {str(task): self._progress(task) for task in sorted(self._courses)}
+        return {str(task): self._progress(task) for task in sorted(self._restorations)}
 
     def _progress(self, task: TaskId) -> Restoring:
-        course, left = self._courses[task], self._gap(task)
-        passed, spent = self._passed(task) - course.start, self._now() - course.began
+        restoration, left = self._restorations[task], self._gap(task)
+        passed, spent = self._passed(task) - restoration.start, self._now() - restoration.began
         seconds_left = left * spent / passed if passed > 0 else None
-        return Restoring(course.records, course.bytes, left, seconds_left)
+        return Restoring(restoration.records, restoration.bytes, left, seconds_left)
 
 
-def deal(chores: Sequence[Chore], tasks: int, cores: int) -> list[list[Chore]]:
-    """Return the chores of each Spark task: on cores that a batch of so many leaves free, else behind its work."""
-    free = min(cores - tasks, len(chores))
-    lanes: list[list[Chore]] = [[] for _ in range(max(tasks, tasks + free))]
+def deal(jobs: Sequence[RestoreJob], tasks: int, cores: int) -> list[list[RestoreJob]]:
+    """Deal the jobs to Spark tasks: to cores that a batch of `tasks` leaves free, else behind its work."""
+    free = min(cores - tasks, len(jobs))
+    lanes: list[list[RestoreJob]] = [[] for _ in range(max(tasks, tasks + free))]
     used = lanes[tasks:] if free > 0 else lanes
-    for number, chore in enumerate(chores):
-        used[number % len(used)].append(chore)
+    for number, job in enumerate(jobs):
+        used[number % len(used)].append(job)
     return lanes

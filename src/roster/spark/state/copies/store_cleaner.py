@@ -1,4 +1,4 @@
-"""Care for the stores on the executors' hosts: those that no application keeps are removed, and a limit is held."""
+"""Cleans the stores on the executors' hosts: removes those that no application keeps, and holds a limit of bytes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _LIMIT_PAUSE = 10.0
 
 
 class Wanted(NamedTuple):
-    """What is to be done on each host.
+    """Instructions for cleaning one host.
 
     kept: the tasks that the application has. standby: those of them that it has a copy of only. delay: seconds after
     which stores that no application keeps are removed, None: not now. limit: bytes that stores may take.
@@ -37,7 +37,7 @@ class Wanted(NamedTuple):
     limit: int | None
 
 
-class Tidied(NamedTuple):
+class Cleaned(NamedTuple):
     """What was done on a host: names of stores removed, bytes of copies given up by task, and bytes that are left."""
 
     place: str
@@ -46,8 +46,8 @@ class Tidied(NamedTuple):
     bytes: int
 
 
-def tidy(places: Sequence[Place], wanted: Wanted) -> Tidied:
-    """Do what is wanted on this host with the stores of all changelogs."""
+def clean_host(places: Sequence[Place], wanted: Wanted) -> Cleaned:
+    """Clean the stores of all changelogs on this host."""
     now, given_up, removed = wall_ms() / 1000, {}, list[str]()
     roots = [place.root for place in places]
     for root in roots:
@@ -59,28 +59,28 @@ def tidy(places: Sequence[Place], wanted: Wanted) -> Tidied:
     if wanted.limit is not None and used > wanted.limit:
         given_up = give_up(roots, wanted.standby, used - wanted.limit)
         used -= sum(given_up.values())
-    return Tidied(process_id(places[0]), removed, given_up, used)
+    return Cleaned(process_id(places[0]), removed, given_up, used)
 
 
-OnHosts = Callable[[Wanted], Sequence[Tidied]]
+OnHosts = Callable[[Wanted], Sequence[Cleaned]]
 """Does what is wanted on each host, and returns what was done; more than once on a host if need be."""
 
 
 class Keeper(Protocol):
-    """Who knows which stores an application keeps."""
+    """Knows the tasks whose stores this application keeps."""
 
     def kept(self) -> tuple[frozenset[TaskId], frozenset[TaskId]]:
         """Return the tasks whose stores are kept here: those that run, and copies."""
 
     def lost(self, tasks: Collection[TaskId]) -> None:
-        """Take note that stores of these tasks are gone."""
+        """Record that stores of these tasks are gone."""
 
     def gave_up(self, tasks: Collection[TaskId]) -> None:
-        """Take note that copies of these tasks are gone and not wanted."""
+        """Record that copies of these tasks are gone and not wanted."""
 
 
-class Care:
-    """Care for the stores of one application; all methods are for the pipeline's thread."""
+class StoreCleaner:
+    """Cleans the stores of one application; all methods are for the pipeline's thread."""
 
     def __init__(
         self,
@@ -96,12 +96,12 @@ class Care:
         self._pause = min(_MOST_PAUSE, delay / 4)
         self._limit_pause = 0.0 if is_local else _LIMIT_PAUSE
         self._cleans_from = now() + delay
-        """Tasks that this application had before come back to it at first."""
+        """Do not clean before this: after a restart the group returns the old tasks first."""
         self._done = now()
         self._looked = float("-inf")
 
     def take(self, on_hosts: OnHosts) -> None:
-        """Look after the stores if it is time. Raises PipelineError if active tasks' stores are beyond the limit."""
+        """Clean the stores if it is time. Raises PipelineError if active tasks' stores are beyond the limit."""
         now = self._now()
         is_due = now >= self._done + self._pause
         if not is_due and (self._limit is None or now < self._looked + self._limit_pause):
@@ -115,7 +115,7 @@ class Care:
         for place in {each.place: each for each in done}.values():
             self._note(place)
 
-    def _note(self, place: Tidied) -> None:
+    def _note(self, place: Cleaned) -> None:
         self._keeper.lost(_tasks(place.removed))
         if place.given_up:
             self._keeper.gave_up(_tasks(place.given_up))

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from roster.model import TopicPartition
 from roster.model.tasks import TaskId
 from roster.spark.state.changelogs import Changelog
-from roster.spark.state.copies.restoring import Upkeep
+from roster.spark.state.copies.restoring import Copies
 from roster.spark.state.queries.store_reads import Reads, Wanted
-from roster.spark.state.store_targets import Staged
+from roster.spark.state.store_targets import CommittedAttempt
 from roster.state.entries import Read, Span
 
 
@@ -36,7 +36,7 @@ class Found:
         return [self.reads[task] for task in sorted(self.reads)]
 
     def add(self, other: Found) -> None:
-        """Take in what another host has found; of a task that both have read what is less behind."""
+        """Merge another host's result; of a task that both have read keep the copy with the smaller lag."""
         for task, read in other.reads.items():
             behind = other.behind.get(task, 0)
             if task not in self.reads or behind < self.behind.get(task, 0):
@@ -51,27 +51,31 @@ class LocalState:
     """The stores of one changelog in one application; from any thread."""
 
     def __init__(
-        self, reads: Reads, changelog: Changelog, upkeep: Upkeep, staged: Callable[[TopicPartition], Staged | None]
+        self,
+        reads: Reads,
+        changelog: Changelog,
+        copies: Copies,
+        attempt_of: Callable[[TopicPartition], CommittedAttempt | None],
     ) -> None:
-        """`reads` reads stores. `staged` returns the changes of one that were committed last, None if not known."""
-        self._reads, self._upkeep, self._staged = reads, upkeep, staged
+        """`reads` reads stores. `attempt_of` returns the changes of one that were committed last, None if not known."""
+        self._reads, self._copies, self._attempt_of = reads, copies, attempt_of
         self._changelog = changelog
         self.tasks = frozenset(changelog.tasks)
         """All tasks of the group that have such a store."""
 
     def whole(self) -> frozenset[TaskId]:
         """Return the tasks that run here and whose stores have all that was committed."""
-        return self._upkeep.whole() & self.tasks
+        return self._copies.whole() & self.tasks
 
     def behind(self) -> dict[TaskId, int]:
         """Return the changelog offsets that stores lack, as seen last: of standby tasks, and of own ones not whole."""
-        return {task: self._upkeep.gap(self._changelog[task]) for task in sorted(self._upkeep.copies() & self.tasks)}
+        return {task: self._copies.gap(self._changelog[task]) for task in sorted(self._copies.not_whole() & self.tasks)}
 
     def read(self, span: Span, tasks: Collection[TaskId], *, stale: bool) -> Found:
         """Return the entries of those tasks that can be read here, with `stale` from copies too."""
         found, whole = Found(), self.whole()
-        copies = self.behind() if stale else {}
-        here = sorted(whole.union(copies).intersection(tasks))
+        lacking = self.behind() if stale else {}
+        here = sorted(whole.union(lacking).intersection(tasks))
         wanted = [self._wanted(task, is_whole=task in whole) for task in here]
         for task, read, problem in self._reads(span, wanted):
             if read is None:
@@ -79,11 +83,11 @@ class LocalState:
                 continue
             found.reads[task] = read
             if task not in whole:
-                found.behind[task] = copies[task]
+                found.behind[task] = lacking[task]
         return found
 
     def _wanted(self, task: TaskId, *, is_whole: bool) -> Wanted:
         log = self._changelog[task]
-        reached = self._upkeep.reached(log)
-        # A copy stands at any offset, but a store of it must be there.
-        return Wanted(task, reached if is_whole else min(reached, 1), self._staged(log))
+        reached = self._copies.reached(log)
+        # A copy may be at any offset, but its store must exist.
+        return Wanted(task, reached if is_whole else min(reached, 1), self._attempt_of(log))

@@ -337,7 +337,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._send(error.status, error.document)
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """Answer what is no GET request of HTTP."""
+        """Reject anything but GET."""
         problem = message or HTTPStatus(code).phrase
         self._send(HTTPStatus(code), {"error": {"field": "request", "problem": problem, "fix": "Use GET"}})
 

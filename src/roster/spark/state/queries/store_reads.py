@@ -20,7 +20,7 @@ from pyspark.errors import PySparkException
 from roster._errors import one_line
 from roster.model.tasks import TaskId
 from roster.spark.state.copies.preferred_locations import Cluster
-from roster.spark.state.store_targets import Staged
+from roster.spark.state.store_targets import CommittedAttempt
 from roster.spark.state.tasks.processing import Place
 from roster.state.entries import Entries, Read, Span
 from roster.state.pending import WithChanges
@@ -33,13 +33,13 @@ _reading: defaultdict[Path, threading.Lock] = defaultdict(threading.Lock)
 class Wanted(NamedTuple):
     """A task to be read.
 
-    reached: the changelog offset that its store stands at, at least. staged: the changes committed last, which it has
+    reached: the changelog offset that its store stands at, at least. attempt: the changes committed last, which it has
     aside or applied; None if they are not known.
     """
 
     task: TaskId
     reached: int
-    staged: Staged | None
+    attempt: CommittedAttempt | None
 
 
 class Outcome(NamedTuple):
@@ -88,9 +88,9 @@ class ReadsHere:
         from roster.state.lmdb_store import LmdbStore  # noqa: PLC0415 - needs an extra that others do not
 
         with _reading[path], LmdbStore(path, read_only=True) as store, store.snapshot() as snapshot:
-            pending, at, staged = snapshot.pending(), snapshot.position.changelog, wanted.staged
-            is_aside = pending is not None and staged is not None and pending.token == staged.token
-            if at < wanted.reached or (staged is not None and at <= staged.at and not is_aside):
+            pending, at, attempt = snapshot.pending(), snapshot.position.changelog, wanted.attempt
+            is_aside = pending is not None and attempt is not None and pending.token == attempt.token
+            if at < wanted.reached or (attempt is not None and at <= attempt.at and not is_aside):
                 yield None
             elif pending is not None and is_aside:
                 yield WithChanges(snapshot, dict(zip(pending.keys, pending.values, strict=True)))

@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from roster.model import Address
 from roster.model.tasks import TaskId
 from roster.spark.errors import PipelineError
-from roster.spark.state.copies.restoring import Upkeep
+from roster.spark.state.copies.restoring import Copies
 from roster.spark.state.queries.local_state import Found, LocalState
 from roster.state.definition import Definition
 from roster.state.entries import QueryError, Row, Span, behind, parsed
@@ -58,7 +58,7 @@ class StateView:
     Tasks that this application runs are read from their stores, others from the applications that have them, at their
     `application_server`. With `stale=True` standby copies answer too, and tasks that are being restored; `behind` says
     how far those here are from the truth. With `local=True` no other application is asked: what they run is missing.
-    Several reads are of several moments.
+    Reads are not consistent with one another.
 
     Rows are as `roster state scan` prints them, in the order of keys:
 
@@ -77,10 +77,10 @@ class StateView:
     """
 
     def __init__(
-        self, local: LocalState, definition: Definition, upkeep: Upkeep, ask: Peers, own: Address | None = None
+        self, local: LocalState, definition: Definition, copies: Copies, ask: Peers, own: Address | None = None
     ) -> None:
         """`own`: where this application answers queries, None if it does not."""
-        self._local, self._keys, self._upkeep, self._ask, self._own = local, definition.keys, upkeep, ask, own
+        self._local, self._keys, self._copies, self._ask, self._own = local, definition.keys, copies, ask, own
         self._entries = definition.entries()
 
     @property
@@ -96,7 +96,7 @@ class StateView:
     @property
     def hosts(self) -> dict[str, list[str]]:
         """The tasks that each application runs, by its `application_server`, as of the last rebalance."""
-        hosts = ((str(host), tasks & self._local.tasks) for host, tasks in self._upkeep.hosts().items())
+        hosts = ((str(host), tasks & self._local.tasks) for host, tasks in self._copies.hosts().items())
         return {host: sorted(map(str, tasks)) for host, tasks in hosts}
 
     @property
@@ -228,7 +228,7 @@ class StateView:
         return Answer(self._entries.rows(found.by_task(), span.limit), _texts(found))
 
     def find(self, span: Span, tasks: Collection[TaskId], *, stale: bool, local: bool) -> Found:
-        """Return what is in these tasks, wherever they are; of a key that is found at least that.
+        """Read these tasks on every host; for a key, stop once it is found.
 
         Raises StateUnavailableError if one cannot be read within `PATIENCE`, and at once before the group is joined.
         """
@@ -242,7 +242,7 @@ class StateView:
             if local or not left or (span.is_key and found.has_entries):
                 return found
             problems = {task: found.problems.get(task, "it is moving, or restored") for task in sorted(left)}
-            can_ask = bool(self._upkeep.hosts()) or left <= self._upkeep.active()
+            can_ask = bool(self._copies.hosts()) or left <= self._copies.active()
             if time.monotonic() >= until or not can_ask:
                 raise _unavailable(problems, can_ask=can_ask)
             time.sleep(_PAUSE)
@@ -250,12 +250,12 @@ class StateView:
     def check_ready(self) -> None:
         """Raise StateUnavailableError unless this application has joined, and its tasks can be read."""
         self._check_joined()
-        if left := (self._upkeep.active() & self._local.tasks) - self._local.whole():
+        if left := (self._copies.active() & self._local.tasks) - self._local.whole():
             raise _unavailable(dict.fromkeys(sorted(left), "it is restored"), can_ask=True)
 
     def _check_joined(self) -> None:
         """Raise StateUnavailableError if no assignment has named the applications that answer, this one too."""
-        if self._own is not None and not self._upkeep.hosts():
+        if self._own is not None and not self._copies.hosts():
             raise StateUnavailableError("this application has not joined the group yet", "Ask again")
 
     def _look(self, found: Found, span: Span, tasks: frozenset[TaskId], *, stale: bool, local: bool) -> None:
@@ -263,7 +263,7 @@ class StateView:
         found.add(self._local.read(span, tasks, stale=stale))
         if local or (span.is_key and found.has_entries):
             return
-        hosts = {Address(*host): of for host, of in self._upkeep.hosts().items() if Address(*host) != self._own}
+        hosts = {Address(*host): of for host, of in self._copies.hosts().items() if Address(*host) != self._own}
         self._ask_all(found, span, {host: (tasks & of) - found.reads.keys() for host, of in hosts.items()}, stale=stale)
         if stale and (left := tasks - found.reads.keys()):
             self._ask_all(found, span, dict.fromkeys(hosts, left), stale=True)

@@ -1,4 +1,4 @@
-"""A stateful operator whose results go on through the steps declared behind it."""
+"""A stateful operator with the stateless steps that follow it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from roster.state.aggregate import Layout, Update
 from roster.state.store import NoState, Snapshot, Store
 
 
-def followed(operator: Operator, columns: pa.Schema, steps: Sequence[Step], *, store: str = "") -> Operator:
+def with_steps(operator: Operator, columns: pa.Schema, steps: Sequence[Step], *, store: str = "") -> Operator:
     """Return the operator with the steps applied to its results; `columns` are those of the rows that it gets.
 
     store: tells operators apart in errors. Raises PipelineError for steps that do not fit.
@@ -30,7 +30,7 @@ def followed(operator: Operator, columns: pa.Schema, steps: Sequence[Step], *, s
     function, struct = chained(steps, results)
     if function is None:
         return operator
-    return _Followed(operator, arrow_schema(results), function, arrow_schema(struct), store)
+    return _WithSteps(operator, arrow_schema(results), function, arrow_schema(struct), store)
 
 
 def check_keys(keys: Sequence[str], results: StructType) -> None:
@@ -60,7 +60,7 @@ def declared_by(operator: Operator, registry: bytes) -> None:
 
 
 @dataclass(frozen=True)
-class _Followed:
+class _WithSteps:
     """`given` are the columns of the results as Spark has them, `schema` those behind the function."""
 
     operator: Operator

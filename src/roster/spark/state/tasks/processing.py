@@ -1,4 +1,4 @@
-"""A task's turn in a batch, on an executor: bring its store up to date, apply the operator, keep the changes aside."""
+"""One batch at one store, on an executor: catch up with the changelog, apply the operator, keep the changes pending."""
 
 from __future__ import annotations
 
@@ -60,23 +60,23 @@ _PATIENCE = 2.0
 """Seconds to wait for a store that another process has: a cancelled task gives it back, work on a copy is shorter."""
 _MOST_COPIES = 8
 _OFFSETS_PER_TRANSACTION = 1_000_000
-"""Changelog offsets that a store is brought up by at once, at most."""
+"""Most changelog offsets to apply in one transaction of the store."""
 _LARGE = 1 << 16
 """Bytes of a change below which no broker is thought to refuse it."""
 _FEWEST_OFFSETS = 20_000
-"""Changelog offsets that a store is brought up by however little time there is."""
+"""Least changelog offsets to apply in one go."""
 LONGEST_BEHIND = 43_200.0
-"""Seconds after which a store that is behind is not brought up: compaction drops tombstones after a day by default."""
+"""Seconds after which a store that is behind is rebuilt: compaction may have dropped tombstones that it never saw."""
 
 
-class Turn(NamedTuple):
-    """What the driver says about a store of a task before its turn."""
+class StoreTarget(NamedTuple):
+    """Where a store of a task has to be before its batch, as the driver knows."""
 
     changelog: TopicPartition
     begin: int
     """First offset of the changelog partition."""
     end: int
-    """Where the state of this turn ends in it."""
+    """Where the state before the batch ends in it."""
     inputs: Mapping[str, int]
     """Next offset of each input topic that the batch reads, where that state ends."""
     token: str | None
@@ -86,7 +86,7 @@ class Turn(NamedTuple):
 
 
 class Report(NamedTuple):
-    """What a turn says to the driver.
+    """What a task reports of one store to the driver.
 
     Its token, changelog records and bytes restored, rows that were late, in how many seconds the state's next timer
     of processing time is due, None without one, and the largest change if a broker may find that too large.
@@ -170,9 +170,9 @@ def combined(reports: Sequence[Report]) -> Report:
     )
 
 
-def take_turn(
+def process_batch(
     store: LmdbStore,
-    turn: Turn,
+    target: StoreTarget,
     operator: Operator,
     definition: Definition,
     rows: pa.Table,
@@ -187,16 +187,16 @@ def take_turn(
     where the state ends, OtherDefinitionError before the operator is called, StateError, and what `operator` and
     `fetch` raise.
     """
-    applied = bring_up(store, turn, fetch)
+    applied = catch_up(store, target, fetch)
     with store.snapshot() as snapshot:
         noted = Noted.of(snapshot)
         if noted is not None:
             definition.check(noted.definition)
         before = {} if noted is None else noted.inputs
-        if any(before.get(topic, start) != start for topic, start in turn.inputs.items()):
+        if any(before.get(topic, start) != start for topic, start in target.inputs.items()):
             raise SinkFencedError(
-                f"{turn.changelog}: the state up to offset {turn.end} is that of {dict(before)}, "
-                f"and the batch begins at {dict(turn.inputs)}"
+                f"{target.changelog}: the state up to offset {target.end} is that of {dict(before)}, "
+                f"and the batch begins at {dict(target.inputs)}"
             )
         inputs = {**before, **inputs}
         update = operator(rows, snapshot)
@@ -204,9 +204,9 @@ def take_turn(
     update = replace(update, changes=with_entries(update.changes, list(said), list(said.values())))
     token = token or new_token()
     keys, values = (update.changes[name].to_pylist() for name in ("key", "value"))
-    store.stage(Pending(token, keys, values, Position(turn.end, inputs)))
+    store.stage(Pending(token, keys, values, Position(target.end, inputs)))
     timer = None if update.timer_in_ms is None else update.timer_in_ms / 1000
-    large = large_change(turn.changelog.topic, update.changes)
+    large = large_change(target.changelog.topic, update.changes)
     return update, Report(token, applied.records, applied.bytes, update.late, timer, large)
 
 
@@ -245,45 +245,45 @@ class Applied(NamedTuple):
     bytes: int = 0
 
 
-def bring_up(store: LmdbStore, turn: Turn, fetch: Fetch, until: float = float("inf")) -> Applied:
-    """Make the store's values those of the changelog up to the turn's end: to restore, to stand by and to commit.
+def catch_up(store: LmdbStore, target: StoreTarget, fetch: Fetch, until: float = float("inf")) -> Applied:
+    """Make the store's values those of the changelog up to the target's end: to restore, to stand by and to commit.
 
-    The batch aside is applied if the turn's token names it, which is how a batch is committed; what else is missing is
-    read from the changelog. until: monotonic seconds at which it stops, after one record batch at least, or after as
+    The pending batch is applied if the target's token names it, which is how a batch is committed; the rest is read
+    from the changelog. until: monotonic seconds at which it stops, after one record batch at least, or after as
     many offsets as there seemed to be time for where records are aborted; the store then has what its position says.
     """
-    if store.settle(turn.token, Position(turn.end, turn.inputs)):
-        return Applied(turn.end)
+    if store.settle(target.token, Position(target.end, target.inputs)):
+        return Applied(target.end)
     position = store.position()
-    is_old = position.changelog < turn.end and 0 < store.written_at < wall_ms() / 1000 - LONGEST_BEHIND
-    if is_old or not turn.begin <= position.changelog <= turn.end:
+    is_old = position.changelog < target.end and 0 < store.written_at < wall_ms() / 1000 - LONGEST_BEHIND
+    if is_old or not target.begin <= position.changelog <= target.end:
         # A log that begins later has lost records that the store does not have; one that ends earlier is another one.
         store.clear()
-        position = Position(turn.begin)
+        position = Position(target.begin)
         store.commit([], [], position)
     size = records = 0
     began, at = time.monotonic(), position.changelog
 
     def batches(upto: int) -> Iterable[pa.RecordBatch]:
         nonlocal size
-        for batch in fetch(turn.changelog, at, upto):
+        for batch in fetch(target.changelog, at, upto):
             size += batch.nbytes
             yield batch
 
-    while at < turn.end:
+    while at < target.end:
         # Slice by slice: a task that is cancelled meanwhile goes on from the last one.
         now = time.monotonic()
-        upto = min(turn.end, at + _offsets_in(until - now, at - position.changelog, now - began))
+        upto = min(target.end, at + _offsets_in(until - now, at - position.changelog, now - began))
         records += restore(store, batches(upto), upto, inputs={}, is_over=lambda: time.monotonic() >= until)
         at = store.position().changelog
         if time.monotonic() >= until:
             break
-    if at == turn.end and store.position().inputs != turn.inputs:
-        store.commit([], [], Position(at, turn.inputs))
+    if at == target.end and store.position().inputs != target.inputs:
+        store.commit([], [], Position(at, target.inputs))
     if records:
         log.info(
             "store %s: restored %d changelog records from %d to %d in %.1f s",
-            *(turn.changelog, records, position.changelog, at, time.monotonic() - began),
+            *(target.changelog, records, position.changelog, at, time.monotonic() - began),
         )
     return Applied(at, records, size)
 

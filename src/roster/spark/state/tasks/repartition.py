@@ -1,4 +1,4 @@
-"""The topic between two sub-topologies: rows leave one task keyed anew, and arrive in the task that has their key.
+"""A repartition topic: the upstream task gives its rows another key, and the task that owns the key reads them.
 
 A record's key is that of a result (text, or of several columns a JSON array), and Kafka's default partitioner, murmur2
 of the key, says where it goes; rows whose key is null go to partition 0, so that they are one group. The value has
@@ -30,8 +30,8 @@ _MICROSECONDS = pa.timestamp("us", "UTC")
 
 
 @dataclass(frozen=True)
-class Between:
-    """How rows pass through the topic; pickled to the executors.
+class RepartitionTopic:
+    """How rows are written to the topic and read from it; pickled to the executors.
 
     before: the sub-topology whose rows leave. keys: columns that make up the new key. columns: of the rows. then: what
     is done with rows that have arrived. partitions: how many the topic has, None: as many as the largest source.
@@ -61,7 +61,7 @@ class Between:
         """The layout of records' values."""
         return RowLayout.of(self.columns)
 
-    def leaving(self, rows: pa.Table) -> pa.Table:
+    def to_records(self, rows: pa.Table) -> pa.Table:
         """Return the records of rows: columns key, value, partition (null: by the key) and timestamp (null: now)."""
         keys = key_of_records(rows, self.keys).cast(pa.binary())
         count = len(rows)
@@ -74,7 +74,7 @@ class Between:
             return rows[_TIME].cast(_MICROSECONDS, safe=False)
         return pa.nulls(len(rows), _MICROSECONDS)
 
-    def arriving(self, records: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    def to_rows(self, records: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """Yield the rows of records. Raises StateError if others wrote them, FunctionError for what is done then."""
         try:
             rows = self.layout.decode(records.column("value").to_pylist()).table

@@ -15,7 +15,7 @@ from roster._clock import wall_ms
 from roster.model import TopicPartition
 from roster.model.tasks import TaskId
 from roster.spark.errors import PipelineError
-from roster.spark.state.tasks.processing import LONGEST_BEHIND, Fetch, Place, Turn, bring_up, on_sound
+from roster.spark.state.tasks.processing import LONGEST_BEHIND, Fetch, Place, StoreTarget, catch_up, on_sound
 from roster.state.store import StateError
 from roster.state.store_files import unusable
 
@@ -23,20 +23,20 @@ _PROCESS = "process"
 """File with the id of all applications that have these stores, as Kafka Streams has one in its state directory."""
 
 
-class Chore(NamedTuple):
-    """A copy to be brought up: its task, and what the driver says of its changelog, as in a turn."""
+class RestoreJob(NamedTuple):
+    """A store to be restored: its task, and how far."""
 
     task: TaskId
-    turn: Turn
+    target: StoreTarget
 
     @property
     def changelog(self) -> TopicPartition:
         """The changelog partition."""
-        return self.turn.changelog
+        return self.target.changelog
 
 
-class Copy(NamedTuple):
-    """What became of a chore: the changelog offset reached, None with a `problem`; what was applied in which time."""
+class Restored(NamedTuple):
+    """Result of a restore job: the changelog offset reached, None with a `problem`; records, bytes and seconds."""
 
     changelog: TopicPartition
     position: int | None
@@ -54,7 +54,7 @@ def check_state_dir(named: str | None, on_each_host: Callable[[Callable[[], str]
 
 
 def stores_found(place: Place) -> dict[TaskId, int]:
-    """Return {task: changelog offset} of the stores that can be gone on with."""
+    """Return {task: changelog offset} of usable stores."""
     from roster.state.lmdb_store import LmdbStore  # noqa: PLC0415 - needs an extra that others do not
 
     found = {}
@@ -76,19 +76,21 @@ def process_id(place: Place) -> str:
         made = Path(f"{path}.{uuid.uuid4().hex}")
         made.write_text(uuid.uuid4().hex)
         with contextlib.suppress(FileExistsError):
-            os.link(made, path)  # whoever comes second takes what the first has written
+            os.link(made, path)  # if another process was first, its id is used
         made.unlink()
     return path.read_text().strip()
 
 
-def work_on_copy(place: Place, chore: Chore, fetch: Fetch, until: float) -> Copy:
+def restore_copy(place: Place, job: RestoreJob, fetch: Fetch, until: float) -> Restored:
     """Apply the changelog to a copy until it is up or monotonic `until`; a copy that fails holds up no other work."""
     from roster.state.lmdb_store import LmdbStore  # noqa: PLC0415 - as above
 
     began = time.monotonic()
     try:
-        with LmdbStore(place.path(str(chore.task))) as store:
-            applied = on_sound(store, partial(bring_up, store, chore.turn, fetch, until))
+        with LmdbStore(place.path(str(job.task))) as store:
+            applied = on_sound(store, partial(catch_up, store, job.target, fetch, until))
     except Exception as error:
-        return Copy(chore.changelog, None, seconds=time.monotonic() - began, problem=f"{type(error).__name__}: {error}")
-    return Copy(chore.changelog, *applied, seconds=time.monotonic() - began)
+        return Restored(
+            job.changelog, None, seconds=time.monotonic() - began, problem=f"{type(error).__name__}: {error}"
+        )
+    return Restored(job.changelog, *applied, seconds=time.monotonic() - began)

@@ -12,7 +12,7 @@ from roster.model.topology import Subtopology
 from roster.spark.state.tasks.operator_steps import sides_of
 from roster.spark.state.tasks.other_stream import OtherSide
 from roster.spark.state.tasks.processing import Operator
-from roster.spark.state.tasks.repartition import Between
+from roster.spark.state.tasks.repartition import RepartitionTopic
 from roster.spark.state.tasks.table_join import Rows
 from roster.state.definition import Definition
 from roster.state.store import NoState
@@ -27,8 +27,8 @@ class LateRows:
 
 
 @dataclass(frozen=True)
-class Link:
-    """A stateful operator with the steps behind it, the columns of the rows that it gets, and its store's name.
+class OperatorNode:
+    """A stateful operator with the steps behind it, the columns of its input rows, and its store's name.
 
     in_order_of: column of times by which a batch's results go on, None as they are.
     """
@@ -47,50 +47,51 @@ class Link:
 
 
 @dataclass(frozen=True)
-class Stage:
+class SubtopologyPlan:
     """What the tasks of a sub-topology do with their rows.
 
-    links: the operators in the order of a row's way; none where rows only get another key, or are joined with tables.
-    arriving: how rows come to it, None from topics that the pipeline is given. leaving: how they leave, None to the
-    sink. tables: what they are joined with before the first operator, one after the other.
+    nodes: the operators in the order of a row's way; none where rows only get another key, or are joined with tables.
+    repartition_source: the topic it reads; None: the pipeline's. repartition_sink: the topic it writes; None: the
+    pipeline's sink. tables: joined with before the first operator, one after the other.
     """
 
-    of: Subtopology
-    links: tuple[Link, ...]
-    arriving: Between | None = None
-    leaving: Between | None = None
+    subtopology: Subtopology
+    nodes: tuple[OperatorNode, ...]
+    repartition_source: RepartitionTopic | None = None
+    repartition_sink: RepartitionTopic | None = None
     tables: tuple[Rows, ...] = ()
 
     @property
     def definitions(self) -> dict[str, Definition]:
         """What the entries of each store mean, by its name."""
-        names = [link.store for link in self.links]
+        names = [node.store for node in self.nodes]
         return {
-            link.store: definition_of(link.operator, link.columns).among(self.of.number, names) for link in self.links
+            node.store: definition_of(node.operator, node.columns).among(self.subtopology.number, names)
+            for node in self.nodes
         }
 
     @cached_property
     def columns(self) -> pa.Schema:
         """Columns of the rows that leave."""
-        if self.leaving is not None:
-            return self.leaving.columns
-        if not self.links:
+        if self.repartition_sink is not None:
+            return self.repartition_sink.columns
+        if not self.nodes:
             return self.tables[-1].columns
-        last = self.links[-1]
+        last = self.nodes[-1]
         return last.operator(last.columns.empty_table(), NoState()).results.schema
 
     @property
     def result_keys(self) -> tuple[str, ...]:
         """Columns that become the key of the records of rows that go to a topic as results."""
-        if self.links:
-            return self.links[-1].operator.result_keys
-        return () if self.arriving is None else self.arriving.keys
+        if self.nodes:
+            return self.nodes[-1].operator.result_keys
+        return () if self.repartition_source is None else self.repartition_source.keys
 
     @property
     def own_sources(self) -> Sequence[str]:
-        """The topics from which the stage's rows come, without those that its operators join them with."""
-        others = [link.other.topic for link in self.links if link.other is not None]
-        return tuple(topic for topic in self.of.sources if topic not in others)
+        """The topics of its input rows, without the other sides of joins."""
+        others = [node.other.topic for node in self.nodes if node.other is not None]
+        return tuple(topic for topic in self.subtopology.sources if topic not in others)
 
 
 def definition_of(operator: Operator, columns: pa.Schema) -> Definition:

@@ -21,7 +21,7 @@ from roster.model import TopicPartition
 from roster.model.tasks import TaskId
 from roster.spark.batch import Split
 from roster.spark.errors import PipelineError
-from roster.spark.state.tasks.processing import Place, Turn, bring_up, on_sound
+from roster.spark.state.tasks.processing import Place, StoreTarget, catch_up, on_sound
 from roster.spark.state.tasks.result_records import record_keys
 from roster.spark.tasks.arrow_function import ArrowFunction, arrow_schema, as_struct
 from roster.spark.tasks.json_values import parse_json, unsupported
@@ -102,17 +102,17 @@ class TableSide(NamedTuple):
     number: int
     rows: Rows
     place: Place
-    turns: Mapping[int, Turn]
+    targets: Mapping[int, StoreTarget]
 
     def joined(
         self, partition: int, batches: Iterable[pa.RecordBatch], config: ReaderConfig, look: Look
     ) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a partition joined, its part of the table being brought up first."""
-        turn, (_, lookup, then, _) = self.turns[partition], self.rows
+        """Yield the rows of a partition joined, after its part of the table has caught up."""
+        target, (_, lookup, then, _) = self.targets[partition], self.rows
         with self.place.open(str(TaskId(self.number, partition))) as store:
 
             def table(keys: Sequence[bytes]) -> list[Value]:
-                bring_up(store, turn, partial(_fetch, config))
+                catch_up(store, target, partial(_fetch, config))
                 return store.multi_get(keys)
 
             on_sound(store, partial(table, []))
@@ -158,7 +158,7 @@ class JoinTask(PartitionTask):
     def read(self, tasks: Iterable[int]) -> Iterator[pa.RecordBatch]:
         for task in tasks:
             if not self._numbers[task]:
-                import roster.state.lmdb_store  # noqa: F401, PLC0415 - loads what a turn needs
+                import roster.state.lmdb_store  # noqa: F401, PLC0415 - loads what a batch needs
 
                 yield from self._reading.read([len(self._splits)])
             for number in self._numbers[task]:

@@ -17,11 +17,11 @@ from roster.model import TopicPartition
 from roster.model.tasks import TaskId
 from roster.spark.batch import Split
 from roster.spark.errors import FunctionError, PipelineError, SinkFencedError
-from roster.spark.state.tasks.processing import Place, Report, Turn, combined, new_token, on_sound, take_turn
+from roster.spark.state.tasks.processing import Place, Report, StoreTarget, combined, new_token, on_sound, process_batch
 from roster.spark.state.tasks.repartition import FIELD as REPARTITION
 from roster.spark.state.tasks.result_records import as_records
-from roster.spark.state.tasks.stores import Chore, Copy, process_id, stores_found, work_on_copy
-from roster.spark.state.tasks.subtopology import Link, Stage
+from roster.spark.state.tasks.stores import Restored, RestoreJob, process_id, restore_copy, stores_found
+from roster.spark.state.tasks.subtopology import OperatorNode, SubtopologyPlan
 from roster.spark.state.tasks.table_join import TableSide, through_tables
 from roster.spark.tasks.missing_values import Look
 from roster.spark.tasks.reader import PartitionTask, ReaderConfig, ReadError, ReadTask, read_splits
@@ -77,13 +77,13 @@ class StoreKind:
 
 
 @dataclass(frozen=True)
-class Work:
+class TopologyPlan:
     """What the tasks of a pipeline do; pickled to the executors.
 
     stores: by name, those of the first operator first. output: topic of the results, None if they are rows.
     """
 
-    stages: tuple[Stage, ...]
+    plans: tuple[SubtopologyPlan, ...]
     stores: Mapping[str, StoreKind]
     output: str | None
 
@@ -94,12 +94,12 @@ class Work:
 
     def task_of(self, split: Split) -> TaskId:
         """Return the task that reads a split."""
-        of = next(stage.of for stage in self.stages if split.topic in stage.of.sources)
+        of = next(plan.subtopology for plan in self.plans if split.topic in plan.subtopology.sources)
         return TaskId(of.number, split.partition)
 
-    def stage_of(self, task: TaskId) -> Stage:
+    def plan_of(self, task: TaskId) -> SubtopologyPlan:
         """Return what a task does."""
-        return next(stage for stage in self.stages if stage.of.number == task.subtopology)
+        return next(plan for plan in self.plans if plan.subtopology.number == task.subtopology)
 
     def kind_of(self, changelog: str) -> StoreKind:
         """Return the stores of a changelog topic."""
@@ -107,23 +107,23 @@ class Work:
 
 
 @dataclass(frozen=True)
-class Chores:
-    """Work on copies beside a batch's: the chores of each Spark task, the seconds for them, and where results go.
+class RestoreJobs:
+    """Restore jobs beside a batch: those of each Spark task, the seconds for them, and where results go.
 
     done: collects {changelog partition: copy}. found: collects {id of a place: {changelog partition: offset}} in
     warm-ups.
     ran: collects {Spark task: id of a place}.
     """
 
-    lanes: Sequence[Sequence[Chore]] = ()
+    lanes: Sequence[Sequence[RestoreJob]] = ()
     seconds: float = 0.0
-    done: Accumulator[dict[TopicPartition, Copy]] | None = None
+    done: Accumulator[dict[TopicPartition, Restored]] | None = None
     found: Accumulator[dict[str, dict[TopicPartition, int]]] | None = None
     ran: Accumulator[dict[int, str]] | None = None
 
 
 class StatefulTask(PartitionTask):
-    """Reads each split and takes its task's turn.
+    """Reads each split and processes it with its task's stores.
 
     `reports` collects `{task: (report,)}`, one for each attempt that ended; the others are as for `ReadTask`.
     """
@@ -132,10 +132,10 @@ class StatefulTask(PartitionTask):
         self,
         config: ReaderConfig,
         tasks: Sequence[Sequence[Split]],
-        work: Work,
-        turns: Mapping[TaskId, Sequence[Turn]],
+        work: TopologyPlan,
+        targets: Mapping[TaskId, Sequence[StoreTarget]],
         reports: Accumulator[dict[TaskId, tuple[Report, ...]]] | None = None,
-        chores: Chores = Chores(),
+        jobs: RestoreJobs = RestoreJobs(),
         failed: Accumulator[dict[int, tuple[str, str]]] | None = None,
         tables: Mapping[int, Sequence[TableSide]] = MappingProxyType({}),
         **reading: Any,
@@ -143,196 +143,196 @@ class StatefulTask(PartitionTask):
         """tables: what rows are joined with, by sub-topology. `reading`: the further arguments of `ReadTask`."""
         super().__init__(config, tasks, failed=failed, **reading)
         self._tables = tables
-        others = [link.other for stage in work.stages for link in stage.links if link.other is not None]
+        others = [node.other for plan in work.plans for node in plan.nodes if node.other is not None]
         self._others = {
             other.topic: ReadTask(config, self._alone, failed=failed, **{**reading, "function": other.function})
             for other in others
         }
-        if any(stage.arriving is not None for stage in work.stages):
+        if any(plan.repartition_source is not None for plan in work.plans):
             committed = replace(config, isolation_level="read_committed", include_headers=False, dead_letters=None)
             self._arriving = ReadTask(committed, self._alone, None, reading.get("counted"))
-        self._work, self._turns, self._reports = work, turns, reports
-        self._chores = chores
+        self._work, self._targets, self._reports = work, targets, reports
+        self._restore_jobs = jobs
         self._failed = failed
 
     @override
     def read(self, tasks: Iterable[int]) -> Iterator[pa.RecordBatch]:
         for task in tasks:
             self._note_place(task)
-            chores = self._chores.lanes[task] if task < len(self._chores.lanes) else ()
-            if not self._numbers[task] and not chores:
+            jobs = self._restore_jobs.lanes[task] if task < len(self._restore_jobs.lanes) else ()
+            if not self._numbers[task] and not jobs:
                 self._warm_up()
-            for numbers in self._turns_in(task):
+            for numbers in self._numbers_by_task(task):
                 try:
                     look = Look(self._stage_at(numbers).own_sources)
-                    yield from self._turn(numbers, look)
+                    yield from self._process(numbers, look)
                     self._looked(numbers[0], look)
                 except FunctionError as error:
                     if self._failed is None or error.passing:
                         raise
                     self._failed.add({numbers[0]: (str(error), error.details)})
                     return
-            for copy in self.tend(chores):
-                if self._chores.done is not None:
-                    self._chores.done.add({copy.changelog: copy})
+            for copy in self.restore(jobs):
+                if self._restore_jobs.done is not None:
+                    self._restore_jobs.done.add({copy.changelog: copy})
 
-    def tend_lane(self, task: int) -> Iterator[Copy]:
-        """Work on the copies of a Spark task that has nothing else to do."""
+    def restore_lane(self, task: int) -> Iterator[Restored]:
+        """Restore the copies of a Spark task that has nothing else to do."""
         self._note_place(task)
-        yield from self.tend(self._chores.lanes[task])
+        yield from self.restore(self._restore_jobs.lanes[task])
 
     def _note_place(self, task: int) -> None:
-        if self._chores.ran is not None and self._work.places:
-            self._chores.ran.add({task: process_id(self._work.places[0])})
+        if self._restore_jobs.ran is not None and self._work.places:
+            self._restore_jobs.ran.add({task: process_id(self._work.places[0])})
 
-    def tend(self, chores: Iterable[Chore]) -> Iterator[Copy]:
-        """Work on copies one after the other until the time is over; yield what became of them."""
-        until = time.monotonic() + self._chores.seconds
-        for chore in chores:
+    def restore(self, jobs: Iterable[RestoreJob]) -> Iterator[Restored]:
+        """Restore copies one after the other until the time is over; yield the results."""
+        until = time.monotonic() + self._restore_jobs.seconds
+        for job in jobs:
             if time.monotonic() < until:
-                kind = self._work.kind_of(chore.changelog.topic)
-                yield work_on_copy(kind.place, chore, self._fetch, until)
+                kind = self._work.kind_of(job.changelog.topic)
+                yield restore_copy(kind.place, job, self._fetch, until)
 
     def _warm_up(self) -> None:
-        """Load what a turn needs, and look which stores are here."""
+        """Load what a batch needs, and find the stores that are here."""
         import roster.state.lmdb_store  # noqa: F401, PLC0415 - needs an extra that the driver need not have loaded
 
         work = self._work
-        for stage in work.stages:
-            for link in stage.links:
-                link.operator(link.columns.empty_table(), NoState())
-            if stage.leaving is None:
-                as_records(stage.columns.empty_table(), stage.result_keys)
+        for plan in work.plans:
+            for node in plan.nodes:
+                node.operator(node.columns.empty_table(), NoState())
+            if plan.repartition_sink is None:
+                as_records(plan.columns.empty_table(), plan.result_keys)
             else:
-                stage.leaving.leaving(stage.columns.empty_table())
+                plan.repartition_sink.to_records(plan.columns.empty_table())
         for _ in self._reading.read([len(self._splits)]):
             pass
-        if self._chores.found is not None and work.places:
+        if self._restore_jobs.found is not None and work.places:
             found = {
                 TopicPartition(place.changelog, task.partition): at
                 for place in work.places
                 for task, at in stores_found(place).items()
             }
-            self._chores.found.add({process_id(work.places[0]): found})
+            self._restore_jobs.found.add({process_id(work.places[0]): found})
 
-    def _turns_in(self, task: int) -> list[list[int]]:
-        """Return the places of the splits of each task in the group's sense, which are one turn."""
-        turns: dict[TaskId, list[int]] = {}
+    def _numbers_by_task(self, task: int) -> list[list[int]]:
+        """Return the numbers of the splits of each of the group's tasks."""
+        targets: dict[TaskId, list[int]] = {}
         for number in self._numbers[task]:
-            turns.setdefault(self._work.task_of(self._splits[number]), []).append(number)
-        return list(turns.values())
+            targets.setdefault(self._work.task_of(self._splits[number]), []).append(number)
+        return list(targets.values())
 
-    def _stage_at(self, numbers: Sequence[int]) -> Stage:
-        return self._work.stage_of(self._work.task_of(self._splits[numbers[0]]))
+    def _stage_at(self, numbers: Sequence[int]) -> SubtopologyPlan:
+        return self._work.plan_of(self._work.task_of(self._splits[numbers[0]]))
 
-    def _turn(self, numbers: Sequence[int], look: Look) -> Iterator[pa.RecordBatch]:
-        """Take a task's turn: one operator after the other, of which each has what the one before makes."""
+    def _process(self, numbers: Sequence[int], look: Look) -> Iterator[pa.RecordBatch]:
+        """Process a task's splits: each operator takes the results of the one before."""
         splits, work = [self._splits[number] for number in numbers], self._work
-        task, stage = work.task_of(splits[0]), self._stage_at(numbers)
-        rows = self._own_rows(stage, numbers, look)
-        if not stage.links:
-            yield from self._going_on(rows, stage, look)
+        task, plan = work.task_of(splits[0]), self._stage_at(numbers)
+        rows = self._own_rows(plan, numbers, look)
+        if not plan.nodes:
+            yield from self._going_on(rows, plan, look)
             return
         ends = {split.topic: split.end for split in splits}
         token, reports, parts = new_token(), list[Report](), list[pa.Table]()
-        for link, turn in zip(stage.links, self._turns[task], strict=True):
-            table = pa.Table.from_batches(self._given(link, rows, numbers, look), schema=link.columns)
-            kind = work.stores[link.store]
+        for node, target in zip(plan.nodes, self._targets[task], strict=True):
+            table = pa.Table.from_batches(self._given(node, rows, numbers, look), schema=node.columns)
+            kind = work.stores[node.store]
             with kind.place.open(str(task)) as store:
-                of_store = link.operator, kind.definition
-                take = partial(take_turn, store, turn, *of_store, table, ends, self._fetch, token)
+                of_store = node.operator, kind.definition
+                take = partial(process_batch, store, target, *of_store, table, ends, self._fetch, token)
                 try:
                     update, report = on_sound(store, take)
                 except OtherDefinitionError as error:
-                    what = refused(link.store, self._config.group, task.partition, error)
+                    what = refused(node.store, self._config.group, task.partition, error)
                     raise FunctionError.of(str(what)) from None
             reports.append(report)
-            parts += [self._changes(update, turn), *self._late(update, link)]
-            rows = iter(_ordered(update.results, link.in_order_of).to_batches())
+            parts += [self._changes(update, target), *self._late(update, node)]
+            rows = iter(_ordered(update.results, node.in_order_of).to_batches())
         if self._reports is not None:
             self._reports.add({task: (combined(reports),)})
         for part in parts:
             yield from part.to_batches()
-        if stage.leaving is not None:
-            yield from self._going_on(rows, stage, look)
+        if plan.repartition_sink is not None:
+            yield from self._going_on(rows, plan, look)
             return
-        for part in self._retracted(update, link):
+        for part in self._retracted(update, node):
             yield from part.to_batches()
-        if not turn.is_replay:
-            yield from self._leaving(update.results, stage, look)
+        if not target.is_replay:
+            yield from self._leaving(update.results, plan, look)
 
-    def _own_rows(self, stage: Stage, numbers: Sequence[int], look: Look) -> Iterator[pa.RecordBatch]:
-        """Yield the rows that come to the stage, without those that its operators join them with."""
-        tables = self._tables.get(stage.of.number, ())
+    def _own_rows(self, plan: SubtopologyPlan, numbers: Sequence[int], look: Look) -> Iterator[pa.RecordBatch]:
+        """Yield the sub-topology's input rows, without the other side of joins."""
+        tables = self._tables.get(plan.subtopology.number, ())
         for number in numbers:
             split = self._splits[number]
-            if split.is_empty or split.topic not in stage.own_sources:
+            if split.is_empty or split.topic not in plan.own_sources:
                 continue
-            rows = self._reading.read([number]) if stage.arriving is None else self._arrived(stage, number)
+            rows = self._reading.read([number]) if plan.repartition_source is None else self._arrived(plan, number)
             yield from through_tables(tables, split.partition, rows, self._config, look)
 
-    def _arrived(self, stage: Stage, number: int) -> Iterator[pa.RecordBatch]:
+    def _arrived(self, plan: SubtopologyPlan, number: int) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a split that other tasks wrote."""
-        assert stage.arriving is not None  # noqa: S101 - else they are read
+        assert plan.repartition_source is not None  # noqa: S101 - else they are read
         try:
             for records in self._arriving.read([number]):
-                yield from stage.arriving.arriving(records)
+                yield from plan.repartition_source.to_rows(records)
         except ReadError as error:
             if not error.is_lost:
                 raise
-            # Records are deleted behind the committed offset: who finds none has it from before another owner's work.
+            # Records below the committed offset are purged; if ours are gone, our offset is stale.
             raise SinkFencedError(f"they have been processed and deleted: {error}") from error
 
     def _given(
-        self, link: Link, rows: Iterator[pa.RecordBatch], numbers: Sequence[int], look: Look
+        self, node: OperatorNode, rows: Iterator[pa.RecordBatch], numbers: Sequence[int], look: Look
     ) -> Iterator[pa.RecordBatch]:
         """Yield the rows with the columns that an operator gets: those that come to it, and of the other topic."""
-        other, use = link.other, link.operator.kept["operator"]
-        keys = [name for name in link.operator.key_columns(link.columns).names if name in link.columns.names]
+        other, use = node.other, node.operator.kept["operator"]
+        keys = [name for name in node.operator.key_columns(node.columns).names if name in node.columns.names]
         if other is None:
-            yield from look.over((conformed(batch, link.columns) for batch in rows), keys, use)
+            yield from look.over((conformed(batch, node.columns) for batch in rows), keys, use)
             return
         own = look.over((conformed(batch, other.own) for batch in rows), keys, use)
-        yield from (in_columns(batch, link.columns, is_other=False) for batch in own)
+        yield from (in_columns(batch, node.columns, is_other=False) for batch in own)
         for number in numbers:
             if self._splits[number].topic == other.topic and not self._splits[number].is_empty:
                 read = (conformed(batch, other.other) for batch in self._others[other.topic].read([number]))
                 for batch in look.over(read, keys, use, (other.topic,)):
-                    yield in_columns(batch, link.columns, is_other=True)
+                    yield in_columns(batch, node.columns, is_other=True)
 
-    def _going_on(self, rows: Iterator[pa.RecordBatch], stage: Stage, look: Look) -> Iterator[pa.RecordBatch]:
+    def _going_on(self, rows: Iterator[pa.RecordBatch], plan: SubtopologyPlan, look: Look) -> Iterator[pa.RecordBatch]:
         for batch in rows:
-            yield from self._leaving(pa.Table.from_batches([conformed(batch, stage.columns)]), stage, look)
+            yield from self._leaving(pa.Table.from_batches([conformed(batch, plan.columns)]), plan, look)
 
-    def _leaving(self, rows: pa.Table, stage: Stage, look: Look) -> Iterator[pa.RecordBatch]:
-        """Yield what becomes of a stage's rows: records to the tasks that have their key, or results."""
-        if stage.leaving is not None:
-            look.at(rows, stage.leaving.keys, REPARTITION)
-            records = stage.leaving.leaving(rows)
+    def _leaving(self, rows: pa.Table, plan: SubtopologyPlan, look: Look) -> Iterator[pa.RecordBatch]:
+        """Yield a sub-topology's output: records for the repartition topic, or results."""
+        if plan.repartition_sink is not None:
+            look.at(rows, plan.repartition_sink.keys, REPARTITION)
+            records = plan.repartition_sink.to_records(rows)
             columns = (records[name] for name in ("key", "value", "partition", "timestamp"))
-            yield from _addressed(*columns, topic=stage.leaving.topic).to_batches()
+            yield from _addressed(*columns, topic=plan.repartition_sink.topic).to_batches()
         elif self._work.output is not None:
-            yield from _addressed(*as_records(rows, stage.result_keys), topic=self._work.output).to_batches()
+            yield from _addressed(*as_records(rows, plan.result_keys), topic=self._work.output).to_batches()
         else:
             yield from rows.replace_schema_metadata(None).to_batches()
 
-    def _changes(self, update: Update, turn: Turn) -> pa.Table:
+    def _changes(self, update: Update, target: StoreTarget) -> pa.Table:
         """Return the records of the changelog."""
-        topic, partition = turn.changelog
+        topic, partition = target.changelog
         keys, values = update.changes["key"], update.changes["value"]
         return _addressed(keys, values, pa.array([partition] * len(keys), pa.int32()), topic=topic)
 
     @staticmethod
-    def _late(update: Update, link: Link) -> Iterator[pa.Table]:
+    def _late(update: Update, node: OperatorNode) -> Iterator[pa.Table]:
         """Yield the records of rows that are late, if they have a topic."""
-        if link.late is not None:
+        if node.late is not None:
             for rows in update.late_rows:
-                yield _addressed(*as_records(rows, link.late.keys), topic=link.late.topic)
+                yield _addressed(*as_records(rows, node.late.keys), topic=node.late.topic)
 
-    def _retracted(self, update: Update, link: Link) -> Iterator[pa.Table]:
+    def _retracted(self, update: Update, node: OperatorNode) -> Iterator[pa.Table]:
         """Yield records without a value for the results that count no more, to be sent before those that do."""
         if update.retracted is not None and self._work.output is not None:
-            keys, _ = as_records(update.retracted, link.operator.result_keys)
+            keys, _ = as_records(update.retracted, node.operator.result_keys)
             yield _addressed(keys, pa.nulls(len(keys), pa.binary()), topic=self._work.output)
 
     def _fetch(self, partition: TopicPartition, start: int, end: int) -> Iterable[pa.RecordBatch]:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import pytest
 
 
-class FakeUpkeep:
+class FakeCopies:
     """Restores `needs` in so many pieces each, and then has `spare` pieces of work on copies of others."""
 
     def __init__(self, needs: Mapping[TopicPartition, int], spare: int = 0) -> None:
@@ -36,7 +36,7 @@ class FakeUpkeep:
         assert once is only_once
         return frozenset(due & set(partitions))
 
-    def tend(self, seconds: float) -> bool:
+    def restore(self, seconds: float) -> bool:
         waiting = next((each for each, pieces in self.needs.items() if pieces), None)
         if waiting is None and not self.spare:
             return False
@@ -57,50 +57,50 @@ class FakeUpkeep:
         return {f"0_{each.partition}": Restoring(7, 70, left, None) for each, left in self.needs.items() if left}
 
 
-class Stage:
-    def __init__(self, upkeep: FakeUpkeep, **options: Any) -> None:
+class SubtopologyPlan:
+    def __init__(self, copies: FakeCopies, **options: Any) -> None:
         self.member, self.runner, self.sink = FakeMember({P0: 10, P1: 20}), FakeRunner(), FakeSink()
         self.member.become(P0, P1, generation=1)
         chosen = Options(bootstrap="b:1", group="g", topics=("t",), **options)
         guard = StillGuard(self.member, self.runner.cancel, margin=1.0)
-        self.loop = DriverLoop(self.member, self.runner, self.sink, chosen, guard=guard, upkeep=upkeep)
+        self.loop = DriverLoop(self.member, self.runner, self.sink, chosen, guard=guard, between_batches=copies)
         self.member.end = self.loop.stop
 
 
 def test_a_task_is_not_read_before_it_is_restored_and_others_are() -> None:
-    upkeep = FakeUpkeep({P0: 3})
-    stage = Stage(upkeep)
-    stage.loop.run(available_now=True)
-    assert [set(batch.ranges) for batch in stage.runner.batches] == [{P1}, {P0}]
-    assert upkeep.pieces == [0.2] * 3, "as long as a look for records would have waited"
-    assert stage.member.offsets == {P0: 10, P1: 20}
+    copies = FakeCopies({P0: 3})
+    plan = SubtopologyPlan(copies)
+    plan.loop.run(available_now=True)
+    assert [set(batch.ranges) for batch in plan.runner.batches] == [{P1}, {P0}]
+    assert copies.pieces == [0.2] * 3, "as long as a look for records would have waited"
+    assert plan.member.offsets == {P0: 10, P1: 20}
 
 
 def test_copies_of_others_have_the_time_without_input() -> None:
-    upkeep = FakeUpkeep({}, spare=4)
-    stage = Stage(upkeep, poll_interval_ms=50)
-    stage.loop.run(available_now=False)
-    assert upkeep.pieces == [0.05] * 4
-    assert stage.member.offsets == {P0: 10, P1: 20}
+    copies = FakeCopies({}, spare=4)
+    plan = SubtopologyPlan(copies, poll_interval_ms=50)
+    plan.loop.run(available_now=False)
+    assert copies.pieces == [0.05] * 4
+    assert plan.member.offsets == {P0: 10, P1: 20}
 
 
 def test_a_run_over_what_is_available_does_not_wait_for_copies_of_others() -> None:
-    upkeep = FakeUpkeep({}, spare=4)
-    Stage(upkeep).loop.run(available_now=True)
-    assert upkeep.pieces == []
+    copies = FakeCopies({}, spare=4)
+    SubtopologyPlan(copies).loop.run(available_now=True)
+    assert copies.pieces == []
 
 
 def test_a_member_without_partitions_keeps_copies_too() -> None:
-    upkeep = FakeUpkeep({}, spare=2)
-    stage = Stage(upkeep)
-    stage.member.become(generation=2)
-    stage.loop.run(available_now=False)
-    assert len(upkeep.pieces) == 2
+    copies = FakeCopies({}, spare=2)
+    plan = SubtopologyPlan(copies)
+    plan.member.become(generation=2)
+    plan.loop.run(available_now=False)
+    assert len(copies.pieces) == 2
 
 
 def test_restoring_is_logged_when_it_begins_and_when_it_is_over(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level("INFO", "roster.pipeline"):
-        Stage(FakeUpkeep({P0: 3})).loop.run(available_now=True)
+        SubtopologyPlan(FakeCopies({P0: 3})).loop.run(available_now=True)
     lines = [record.getMessage() for record in caplog.records if "state" in record.getMessage()]
     assert lines == [
         "g: restoring state tasks=0_0 records=7 bytes=70 left=2",
@@ -109,47 +109,47 @@ def test_restoring_is_logged_when_it_begins_and_when_it_is_over(caplog: pytest.L
 
 
 def test_a_run_over_what_is_available_ends_when_its_own_records_are_read_too() -> None:
-    between = TopicPartition("g-by-k-repartition", 0)
-    upkeep = FakeUpkeep({})
-    stage = Stage(upkeep, starting_offsets="latest", poll_interval_ms=10)
-    stage.member.counts = {"t": 0}
-    member = stage.member
-    member.begins |= {between: 0}
-    member.ends |= {between: 4}
-    member.become(P0, between, generation=1)
-    upkeep.between_ends = {between: 7}  # of an open transaction there are three more
+    repartition = TopicPartition("g-by-k-repartition", 0)
+    copies = FakeCopies({})
+    plan = SubtopologyPlan(copies, starting_offsets="latest", poll_interval_ms=10)
+    plan.member.counts = {"t": 0}
+    member = plan.member
+    member.begins |= {repartition: 0}
+    member.ends |= {repartition: 4}
+    member.become(P0, repartition, generation=1)
+    copies.between_ends = {repartition: 7}  # of an open transaction there are three more
 
     def end_transaction() -> None:
-        member.ends[between] = 7
+        member.ends[repartition] = 7
 
     member.end = end_transaction
-    stage.loop.run(available_now=True)
-    assert [batch.ranges for batch in stage.runner.batches] == [
-        {P0: Range(0, 10), between: Range(0, 4)},
-        {between: Range(4, 7)},
+    plan.loop.run(available_now=True)
+    assert [batch.ranges for batch in plan.runner.batches] == [
+        {P0: Range(0, 10), repartition: Range(0, 4)},
+        {repartition: Range(4, 7)},
     ]
 
 
 def test_a_partition_whose_timer_is_due_has_a_turn_without_records() -> None:
-    upkeep = FakeUpkeep({})
-    stage = Stage(upkeep, poll_interval_ms=10, trigger_interval_ms=0)
-    stage.sink.whole_partitions = True
-    upkeep.timers = [(False, set()), (False, {P1}), (False, {P0})]
-    stage.runner.during = lambda batch: stage.member.ends.update({P1: 23 if batch.number else 20})
-    stage.loop.run(available_now=False)
-    assert [batch.ranges for batch in stage.runner.batches] == [
+    copies = FakeCopies({})
+    plan = SubtopologyPlan(copies, poll_interval_ms=10, trigger_interval_ms=0)
+    plan.sink.whole_partitions = True
+    copies.timers = [(False, set()), (False, {P1}), (False, {P0})]
+    plan.runner.during = lambda batch: plan.member.ends.update({P1: 23 if batch.number else 20})
+    plan.loop.run(available_now=False)
+    assert [batch.ranges for batch in plan.runner.batches] == [
         {P0: Range(0, 10), P1: Range(0, 20)},
         {P1: Range(20, 20)},
         {P0: Range(10, 10), P1: Range(20, 23)},
     ]
-    assert stage.member.offsets == {P0: 10, P1: 23}
+    assert plan.member.offsets == {P0: 10, P1: 23}
 
 
 def test_a_timer_waits_until_its_state_is_restored() -> None:
-    upkeep = FakeUpkeep({P0: 2})
-    stage = Stage(upkeep, trigger_interval_ms=0)
-    stage.sink.whole_partitions = True
-    stage.member.begins |= {P0: 10}
-    upkeep.timers = [(True, {P0})] * 4 + [(True, set())]
-    stage.loop.run(available_now=True)
-    assert [batch.ranges for batch in stage.runner.batches] == [{P1: Range(0, 20)}, {P0: Range(10, 10)}]
+    copies = FakeCopies({P0: 2})
+    plan = SubtopologyPlan(copies, trigger_interval_ms=0)
+    plan.sink.whole_partitions = True
+    plan.member.begins |= {P0: 10}
+    copies.timers = [(True, {P0})] * 4 + [(True, set())]
+    plan.loop.run(available_now=True)
+    assert [batch.ranges for batch in plan.runner.batches] == [{P1: Range(0, 20)}, {P0: Range(10, 10)}]

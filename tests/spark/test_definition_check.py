@@ -18,10 +18,10 @@ from roster.spark.batch import Batch, Owner, Range, Split
 from roster.spark.errors import PipelineError
 from roster.spark.state import definition_check
 from roster.spark.state.changelogs import Changelog, Changelogs
-from roster.spark.state.definition_check import Written
-from roster.spark.state.store_targets import Turns
-from roster.spark.state.tasks.processing import Place, take_turn
-from roster.spark.state.tasks.subtopology import Link, Stage
+from roster.spark.state.definition_check import DefinitionCheck
+from roster.spark.state.store_targets import StoreTargets
+from roster.spark.state.tasks.processing import Place, process_batch
+from roster.spark.state.tasks.subtopology import OperatorNode, SubtopologyPlan
 from roster.spark.tasks.reader import ReaderConfig
 from roster.state.aggregate import Aggregate, Aggregation, Update
 from roster.state.deduplicate import Deduplication
@@ -30,7 +30,7 @@ from roster.state.processor.variables import REGISTRY_KEY, Entry, encode_registr
 from roster.state.store import StateError
 from roster.state.windows import Window, WindowedAggregation
 from tests.examples_tried import examples
-from tests.spark.test_state_turns import Log
+from tests.spark.test_store_processing import Log
 
 if TYPE_CHECKING:
     from roster.state.store import Snapshot, Store
@@ -43,9 +43,11 @@ WINDOWS = WindowedAggregation(("k",), COUNT, Window("at", HOUR), final=False)
 FIRST = Deduplication(("k",), "at", HOUR)
 
 
-def stage(*links: tuple[str, Any], number: int = 0) -> Stage:
-    names = tuple(name for name, _ in links)
-    return Stage(Subtopology(number, ("t",), names), tuple(Link(each, COLUMNS, name) for name, each in links))
+def plan(*nodes: tuple[str, Any], number: int = 0) -> SubtopologyPlan:
+    names = tuple(name for name, _ in nodes)
+    return SubtopologyPlan(
+        Subtopology(number, ("t",), names), tuple(OperatorNode(each, COLUMNS, name) for name, each in nodes)
+    )
 
 
 class Cluster:
@@ -76,14 +78,16 @@ class Cluster:
                     batch = batch.append_column(name, pa.array([value] * batch.num_rows, kind))  # noqa: PLW2901
                 yield batch
 
-    def changelogs(self, *stages: Stage) -> Changelogs:
-        return Changelogs(Changelog(link.store, "id", 2, each.of) for each in stages for link in each.links)
+    def changelogs(self, *plans: SubtopologyPlan) -> Changelogs:
+        return Changelogs(Changelog(node.store, "id", 2, each.subtopology) for each in plans for node in each.nodes)
 
-    def written(self, *stages: Stage) -> Written:
+    def written(self, *plans: SubtopologyPlan) -> DefinitionCheck:
         config = ReaderConfig(bootstrap="nowhere:1", group="g", isolation_level="read_uncommitted")
-        return Written(config, self, stages, self.changelogs(*stages))
+        return DefinitionCheck(config, self, plans, self.changelogs(*plans))
 
-    def append(self, of: Stage, store: str, partition: int, keys: int = 1, *, registry: bytes | None = None) -> None:
+    def append(
+        self, of: SubtopologyPlan, store: str, partition: int, keys: int = 1, *, registry: bytes | None = None
+    ) -> None:
         """Append a batch's records as a task writes them: its list of variables comes where it was changed."""
         said = Noted(of.definitions[store], {"t": 5}).encode()
         entries = [] if registry is None else [(REGISTRY_KEY, registry)]
@@ -101,16 +105,16 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
 
 
 def test_changelogs_without_committed_records_are_of_any_pipeline(cluster: Cluster) -> None:
-    cluster.written(stage(("s", TOTALS))).check()
+    cluster.written(plan(("s", TOTALS))).check()
     cluster[TopicPartition("s", 0)].records += [None] * 3000
-    cluster.written(stage(("s", TOTALS))).check()
+    cluster.written(plan(("s", TOTALS))).check()
     assert [split.start for split in cluster.read] == [2936, 1976, 0]
 
 
 def test_every_partition_is_compared_however_far_its_last_records_are(cluster: Cluster) -> None:
-    totals = stage(("s", TOTALS))
+    totals = plan(("s", TOTALS))
     cluster.append(totals, "s", 0)
-    cluster.append(stage(("s", WINDOWS)), "s", 1, keys=90)
+    cluster.append(plan(("s", WINDOWS)), "s", 1, keys=90)
     cluster[TopicPartition("s", 1)].records += [None] * 5000
     with pytest.raises(PipelineError, match=r"^store: 's' of the group 'g', partition 1: .*window \(column at, "):
         cluster.written(totals).check()
@@ -122,20 +126,20 @@ def test_records_behind_which_nothing_is_said_are_refused(cluster: Cluster) -> N
     table = pa.table({"key": [b"\x01k"], "value": [b"v"]})
     cluster[TopicPartition("s", 1)].write(table, committed=True)
     with pytest.raises(PipelineError, match="partition 1: its state does not say what it means"):
-        cluster.written(stage(("s", TOTALS))).check()
+        cluster.written(plan(("s", TOTALS))).check()
 
 
 def test_stores_of_one_kind_whose_names_were_swapped_are_refused(cluster: Cluster) -> None:
-    one, two = stage(("one", FIRST), ("two", FIRST)), stage(("two", FIRST), ("one", FIRST))
+    one, two = plan(("one", FIRST), ("two", FIRST)), plan(("two", FIRST), ("one", FIRST))
     for store in ("one", "two"):
         cluster.append(one, store, 0)
     with pytest.raises(PipelineError, match=r"written with stores one, two, and this pipeline has stores two, one"):
         cluster.written(two).check()
-    apart = stage(("one", FIRST)), stage(("two", FIRST), number=1)
+    apart = plan(("one", FIRST)), plan(("two", FIRST), number=1)
     with pytest.raises(PipelineError, match=r"'two' .* subtopology 0, and this pipeline has subtopology 1"):
         cluster.written(*apart).check()
     cluster.written(one).check()
-    cluster.written(stage(("two", FIRST))).check()
+    cluster.written(plan(("two", FIRST))).check()
 
 
 class Counting:
@@ -161,12 +165,12 @@ class Counting:
 
 def test_variables_are_compared_with_the_list_of_each_store(cluster: Cluster) -> None:
     registry = encode_registry({"count": Entry("value", 16, [])})
-    counting = stage(("s", Counting("count")))
+    counting = plan(("s", Counting("count")))
     cluster.append(counting, "s", 1, keys=2000, registry=registry)
     cluster.written(counting).check()
     assert [split.start for split in cluster.read] == [1939, 979, 0]
     with pytest.raises(PipelineError, match="'s' of the group 'g', partition 1: state variable 'total': no"):
-        cluster.written(stage(("s", Counting("total")))).check()
+        cluster.written(plan(("s", Counting("total")))).check()
 
 
 class Watched:
@@ -187,28 +191,28 @@ def test_of_two_pipelines_that_begin_at_once_a_partition_has_the_first_only(
     tmp_path_factory: pytest.TempPathFactory, script: list[tuple[bool, int, bool]]
 ) -> None:
     disk, cluster = tmp_path_factory.mktemp("state"), Cluster()
-    stages = [stage(("s", TOTALS)), stage(("s", WINDOWS))]
+    plans = [plan(("s", TOTALS)), plan(("s", WINDOWS))]
     applications = [
-        (each, Turns(cluster, cluster.changelogs(each), 1.0), Watched(each.links[0].operator)) for each in stages
+        (each, StoreTargets(cluster, cluster.changelogs(each), 1.0), Watched(each.nodes[0].operator)) for each in plans
     ]
     at, first = [0, 0], list[int | None]([None, None])
     rows = pa.table([["a", "b"], pa.array([0, 1], COLUMNS.field("at").type)], schema=COLUMNS)
     for is_second, partition, committed in script:
-        (of, turns, operator), source = applications[is_second], TopicPartition("t", partition)
+        (of, targets, operator), source = applications[is_second], TopicPartition("t", partition)
         log, calls = cluster[TopicPartition("s", partition)], operator.calls
-        turns.forget([source])
+        targets.forget([source])
         batch = Batch(0, Owner("g", 1, "m"), {source: Range(at[partition], at[partition] + 2)})
-        turn = turns.prepare(batch)[TaskId(0, partition)][0]
+        target = targets.prepare(batch)[TaskId(0, partition)][0]
         place, inputs = Place(str(disk / str(is_second)), "s", "id"), {"t": at[partition] + 2}
         with place.open(str(partition)) as store:
             if first[partition] not in (None, is_second):
                 before = list(log.records)
                 with pytest.raises(OtherDefinitionError):
-                    take_turn(store, turn, operator, of.definitions["s"], rows, inputs, log.fetch)
+                    process_batch(store, target, operator, of.definitions["s"], rows, inputs, log.fetch)
                 assert operator.calls == calls, "it has seen nothing"
                 assert log.records == before
                 continue
-            update, _ = take_turn(store, turn, operator, of.definitions["s"], rows, inputs, log.fetch)
+            update, _ = process_batch(store, target, operator, of.definitions["s"], rows, inputs, log.fetch)
         log.write(update.changes, committed=committed)
         if committed:
             first[partition], at[partition] = is_second, at[partition] + 2

@@ -1,4 +1,4 @@
-"""Care for stores, in time that a test says."""
+"""Stores are cleaned, in time that a test says."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from roster.member.task_assignor import HeldTasks
 from roster.model.tasks import TaskId
 from roster.spark.errors import PipelineError
 from roster.spark.options import Options
-from roster.spark.state.copies.store_cleaner import Care, Tidied, Wanted, tidy
+from roster.spark.state.copies.store_cleaner import Cleaned, StoreCleaner, Wanted, clean_host
 from roster.spark.state.tasks.processing import Place
 from roster.state.cleaning import sizes
-from tests.spark.test_upkeep import Case, source
+from tests.spark.test_restoring import Case, source
 from tests.state.test_cleaning import make
 
 if TYPE_CHECKING:
@@ -27,16 +27,16 @@ class Host:
         self.case = Case({0: 9, 1: 9, 2: 9, 3: 9})
         self.case.join({0: 9, 1: 9, 2: 9})
         self.case.member.become([0], [1])
-        self.care = Care(self.case.upkeep, 600.0, limit, is_local=is_local, now=lambda: self.case.at)
+        self.care = StoreCleaner(self.case.copies, 600.0, limit, is_local=is_local, now=lambda: self.case.at)
         self.asked: list[Wanted] = []
-        self.answer = Tidied("p", [], {}, 0)
+        self.answer = Cleaned("p", [], {}, 0)
 
     def at(self, seconds: float) -> Sequence[Wanted]:
         self.case.at, before = seconds, len(self.asked)
         self.care.take(self.on_hosts)
         return self.asked[before:]
 
-    def on_hosts(self, wanted: Wanted) -> Sequence[Tidied]:
+    def on_hosts(self, wanted: Wanted) -> Sequence[Cleaned]:
         self.asked.append(wanted)
         return [self.answer, self.answer]
 
@@ -49,9 +49,9 @@ def test_own_stores_are_kept_every_minute_and_others_removed_after_the_delay_onl
     assert host.at(61) == []
     assert host.at(599) == [keeping], "tasks that it had before may come back until then"
     assert host.at(659) == [keeping._replace(delay=600.0)]
-    host.answer = Tidied("p", ["0_2", "0_2.1"], {}, 0)
+    host.answer = Cleaned("p", ["0_2", "0_2.1"], {}, 0)
     host.at(719)
-    assert host.case.upkeep._gaps()[(0, 2)] == 9, "the group learns that the store is gone"
+    assert host.case.copies._gaps()[(0, 2)] == 9, "the group learns that the store is gone"
 
 
 def test_tasks_without_state_keep_their_tables() -> None:
@@ -59,7 +59,7 @@ def test_tasks_without_state_keep_their_tables() -> None:
     host.case.member.held = HeldTasks(active=frozenset({TaskId(0, 0), table}))
     assert [wanted.kept for wanted in host.at(60)] == [{"0_0", "1_5"}]
     host.case.member.held = HeldTasks(active=frozenset({TaskId(0, 0)}))
-    host.answer = Tidied("p", [str(table), "5"], {}, 0)
+    host.answer = Cleaned("p", [str(table), "5"], {}, 0)
     assert [wanted.kept for wanted in host.at(700)] == [{"0_0"}]
 
 
@@ -72,16 +72,16 @@ def test_sizes_are_looked_at_with_every_batch_unless_that_needs_a_spark_job() ->
 def test_copies_are_given_up_and_not_made_again_and_own_tasks_end_the_run(caplog: pytest.LogCaptureFixture) -> None:
     host = Host(limit=1_000)
     host.case.join({0: 9, 1: 5})
-    assert host.case.chores() == [1]
-    host.answer = Tidied("p", [], {"0_1": 300}, 900)
+    assert host.case.jobs() == [1]
+    host.answer = Cleaned("p", [], {"0_1": 300}, 900)
     with caplog.at_level(logging.WARNING):
         host.at(3)
     assert "max_state_bytes 1000: gave up the standby copies of 0_1 (300 bytes)" in caplog.text
-    assert host.case.chores() == []
+    assert host.case.jobs() == []
     host.case.member.become([0, 1])
-    host.case.upkeep.took(source(1))
-    assert host.case.chores() == [1], "now it runs here"
-    host.answer = Tidied("p", [], {}, 1_001)
+    host.case.copies.took(source(1))
+    assert host.case.jobs() == [1], "now it runs here"
+    host.answer = Cleaned("p", [], {}, 1_001)
     with pytest.raises(PipelineError, match="max_state_bytes: the stores of the tasks that run here take 1001 bytes"):
         host.at(20)
 
@@ -91,9 +91,9 @@ def test_a_host_gives_up_what_is_too_much(tmp_path: Path) -> None:
     make(place.root, "0_0", "0_1", "0_2", entries=3_000)
     before = sizes(place.root)
     wanted = Wanted({"0_0", "0_1"}, {"0_1"}, 600.0, before["0_0"] + before["0_1"])
-    done = tidy([place], wanted)
+    done = clean_host([place], wanted)
     assert (done.removed, done.given_up, done.bytes) == (["0_2"], {}, before["0_0"] + before["0_1"])
-    done = tidy([place], wanted._replace(limit=before["0_0"], delay=None))
+    done = clean_host([place], wanted._replace(limit=before["0_0"], delay=None))
     assert (done.removed, done.given_up, done.bytes) == ([], {"0_1": before["0_1"]}, before["0_0"])
 
 

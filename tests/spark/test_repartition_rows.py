@@ -19,7 +19,7 @@ from roster.spark.batch import Split
 from roster.spark.errors import PipelineError
 from roster.spark.state.repartition_topic import Purge
 from roster.spark.state.tasks.other_stream import together
-from roster.spark.state.tasks.repartition import Between
+from roster.spark.state.tasks.repartition import RepartitionTopic
 from roster.spark.tasks.arrow_function import ArrowFunction
 from roster.state.store import StateError
 
@@ -33,12 +33,12 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 INPUT = Subtopology(0, ("flights",))
 
 
-def between(*keys: str, columns: pa.Schema = COLUMNS, **more: Any) -> Between:
-    return Between(INPUT, "g-by-carrier-repartition", keys or ("carrier",), columns, **more)
+def repartition(*keys: str, columns: pa.Schema = COLUMNS, **more: Any) -> RepartitionTopic:
+    return RepartitionTopic(INPUT, "g-by-carrier-repartition", keys or ("carrier",), columns, **more)
 
 
-def arrived(passing: Between, records: pa.Table) -> pa.Table:
-    batches = [rows for batch in records.to_batches() for rows in passing.arriving(batch)]
+def arrived(passing: RepartitionTopic, records: pa.Table) -> pa.Table:
+    batches = [rows for batch in records.to_batches() for rows in passing.to_rows(batch)]
     return pa.Table.from_batches(batches) if batches else passing.columns.empty_table()
 
 
@@ -54,8 +54,8 @@ rows = st.fixed_dictionaries(
 
 @given(st.lists(rows, max_size=20))
 def test_rows_arrive_as_they_left(given_rows: list[dict[str, Any]]) -> None:
-    table, passing = pa.Table.from_pylist(given_rows, COLUMNS), between()
-    records = passing.leaving(table)
+    table, passing = pa.Table.from_pylist(given_rows, COLUMNS), repartition()
+    records = passing.to_records(table)
     assert arrived(passing, records).to_pylist() == given_rows
     assert records["timestamp"].to_pylist() == [row["timestamp"] for row in given_rows]
     keys = [None if row["carrier"] is None else row["carrier"].encode() for row in given_rows]
@@ -64,8 +64,8 @@ def test_rows_arrive_as_they_left(given_rows: list[dict[str, Any]]) -> None:
 
 
 def test_several_columns_make_one_key_and_rows_without_a_time_have_that_of_writing() -> None:
-    passing = between("carrier", "delay", columns=COLUMNS.remove(3))
-    records = passing.leaving(
+    passing = repartition("carrier", "delay", columns=COLUMNS.remove(3))
+    records = passing.to_records(
         pa.table({"carrier": ["AA", None], "day": [None, None], "delay": [7, None]}).cast(passing.columns)
     )
     assert records["key"].to_pylist() == [b'["AA",7]', b"[null,null]"]
@@ -76,15 +76,15 @@ def test_what_follows_is_done_with_rows_that_have_arrived() -> None:
     def late(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         yield batch.filter(pc.field("delay") > 15)
 
-    passing = between(then=ArrowFunction(late, COLUMNS))
-    records = passing.leaving(pa.Table.from_pylist([{"carrier": "AA", "delay": n} for n in (5, 20, None)], COLUMNS))
+    passing = repartition(then=ArrowFunction(late, COLUMNS))
+    records = passing.to_records(pa.Table.from_pylist([{"carrier": "AA", "delay": n} for n in (5, 20, None)], COLUMNS))
     assert arrived(passing, records)["delay"].to_pylist() == [20]
 
 
 def test_records_of_other_columns_are_refused() -> None:
-    records = between().leaving(pa.Table.from_pylist([{"carrier": "AA"}], COLUMNS))
+    records = repartition().to_records(pa.Table.from_pylist([{"carrier": "AA"}], COLUMNS))
     with pytest.raises(StateError, match="the records in g-by-carrier-repartition have not the columns carrier, day"):
-        arrived(between(columns=COLUMNS.remove(3)), records)
+        arrived(repartition(columns=COLUMNS.remove(3)), records)
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,7 @@ def test_records_of_other_columns_are_refused() -> None:
 )
 def test_columns_that_cannot_pass_are_named(keys: tuple[str, ...], kind: pa.DataType, message: str) -> None:
     with pytest.raises(PipelineError, match=message):
-        between(*keys, columns=pa.schema([("carrier", pa.string()), ("x", kind)]))
+        repartition(*keys, columns=pa.schema([("carrier", pa.string()), ("x", kind)]))
 
 
 def test_splits_of_one_task_are_together_and_of_two_sub_topologies_apart() -> None:

@@ -1,4 +1,4 @@
-"""Turns of a task against a plain computation: whatever befalls batches, stores and owners, a turn sees the state."""
+"""Batches at a store against a plain computation: whatever befalls batches, stores and owners, each sees the state."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from roster.spark.batch import Batch, Owner, Range
 from roster.spark.errors import PipelineError, SinkFencedError
 from roster.spark.state.changelogs import Changelog, Changelogs
 from roster.spark.state.runner import tokens_of
-from roster.spark.state.store_targets import Turns
-from roster.spark.state.tasks.processing import Place, Report, Turn, bring_up, take_turn
+from roster.spark.state.store_targets import StoreTargets
+from roster.spark.state.tasks.processing import Place, Report, StoreTarget, catch_up, process_batch
 from roster.state import Position
 from roster.state.aggregate import Update
 from roster.state.definition import Definition
@@ -106,14 +106,16 @@ def test_a_turn_sees_the_state_of_all_committed_batches(tmp_path_factory: pytest
     disk = tmp_path_factory.mktemp("state")
     log, model = Log(), {}
     changelogs = Changelogs([Changelog("g-s-changelog", "id", 1, TASKS)])
-    applications = [(Turns(log, changelogs, 1.0), Place(str(disk / name), "g-s-changelog", "id")) for name in "ab"]
+    applications = [
+        (StoreTargets(log, changelogs, 1.0), Place(str(disk / name), "g-s-changelog", "id")) for name in "ab"
+    ]
     at = 0
 
-    def turn(turns: Turns, place: Place, changes: dict[bytes, bytes]) -> tuple[Update, Report]:
+    def target(targets: StoreTargets, place: Place, changes: dict[bytes, bytes]) -> tuple[Update, Report]:
         rows = pa.table({"k": list(changes), "v": list(changes.values())})
         with place.open("0_0") as store:
-            return take_turn(
-                store, turns.prepare(batch_of(at, 5))[TASK][0], replace_values, KEPT, rows, {"t": at + 5}, log.fetch
+            return process_batch(
+                store, targets.prepare(batch_of(at, 5))[TASK][0], replace_values, KEPT, rows, {"t": at + 5}, log.fetch
             )
 
     for kind, changes in script:
@@ -122,36 +124,36 @@ def test_a_turn_sees_the_state_of_all_committed_batches(tmp_path_factory: pytest
             applications[0][0].forget([SOURCE])
         if kind == "new disk":
             applications[0] = applications[0][0], Place(str(disk / uuid.uuid4().hex), "g-s-changelog", "id")
-        turns, place = applications[0]
-        update, report = turn(turns, place, changes)
+        targets, place = applications[0]
+        update, report = target(targets, place, changes)
         assert update.results["seen"].to_pylist() == [str(sorted(model.items()))], kind
         if kind == "killed":
             continue  # nothing was sent
         reports = {TASK: (report,)}
         if kind == "second attempt":
-            reports = {TASK: (report, turn(turns, place, changes)[1])}
+            reports = {TASK: (report, target(targets, place, changes)[1])}
         log.write(update.changes, committed=kind != "abort")
         if kind in ("abort", "lost answer"):
-            turns.forget([SOURCE])
+            targets.forget([SOURCE])
         else:
-            turns.committed(tokens_of(reports), batch_of(at, 5))
+            targets.committed(tokens_of(reports), batch_of(at, 5))
         if kind != "abort":
             model = {key: value for key, value in {**model, **changes}.items() if value}
             at += 5
-    turns, place = applications[0]
-    turn(turns, place, {})
+    targets, place = applications[0]
+    target(targets, place, {})
     with place.open("0_0") as store:
         assert dict(entries(store)) == model
         assert store.position() == Position(len(log.records), {"t": at})
 
 
 def test_a_store_is_brought_up_by_what_is_left_of_the_log_and_not_by_more(tmp_path: Path) -> None:
-    log, turns = Log(), None
+    log, targets = Log(), None
     place = Place(str(tmp_path), "g-s-changelog", "id")
     for number in range(4):
         changes = pa.table({"key": [b"%d" % number], "value": [b"v"]})
         log.write(changes, committed=True)
-    turns = Turns(log, Changelogs([Changelog("g-s-changelog", "id", 1, TASKS)]), 1.0)
+    targets = StoreTargets(log, Changelogs([Changelog("g-s-changelog", "id", 1, TASKS)]), 1.0)
     fetched: list[tuple[int, int]] = []
 
     def fetch(partition: TopicPartition, start: int, end: int) -> Iterator[pa.RecordBatch]:
@@ -159,9 +161,9 @@ def test_a_store_is_brought_up_by_what_is_left_of_the_log_and_not_by_more(tmp_pa
         return log.fetch(partition, start, end)
 
     def restored() -> int:
-        turns.forget([SOURCE])
+        targets.forget([SOURCE])
         with place.open("0_0") as store:
-            return bring_up(store, turns.prepare(batch_of(0, 5))[TASK][0], fetch).records
+            return catch_up(store, targets.prepare(batch_of(0, 5))[TASK][0], fetch).records
 
     assert (restored(), fetched) == (4, [(0, 8)])
     log.write(pa.table({"key": [b"x"], "value": [b"v"]}), committed=True)
@@ -184,7 +186,10 @@ def test_a_restore_that_is_cancelled_goes_on_where_it_was(tmp_path: Path, monkey
     log, place = Log(), Place(str(tmp_path), "g-s-changelog", "id")
     for number in range(6):
         log.write(pa.table({"key": [b"%d" % number], "value": [b"v"]}), committed=True)
-    turns, fetched = Turns(log, Changelogs([Changelog("g-s-changelog", "id", 1, TASKS)]), 1.0), list[tuple[int, int]]()
+    targets, fetched = (
+        StoreTargets(log, Changelogs([Changelog("g-s-changelog", "id", 1, TASKS)]), 1.0),
+        list[tuple[int, int]](),
+    )
 
     def fetch(partition: TopicPartition, start: int, end: int) -> Iterator[pa.RecordBatch]:
         fetched.append((start, end))
@@ -193,9 +198,9 @@ def test_a_restore_that_is_cancelled_goes_on_where_it_was(tmp_path: Path, monkey
         return log.fetch(partition, start, end)
 
     with place.open("0_0") as store, pytest.raises(RuntimeError):
-        bring_up(store, turns.prepare(batch_of(0, 5))[TASK][0], fetch)
+        catch_up(store, targets.prepare(batch_of(0, 5))[TASK][0], fetch)
     with place.open("0_0") as store:
-        applied = bring_up(store, turns.prepare(batch_of(0, 5))[TASK][0], fetch)
+        applied = catch_up(store, targets.prepare(batch_of(0, 5))[TASK][0], fetch)
         assert dict(store.scan()) == {b"%d" % number: b"v" for number in range(6)}
         assert store.position() == Position(12, {"t": 0})
     assert applied.records == 4
@@ -218,11 +223,11 @@ def test_a_piece_of_restoring_ends_in_time_among_aborted_records_too(
         now += (end - start) / 100_000
         return log.fetch(partition, start, end)
 
-    turn, pieces = Turn(TopicPartition("g-s-changelog", 0), 0, len(log.records), {}, None), list[float]()
+    target, pieces = StoreTarget(TopicPartition("g-s-changelog", 0), 0, len(log.records), {}, None), list[float]()
     with place.open("0_0") as store:
-        while store.position().changelog < turn.end:
+        while store.position().changelog < target.end:
             began = now
-            bring_up(store, turn, fetch, until=now + 0.5)
+            catch_up(store, target, fetch, until=now + 0.5)
             pieces.append(now - began)
         assert dict(store.scan()) == {b"first": b"v", b"last": b"v"}
     assert max(pieces) <= 1.0, "of 0.5 s each"
@@ -231,49 +236,49 @@ def test_a_piece_of_restoring_ends_in_time_among_aborted_records_too(
 
 def test_records_that_are_in_the_state_do_not_count_again(tmp_path: Path) -> None:
     log, place = Log(), Place(str(tmp_path), "g-s-changelog", "id")
-    turns, rows = (
-        Turns(log, Changelogs([Changelog("g-s-changelog", "id", 1, TASKS)]), 1.0),
+    targets, rows = (
+        StoreTargets(log, Changelogs([Changelog("g-s-changelog", "id", 1, TASKS)]), 1.0),
         pa.table({"k": [b"a"], "v": [b"1"]}),
     )
 
-    def turn(start: int) -> None:
+    def target(start: int) -> None:
         with place.open("0_0") as store:
-            prepared = turns.prepare(batch_of(start, 5))[TASK][0]
-            update, _ = take_turn(store, prepared, replace_values, KEPT, rows, {"t": start + 5}, log.fetch)
+            prepared = targets.prepare(batch_of(start, 5))[TASK][0]
+            update, _ = process_batch(store, prepared, replace_values, KEPT, rows, {"t": start + 5}, log.fetch)
             log.write(update.changes, committed=True)
 
-    turn(0)
-    turn(5)
+    target(0)
+    target(5)
     for start in (5, 0, 15):  # the group's offset is not the one that was committed with the state
         with pytest.raises(SinkFencedError, match=r"is that of \{'t': 10\}, and the batch begins at"):
-            turn(start)
-    turn(10)
+            target(start)
+    target(10)
 
 
 def test_tokens_of_a_batch_replace_all_that_its_tasks_had() -> None:
-    turns = Turns(Log(), Changelogs([Changelog("g-s-changelog", "id", 1, TASKS)]), 1.0)
-    turns.committed({TASK: "a"}, batch_of(0, 5))
-    assert turns.prepare(batch_of(5, 5))[TASK][0].token == "a"
-    turns.committed({}, batch_of(5, 5))  # two attempts ended
-    assert turns.prepare(batch_of(10, 5))[TASK][0].token is None
+    targets = StoreTargets(Log(), Changelogs([Changelog("g-s-changelog", "id", 1, TASKS)]), 1.0)
+    targets.committed({TASK: "a"}, batch_of(0, 5))
+    assert targets.prepare(batch_of(5, 5))[TASK][0].token == "a"
+    targets.committed({}, batch_of(5, 5))  # two attempts ended
+    assert targets.prepare(batch_of(10, 5))[TASK][0].token is None
 
 
 def test_a_batch_waits_until_the_transactions_before_are_decided() -> None:
     log = Log()
     log.records, log.open_from = [None] * 9, 4
-    turns = Turns(log, Changelogs([Changelog("c", "id", 1, TASKS)]), 60.0)
-    assert turns.prepare(batch_of(3, 2))[TASK][0].end == 9
+    targets = StoreTargets(log, Changelogs([Changelog("c", "id", 1, TASKS)]), 60.0)
+    assert targets.prepare(batch_of(3, 2))[TASK][0].end == 9
     assert log.looks == 4
     log.looks = -10_000
     with pytest.raises(SinkFencedError, match="c-0: a transaction is open from offset 4 on"):
-        Turns(log, Changelogs([Changelog("c", "id", 1, TASKS)]), 0.0).prepare(batch_of(3, 2))
+        StoreTargets(log, Changelogs([Changelog("c", "id", 1, TASKS)]), 0.0).prepare(batch_of(3, 2))
 
 
 def test_a_topic_that_has_grown_ends_the_run() -> None:
-    turns = Turns(Log(), Changelogs([Changelog("c", "id", 1, TASKS)]), 1.0)
+    targets = StoreTargets(Log(), Changelogs([Changelog("c", "id", 1, TASKS)]), 1.0)
     beyond = Batch(0, Owner("g", 1, "m"), {TopicPartition("t", 1): Range(0, 1)})
     with pytest.raises(PipelineError, match="the topic 't' has grown, its changelog 'c' has 1 partitions"):
-        turns.prepare(beyond)
+        targets.prepare(beyond)
 
 
 def test_a_process_that_hangs_with_a_store_does_not_hold_up_its_task(
@@ -302,22 +307,22 @@ def test_what_was_committed_last_is_applied_at_the_end_of_a_run_and_restored_by_
     changelogs = Changelogs([Changelog("g-s-changelog", "id", 1, TASKS)])
     rows, nothing = (pa.table({"k": pa.array(k, pa.binary()), "v": pa.array(k, pa.binary())}) for k in ([b"a"], []))
 
-    def taken(turns: Turns, rows: pa.Table, at: int) -> Report:
-        turn = turns.prepare(batch_of(at, 5))[TASK][0]
+    def taken(targets: StoreTargets, rows: pa.Table, at: int) -> Report:
+        target = targets.prepare(batch_of(at, 5))[TASK][0]
         with place.open("0_0") as store:
-            update, report = take_turn(store, turn, replace_values, KEPT, rows, {"t": at + 5}, log.fetch)
+            update, report = process_batch(store, target, replace_values, KEPT, rows, {"t": at + 5}, log.fetch)
         log.write(update.changes, committed=True)
-        turns.committed({TASK: report.token}, batch_of(at, 5))
+        targets.committed({TASK: report.token}, batch_of(at, 5))
         return report
 
-    turns = Turns(log, changelogs, 1.0)
-    taken(turns, rows, 0)
-    assert turns.last([]) == {}, "of tasks that others run by then"
-    (turn,) = turns.last([TASK])[TASK]
+    targets = StoreTargets(log, changelogs, 1.0)
+    taken(targets, rows, 0)
+    assert targets.last([]) == {}, "of tasks that others run by then"
+    (target,) = targets.last([TASK])[TASK]
     with place.open("0_0") as store:
-        assert bring_up(store, turn, log.fetch).records == 0, "what is aside is taken"
+        assert catch_up(store, target, log.fetch).records == 0, "what is aside is taken"
         assert dict(entries(store)) == {b"a": b"a"}
         assert store.position() == Position(len(log.records), {"t": 5})
-    assert taken(Turns(log, changelogs, 1.0), nothing, 5).restored == 0
-    turns.forget([SOURCE])
-    assert turns.last([TASK]) == {}, "its outcome is not known any more"
+    assert taken(StoreTargets(log, changelogs, 1.0), nothing, 5).restored == 0
+    targets.forget([SOURCE])
+    assert targets.last([TASK]) == {}, "its outcome is not known any more"
