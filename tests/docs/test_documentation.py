@@ -52,16 +52,50 @@ def test_options_on_pages_exist(page):
                 assert given <= set(CALLS[node.func.id]), f"{node.func.id}: {given - set(CALLS[node.func.id])}"
 
 
+PACKAGE = ROOT / "src" / "roster"
+TREES = [ROOT / name for name in ("benchmarks", "docs", "examples", "src", "tests")]
+FOLDERS = {".ci", *(tree.name for tree in TREES)}
+FILES = {path.name for tree in TREES for path in tree.rglob("*.*")}
+
+
 def is_path(text: str) -> bool:
-    """Say whether text in backticks is a path of the repository."""
+    """Say whether text in backticks is a path of the repository, or a module's name."""
     first, slash, _ = text.partition("/")
-    return text.endswith(".md") or (slash == "/" and first in {"benchmarks", "docs", "examples", "src", "tests", ".ci"})
+    return text.endswith((".md", ".py")) or (slash == "/" and first in FOLDERS)
+
+
+def exists(text: str, page: str) -> bool:
+    """Say whether there is such a file; `shops.py` may be the user's own, whose text the page shows."""
+    if "/" not in text and text.endswith(".py"):
+        return text in FILES or f"\n# {text}\n" in page
+    return any(any(base.glob(text.rstrip("/"))) for base in (ROOT, PACKAGE))
 
 
 @named
 def test_paths_in_backticks_exist(page):
-    paths = [text for text in re.findall(r"`([\w./*-]+)`", page.read_text()) if is_path(text)]
-    assert [text for text in paths if not any(ROOT.glob(text.rstrip("/")))] == []
+    text = page.read_text()
+    paths = [path for path in re.findall(r"`([\w./*-]+)`", text) if is_path(path)]
+    assert [path for path in paths if not exists(path, text)] == []
+
+
+UNITS = {"": 1, "ms": 1, "s": 1_000, "min": 60_000, "minutes": 60_000, "h": 3_600_000, "hours": 3_600_000}
+
+
+def told_defaults(text: str) -> list[tuple[str, int]]:
+    """Values in brackets behind an option's name: `session_timeout_ms` (45 s), whatever more the brackets hold."""
+    found = re.findall(r"`([a-z_.]+)`\s\(([\d,]+)(?: (ms|s|min|minutes|h|hours))?(?=[,);])", text)
+    return [(name, int(number.replace(",", "")) * UNITS[unit]) for name, number, unit in found]
+
+
+def test_defaults_in_the_text_of_pages_are_those_of_the_options(hooks):
+    declared = {}
+    for options in hooks.TABLES.values():
+        for option in options.values():
+            for name in {option.name, option.kafka}:
+                declared.setdefault(name, set()).add(option.default)
+    told = [(page.name, *each) for page in ALL for each in told_defaults(page.read_text()) if each[0] in declared]
+    assert len(told) > 4
+    assert [each for each in told if each[2] not in declared[each[1]]] == []
 
 
 def test_variables_of_the_tests_are_in_contributing():
@@ -185,9 +219,14 @@ def test_files_in_the_architecture_exist_and_no_folder_is_forgotten():
         Path(room) for room in re.findall(r"^\| `([a-z]+)` \|", text, re.MULTILINE)
     }
     assert sorted(str(folder) for folder in folders - told if str(folder.parent) not in named) == []
-    modules = {path.stem for path in (package / "coordinator").glob("[a-z]*.py")}
-    explained = {Path(name).stem for name in named if name.startswith("coordinator/")}
-    assert modules - explained <= {"config", "responses", "subscriptions", "timers"}
+
+
+@pytest.mark.parametrize("room", ["coordinator", "member", "model", "transactions"])
+def test_the_architecture_names_every_file_of_the_pure_rooms(room):
+    text = (DOCS / "architecture.md").read_text()
+    modules = {path.stem for path in (PACKAGE / room).glob("[a-z]*.py")}
+    explained = set(re.findall(rf"`{room}/(\w+)\.py`", text))
+    assert modules - explained <= {"config", "options", "requests", "responses", "subscriptions", "timers", "types"}
 
 
 def test_functions_on_the_ways_through_the_architecture_exist():

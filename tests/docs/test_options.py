@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import inspect
 import pydoc
 import re
@@ -61,10 +60,7 @@ def test_what_is_checked_has_the_declared_defaults(checked, options):
 
 
 @pytest.mark.parametrize("page", ["pipeline.md", "client.md"])
-def test_the_reference_has_a_row_for_each_option(page):
-    spec = importlib.util.spec_from_file_location("docs_hooks", DOCS / "hooks.py")
-    hooks = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(hooks)
+def test_the_reference_has_a_row_for_each_option(hooks, page):
     shown = hooks.on_page_markdown((DOCS / "reference" / page).read_text())
     rows = re.findall(r"^\| `(\w+)` \|", shown, re.MULTILINE)
     public, _ = SIGNATURES[["pipeline.md", "client.md"].index(page)]
