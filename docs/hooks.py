@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 
+from roster.broker.config import PARTS
 from roster.client.options import GroupMemberOptions
 from roster.member.task_options import TaskOptions
 from roster.model.options import declared, markdown_table
@@ -12,6 +13,7 @@ from roster.security.settings import SECURITY_OPTIONS
 from roster.spark.pipeline_options import PIPELINE_OPTIONS
 
 TABLES = {
+    "EmbeddedBroker": {name: option for kind in reversed(PARTS.values()) for name, option in declared(kind).items()},
     "GroupMember": declared(GroupMemberOptions),
     "Pipeline": PIPELINE_OPTIONS,
     "Security": SECURITY_OPTIONS,

@@ -2,35 +2,80 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
+from typing import Annotated, Any
 
 from roster.broker.errors import BrokerStartError
 from roster.broker.security.config import BrokerSecurity
 from roster.coordinator.config import CoordinatorConfig
 from roster.model import Address, AddressError, parse_address
+from roster.model.options import INT32_MAX, INT64_MAX, Option, declared, problem_of
 from roster.transactions.config import TransactionConfig
 
 MAX_PARTITIONS_PER_TOPIC = 100_000
-UNLIMITED = 2**31 - 1
+UNLIMITED = INT32_MAX
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogConfig:
     """How one partition's log is kept on disk."""
 
-    segment_bytes: int = 256 * 1024 * 1024
-    """Roll when a segment would exceed this size (Kafka's `segment.bytes`)."""
-    segment_ms: int = 7 * 86_400_000
-    """Roll when a batch is this much newer than the segment's first (Kafka's `segment.ms`)."""
-    retention_ms: int = -1
-    """Segments whose newest record is older than this are deleted (Kafka's `retention.ms`); -1 keeps them."""
-    retention_bytes: int = -1
-    """The oldest segments are deleted while at least this many bytes remain (`retention.bytes`); -1 keeps all."""
+    segment_bytes: Annotated[
+        int,
+        Option(
+            help="size beyond which a log segment ends",
+            unit="bytes",
+            least=14,
+            kafka="segment.bytes",
+            flag="segment-bytes",
+        ),
+    ] = 256 * 1024 * 1024
+    segment_ms: Annotated[
+        int,
+        Option(
+            help="a batch this much newer than the segment's first one begins a new segment",
+            unit="ms",
+            least=1,
+            most=INT64_MAX,
+            kafka="segment.ms",
+        ),
+    ] = 7 * 86_400_000
+    retention_ms: Annotated[
+        int,
+        Option(
+            help="segments whose newest record is older go; -1 keeps them; topics may differ",
+            unit="ms",
+            least=-1,
+            most=INT64_MAX,
+            kafka="retention.ms",
+            flag="retention-ms",
+        ),
+    ] = -1
+    retention_bytes: Annotated[
+        int,
+        Option(
+            help="oldest segments go while a partition keeps at least this; -1 keeps all; topics may differ",
+            unit="bytes",
+            least=-1,
+            most=INT64_MAX,
+            kafka="retention.bytes",
+            flag="retention-bytes",
+        ),
+    ] = -1
     index_interval_bytes: int = 16 * 1024
     """One sparse index entry per this many bytes; also what a lookup may have to read."""
-    max_message_bytes: int = 1_048_588
-    """The largest record batch a producer may send (Kafka's `max.message.bytes`)."""
+    max_message_bytes: Annotated[
+        int,
+        Option(
+            help="largest record batch accepted",
+            unit="bytes",
+            least=1,
+            kafka="max.message.bytes",
+            flag="max-message-bytes",
+        ),
+    ] = 1_048_588
     producer_expiration_ms: int = 86_400_000
     """An idempotent producer that wrote nothing for this long is forgotten."""
     compact_min_bytes: int = 4 * 1024 * 1024
@@ -39,7 +84,7 @@ class LogConfig:
     """A compacted log is rewritten once this share of its bytes was appended since the last rewriting."""
     delete_retention_ms: int = 86_400_000
     """How long a rewritten log keeps the fact that a key was deleted (Kafka's `delete.retention.ms`)."""
-    max_compaction_lag_ms: int = 2**63 - 1
+    max_compaction_lag_ms: int = INT64_MAX
     """A record this old makes its log due for compaction, however small or clean (`max.compaction.lag.ms`)."""
 
 
@@ -49,41 +94,127 @@ class BrokerConfig:
 
     data_dir: Path
     host: str = "127.0.0.1"
-    port: int = 9092
-    """0 lets the system choose; `Broker.address` has the port."""
+    port: Annotated[
+        int, Option(help="port to listen on; 0 lets the system choose, `Broker.address` has it", least=0, most=65535)
+    ] = 9092
     advertised_host: str | None = None
     """Host that Metadata advertises to clients; by default the one the broker listens on."""
     advertised_port: int | None = None
     node_id: int = 1
-    default_partitions: int = 1
-    auto_create_topics: bool = False
-    max_request_bytes: int = 100 * 1024 * 1024
-    """A frame that claims more is refused before anything is allocated."""
-    max_buffered_bytes: int = 512 * 1024 * 1024
-    """All large frames being received, together: the connection that would exceed it is closed. Likewise all responses
-    not sent yet: beyond it a Fetch gets one batch at a time."""
-    max_fetch_bytes: int = 55 * 1024 * 1024
-    """Ceiling of one Fetch response, whatever the client asks for."""
-    max_unanswered: int = 32
-    """Produce requests of one connection that may wait for the disk at the same time."""
-    idle_timeout_ms: int = 600_000
-    """A connection that neither sends nor reads for this long is closed."""
-    connection_setup_timeout_ms: int = 30_000
-    """A connection must have done its TLS handshake, its login and its first request by then."""
-    receive_timeout_ms: int = 60_000
-    """Each 64 KiB of a request must arrive within this time."""
-    send_timeout_ms: int = 300_000
-    """A client must read each 64 KiB of a response within this time. As long as Kafka's `max.poll.interval.ms`: a Java
-    consumer without a group reads only when it polls."""
-    max_connections: int = UNLIMITED
-    """Kafka's `max.connections`; the number of files that the system lets the broker open limits it too."""
-    max_connections_per_ip: int = UNLIMITED
-    """Kafka's `max.connections.per.ip`."""
-    sync_threads: int = 4
-    retention_check_interval_ms: int = 300_000
-    """Time between two checks of all logs for expired segments and overdue compaction."""
-    fetch_session_slots: int = 1_000
-    """Fetch sessions (KIP-227) kept at most; 0 for none (Kafka's `max.incremental.fetch.session.cache.slots`)."""
+    default_partitions: Annotated[
+        int,
+        Option(
+            help="partitions of a topic created without a number",
+            least=1,
+            most=MAX_PARTITIONS_PER_TOPIC,
+            kafka="num.partitions",
+            flag="partitions",
+        ),
+    ] = 1
+    auto_create_topics: Annotated[
+        bool,
+        Option(
+            help="create a topic when a client asks for one that does not exist",
+            kafka="auto.create.topics.enable",
+            flag="auto-create-topics",
+        ),
+    ] = False
+    max_request_bytes: Annotated[
+        int,
+        Option(
+            help="largest request; a larger one is refused before anything is allocated",
+            unit="bytes",
+            least=1,
+            kafka="socket.request.max.bytes",
+            flag="socket-request-max-bytes",
+        ),
+    ] = 100 * 1024 * 1024
+    max_buffered_bytes: Annotated[
+        int,
+        Option(
+            help="all large requests being received, and likewise all responses not sent yet",
+            unit="bytes",
+            least=1,
+            flag="max-buffered-bytes",
+        ),
+    ] = 512 * 1024 * 1024
+    max_fetch_bytes: Annotated[
+        int,
+        Option(
+            help="largest Fetch response, whatever the client asks for", unit="bytes", least=1, kafka="fetch.max.bytes"
+        ),
+    ] = 55 * 1024 * 1024
+    max_unanswered: Annotated[
+        int,
+        Option(
+            help="Produce requests of one connection that wait for the disk at the same time",
+            least=1,
+            flag="max-in-flight",
+        ),
+    ] = 32
+    idle_timeout_ms: Annotated[
+        int,
+        Option(
+            help="a connection that neither sends nor reads for this long is closed",
+            unit="ms",
+            least=1,
+            kafka="connections.max.idle.ms",
+            flag="connections-max-idle-ms",
+        ),
+    ] = 600_000
+    connection_setup_timeout_ms: Annotated[
+        int,
+        Option(
+            help="time for TLS handshake, login and first request",
+            unit="ms",
+            least=1,
+            flag="connection-setup-timeout-ms",
+        ),
+    ] = 30_000
+    receive_timeout_ms: Annotated[
+        int, Option(help="time for each 64 KiB of a request", unit="ms", least=1, flag="receive-timeout-ms")
+    ] = 60_000
+    send_timeout_ms: Annotated[
+        int,
+        Option(help="time for a client to read each 64 KiB of a response", unit="ms", least=1, flag="send-timeout-ms"),
+    ] = 300_000
+    """As long as Kafka's `max.poll.interval.ms`: a Java consumer without a group reads only when it polls."""
+    max_connections: Annotated[
+        int,
+        Option(
+            help="connections at the same time; the limit of open files counts, too",
+            least=1,
+            kafka="max.connections",
+            flag="max-connections",
+        ),
+    ] = UNLIMITED
+    max_connections_per_ip: Annotated[
+        int,
+        Option(
+            help="connections from one address at the same time",
+            least=1,
+            kafka="max.connections.per.ip",
+            flag="max-connections-per-ip",
+        ),
+    ] = UNLIMITED
+    sync_threads: Annotated[int, Option(help="threads that sync logs to the disk", least=1)] = 4
+    retention_check_interval_ms: Annotated[
+        int,
+        Option(
+            help="time between two checks of all logs for expired segments and overdue compaction",
+            unit="ms",
+            least=1,
+            kafka="log.retention.check.interval.ms",
+        ),
+    ] = 300_000
+    fetch_session_slots: Annotated[
+        int,
+        Option(
+            help="fetch sessions (KIP-227) kept at most; 0 for none",
+            least=0,
+            kafka="max.incremental.fetch.session.cache.slots",
+        ),
+    ] = 1_000
     log: LogConfig = field(default_factory=LogConfig)
     coordinator: CoordinatorConfig = field(default_factory=CoordinatorConfig)
     """The group coordinator's settings; `partitions` counts only until `__consumer_offsets` exists."""
@@ -109,20 +240,37 @@ class BrokerConfig:
         return min(self.send_timeout_ms, self.idle_timeout_ms) / 1000
 
     def __post_init__(self) -> None:
-        if not 0 <= self.port <= 65_535:
-            raise BrokerStartError(f"port {self.port} is not between 0 and 65535")
-        for name in (
-            "max_connections",
-            "max_connections_per_ip",
-            "connection_setup_timeout_ms",
-            "receive_timeout_ms",
-            "send_timeout_ms",
-            "idle_timeout_ms",
-        ):
-            if getattr(self, name) < 1:
-                raise BrokerStartError(f"{name} must be at least 1, not {getattr(self, name)}")
-        if not 1 <= self.default_partitions <= MAX_PARTITIONS_PER_TOPIC:
-            raise BrokerStartError(f"{self.default_partitions} partitions: must be 1 to {MAX_PARTITIONS_PER_TOPIC}")
+        if problem := problem_of(self) or problem_of(self.log):
+            raise BrokerStartError(problem)
+
+    def with_settings(self, settings: Mapping[str, Any]) -> BrokerConfig:
+        """Return the configuration with fields replaced: its own, or those of its parts, whose names are all different.
+
+        Raises:
+            KeyError: no part has a field of that name.
+
+        """
+        given: dict[str, dict[str, Any]] = {part: {} for part in SETTING_NAMES}
+        for name, value in settings.items():
+            part = next((part for part, names in SETTING_NAMES.items() if name in names), None)
+            if part is None:
+                raise KeyError(name)
+            given[part][name] = value
+        config = replace(self, **given.pop(""))
+        return replace(config, **{part: replace(getattr(config, part), **own) for part, own in given.items() if own})
+
+
+PARTS: dict[str, type] = {
+    "": BrokerConfig,
+    "security": BrokerSecurity,
+    "log": LogConfig,
+    "coordinator": CoordinatorConfig,
+    "transactions": TransactionConfig,
+}
+"""Classes of a broker's settings, by the field of BrokerConfig that has one."""
+SETTING_NAMES = {part: {each.name for each in fields(kind)} for part, kind in PARTS.items()}
+OPTIONS = {option.flag: option for kind in PARTS.values() for option in declared(kind).values() if option.flag}
+"""Settings that are options of `roster broker`, by the name of the option."""
 
 
 def parse_listen(text: str, option: str = "--listen") -> Address:

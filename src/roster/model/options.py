@@ -45,7 +45,8 @@ class Option:
     annotation if it is one class. help: its meaning, without its name. default: REQUIRED if there is none; of a field,
     its default. unit: of a number, as in "ms". least, most: bounds of a whole number, both included; `least` is None
     for everything else. choices: the only values, if there are such. kafka: its name in Kafka's clients, if there is
-    one that means the same. spark: likewise in Spark's Kafka source.
+    one that means the same. spark: likewise in Spark's Kafka source. flag: its name as an option of `roster broker`,
+    without dashes, if it is one.
     """
 
     name: str = ""
@@ -58,6 +59,7 @@ class Option:
     choices: tuple[str, ...] = ()
     kafka: str = ""
     spark: str = ""
+    flag: str = ""
 
     def problem(self, value: object) -> str:
         """Return what is wrong with a value, as far as the declaration tells; "" if nothing is."""
@@ -118,6 +120,15 @@ def declared(declaration: type) -> dict[str, Option]:
 def _kind(annotation: Any) -> str:
     one = [kind for kind in get_args(annotation) if kind is not NoneType] or [annotation]
     return str(one[0].__name__) if len(one) == 1 and isinstance(one[0], type) else str(annotation)
+
+
+def problem_of(instance: object) -> str:
+    """Return the first problem of an instance's options, with the option's name; "" if there is none."""
+    kind: Any = type(instance)
+    for name, option in declared(kind).items():
+        if problem := option.problem(getattr(instance, name)):
+            return f"{name}: {problem}"
+    return ""
 
 
 def values(declaration: type, instance: object) -> dict[str, Any]:

@@ -11,20 +11,18 @@ import sys
 import tempfile
 import threading
 from collections.abc import Coroutine, Iterator
-from dataclasses import fields, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from roster.broker import Broker, BrokerConfig, LogConfig
+from roster.broker import Broker, BrokerConfig
+from roster.broker.config import SETTING_NAMES
 from roster.broker.hooks import Hooks
 from roster.coordinator import CoordinatorConfig
 from roster.testing.clock import ClockLoop
 from roster.testing.errors import unknown
-from roster.transactions.config import TransactionConfig
 
 START_SECONDS = 30.0
-_PARTS: dict[str, Any] = {"coordinator": CoordinatorConfig, "log": LogConfig, "transactions": TransactionConfig}
 
 T = TypeVar("T")
 
@@ -32,24 +30,13 @@ T = TypeVar("T")
 def quick_config(data_dir: Path, **settings: Any) -> BrokerConfig:
     """A configuration for tests: a port of the system's choice, and groups that do not wait for late joiners.
 
-    `settings` are fields of BrokerConfig, CoordinatorConfig, LogConfig or TransactionConfig; KitArgumentError for any
-    other name.
+    `settings` are fields of BrokerConfig or of its parts; KitArgumentError for any other name.
     """
-    parts: dict[str, dict[str, Any]] = {"": {}, **{part: {} for part in _PARTS}}
-    for name, value in settings.items():
-        part = next((part for part, kind in {"": BrokerConfig, **_PARTS}.items() if name in _names(kind)), None)
-        if part is None:
-            raise unknown(
-                "broker setting", name, {each for kind in (BrokerConfig, *_PARTS.values()) for each in _names(kind)}
-            )
-        parts[part][name] = value
     quick = BrokerConfig(data_dir=data_dir, port=0, coordinator=CoordinatorConfig(initial_rebalance_delay_ms=0))
-    quick = replace(quick, **parts[""])
-    return replace(quick, **{part: replace(getattr(quick, part), **parts[part]) for part in _PARTS if parts[part]})
-
-
-def _names(kind: Any) -> set[str]:
-    return {each.name for each in fields(kind)}
+    try:
+        return quick.with_settings(settings)
+    except KeyError as error:
+        raise unknown("broker setting", error.args[0], set().union(*SETTING_NAMES.values())) from None
 
 
 @contextlib.contextmanager

@@ -64,7 +64,7 @@ class GroupView:
 class EmbeddedBroker:
     """A Kafka broker for tests, in a thread; any Kafka client connects to `bootstrap`.
 
-    `settings` are fields of BrokerConfig, CoordinatorConfig, LogConfig or TransactionConfig. Groups do not wait for
+    `settings` are those of a broker, by the names in the table of the reference. Groups do not wait for
     late joiners, short session timeouts are allowed, and there are no fetch sessions, unless they say otherwise.
     Without `data_dir` a temporary directory is used. Use it as a context manager, or call `start` and `stop`.
     KitArgumentError for wrong settings.

@@ -5,9 +5,11 @@ from __future__ import annotations
 import ipaddress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 from roster.broker.errors import BrokerStartError
 from roster.broker.security.principals import PrincipalRules
+from roster.model.options import Option, declared
 from roster.security.settings import SecurityProtocol
 
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
@@ -22,25 +24,94 @@ class BrokerSecurity(SecurityProtocol):
     Names are those of Kafka's broker configuration with underscores; files are PEM.
     """
 
-    protocol: str = "PLAINTEXT"
-    ssl_keystore_location: Path | None = None
-    """The broker's private key and certificate chain in one file."""
-    ssl_key_password_file: Path | None = None
-    """A file with the password of that key. Not Kafka's name: a password on a command line is seen by all users."""
-    ssl_truststore_location: Path | None = None
-    """The CAs that sign clients' certificates."""
-    ssl_client_auth: str = "none"
-    ssl_principal_mapping_rules: str = "DEFAULT"
-    sasl_enabled_mechanisms: tuple[str, ...] = MECHANISMS[1:]
-    connections_max_reauth_ms: int = 0
-    """How long a login lasts; 0: as long as the connection."""
-    authorizer: bool = False
-    """True: ACLs decide what a client may do."""
-    super_users: frozenset[str] = frozenset()
-    """Principals that may do everything, as in `User:admin`."""
-    allow_everyone_if_no_acl_found: bool = False
-    allow_plaintext: bool = False
-    """Listen without TLS on other addresses than loopback."""
+    protocol: Annotated[
+        str,
+        Option(
+            help="what the listener speaks: TLS or not, logins (SASL) or not",
+            choices=PROTOCOLS,
+            flag="security-protocol",
+        ),
+    ] = "PLAINTEXT"
+    ssl_keystore_location: Annotated[
+        Path | None,
+        Option(
+            help="PEM file with the broker's private key and certificate chain",
+            kafka="ssl.keystore.location",
+            flag="ssl-keystore-location",
+        ),
+    ] = None
+    ssl_key_password_file: Annotated[
+        Path | None,
+        Option(
+            help="file with the password of that key: on a command line all users would see it",
+            flag="ssl-key-password-file",
+        ),
+    ] = None
+    ssl_truststore_location: Annotated[
+        Path | None,
+        Option(
+            help="PEM file of the CAs that sign clients' certificates",
+            kafka="ssl.truststore.location",
+            flag="ssl-truststore-location",
+        ),
+    ] = None
+    ssl_client_auth: Annotated[
+        str,
+        Option(
+            help="whether clients show a certificate",
+            choices=CLIENT_AUTH,
+            kafka="ssl.client.auth",
+            flag="ssl-client-auth",
+        ),
+    ] = "none"
+    ssl_principal_mapping_rules: Annotated[
+        str,
+        Option(
+            help="how a certificate's name becomes a user, as in RULE:^CN=([a-z]+).*$/$1/",
+            kafka="ssl.principal.mapping.rules",
+            flag="ssl-principal-mapping-rules",
+        ),
+    ] = "DEFAULT"
+    sasl_enabled_mechanisms: Annotated[
+        tuple[str, ...],
+        Option(
+            help="of PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, with commas between them",
+            kafka="sasl.enabled.mechanisms",
+            flag="sasl-enabled-mechanisms",
+        ),
+    ] = MECHANISMS[1:]
+    connections_max_reauth_ms: Annotated[
+        int,
+        Option(
+            help="how long a login lasts before it has to be renewed; 0: as long as the connection",
+            unit="ms",
+            least=0,
+            kafka="connections.max.reauth.ms",
+            flag="connections-max-reauth-ms",
+        ),
+    ] = 0
+    authorizer: Annotated[
+        bool, Option(help="let ACLs decide what a client may do; without, all may do all", flag="authorizer")
+    ] = False
+    super_users: Annotated[
+        frozenset[str],
+        Option(
+            help="principals that may do everything, as User:NAME, with semicolons between them",
+            kafka="super.users",
+            flag="super-users",
+        ),
+    ] = frozenset()
+    allow_everyone_if_no_acl_found: Annotated[
+        bool,
+        Option(
+            help="let all use a resource for which there is no ACL",
+            kafka="allow.everyone.if.no.acl.found",
+            flag="allow-everyone-if-no-acl-found",
+        ),
+    ] = False
+    allow_plaintext: Annotated[
+        bool, Option(help="listen without TLS where other machines can connect", flag="allow-plaintext")
+    ] = False
 
     @property
     def principal_rules(self) -> PrincipalRules:
@@ -48,14 +119,13 @@ class BrokerSecurity(SecurityProtocol):
         return PrincipalRules.parse(self.ssl_principal_mapping_rules)
 
     def __post_init__(self) -> None:
-        _one_of("--security-protocol", self.protocol, PROTOCOLS)
-        _one_of("--ssl-client-auth", self.ssl_client_auth, CLIENT_AUTH)
-        for mechanism in self.sasl_enabled_mechanisms:
-            _one_of("--sasl-enabled-mechanisms", mechanism, MECHANISMS)
+        for name, option in declared(BrokerSecurity).items():
+            if problem := option.problem(getattr(self, name)):
+                raise BrokerStartError(f"--{option.flag}: {problem}")
+        if unknown := sorted(set(self.sasl_enabled_mechanisms) - set(MECHANISMS)):
+            raise BrokerStartError(f"--sasl-enabled-mechanisms: {unknown[0]!r} is not one of {', '.join(MECHANISMS)}")
         if self.uses_sasl and not self.sasl_enabled_mechanisms:
             raise BrokerStartError(f"--sasl-enabled-mechanisms: name at least one of {', '.join(MECHANISMS)}")
-        if self.connections_max_reauth_ms < 0:
-            raise BrokerStartError("--connections-max-reauth-ms: must not be negative; 0 switches it off")
         self._check_tls()
         for name in self.super_users:
             if not name.startswith("User:") or len(name) == len("User:"):
@@ -100,8 +170,3 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost" or host.endswith(".localhost")
-
-
-def _one_of(option: str, value: str, allowed: tuple[str, ...]) -> None:
-    if value not in allowed:
-        raise BrokerStartError(f"{option}: {value!r} is not one of {', '.join(allowed)}")
