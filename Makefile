@@ -13,7 +13,7 @@ SEEDS ?= 1000
 UNIT = PYTHONDONTWRITEBYTECODE= HYPOTHESIS_PROFILE=quick $(BIN)/pytest -q --numprocesses auto --dist worksteal \
 	-m "not real and not spark and not process"
 
-.PHONY: help setup demo cluster unit test test-spark test-without-spark test-spark-oldest test-table-readers simulate coverage check bench docs dist clean
+.PHONY: help setup demo cluster unit test gate test-spark test-without-spark test-spark-oldest test-table-readers simulate coverage check bench docs dist clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -36,7 +36,11 @@ cluster: dist  ## a Spark master (PORT, 7077) and two workers on this machine, w
 unit: setup  ## tests without JVM, Spark and other processes, few examples, parallel: a minute
 	$(UNIT) $(PYTEST_ARGS)
 
-test: setup  ## all tests: those with Spark, those with Apache Kafka and the others side by side
+test: setup  ## all tests but those of the gate: with Spark, with Apache Kafka and the others side by side
+	$(BIN)/python tests/side_by_side.py 'spark and not gate' 'real and not (spark or gate)' 'not (spark or real or gate)' \
+		-- $(PYTEST_ARGS)
+
+gate: setup  ## all tests, side by side
 	$(BIN)/python tests/side_by_side.py spark 'real and not spark' 'not (spark or real)' -- $(PYTEST_ARGS)
 
 test-spark: setup  ## tests that need a JVM with Spark

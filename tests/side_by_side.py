@@ -4,7 +4,7 @@
 
 The exit code is 1 if a part failed; one for which no test was chosen fails only if that is so for all. With
 ROSTER_TRY_AGAIN=1 up to AGAIN failed tests run once more when nothing else does: one that passes then depends on how
-fast the machine is. It is named at the end, above it stands how it failed.
+fast the machine is. It is named at the end, above it stands how it failed. The last line counts the second tries.
 """
 
 from __future__ import annotations
@@ -87,12 +87,16 @@ def run(parts: list[Part]) -> list[int]:
     return [process.wait() for process in processes]
 
 
-def pass_again(parts: list[Part], codes: list[int]) -> bool:
-    """Run once more what failed; return True if all of it passes."""
+def failed_tests(parts: list[Part], codes: list[int]) -> dict[str, list[str]]:
+    """Return the failed tests by mark if they may run once more, else nothing."""
     failed = {part.mark: part.failed() for part, code in zip(parts, codes, strict=True) if code == _TESTS_FAILED}
+    few = 0 < sum(map(len, failed.values())) <= AGAIN and set(codes) <= {0, _TESTS_FAILED, _NO_TESTS}
+    return failed if few and os.environ.get("ROSTER_TRY_AGAIN") == "1" else {}
+
+
+def pass_again(parts: list[Part], failed: dict[str, list[str]]) -> bool:
+    """Run once more what failed; return True if all of it passes."""
     names = [name for each in failed.values() for name in each]
-    if not set(codes) <= {0, _TESTS_FAILED, _NO_TESTS} or not 0 < len(names) <= AGAIN:
-        return False
     print(f"\nonce more, with nothing beside: {', '.join(names)}", flush=True)
     if not all(part.passes_again() for part in parts if part.mark in failed):
         return False
@@ -108,9 +112,10 @@ def main(marks: list[str], arguments: list[str]) -> int:
         codes = run(parts)
         if all(code == _NO_TESTS for code in codes):
             return 1
-        if set(codes) <= {0, _NO_TESTS}:
-            return 0
-        return 0 if os.environ.get("ROSTER_TRY_AGAIN") == "1" and pass_again(parts, codes) else 1
+        failed = failed_tests(parts, codes)
+        passed = pass_again(parts, failed) if failed else set(codes) <= {0, _NO_TESTS}
+        print(f"tests that needed a second try: {sum(map(len, failed.values()))}", flush=True)
+        return 0 if passed else 1
 
 
 if __name__ == "__main__":

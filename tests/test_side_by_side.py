@@ -40,24 +40,28 @@ def test_a_test_that_passes_alone_is_named_as_flaky(gate, capfd):
     assert gate(count=2, failures=1) == 0
     out, _ = capfd.readouterr()
     assert "2 failed, 1 passed" in out
-    *_, before, first, second = out.splitlines()
+    *_, before, first, second, last = out.splitlines()
+    assert last == "tests that needed a second try: 2"
     assert before.startswith("FLAKY: these failed above and passed alone")
     assert {first.partition("::")[2], second.partition("::")[2]} == {"test_bad[0]", "test_bad[1]"}
 
 
 @pytest.mark.parametrize(
-    ("count", "failures", "again"),
+    ("count", "failures", "again", "tries"),
     [
-        pytest.param(1, 2, True, id="failed twice"),
-        pytest.param(AGAIN + 1, 1, True, id="too many failed"),
-        pytest.param(1, 1, False, id="not wanted"),
+        pytest.param(1, 2, True, 1, id="failed twice"),
+        pytest.param(AGAIN + 1, 1, True, 0, id="too many failed"),
+        pytest.param(1, 1, False, 0, id="not wanted"),
     ],
 )
-def test_a_failure_fails(gate, capfd, count, failures, again):
+def test_a_failure_fails(gate, capfd, count, failures, again, tries):
     assert gate(count, failures, again=again) == 1
-    assert "FLAKY" not in capfd.readouterr().out
+    out, _ = capfd.readouterr()
+    assert "FLAKY" not in out
+    assert out.splitlines()[-1] == f"tests that needed a second try: {tries}"
 
 
 def test_all_passed_or_nothing_was_chosen(gate, capfd):
     assert gate(count=0, failures=0) == 0
+    assert capfd.readouterr().out.splitlines()[-1] == "tests that needed a second try: 0"
     assert main(["slow"], ["-q", "-k", "nothing", "tests/test_side_by_side.py"]) == 1

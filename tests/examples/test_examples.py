@@ -108,6 +108,7 @@ def spark_runs(tmp_path_factory: pytest.TempPathFactory, bootstrap: str) -> dict
 
 
 @pytest.mark.spark
+@pytest.mark.gate
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("name", ["totals_to_parquet", "totals_in_sqlite"])
 def test_totals_are_right_and_a_second_run_adds_nothing(name, spark_runs):
@@ -117,12 +118,14 @@ def test_totals_are_right_and_a_second_run_adds_nothing(name, spark_runs):
 
 
 @pytest.mark.spark
+@pytest.mark.gate
 @pytest.mark.timeout(1800)
 def test_records_are_cleaned_inside_the_task(spark_runs):
     assert spark_runs["clean_with_arrow"][0][-1] == "4 orders, 1 problems"
 
 
 @pytest.mark.spark
+@pytest.mark.gate
 @pytest.mark.timeout(1800)
 def test_orders_get_their_shops_country(spark_runs, bootstrap):
     assert "enrich_to_kafka" in spark_runs
@@ -137,6 +140,7 @@ def test_orders_get_their_shops_country(spark_runs, bootstrap):
 
 
 @pytest.mark.spark
+@pytest.mark.gate
 @pytest.mark.timeout(1800)
 def test_totals_by_shop_follow_the_group(spark_runs, bootstrap):
     assert "totals_by_shop" in spark_runs
@@ -146,6 +150,7 @@ def test_totals_by_shop_follow_the_group(spark_runs, bootstrap):
 
 
 @pytest.mark.spark
+@pytest.mark.gate
 @pytest.mark.timeout(1800)
 def test_the_largest_orders_are_those_larger_than_all_before(spark_runs, bootstrap):
     assert "largest_orders" in spark_runs
@@ -154,12 +159,14 @@ def test_the_largest_orders_are_those_larger_than_all_before(spark_runs, bootstr
 
 
 @pytest.mark.spark
+@pytest.mark.gate
 @pytest.mark.timeout(1800)
 def test_orders_get_what_a_topic_says_of_their_shop(spark_runs):
     assert spark_runs["enrich_from_topic"][0][-2:] == ["None 3", "Norway 2"]
 
 
 @pytest.mark.spark
+@pytest.mark.gate
 @pytest.mark.timeout(1800)
 def test_suspicious_sessions_come_once_they_are_over(spark_runs, bootstrap):
     assert "suspicious_sessions" in spark_runs
@@ -176,6 +183,7 @@ def test_suspicious_sessions_come_once_they_are_over(spark_runs, bootstrap):
 
 
 @pytest.mark.spark
+@pytest.mark.gate
 @pytest.mark.timeout(1800)
 def test_visits_that_are_reported_twice_count_once(spark_runs, bootstrap):
     assert "visits_by_page" in spark_runs

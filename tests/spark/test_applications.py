@@ -173,6 +173,7 @@ def finished_by_ctrl_c(story: Story, application: Application, hold: Path) -> No
     assert 0 < len(counted(story.out)) - sum(before.values()) < 500
 
 
+@pytest.mark.gate
 def test_an_executor_of_a_standalone_cluster_killed_mid_batch_leaves_the_output_exact(
     topics: Topics, tmp_path: Path
 ) -> None:

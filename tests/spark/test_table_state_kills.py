@@ -71,7 +71,9 @@ def plainly(sent: Rows) -> tuple[Counter[Any], Counter[int]]:
     return closed, late
 
 
-@pytest.mark.parametrize("kind", ["parquet", "delta", "iceberg"])
+@pytest.mark.parametrize(
+    "kind", ["parquet", *(pytest.param(kind, marks=pytest.mark.gate) for kind in ("delta", "iceberg"))]
+)
 def test_table_and_late_rows_are_exact_though_the_driver_is_killed_in_between(
     spark: SparkSession, topics: Topics, tmp_path: Path, kind: str
 ) -> None:
