@@ -133,6 +133,8 @@ class FakeSink(Sink):
 class FakeRunner:
     """A batch's results are its partitions and offsets; `during` is called in the middle of each batch."""
 
+    whole_partitions = False
+
     cores = 2
 
     def __init__(self, during: Callable[[Batch], object] = lambda batch: None) -> None:

@@ -86,6 +86,8 @@ class Collected:
 class InProcess:
     """Runs the tasks that Spark would run, one after the other."""
 
+    whole_partitions = True
+
     cores = 2
 
     def __init__(

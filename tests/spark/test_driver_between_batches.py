@@ -57,7 +57,7 @@ class FakeCopies:
         return {f"0_{each.partition}": Restoring(7, 70, left, None) for each, left in self.needs.items() if left}
 
 
-class SubtopologyPlan:
+class Setup:
     def __init__(self, copies: FakeCopies, **options: Any) -> None:
         self.member, self.runner, self.sink = FakeMember({P0: 10, P1: 20}), FakeRunner(), FakeSink()
         self.member.become(P0, P1, generation=1)
@@ -69,38 +69,38 @@ class SubtopologyPlan:
 
 def test_a_task_is_not_read_before_it_is_restored_and_others_are() -> None:
     copies = FakeCopies({P0: 3})
-    plan = SubtopologyPlan(copies)
-    plan.loop.run(available_now=True)
-    assert [set(batch.ranges) for batch in plan.runner.batches] == [{P1}, {P0}]
+    setup = Setup(copies)
+    setup.loop.run(available_now=True)
+    assert [set(batch.ranges) for batch in setup.runner.batches] == [{P1}, {P0}]
     assert copies.pieces == [0.2] * 3, "as long as a look for records would have waited"
-    assert plan.member.offsets == {P0: 10, P1: 20}
+    assert setup.member.offsets == {P0: 10, P1: 20}
 
 
 def test_copies_of_others_have_the_time_without_input() -> None:
     copies = FakeCopies({}, spare=4)
-    plan = SubtopologyPlan(copies, poll_interval_ms=50)
-    plan.loop.run(available_now=False)
+    setup = Setup(copies, poll_interval_ms=50)
+    setup.loop.run(available_now=False)
     assert copies.pieces == [0.05] * 4
-    assert plan.member.offsets == {P0: 10, P1: 20}
+    assert setup.member.offsets == {P0: 10, P1: 20}
 
 
 def test_a_run_over_what_is_available_does_not_wait_for_copies_of_others() -> None:
     copies = FakeCopies({}, spare=4)
-    SubtopologyPlan(copies).loop.run(available_now=True)
+    Setup(copies).loop.run(available_now=True)
     assert copies.pieces == []
 
 
 def test_a_member_without_partitions_keeps_copies_too() -> None:
     copies = FakeCopies({}, spare=2)
-    plan = SubtopologyPlan(copies)
-    plan.member.become(generation=2)
-    plan.loop.run(available_now=False)
+    setup = Setup(copies)
+    setup.member.become(generation=2)
+    setup.loop.run(available_now=False)
     assert len(copies.pieces) == 2
 
 
 def test_restoring_is_logged_when_it_begins_and_when_it_is_over(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level("INFO", "roster.pipeline"):
-        SubtopologyPlan(FakeCopies({P0: 3})).loop.run(available_now=True)
+        Setup(FakeCopies({P0: 3})).loop.run(available_now=True)
     lines = [record.getMessage() for record in caplog.records if "state" in record.getMessage()]
     assert lines == [
         "g: restoring state tasks=0_0 records=7 bytes=70 left=2",
@@ -111,9 +111,9 @@ def test_restoring_is_logged_when_it_begins_and_when_it_is_over(caplog: pytest.L
 def test_a_run_over_what_is_available_ends_when_its_own_records_are_read_too() -> None:
     repartition = TopicPartition("g-by-k-repartition", 0)
     copies = FakeCopies({})
-    plan = SubtopologyPlan(copies, starting_offsets="latest", poll_interval_ms=10)
-    plan.member.counts = {"t": 0}
-    member = plan.member
+    setup = Setup(copies, starting_offsets="latest", poll_interval_ms=10)
+    setup.member.counts = {"t": 0}
+    member = setup.member
     member.begins |= {repartition: 0}
     member.ends |= {repartition: 4}
     member.become(P0, repartition, generation=1)
@@ -123,8 +123,8 @@ def test_a_run_over_what_is_available_ends_when_its_own_records_are_read_too() -
         member.ends[repartition] = 7
 
     member.end = end_transaction
-    plan.loop.run(available_now=True)
-    assert [batch.ranges for batch in plan.runner.batches] == [
+    setup.loop.run(available_now=True)
+    assert [batch.ranges for batch in setup.runner.batches] == [
         {P0: Range(0, 10), repartition: Range(0, 4)},
         {repartition: Range(4, 7)},
     ]
@@ -132,24 +132,24 @@ def test_a_run_over_what_is_available_ends_when_its_own_records_are_read_too() -
 
 def test_a_partition_whose_timer_is_due_has_a_turn_without_records() -> None:
     copies = FakeCopies({})
-    plan = SubtopologyPlan(copies, poll_interval_ms=10, trigger_interval_ms=0)
-    plan.sink.whole_partitions = True
+    setup = Setup(copies, poll_interval_ms=10, trigger_interval_ms=0)
+    setup.runner.whole_partitions = True
     copies.timers = [(False, set()), (False, {P1}), (False, {P0})]
-    plan.runner.during = lambda batch: plan.member.ends.update({P1: 23 if batch.number else 20})
-    plan.loop.run(available_now=False)
-    assert [batch.ranges for batch in plan.runner.batches] == [
+    setup.runner.during = lambda batch: setup.member.ends.update({P1: 23 if batch.number else 20})
+    setup.loop.run(available_now=False)
+    assert [batch.ranges for batch in setup.runner.batches] == [
         {P0: Range(0, 10), P1: Range(0, 20)},
         {P1: Range(20, 20)},
         {P0: Range(10, 10), P1: Range(20, 23)},
     ]
-    assert plan.member.offsets == {P0: 10, P1: 23}
+    assert setup.member.offsets == {P0: 10, P1: 23}
 
 
 def test_a_timer_waits_until_its_state_is_restored() -> None:
     copies = FakeCopies({P0: 2})
-    plan = SubtopologyPlan(copies, trigger_interval_ms=0)
-    plan.sink.whole_partitions = True
-    plan.member.begins |= {P0: 10}
+    setup = Setup(copies, trigger_interval_ms=0)
+    setup.runner.whole_partitions = True
+    setup.member.begins |= {P0: 10}
     copies.timers = [(True, {P0})] * 4 + [(True, set())]
-    plan.loop.run(available_now=True)
-    assert [batch.ranges for batch in plan.runner.batches] == [{P1: Range(0, 20)}, {P0: Range(10, 10)}]
+    setup.loop.run(available_now=True)
+    assert [batch.ranges for batch in setup.runner.batches] == [{P1: Range(0, 20)}, {P0: Range(10, 10)}]

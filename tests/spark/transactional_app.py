@@ -41,6 +41,8 @@ _ROWS = StructType([StructField(name, kind) for name, kind in _COLUMNS.items()])
 class InProcess:
     """Runs the tasks that Spark would run, one after the other."""
 
+    whole_partitions = False
+
     cores = 2
 
     def __init__(self, config: ReaderConfig, open_seconds: float) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
@@ -18,6 +18,8 @@ from roster.model.topology import Subtopology, TopologyError, repartition_topic,
 from roster.records.native import WRITE, compiled
 from roster.records.produce import KafkaWriter
 from roster.spark.declared import Declared, DeclaredOperator, DeclaredSubtopology
+from roster.spark.driver.member_protocol import Membership, group_member
+from roster.spark.driver.runner_protocol import BetweenBatches
 from roster.spark.errors import PipelineError
 from roster.spark.jobs.runner import SparkRunner
 from roster.spark.jobs.small_batches import SmallBatches
@@ -26,6 +28,7 @@ from roster.spark.sinks.base import Sink
 from roster.spark.sinks.parquet import ParquetSink, runs_in_one_process
 from roster.spark.sinks.table import TableSink
 from roster.spark.state.join_runner import JoiningRunner, TableJoins
+from roster.spark.state.queries.view import StateView
 from roster.spark.state.runner import StatefulRunner, check_operator, check_options
 from roster.spark.state.sink import StateSink, check_sink
 from roster.spark.state.table_sink import TableStateSink
@@ -48,18 +51,41 @@ from roster.wire.compression import Compression
 log = logging.getLogger("roster.pipeline")
 
 
-def assembled(spark: SparkSession, options: Options, declared: Declared, sink: Sink) -> tuple[SparkRunner, Sink]:
-    """Return the runner of a run, and its sink, which is open.
+@dataclass(frozen=True)
+class Assembly:
+    """The parts of one run; its sink is open.
+
+    options: with the topics that operators read. membership: makes the group member. views: what reads each store, by
+    name. between_batches: None without stores.
+    """
+
+    options: Options
+    runner: SparkRunner
+    sink: Sink
+    membership: Callable[[Options], Membership] = group_member
+    views: Mapping[str, StateView] = field(default_factory=dict)
+    between_batches: BetweenBatches | None = None
+
+    def close(self) -> None:
+        """Close the sink and the runner."""
+        try:
+            self.sink.close()
+        finally:
+            self.runner.close()
+
+
+def assembled(spark: SparkSession, options: Options, declared: Declared, sink: Sink) -> Assembly:
+    """Return the parts of a run, and open the sink.
 
     Raises PipelineError for options and operators that do not go together, ClientError, and what the sink raises.
     """
-    own, options = options, with_sources(options, declared)
+    own, options = options, _with_sources(options, declared)
     _check_dead_letters(options)
     config = _reader_config(options)
     function, columns = chained(declared.first.before, as_struct(config.schema))
     _check_repartitioned(declared)
     if not declared.operators and len(declared.subtopologies) == 1:
-        return _stateless(spark, options, config, function, columns, declared, sink), sink
+        return _stateless(spark, options, config, function, columns, declared, sink)
     has_transform, first_has_state = declared.transform is not None, bool(declared.first.operators)
     check_options(own, has_transform=has_transform, first_has_state=first_has_state)
     plans = subtopology_plans(own, declared, columns, as_struct(config.schema))
@@ -75,7 +101,7 @@ def assembled(spark: SparkSession, options: Options, declared: Declared, sink: S
                 unless_done.callback(joins[-1].close)
         runner = StatefulRunner(spark, config, function, state_sink, joins)
         unless_done.pop_all()
-    return runner, state_sink
+    return Assembly(options, runner, state_sink, state_sink.member, runner.views, runner)
 
 
 def _check_state_dir(spark: SparkSession, options: Options) -> None:
@@ -187,7 +213,7 @@ def _state_sink(options: Options, plans: Sequence[SubtopologyPlan], sink: Sink) 
     return TableStateSink(sink, from_arrow_schema(last.columns), options, plans)
 
 
-def with_sources(options: Options, declared: Declared) -> Options:
+def _with_sources(options: Options, declared: Declared) -> Options:
     """Return the options with the topics that operators read beside the pipeline's own. Raises PipelineError."""
     if not declared.others or not isinstance(options.topics, tuple):
         return options
@@ -215,8 +241,8 @@ def _stateless(
     columns: StructType,
     declared: Declared,
     sink: Sink,
-) -> SparkRunner:
-    """Return the runner of a pipeline without a stateful operator, and open the sink."""
+) -> Assembly:
+    """Return the parts of a pipeline without a stateful operator, and open the sink."""
     first = declared.first
     tables, joined = _joined(first, columns)
     if declared.transform is None:
@@ -224,15 +250,15 @@ def _stateless(
     if not tables:
         sink.open(spark, options.group)
         small = SmallBatches.of(options.small_batches, config, first.before)
-        return SparkRunner(spark, config, function, columns, declared.transform, small)
+        return Assembly(options, SparkRunner(spark, config, function, columns, declared.transform, small), sink)
     _check_state_dir(spark, options)
     with contextlib.ExitStack() as unless_open:
         joins = TableJoins.open(options, tables, options.topics)
         unless_open.callback(joins.close)
-        sink.whole_partitions = True  # a store has one writer
         sink.open(spark, options.group)
         unless_open.pop_all()
-    return JoiningRunner(spark, config, function, joined, joins, declared.transform, options)
+    runner = JoiningRunner(spark, config, function, joined, joins, declared.transform, options)
+    return Assembly(options, runner, sink, between_batches=runner)
 
 
 def _reader_config(options: Options) -> ReaderConfig:

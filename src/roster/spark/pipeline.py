@@ -16,9 +16,9 @@ from pyspark.sql import DataFrame, SparkSession
 from roster.assignors import Assignor, as_tuple
 from roster.client import DEFAULT_ASSIGNORS
 from roster.security import Security
-from roster.spark.assembly import assembled, with_sources
+from roster.spark.assembly import assembled
 from roster.spark.batch import Batch, Progress
-from roster.spark.driver.member_protocol import Membership, group_member
+from roster.spark.driver.member_protocol import Membership
 from roster.spark.driver.reporting import Reporter, enable_logging, level_of
 from roster.spark.driver.run import Run, client_id_of
 from roster.spark.driver.signals import stopping
@@ -41,10 +41,7 @@ from roster.spark.options import (
 )
 from roster.spark.sinks.base import Sink, Source
 from roster.spark.sinks.foreach import ForeachBatch
-from roster.spark.state.join_runner import JoiningRunner
 from roster.spark.state.queries.view import StateView, view_of
-from roster.spark.state.runner import StatefulRunner
-from roster.spark.state.sink import StateSink
 
 log = logging.getLogger(__name__)
 
@@ -217,7 +214,7 @@ class Pipeline(Operations):
             reader_options=dict(reader_options or {}),
         )
         self._on_progress = on_progress
-        self._membership = membership or group_member
+        self._membership = membership
         self._sink: Sink | None = None
         self._log_level = level_of(log)
         self._lock = threading.Lock()
@@ -425,15 +422,12 @@ class Pipeline(Operations):
         client_id = self._options.client_id or client_id_of(self._spark.sparkContext.appName or "")
         options = replace(self._options, client_id=client_id)
         sink.start_timeout_ms = options.start_timeout_ms
-        runner, sink = assembled(self._spark, options, self._declared, sink)
-        options = with_sources(options, self._declared)
-        membership = self._membership
-        copies = runner if isinstance(runner, StatefulRunner | JoiningRunner) else None
-        if isinstance(runner, StatefulRunner) and isinstance(sink, StateSink):
-            membership = sink.member if membership is group_member else membership
-            self._views = runner.views
-        run = Run(options, runner, sink, membership, reporter, self._on_progress, copies)
-        with contextlib.closing(runner), contextlib.closing(sink):
+        assembly = assembled(self._spark, options, self._declared, sink)
+        options, sink, self._views = assembly.options, assembly.sink, assembly.views
+        membership = self._membership or assembly.membership
+        between_batches = assembly.between_batches
+        run = Run(options, assembly.runner, sink, membership, reporter, self._on_progress, between_batches)
+        with contextlib.closing(assembly):
             sink.bind(
                 Source(
                     bootstrap=options.bootstrap,

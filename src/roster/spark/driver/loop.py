@@ -193,7 +193,7 @@ class DriverLoop:
         self._batch_started = timer.begun
         chosen = self._suspects.choose(frozenset(available))
         ranges = planner.limit({p: span for p, span in available.items() if p in chosen}, self._size.limit)
-        deal = planner.whole if self._sink.whole_partitions else planner.tasks
+        deal = planner.whole if self._runner.whole_partitions else planner.tasks
         ranges |= {p: span for p, span in available.items() if p in chosen and not span.size}
         tasks = deal(ranges, self._options.tasks or self._runner.cores, self._options.min_offsets_per_task)
         batch = Batch(self.batches, self._owner(ownership), ranges)

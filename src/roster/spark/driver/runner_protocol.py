@@ -58,6 +58,10 @@ class Runner(Protocol):
     """Runs batches, one at a time."""
 
     @property
+    def whole_partitions(self) -> bool:
+        """True if one task must read a partition's whole range, as the one writer of its store."""
+
+    @property
     def cores(self) -> int:
         """Number of tasks that run at once, as far as Spark knows."""
 

@@ -65,6 +65,8 @@ class ByTask(AccumulatorParam[Any]):
 class SparkRunner:
     """Runs one pipeline's batches in a Spark session, each in a job group of its own."""
 
+    whole_partitions = False
+
     def __init__(
         self,
         spark: SparkSession,

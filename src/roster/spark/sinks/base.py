@@ -62,9 +62,6 @@ class Sink:
     """True if the writer of `task_writer` may also run in the driver's process, as an attempt of the only task of a
     small batch, followed by attempts of a task if it fails. Rows, `collect` and `commit` are the same."""
 
-    whole_partitions: bool = False
-    """True if one task must read a partition's whole range."""
-
     start_timeout_ms: int = 60_000
     """Milliseconds that `open` may take to reach what is written to: the pipeline's option of this name."""
 

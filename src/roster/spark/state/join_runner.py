@@ -138,6 +138,8 @@ class _Owned:
 class JoiningRunner(SparkRunner):
     """Runs batches whose tasks join their rows with tables."""
 
+    whole_partitions = True
+
     def __init__(
         self,
         spark: SparkSession,

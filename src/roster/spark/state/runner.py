@@ -73,6 +73,8 @@ class _ByAttempt(AccumulatorParam[Reports]):
 class StatefulRunner(SparkRunner):
     """Runs batches whose tasks have stores; an outcome's `staged` is {task: token}."""
 
+    whole_partitions = True
+
     def __init__(
         self,
         spark: SparkSession,

@@ -37,7 +37,6 @@ class StateSink(Sink):
 
     accepts_part = True
     commits_offsets = True
-    whole_partitions = True
 
     def __init__(
         self,
