@@ -29,7 +29,8 @@ from roster.spark.sinks.base import Sink
 
 log = logging.getLogger(__name__)
 
-_SLICE = 0.2  # seconds between two looks at `stop` while waiting
+STOP_CHECK_SECONDS = 0.2
+"""Time between two looks at `stop` while waiting."""
 _RETRY = 0.2  # seconds before a retry
 _SHORT_PAUSE = 1.0  # seconds
 SHORTEST_PIECE = 0.05
@@ -472,7 +473,7 @@ class DriverLoop:
             epoch = ownership.epoch
             settled = time.monotonic() + self._options.heartbeat_interval_ms / 1000
             while not self._stopping and (left := settled - time.monotonic()) > 0:
-                if self._member.wait(epoch, min(left, _SLICE)).epoch != epoch:
+                if self._member.wait(epoch, min(left, STOP_CHECK_SECONDS)).epoch != epoch:
                     return False
         return self._member.ownership().epoch == ownership.epoch
 
@@ -494,7 +495,7 @@ class DriverLoop:
         """Wait for `seconds`, a change of ownership, or `stop`."""
         until = time.monotonic() + seconds
         while not self._stopping and (left := until - time.monotonic()) > 0:
-            if self._member.wait(ownership.epoch, min(left, _SLICE)).epoch != ownership.epoch:
+            if self._member.wait(ownership.epoch, min(left, STOP_CHECK_SECONDS)).epoch != ownership.epoch:
                 return
 
     def _owner(self, ownership: Ownership) -> Owner:

@@ -18,7 +18,7 @@ from typing import Protocol
 from roster.client import ClosedError
 from roster.spark.batch import Progress
 from roster.spark.driver.batch_size import Suspects
-from roster.spark.driver.loop import DriverLoop, batch_size
+from roster.spark.driver.loop import STOP_CHECK_SECONDS, DriverLoop, batch_size
 from roster.spark.driver.member_protocol import Membership
 from roster.spark.driver.reporting import Reporter
 from roster.spark.driver.runner_protocol import BetweenBatches, Runner
@@ -27,7 +27,6 @@ from roster.spark.sinks.base import Sink
 
 log = logging.getLogger(__name__)
 
-_SLICE = 0.2  # seconds between two looks at `stop` while waiting
 _FIRST_NOTICE = 5.0  # seconds of waiting for executors before a line in the log
 _NOTICE_INTERVAL = 30.0  # seconds between two such lines
 
@@ -140,7 +139,7 @@ class Run:
         self.phase = WAITING
         probe, began = self._runner.ask_for_slot(), time.monotonic()
         notice = _FIRST_NOTICE
-        while not probe.wait(_SLICE):
+        while not probe.wait(STOP_CHECK_SECONDS):
             if self._stopping.is_set():
                 probe.cancel()
                 return False
