@@ -45,7 +45,7 @@ from benchmarks.processors import OUTPUT, ROCKSDB, FrameTotals
 from roster.client import Admin
 from roster.model import TopicPartition, parse_addresses
 from roster.records.produce import KafkaWriter
-from roster.spark import KafkaSink, Pipeline, Progress, session
+from roster.spark import KafkaSink, Pipeline, Progress, State, session
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -116,7 +116,7 @@ class Bench:
                 self.bootstrap,
                 f"totals-{uuid.uuid4().hex[:8]}",
                 [topic],
-                state_dir=str(path),
+                state=State(dir=str(path)),
                 max_offsets_per_batch=records // BATCHES,
                 on_progress=reports.append,
                 log=False,

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 PARTITIONS = 12
 VALUE = b"x" * 100
-OPTIONS = ("session_timeout_ms", "heartbeat_interval_ms", "trigger_interval_ms", "poll_interval_ms")
+OPTIONS = ("session_timeout_ms", "trigger_interval_ms")
 """Options of a pipeline that an application takes on its command line, all whole numbers."""
 
 
@@ -182,6 +182,8 @@ def main() -> None:
     parser.add_argument("--to")
     given = vars(parser.parse_args())
     options = {name: given[name] for name in OPTIONS if given[name] is not None}
+    if "session_timeout_ms" in options:
+        options["consumer"] = {"session.timeout.ms": options.pop("session_timeout_ms")}
 
     def count(df: Any, batch: Batch) -> None:
         df.groupBy("partition").count().collect()

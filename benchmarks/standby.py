@@ -54,7 +54,7 @@ from roster.state.lmdb_store import LmdbStore
 from roster.testing.broker import BrokerProcess
 
 if TYPE_CHECKING:
-    from roster.spark import Progress
+    from roster.spark import Progress, State
 
 BEGIN = time.monotonic()
 PARTITIONS = 6
@@ -188,7 +188,10 @@ def application(words: Sequence[str]) -> None:
 
     spark = session("bench", "local[1]", spark_driver_memory="512m")
     spark.sparkContext.setLogLevel("ERROR")
-    options: dict[str, Any] = {"state_dir": directory, "standbys": int(standbys), "session_timeout_ms": SESSION_MS}
+    options: dict[str, Any] = {
+        "state": State(dir=directory, standbys=int(standbys)),
+        "consumer": {"session.timeout.ms": SESSION_MS},
+    }
     options["max_offsets_per_batch"] = 50_000  # a transaction ends in time on a machine that does much else, too
     pipeline = Pipeline(spark, bootstrap, group, topic, log="warning", on_progress=report, **options)
     pipeline.map_arrow(columns, "name string, n long")

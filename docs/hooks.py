@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import itertools
 import re
+from dataclasses import replace
 
 from roster.broker.config import PARTS
 from roster.client.options import GroupMemberOptions
 from roster.member.task_options import TaskOptions
 from roster.model.options import declared, markdown_table
 from roster.security.settings import SECURITY_OPTIONS
-from roster.spark.pipeline_options import PIPELINE_OPTIONS
+from roster.spark.consumer_settings import CONSUMER_SETTINGS
+from roster.spark.pipeline_options import PipelineOptions
+from roster.spark.state_options import State
 
 TABLES = {
     "EmbeddedBroker": {name: option for kind in reversed(PARTS.values()) for name, option in declared(kind).items()},
     "GroupMember": declared(GroupMemberOptions),
-    "Pipeline": PIPELINE_OPTIONS,
+    "Consumer": {name: replace(option, name=name) for name, option in CONSUMER_SETTINGS.items()},
+    "Pipeline": declared(PipelineOptions),
     "Security": SECURITY_OPTIONS,
+    "State": declared(State),
     "TaskOptions": declared(TaskOptions),
 }
 _MARK = re.compile(r"^<!-- options: (\w+) -->$", re.MULTILINE)

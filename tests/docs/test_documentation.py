@@ -14,7 +14,7 @@ import yaml
 from roster import RosterError, client, spark
 from roster.broker.served import SERVED
 from roster.client import GroupMember
-from roster.spark import KafkaSink, ParquetSink, Pipeline, session
+from roster.spark import KafkaSink, ParquetSink, Pipeline, State, session
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -23,7 +23,7 @@ ALL = [*PAGES, ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "examples" /
 PYTHON = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 CALLS = {
     each.__name__: inspect.signature(each.__init__).parameters
-    for each in (Pipeline, GroupMember, ParquetSink, KafkaSink)
+    for each in (Pipeline, State, GroupMember, ParquetSink, KafkaSink)
 }
 
 named = pytest.mark.parametrize("page", ALL, ids=lambda page: str(page.relative_to(ROOT)))
@@ -152,7 +152,7 @@ def named_for_spark_users(section):
     """What the right column of the table of that section names, in the page about moving from Spark."""
     page = (DOCS / "how-to" / "move-from-spark.md").read_text()
     lines = page.partition(f"\n## {section}\n")[2].partition("\n## ")[0].splitlines()
-    table = [line.split("|")[2] for line in lines if line.startswith(("| `", "| a "))]
+    table = [line.split("|")[2] for line in lines if line.startswith(("| `", "| a ", "| other "))]
     return {name for cell in table for name in re.findall(r"`([a-z_]+)(?==|`)", cell)}
 
 
@@ -233,7 +233,7 @@ def test_functions_on_the_ways_through_the_architecture_exist():
     text = (DOCS / "architecture.md").read_text().partition("## The way of one JoinGroup")[2]
     source = "\n".join(path.read_text() for path in (ROOT / "src" / "roster").rglob("*.py"))
     names = {name.rpartition(".")[2] for name in re.findall(r"`([A-Za-z_.]+)`", text) if "_" in name or "." in name}
-    functions = {name for name in names if not name.isupper()} - {"__consumer_offsets", "reader_options"}
+    functions = {name for name in names if not name.isupper()} - {"__consumer_offsets"}
     assert len(functions) > 25
     assert [name for name in sorted(functions) if f"def {name}(" not in source and name != "map_arrow"] == []
 

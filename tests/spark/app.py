@@ -21,8 +21,9 @@ import pyarrow as pa
 
 
 def main() -> None:
-    from roster.spark import ParquetSink, Pipeline, session
+    from roster.spark import ParquetSink, session
     from roster.spark.jobs import small_batches
+    from tests.spark.tuned import tuned
 
     parser = argparse.ArgumentParser()
     for name in ("bootstrap", "group", "topic", "out"):
@@ -65,16 +66,14 @@ def main() -> None:
         spark_executor_cores=1,
     )
     spark.sparkContext.setLogLevel("ERROR")
-    pipeline = Pipeline(
+    pipeline = tuned(small_batches="driver" if arguments.in_driver else "auto")(
         spark,
         arguments.bootstrap,
         arguments.group,
         [arguments.topic],
         max_offsets_per_batch=arguments.most,
-        session_timeout_ms=arguments.session_timeout_ms,
-        heartbeat_interval_ms=500,
+        consumer={"session.timeout.ms": arguments.session_timeout_ms, "heartbeat.interval.ms": 500},
         trigger_interval_ms=0,
-        small_batches="driver" if arguments.in_driver else "auto",
         on_progress=lambda p: say(done=p.batch, rows=p.rows, lag=p.total_lag, generation=p.generation),
     ).map_arrow(wait_while_held, "partition int, offset long, value binary")
     if arguments.in_driver:

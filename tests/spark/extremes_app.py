@@ -16,19 +16,18 @@ SCHEMA = "k string, word string, day date, at timestamp"
 
 
 def extremes(spark: Any, bootstrap: str, group: str, topic: str, out: str, directory: str, **options: Any) -> Pipeline:
-    from roster.spark import KafkaSink, Pipeline
+    from roster.spark import KafkaSink, State
+    from tests.spark.tuned import tuned
 
     aggregates = {f"{what}_{name}": f"{what}({name})" for what in ("min", "max") for name in COLUMNS}
     return (
-        Pipeline(
+        tuned(acceptable_lag=20)(
             spark,
             bootstrap,
             group,
             topic,
-            state_dir=directory,
-            standbys=1,
-            acceptable_lag=20,
-            session_timeout_ms=10_000,
+            state=State(dir=directory, standbys=1),
+            consumer={"session.timeout.ms": 10_000},
             **options,
         )
         .json_columns(SCHEMA)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from tests.spark.table_places import PLACES
 
 if TYPE_CHECKING:
-    from roster.spark import Pipeline
+    from roster.spark import Pipeline, State
     from roster.spark.sinks.base import Sink
 
 WINDOW = timedelta(seconds=10)
@@ -49,7 +49,11 @@ def windows(
 ) -> Pipeline:
     from roster.spark import Pipeline, Window
 
-    options: dict[str, Any] = {"session_timeout_ms": 6_000, "max_offsets_per_batch": most, "state_dir": directory}
+    options: dict[str, Any] = {
+        "consumer": {"session.timeout.ms": 6_000},
+        "max_offsets_per_batch": most,
+        "state": State(dir=directory),
+    }
     return (
         Pipeline(spark, bootstrap, group, topic, **options)
         .json_columns("k string, n long, at timestamp")

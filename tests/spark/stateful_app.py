@@ -31,11 +31,11 @@ from pyspark.sql.types import BinaryType, IntegerType, StringType, StructField, 
 
 from roster.model.topology import Subtopology, repartition_topic
 from roster.records.native import compiled
-from roster.spark import KafkaSink
+from roster.spark import KafkaSink, State
 from roster.spark.driver.loop import DriverLoop
 from roster.spark.driver.runner_protocol import Outcome
 from roster.spark.errors import SinkFencedError
-from roster.spark.options import Options
+from roster.spark.options import Options, Tuning
 from roster.spark.sinks.base import Source
 from roster.spark.state.copies.restoring import deal
 from roster.spark.state.join_runner import TableJoins
@@ -249,18 +249,20 @@ def main(operator: Any = TOTALS, columns: pa.Schema = COLUMNS, function: Any = n
         state_dir = f"{state_dir}/{os.getpid()}"
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
     options = Options(
+        spark=None,
         bootstrap=bootstrap,
         group=group,
         topics=(topic,),
         max_offsets_per_batch=3000 if len(plans) > 1 else 300,
-        session_timeout_ms=int(session_timeout_ms),
-        heartbeat_interval_ms=200,
+        consumer={
+            "session.timeout.ms": int(session_timeout_ms),
+            "heartbeat.interval.ms": 200,
+            "request.timeout.ms": 10_000,
+            "max.poll.interval.ms": 20_000,
+        },
         trigger_interval_ms=0,
-        request_timeout_ms=10_000,
-        rebalance_timeout_ms=20_000,
-        standbys=int(standbys[0]) if standbys else 0,
-        acceptable_lag=20,
-        max_warmups=6,
+        state=State(standbys=int(standbys[0]) if standbys else 0),
+        tuning=Tuning(acceptable_lag=20, max_warmups=6),
     )
     to = KafkaSink(bootstrap, out, options={"transaction.timeout.ms": 60_000})
     sink = StateSink(to, options, plans)
@@ -277,7 +279,7 @@ def main(operator: Any = TOTALS, columns: pa.Schema = COLUMNS, function: Any = n
     work = TopologyPlan(tuple(plans), kinds, out)
     if work.places:
         sink.copies.found({process_id(work.places[0]): found})
-    own = replace(options, state_dir=state_dir)
+    own = replace(options, state=State(dir=state_dir))
     joins = [
         TableJoins.open(own, each.tables, each.own_sources, each.subtopology.number) for each in plans if each.tables
     ]

@@ -48,7 +48,7 @@ def test_applications_share_a_topic_by_an_assignor_of_their_own(
     group, topic = f"g-{uuid.uuid4().hex[:8]}", topics.create(4, 400)
     own = [Named(b"3"), Named(b"012")]
     shared = [
-        Pipeline(spark, topics.bootstrap, group, topic, assignors=assignor, heartbeat_interval_ms=300)
+        Pipeline(spark, topics.bootstrap, group, topic, assignors=assignor, consumer={"heartbeat.interval.ms": 300})
         .write(ParquetSink(tmp_path))
         .start()
         for assignor in own

@@ -164,7 +164,7 @@ def test_headers_read_for_the_dead_letter_alone_are_not_shown_to_the_function() 
 )
 def test_a_topic_that_cannot_take_dead_letters_is_refused(topic: Any, message: str) -> None:
     with pytest.raises(PipelineError, match=f"dead_letter_topic: .*{message}"):
-        Options(bootstrap="b:1", group="g", topics=("t",), dead_letter_topic=topic)
+        Options(spark=None, bootstrap="b:1", group="g", topics=("t",), dead_letter_topic=topic)
 
 
 def read_all(bootstrap: str, topic: str, count: int) -> list[Any]:

@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 ROWS = "shop string, item string, price double, at timestamp"
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 HOUR = timedelta(hours=1)
-QUICK = {"heartbeat_interval_ms": 200, "trigger_interval_ms": 0}
+QUICK = {"consumer": {"heartbeat.interval.ms": 200}, "trigger_interval_ms": 0}
 
 
 class Shops:

@@ -17,7 +17,7 @@ from roster.spark.driver import loop
 from roster.spark.driver.batch_guard import cancel_reason
 from roster.spark.driver.loop import DriverLoop
 from roster.spark.errors import PipelineError
-from roster.spark.options import Options, parse_starting_offsets
+from roster.spark.options import Options, Tuning
 from tests.examples_tried import examples
 from tests.spark.spark_fakes import P0, P1, P2, FakeMember, FakeRunner, FakeSink, StillGuard
 
@@ -32,7 +32,12 @@ class Stage:
         self.member = FakeMember(ends if ends is not None else {P0: 10, P1: 20, P2: 30})
         self.sink = FakeSink(exact=exact)
         self.runner = FakeRunner()
-        chosen = Options(bootstrap="b:1", group="g", **{"topics": ("t",), "min_offsets_per_task": 1, **options})
+        chosen = Options(
+            spark=None,
+            bootstrap="b:1",
+            group="g",
+            **{"topics": ("t",), "tuning": Tuning(min_offsets_per_task=1), **options},
+        )
         self.watch = StillGuard(self.member, self.runner.cancel, margin=1.0)
         self.reports: list[Progress] = []
         self.loop = DriverLoop(self.member, self.runner, self.sink, chosen, self.reports.append, self.watch)
@@ -89,7 +94,7 @@ def test_progress_tells_rows_lag_of_all_owned_and_generation() -> None:
     ids=str,
 )
 def test_starting_offsets_count_where_neither_sink_nor_group_know_better(rule: Any, expected: dict[Any, int]) -> None:
-    stage = Stage(starting_offsets=parse_starting_offsets(rule))
+    stage = Stage(starting_offsets=rule)
     stage.member.counts = {"t": 2}
     stage.run()
     starts = {p: min((o for q, o in stage.sink.records if q == p), default=stage.member.ends[p]) for p in (P0, P1)}
@@ -166,14 +171,14 @@ def test_partitions_that_were_just_assigned_do_not_wait_for_the_sinks_interval()
 
 
 def test_batches_are_sized_by_the_rate_of_those_before() -> None:
-    stage = Stage(target_batch_ms=1_000, rebalance_timeout_ms=300_000)
+    stage = Stage(target_batch_ms=1_000, consumer={"max.poll.interval.ms": 300_000})
     stage.loop._size.done(5, 1.0)
     stage.run()
     assert stage.runner.batches[0].offsets == 5
 
 
 def test_a_batch_ends_well_inside_the_rebalance_timeout_whatever_the_target() -> None:
-    stage = Stage(target_batch_ms=100_000, rebalance_timeout_ms=6_000)
+    stage = Stage(target_batch_ms=100_000, consumer={"max.poll.interval.ms": 6_000})
     stage.loop._size.done(10, 1.0)
     assert stage.loop._size.limit == 20
 
@@ -448,7 +453,7 @@ def test_available_now_says_why_there_was_no_batch(caplog: pytest.LogCaptureFixt
 
 
 def test_available_now_with_a_pattern_that_matches_nothing_says_so(caplog: pytest.LogCaptureFixture) -> None:
-    stage = Stage(topics=re.compile("zzz.*"), heartbeat_interval_ms=1)
+    stage = Stage(topics=re.compile("zzz.*"), consumer={"heartbeat.interval.ms": 1})
     stage.member.become(generation=1)
     stage.run(available_now=True)
     assert "g: no topic matches pattern=zzz.*" in caplog.text
@@ -548,7 +553,11 @@ def test_small_batches_wait_for_the_sinks_default_interval_full_ones_and_availab
         (False, 20, None, [20]),
         (False, 15, 600_000, [15]),
     ]:
-        options = {"max_offsets_per_batch": most, "trigger_interval_ms": configured, "poll_interval_ms": 1}
+        options = {
+            "max_offsets_per_batch": most,
+            "trigger_interval_ms": configured,
+            "tuning": Tuning(min_offsets_per_task=1, poll_interval_ms=1),
+        }
         stage = Stage(**options)
         stage.sink.default_trigger_interval_ms = 600_000
         stage.member.script = [lambda: None] * 3
@@ -558,7 +567,7 @@ def test_small_batches_wait_for_the_sinks_default_interval_full_ones_and_availab
 
 
 def test_a_small_batch_that_grows_full_while_it_waits_starts_at_once() -> None:
-    stage = Stage(max_offsets_per_batch=30, poll_interval_ms=1)
+    stage = Stage(max_offsets_per_batch=30, tuning=Tuning(min_offsets_per_task=1, poll_interval_ms=1))
     stage.sink.default_trigger_interval_ms = 600_000
 
     def grow(end: int) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from roster.model import TopicPartition
 from roster.spark.batch import Range, Restoring
 from roster.spark.driver.loop import DriverLoop
-from roster.spark.options import Options
+from roster.spark.options import Options, Tuning
 from tests.spark.spark_fakes import P0, P1, FakeMember, FakeRunner, FakeSink, StillGuard
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class Setup:
     def __init__(self, copies: FakeCopies, **options: Any) -> None:
         self.member, self.runner, self.sink = FakeMember({P0: 10, P1: 20}), FakeRunner(), FakeSink()
         self.member.become(P0, P1, generation=1)
-        chosen = Options(bootstrap="b:1", group="g", topics=("t",), **options)
+        chosen = Options(spark=None, bootstrap="b:1", group="g", topics=("t",), **options)
         guard = StillGuard(self.member, self.runner.cancel, margin=1.0)
         self.loop = DriverLoop(self.member, self.runner, self.sink, chosen, guard=guard, between_batches=copies)
         self.member.end = self.loop.stop
@@ -78,7 +78,7 @@ def test_a_task_is_not_read_before_it_is_restored_and_others_are() -> None:
 
 def test_copies_of_others_have_the_time_without_input() -> None:
     copies = FakeCopies({}, spare=4)
-    setup = Setup(copies, poll_interval_ms=50)
+    setup = Setup(copies, tuning=Tuning(poll_interval_ms=50))
     setup.loop.run(available_now=False)
     assert copies.pieces == [0.05] * 4
     assert setup.member.offsets == {P0: 10, P1: 20}
@@ -111,7 +111,7 @@ def test_restoring_is_logged_when_it_begins_and_when_it_is_over(caplog: pytest.L
 def test_a_run_over_what_is_available_ends_when_its_own_records_are_read_too() -> None:
     repartition = TopicPartition("g-by-k-repartition", 0)
     copies = FakeCopies({})
-    setup = Setup(copies, starting_offsets="latest", poll_interval_ms=10)
+    setup = Setup(copies, starting_offsets="latest", tuning=Tuning(poll_interval_ms=10))
     setup.member.counts = {"t": 0}
     member = setup.member
     member.begins |= {repartition: 0}
@@ -132,7 +132,7 @@ def test_a_run_over_what_is_available_ends_when_its_own_records_are_read_too() -
 
 def test_a_partition_whose_timer_is_due_has_a_turn_without_records() -> None:
     copies = FakeCopies({})
-    setup = Setup(copies, poll_interval_ms=10, trigger_interval_ms=0)
+    setup = Setup(copies, tuning=Tuning(poll_interval_ms=10), trigger_interval_ms=0)
     setup.runner.whole_partitions = True
     copies.timers = [(False, set()), (False, {P1}), (False, {P0})]
     setup.runner.during = lambda batch: setup.member.ends.update({P1: 23 if batch.number else 20})

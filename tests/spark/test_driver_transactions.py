@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from roster.client import CommitFenced, CommitRetriable, UnreachableError
 from roster.spark.driver.loop import DriverLoop
 from roster.spark.errors import SinkFencedError
-from roster.spark.options import Options
+from roster.spark.options import Options, Tuning
 from tests.spark.spark_fakes import P0, P1, FakeMember, FakeRunner, FakeSink, StillGuard
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class TransactionalSink(FakeSink):
 def staged() -> tuple[DriverLoop, FakeMember, TransactionalSink, list[Progress]]:
     member = FakeMember({P0: 10, P1: 20})
     sink = TransactionalSink(member)
-    options = Options(bootstrap="b:1", group="g", topics=("t",), min_offsets_per_task=1)
+    options = Options(spark=None, bootstrap="b:1", group="g", topics=("t",), tuning=Tuning(min_offsets_per_task=1))
     reports: list[Progress] = []
     runner = FakeRunner()
     loop = DriverLoop(member, runner, sink, options, reports.append, StillGuard(member, runner.cancel, margin=1.0))

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 import pytest
 
 from roster.cli.root import run as roster
-from roster.spark import KafkaSink, ParquetSink, Pipeline, PipelineError, Window
+from roster.spark import KafkaSink, ParquetSink, Pipeline, PipelineError, State, Window
 from roster.spark.errors import SinkFencedError
 from roster.state.cleaning import stores_below
 from tests.librdkafka import idempotent_producer
@@ -36,7 +36,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
 ORDERS = "id long, user string, item string"
 ITEMS = 7
-QUICK: dict[str, Any] = {"heartbeat_interval_ms": 200, "max_offsets_per_batch": 100}
+QUICK: dict[str, Any] = {"consumer": {"heartbeat.interval.ms": 200}, "max_offsets_per_batch": 100}
 
 
 class Orders:
@@ -79,7 +79,7 @@ class Orders:
         ]
 
     def pipeline(self, spark: SparkSession, sink: Sink, state_dir: Path) -> Pipeline:
-        made = Pipeline(spark, self._topics.bootstrap, self.group, self.topic, state_dir=str(state_dir), **QUICK)
+        made = Pipeline(spark, self._topics.bootstrap, self.group, self.topic, state=State(dir=str(state_dir)), **QUICK)
         made.json_columns(ORDERS).repartition("item", partitions=3)
         made.join_table(self.prices, "item", "price long").filter(pc.field("price") > 10)
         made.join_table(self.names, "item", "name string", how="left").filter(pc.field("id") != 3)
@@ -151,7 +151,9 @@ def test_a_table_is_not_gone_on_with_once_the_topic_before_it_is_another_one(
     orders = Orders(topics)
 
     def run(output: str) -> None:
-        made = Pipeline(spark, topics.bootstrap, orders.group, orders.topic, state_dir=str(tmp_path / "state"), **QUICK)
+        made = Pipeline(
+            spark, topics.bootstrap, orders.group, orders.topic, state=State(dir=str(tmp_path / "state")), **QUICK
+        )
         made.json_columns(ORDERS).repartition("item", partitions=3)
         if has_state:
             made.aggregate("item", {"orders": "count(*)"})
@@ -182,7 +184,7 @@ def test_results_of_an_operator_are_joined_with_a_table_of_another_key(
     for _ in range(2):
         orders.send(150)
         orders.send_again(50)
-        made = Pipeline(spark, topics.bootstrap, orders.group, orders.topic, state_dir=str(tmp_path), **QUICK)
+        made = Pipeline(spark, topics.bootstrap, orders.group, orders.topic, state=State(dir=str(tmp_path)), **QUICK)
         made.json_columns(ORDERS, keep=["timestamp"]).deduplicate("id", within=timedelta(days=1))
         made.repartition("item", partitions=3).join_table(orders.prices, "item", "price long")
         made.write(KafkaSink(topics.bootstrap, out)).run(available_now=True)
@@ -198,7 +200,7 @@ def test_tables_that_no_application_has_a_task_for_are_removed(
     spark: SparkSession, topics: Topics, tmp_path: Path, *, elsewhere: bool
 ) -> None:
     orders, tables = Orders(topics), topics.create(2)
-    options = {"state_dir": str(tmp_path), "state_cleanup_delay_ms": 1_000, "starting_offsets": "earliest"}
+    options = {"state": State(dir=str(tmp_path), cleanup_delay_ms=1_000), "starting_offsets": "earliest"}
     made = Pipeline(spark, topics.bootstrap, orders.group, orders.topic, **options, **QUICK).json_columns(ORDERS)
     if elsewhere:
         made.repartition("item", partitions=3).join_table(orders.prices, "item", "price long")
@@ -227,7 +229,7 @@ def test_what_does_not_reach_the_results_is_named(spark: SparkSession, topics: T
     orders, sink = Orders(topics), KafkaSink(topics.bootstrap, topics.create(1))
 
     def made() -> Pipeline:
-        made = Pipeline(spark, topics.bootstrap, orders.group, orders.topic, state_dir=str(tmp_path))
+        made = Pipeline(spark, topics.bootstrap, orders.group, orders.topic, state=State(dir=str(tmp_path)))
         return made.json_columns(ORDERS, keep=["timestamp"])
 
     def without_item(batch: pa.RecordBatch) -> pa.RecordBatch:

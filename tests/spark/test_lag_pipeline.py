@@ -11,6 +11,7 @@ from roster.assignors import LagOptions, lag_sticky
 from roster.spark import ConsoleSink, ParquetSink, Pipeline
 from roster.spark.driver.member_protocol import Membership, group_member
 from tests.spark.spark_topics import Topics
+from tests.spark.tuned import tuned
 from tests.waiting import until
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ def test_two_applications_share_a_topic_by_lag(spark: SparkSession, topics: Topi
             group,
             [topic],
             max_offsets_per_batch=100,
-            heartbeat_interval_ms=300,
+            consumer={"heartbeat.interval.ms": 300},
             assignors=("lag-cooperative-sticky",),
         )
         .write(ParquetSink(str(tmp_path)))
@@ -64,22 +65,19 @@ def test_the_options_of_a_policy_decide_what_a_rebalance_moves(
     members: dict[str | None, Membership] = {}
 
     def join(options: Options) -> Membership:
-        return members.setdefault(options.client_id, group_member(options))
+        return members.setdefault(options.settings.client_id, group_member(options))
 
     shared = [
-        Pipeline(
+        tuned(membership=join)(
             spark,
             topics.bootstrap,
             group,
             [topic],
-            client_id=f"app-{number}",
-            heartbeat_interval_ms=300,
-            metadata_max_age_ms=500,
+            consumer={"client.id": f"app-{number}", "heartbeat.interval.ms": 300, "metadata.max.age.ms": 500},
             trigger_interval_ms=600_000,
             # An eager one decides in one round: between two, who got a new partition would read what it had left.
             assignors=lag_sticky(options),
             capacity=1,
-            membership=join,
         )
         .write(ConsoleSink())
         .start()
@@ -123,8 +121,7 @@ def test_an_application_gets_as_much_as_it_counts_for(
             topics.bootstrap,
             group,
             [topic],
-            client_id=f"app-{capacity}",
-            heartbeat_interval_ms=300,
+            consumer={"client.id": f"app-{capacity}", "heartbeat.interval.ms": 300},
             assignors="lag-sticky",
             capacity=capacity,
         )
@@ -151,7 +148,8 @@ def test_the_application_counts_for_the_tasks_it_runs_at_once(spark: SparkSessio
 
     topic = topics.create(1)
     for capacity in (None, 7):
-        Pipeline(spark, topics.bootstrap, f"g-{uuid.uuid4().hex[:8]}", topic, capacity=capacity, membership=look).write(
-            ConsoleSink()
-        ).run(available_now=True)
+        pipeline = tuned(membership=look)(
+            spark, topics.bootstrap, f"g-{uuid.uuid4().hex[:8]}", topic, capacity=capacity
+        )
+        pipeline.write(ConsoleSink()).run(available_now=True)
     assert [options.capacity for options in asked] == [spark.sparkContext.defaultParallelism, 7]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from roster.spark import KafkaSink, ParquetSink, Pipeline
+from roster.spark import KafkaSink, ParquetSink, Pipeline, State
 from roster.spark.tasks.missing_values import MissingValues, Sought, looked_at, together
 from tests.librdkafka import idempotent_producer
 from tests.spark.spark_topics import committed_records
@@ -99,7 +99,7 @@ def test_records_without_a_key_are_told(
             producer.produce(topic, b"{}", key, partition=number % 2)
         assert producer.flush(60) == 0
         group = f"g-{uuid.uuid4().hex[:8]}"
-        pipeline = Pipeline(spark, topics.bootstrap, group, topic, state_dir=str(tmp_path / group))
+        pipeline = Pipeline(spark, topics.bootstrap, group, topic, state=State(dir=str(tmp_path / group)))
         declare(pipeline, other).write(KafkaSink(topics.bootstrap, out)).run(available_now=True)
         return [record.getMessage() for record in caplog.records if " is null in all records " in record.getMessage()]
 
@@ -120,7 +120,9 @@ def test_a_side_of_a_join_that_has_no_key_is_told(
     for topic, value in ((orders, {"shop": "a"}), (payments, {"Shop": "a", "paid": 1})):
         producer.produce(topic, json.dumps(value), "a")
     assert producer.flush(60) == 0
-    pipeline = Pipeline(spark, topics.bootstrap, f"g-{uuid.uuid4().hex[:8]}", orders, state_dir=str(tmp_path / "state"))
+    pipeline = Pipeline(
+        spark, topics.bootstrap, f"g-{uuid.uuid4().hex[:8]}", orders, state=State(dir=str(tmp_path / "state"))
+    )
     _join(pipeline, payments).write(ParquetSink(str(tmp_path / "out"))).run(available_now=True)
     texts: list[Any] = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     (text,) = [text for text in texts if "null in all" in text or "no record so far" in text]

@@ -34,9 +34,7 @@ def test_any_of_them_leads_and_who_leaves_is_taken_over_at_the_committed_offsets
         group,
         topic,
         assignors=["range"],
-        heartbeat_interval_ms=250,
-        session_timeout_ms=6_000,
-        rebalance_timeout_ms=20_000,
+        consumer={"heartbeat.interval.ms": 250, "session.timeout.ms": 6_000, "max.poll.interval.ms": 20_000},
         trigger_interval_ms=0,
     ).write(ParquetSink(tmp_path))
 

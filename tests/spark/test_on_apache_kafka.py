@@ -107,9 +107,7 @@ def test_a_group_shared_with_another_client_hands_over_at_the_committed_offsets(
         kafka.bootstrap,
         group,
         topic,
-        heartbeat_interval_ms=300,
-        session_timeout_ms=6_000,
-        metadata_max_age_ms=2_000,
+        consumer={"heartbeat.interval.ms": 300, "session.timeout.ms": 6_000, "metadata.max.age.ms": 2_000},
         trigger_interval_ms=0,
     )
     pipeline.write(ParquetSink(str(tmp_path))).start()

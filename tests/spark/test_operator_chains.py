@@ -18,7 +18,7 @@ from pyspark.sql.streaming import StatefulProcessor
 from pyspark.sql.types import LongType, StringType, StructField, StructType, TimestampType
 
 from roster.model import TopicPartition
-from roster.spark import ParquetSink, Pipeline, Window
+from roster.spark import ParquetSink, Pipeline, State, Window
 from roster.spark.assembly import subtopology_plans
 from roster.spark.batch import Batch, Owner, Range, Split
 from roster.spark.errors import FunctionError, PipelineError
@@ -105,7 +105,7 @@ def declared(names: Sequence[str], repartitioned: Collection[int] = ()) -> Opera
 
 
 def stages_of(made: Operations) -> tuple[SubtopologyPlan, ...]:
-    return subtopology_plans(Options(bootstrap="b:9092", group="g", topics=("t",)), made._declared, SHAPE, SHAPE)
+    return subtopology_plans(Options(None, "b:9092", "g", ("t",)), made._declared, SHAPE, SHAPE)
 
 
 @dataclass
@@ -376,8 +376,8 @@ def test_timers_in_front_of_repartition_wait_for_no_records_where_results_go_to_
         value = {"user": f"u{number % 4}", "n": number, "at": BEGIN.isoformat()}
         producer.produce(topic, json.dumps(value), value["user"])
     assert producer.flush(60) == 0
-    quick: Any = {"heartbeat_interval_ms": 200, "trigger_interval_ms": 0}
-    made = Pipeline(spark, topics.bootstrap, f"later-{topic}", topic, state_dir=str(tmp_path / "state"), **quick)
+    quick: Any = {"consumer": {"heartbeat.interval.ms": 200}, "trigger_interval_ms": 0}
+    made = Pipeline(spark, topics.bootstrap, f"later-{topic}", topic, state=State(dir=str(tmp_path / "state")), **quick)
     made.json_columns(SHAPE).transform_with_state(Later(), "user", SHAPE, time_mode="ProcessingTime")
     OPERATORS["first rows"](made, "first").repartition("n").aggregate("n", {"rows": "count(*)"})
     running = made.write(ParquetSink(str(out))).start()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+import typing
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -22,10 +23,19 @@ from pyspark.sql.types import (
 import roster.spark
 from roster.assignors import LagOptions, lag_sticky
 from roster.model import TopicPartition
-from roster.spark import DeltaSink, KafkaSink, ParquetSink, Pipeline, PipelineError, foreign_names
+from roster.spark import (
+    ConsumerSettings,
+    DeltaSink,
+    KafkaSink,
+    ParquetSink,
+    Pipeline,
+    PipelineError,
+    State,
+    foreign_names,
+)
+from roster.spark.consumer_settings import CONSUMER_SETTINGS
 from roster.spark.foreign_names import refuse_foreign_names
 from roster.spark.options import parse_bootstrap, parse_starting_offsets, parse_topics
-from roster.spark.pipeline_options import PIPELINE_OPTIONS
 from roster.spark.spark_session import check_java
 
 if TYPE_CHECKING:
@@ -57,48 +67,61 @@ NO_SPARK: Any = None
         ({"starting_offsets": {"t": {0: -3}}}, "starting_offsets: t-0: -3 is not an offset"),
         ({"starting_offsets": datetime(2026, 1, 1)}, "starting_offsets: 2026-01-01T00:00:00 has no time zone"),  # noqa: DTZ001
         ({"max_offsets_per_batch": 0}, "max_offsets_per_batch: 0 is not a whole number from 1 to 9223372036854775807"),
-        ({"poll_interval_ms": 1.5}, "poll_interval_ms: 1.5 is not a whole number from 1 to 2147483647"),
-        ({"isolation_level": "serial"}, "isolation_level: 'serial' is not known. Use 'read_uncommitted'"),
-        ({"heartbeat_interval_ms": 45_000}, "heartbeat_interval_ms: must be less than session_timeout_ms (45000)"),
-        ({"group_instance_id": "a b"}, "group_instance_id: 'a b' must be 1 to 249"),
+        ({"max_batch_ms": 1.5}, "max_batch_ms: 1.5 is not a whole number from 1 to 2147483647"),
+        ({"isolation_level": "serial"}, "isolation_level: 'serial' is not known: use 'read_uncommitted' or 'read_c"),
+        (
+            {"consumer": {"heartbeat.interval.ms": 45_000}},
+            "heartbeat.interval.ms: must be less than session.timeout.ms (45",
+        ),
+        ({"include_headers": "yes"}, "include_headers: 'yes' is neither True nor False"),
+        ({"state": "/var"}, "state: '/var' is no State. For example State(standbys=1)"),
+        ({"state_dir": "/var"}, "state_dir: a pipeline has no option of this name. Use state=State(dir=...)"),
+        (
+            {"session_timeout_ms": 6_000},
+            'no option of this name. Use consumer={"session.timeout.ms": ...}',
+        ),
+        ({"consumer": {"group.instance.id": "a b"}}, "consumer: group.instance.id: 'a b' must be 1 to 249"),
         ({"assignors": ()}, "assignors: must name at least one of cooperative-sticky, lag"),
         ({"assignors": ("nearest",)}, "assignors: there is no assignor 'nearest'; known are cooperative-sticky, lag"),
         ({"assignors": (LagOptions(max_skew=1.5),)}, "write lag_cooperative_sticky(LagOptions(max_skew=1.5, hyst"),
         ({"assignors": ("range", "range")}, "assignors: names range twice; leave one out"),
         ({"capacity": 0}, "capacity: 0 is not a whole number from 1 to"),
         (
-            {"reader_options": {"group.id": "x"}},
+            {"consumer": {"group.id": "x"}},
             "'group.id' is set by the pipeline itself. Leave it out and use the opti",
         ),
-        ({"reader_options": {"bootstrap.servers": "x"}}, "'bootstrap.servers' is set by the pipeline itself. Leave it"),
-        ({"reader_options": {"metadata.broker.list": "x"}}, "Leave it out and use the option bootstrap"),
-        ({"reader_options": {"isolation.level": "x"}}, "Leave it out and use the option isolation_level"),
-        ({"reader_options": {"enable.auto.commit": True}}, "'enable.auto.commit' is set by the pipeline itself"),
+        ({"consumer": {"bootstrap.servers": "x"}}, "'bootstrap.servers' is set by the pipeline itself. Leave it"),
+        ({"consumer": {"metadata.broker.list": "x"}}, "Leave it out and use the option bootstrap"),
+        ({"consumer": {"isolation.level": "x"}}, "Leave it out and use the option isolation_level"),
+        ({"consumer": {"enable.auto.commit": True}}, "'enable.auto.commit' is set by the pipeline itself"),
         (
-            {"reader_options": {"security.protocol": "SASL_SSL"}},
+            {"consumer": {"security.protocol": "SASL_SSL"}},
             "'security.protocol' would secure some of the connections only. Use security={'security.protocol'",
         ),
         (
-            {"reader_options": {"sasl.username": "x"}},
-            "reader_options: 'sasl.username' would secure some of the connections only",
+            {"consumer": {"sasl.username": "x"}},
+            "consumer: 'sasl.username' would secure some of the connections only",
         ),
-        ({"reader_options": {"ssl.ca.location": "x"}}, "'ssl.ca.location' would secure some of the connections only"),
+        ({"consumer": {"ssl.ca.location": "x"}}, "'ssl.ca.location' would secure some of the connections only"),
         (
-            {"reader_options": {"check.crcs": "False"}},
-            "reader_options: check.crcs must be true: damaged records would count as read, not 'False'",
+            {"consumer": {"check.crcs": "False"}},
+            "consumer: 'check.crcs' is set by the pipeline itself. Leave it out",
         ),
         (
-            {"reader_options": {"fetch.max.bytes": float("nan")}},
-            "reader_options: fetch.max.bytes must be a number from 1",
+            {"consumer": {"fetch.max.bytes": float("nan")}},
+            "consumer: fetch.max.bytes must be a number from 1",
         ),
-        ({"reader_options": {"fetch.max.wait.ms": "soon"}}, "reader_options: fetch.max.wait.ms must be a number, not"),
-        ({"reader_options": {5: 5}}, "reader_options: 5 is no setting here"),
-        ({"reader_options": {"fetch.error.backoff.ms": 5}}, "is no setting here. Use some of client.id, client.rack"),
-        ({"session_timeout_ms": float("nan")}, "session_timeout_ms: nan is not a whole number from 1 to 2147483647"),
+        ({"consumer": {"fetch.max.wait.ms": "soon"}}, "consumer: fetch.max.wait.ms must be a number, not"),
+        ({"consumer": {5: 5}}, "consumer: 5 is no setting here"),
+        ({"consumer": {"fetch.error.backoff.ms": 5}}, "is no setting here. Use some of session.timeout.ms, h"),
+        (
+            {"consumer": {"session.timeout.ms": float("nan")}},
+            "consumer: session.timeout.ms must be a number from 1 to 2147",
+        ),
         ({"tasks": float("inf")}, "tasks: inf is not a whole number from 1 to 2147483647"),
         (
-            {"rebalance_timeout_ms": 2**31},
-            "rebalance_timeout_ms: 2147483648 is not a whole number from 1 to 2147483647",
+            {"consumer": {"max.poll.interval.ms": 2**31}},
+            "consumer: max.poll.interval.ms must be a number from 1 to 2147483647, not 2147483648",
         ),
         ({"max_offsets_per_batch": 10**5000}, "max_offsets_per_batch: a number of thousands of digits is not a whole"),
         ({"starting_offsets": {"t": {0: 2**63}}}, "starting_offsets: t-0: 9223372036854775808 is not an offset"),
@@ -121,14 +144,14 @@ NO_SPARK: Any = None
         ({"endingOffsets": "latest"}, "Leave it out: run(available_now=True) ends with what is there"),
         ({"topics": "a, b"}, "topics: 'a, b' is not a topic name. Give a list: ['a', 'b']"),
         (
-            {"session_timeout_ms": 45},
-            "session_timeout_ms: 45 milliseconds are less than the heartbeat interval: 45 s are",
+            {"consumer": {"session.timeout.ms": 45}},
+            "consumer: session.timeout.ms: 45 milliseconds are less than the heartbeat interval: 45 s are",
         ),
         ({"trigger_intervall_ms": 5}, "no option of this name. Did you mean trigger_interval_ms?"),
-        ({"fetch_bytes": 5}, "no option of this name. Settings of the tasks' reader go into reader_options"),
+        ({"fetch_bytes": 5}, "no option of this name. Settings of Kafka's consumers go into consumer={...}"),
         (
-            {"reader_options": {"fetch.bytes": 1}},
-            "reader_options: 'fetch.bytes' is no setting here. Did you mean fetch.m",
+            {"consumer": {"fetch.bytes": 1}},
+            "consumer: 'fetch.bytes' is no setting here. Did you mean fetch.m",
         ),
     ],
     ids=lambda value: str(value)[:40] if isinstance(value, str) else "",
@@ -151,8 +174,34 @@ def test_the_forms_options_may_take() -> None:
     assert parse_starting_offsets(expected) == expected
     assert parse_starting_offsets('{"t": {"0": 7, "1": -1}}') == expected, "as Spark takes it"
     assert parse_starting_offsets(datetime(1960, 1, 1, tzinfo=UTC)) == 0, "not Kafka's -1, the end"
-    plain = {"security.protocol": "plaintext", "check.crcs": True}
-    assert Pipeline(NO_SPARK, "127.0.0.1:9092", "g", ["t"], reader_options=plain)._options.reader_options == plain
+    text = {"security.protocol": "plaintext", "session.timeout.ms": "6000", "client.rack": "a"}
+    settings = Pipeline(NO_SPARK, "127.0.0.1:9092", "g", ["t"], consumer=text)._options.settings
+    assert (settings.session_timeout_ms, settings.rack_id, settings.fetch.rack) == (6_000, "a", "a")
+    assert settings.read_timeout_ms == 2 * settings.request_timeout_ms == 60_000
+
+
+def test_settings_of_the_consumer_are_typed_as_they_are_declared() -> None:
+    typed = typing.get_type_hints(ConsumerSettings)
+    assert list(typed) == list(CONSUMER_SETTINGS)
+    assert {name: kind.__name__ for name, kind in typed.items()} == {
+        name: option.kind for name, option in CONSUMER_SETTINGS.items()
+    }
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"dir": "stores"}, "State.dir: 'stores' is no absolute path. For example '/var/lib/roster'"),
+        ({"standbys": -1}, "State.standbys: -1 is not a whole number from 0 to 2147483647"),
+        ({"max_bytes": 10_000}, "State.max_bytes: 10000 is not a whole number from 65536 to"),
+        ({"cleanup_delay_ms": 999}, "State.cleanup_delay_ms: 999 is not a whole number from 1000 to"),
+        ({"application_server": "0.0.0.0:80"}, "State.application_server: '0.0.0.0:80' is no address that other"),
+        ({"application_server": "h"}, "State.application_server: 'h' is not host:port"),
+    ],
+)
+def test_a_wrong_option_of_state_is_named(wrong: dict[str, Any], message: str) -> None:
+    with pytest.raises(PipelineError, match=re.escape(message)):
+        State(**wrong)
 
 
 def test_every_foreign_name_leads_to_an_option_there_is() -> None:
@@ -190,7 +239,12 @@ def test_methods_of_sparks_streams_are_answered_with_rosters() -> None:
         pipeline.nonsense  # noqa: B018
     for own in foreign_names._METHODS.values():
         name = own.partition("(")[0]
-        known = hasattr(Pipeline, name) or name in PIPELINE_OPTIONS or " of " in name or name == "the arguments"
+        known = (
+            hasattr(Pipeline, name)
+            or name in inspect.signature(Pipeline).parameters
+            or " of " in name
+            or name == "the arguments"
+        )
         assert known, own
 
 

@@ -19,6 +19,7 @@ from roster.records.produce import WriteError
 from roster.spark import ConsoleSink, FunctionError, KafkaSink, ParquetSink, Pipeline, PipelineError, Progress
 from roster.testing.broker import BrokerProcess
 from tests.spark.spark_topics import Topics
+from tests.spark.tuned import tuned
 from tests.waiting import until
 
 if TYPE_CHECKING:
@@ -80,14 +81,13 @@ def test_an_aggregate_over_partitions_counts_every_record_once(
 
     def pipeline() -> Pipeline:
         return (
-            Pipeline(
+            tuned(min_offsets_per_task=100)(
                 spark,
                 topics.bootstrap,
                 group,
                 [topic],
                 max_offsets_per_batch=800,
                 target_batch_ms=100_000,  # a slow machine would cut batches down to one task
-                min_offsets_per_task=100,
                 on_progress=reports.append,
             )
             .transform(lambda df: df.groupBy("key").count())
@@ -205,7 +205,7 @@ def test_several_pipelines_in_one_driver(spark: SparkSession, topics: Topics, gr
             group,
             [topic],
             max_offsets_per_batch=100,
-            heartbeat_interval_ms=300,
+            consumer={"heartbeat.interval.ms": 300},
             trigger_interval_ms=0,
         )
         .write(ParquetSink(str(tmp_path / "shared")))
@@ -233,8 +233,7 @@ def test_new_partitions_and_new_topics_are_picked_up(
         topics.bootstrap,
         group,
         f"pattern:{name}-.*",
-        metadata_max_age_ms=300,
-        heartbeat_interval_ms=300,
+        consumer={"metadata.max.age.ms": 300, "heartbeat.interval.ms": 300},
         trigger_interval_ms=0,
     )
     pipeline.write(ParquetSink(str(tmp_path))).start()
@@ -273,9 +272,7 @@ def test_a_batch_that_outlasts_the_rebalance_timeout_is_cancelled_and_handed_ove
             topics.bootstrap,
             group,
             [topic],
-            rebalance_timeout_ms=3_000,
-            session_timeout_ms=6_000,
-            heartbeat_interval_ms=200,
+            consumer={"max.poll.interval.ms": 3_000, "session.timeout.ms": 6_000, "heartbeat.interval.ms": 200},
             trigger_interval_ms=0,
         )
         .map_arrow(
@@ -317,7 +314,7 @@ def test_a_broker_killed_and_restarted_costs_no_record_and_doubles_none(
             group,
             topic,
             max_offsets_per_batch=100,
-            heartbeat_interval_ms=300,
+            consumer={"heartbeat.interval.ms": 300},
             trigger_interval_ms=0,
         )
         pipeline.write(ParquetSink(str(tmp_path / "out"))).start()
@@ -536,7 +533,7 @@ def test_a_batch_that_gets_nowhere_gives_the_partitions_to_others(
 
     def pipeline(**options: Any) -> Pipeline:
         return (
-            Pipeline(spark, topics.bootstrap, group, topic, heartbeat_interval_ms=200, **options)
+            Pipeline(spark, topics.bootstrap, group, topic, consumer={"heartbeat.interval.ms": 200}, **options)
             .map_arrow(wait_while_held, "partition int, offset long")
             .write(ParquetSink(tmp_path / "out"))
         )

@@ -15,7 +15,7 @@ import pytest
 from pyspark.sql import Row
 from pyspark.sql.streaming import StatefulProcessor
 
-from roster.spark import FunctionError, KafkaSink, Pipeline, PipelineError, StateView
+from roster.spark import FunctionError, KafkaSink, Pipeline, PipelineError, State, StateView
 from roster.spark.state.queries import view
 from roster.spark.state.tasks.result_records import as_records
 from roster.state.definition import json_text
@@ -133,8 +133,7 @@ def test_the_state_of_one_application_is_asked_of_the_other_one(
             topics.bootstrap,
             group,
             topic,
-            state_dir=str(tmp_path / host.partition(":")[2]),
-            application_server=host,
+            state=State(dir=str(tmp_path / host.partition(":")[2]), application_server=host),
             log=False,
         )
         .json_columns("name string, n long, at timestamp")
@@ -214,7 +213,7 @@ def test_state_goes_on_in_the_next_run_and_in_another_place(
 
     def run(place: str) -> list[tuple[bytes | None, dict[str, Any]]]:
         (
-            Pipeline(spark, topics.bootstrap, group, topic, state_dir=str(tmp_path / place), log=False)
+            Pipeline(spark, topics.bootstrap, group, topic, state=State(dir=str(tmp_path / place)), log=False)
             .map_arrow(named, "name string, n long, at timestamp")
             .transform_with_state(Numbers(), "name", OUTPUT, initial_state=initial)
             .write(KafkaSink(topics.bootstrap, out))
@@ -252,7 +251,9 @@ def test_a_function_with_group_state_sends_results_without_keys(
         asked.append(([groups.get(name) for name in ("k0", "k1", "k2")], frame))
 
     group = f"g-{uuid.uuid4().hex[:8]}"
-    pipeline = Pipeline(spark, topics.bootstrap, group, topic, state_dir=str(tmp_path), log=False, on_progress=note)
+    pipeline = Pipeline(
+        spark, topics.bootstrap, group, topic, state=State(dir=str(tmp_path)), log=False, on_progress=note
+    )
     (
         pipeline.map_arrow(named, "name string, n long, at timestamp")
         .apply_in_pandas_with_state(longest, ["name"], "total long", "n long")
@@ -295,7 +296,7 @@ def test_timers_are_due_without_records_and_after_a_restart(
 
     def made() -> Pipeline:
         return (
-            Pipeline(spark, topics.bootstrap, group, topic, state_dir=str(tmp_path), log=False)
+            Pipeline(spark, topics.bootstrap, group, topic, state=State(dir=str(tmp_path)), log=False)
             .map_arrow(named, "name string, n long, at timestamp")
             .transform_with_state(Ticking(), "name", OUTPUT, time_mode="ProcessingTime")
             .write(KafkaSink(topics.bootstrap, out))

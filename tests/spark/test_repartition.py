@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 import pytest
 
 from roster.model import TopicPartition
-from roster.spark import KafkaSink, ParquetSink, Pipeline
+from roster.spark import KafkaSink, ParquetSink, Pipeline, State
 from tests.librdkafka import idempotent_producer
 from tests.spark.spark_topics import Topics, committed_records
 from tests.waiting import until
@@ -83,10 +83,10 @@ def _flights(result: dict[str, Any]) -> int:
 def test_totals_by_another_key_equal_a_plain_computation(spark: SparkSession, topics: Topics, tmp_path: Path) -> None:
     flights, out, group = Flights(topics, 2), topics.create(2), f"g-{uuid.uuid4().hex[:8]}"
     between, changelog = f"{group}-by-carrier-repartition", f"{group}-totals-changelog"
-    quick = {"heartbeat_interval_ms": 200, "trigger_interval_ms": 0, "max_offsets_per_batch": 400}
+    quick = {"consumer": {"heartbeat.interval.ms": 200}, "trigger_interval_ms": 0, "max_offsets_per_batch": 400}
 
     def application(name: str, **more: Any) -> Pipeline:
-        return pipeline(spark, flights, topics, group, out, state_dir=str(tmp_path / name), **quick, **more)
+        return pipeline(spark, flights, topics, group, out, state=State(dir=str(tmp_path / name)), **quick, **more)
 
     def is_done() -> bool:
         return last_results(topics, out) == flights.totals()
@@ -124,7 +124,9 @@ def test_results_in_files_are_those_of_tasks_with_state_only(
     flights, group, out = Flights(topics, 2), f"g-{uuid.uuid4().hex[:8]}", str(tmp_path / "out")
     for _ in range(2):
         flights.send(200)
-        made = declared(Pipeline(spark, topics.bootstrap, group, flights.topic, state_dir=str(tmp_path / "state")))
+        made = declared(
+            Pipeline(spark, topics.bootstrap, group, flights.topic, state=State(dir=str(tmp_path / "state")))
+        )
         made.write(ParquetSink(out)).run(available_now=True)
     rows = spark.read.parquet(out).orderBy("flights").collect()
     assert {row.carrier: row.asDict() for row in rows} == flights.totals()

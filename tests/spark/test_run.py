@@ -16,7 +16,7 @@ from roster.spark.driver.batch_guard import BatchGuard
 from roster.spark.driver.reporting import Reporter
 from roster.spark.driver.run import Run, client_id_of
 from roster.spark.jobs.slot_probe import check_worker
-from roster.spark.options import Options
+from roster.spark.options import Options, Tuning
 from tests.spark.spark_fakes import P0, P1, FakeMember, FakeRunner, FakeSink
 
 if TYPE_CHECKING:
@@ -24,7 +24,14 @@ if TYPE_CHECKING:
 
     from roster.spark.batch import Batch
 
-OPTIONS = Options(bootstrap="b:1", group="g", topics=("t",), min_offsets_per_task=1, max_offsets_per_batch=5)
+OPTIONS = Options(
+    spark=None,
+    bootstrap="b:1",
+    group="g",
+    topics=("t",),
+    tuning=Tuning(min_offsets_per_task=1),
+    max_offsets_per_batch=5,
+)
 
 
 class FakeProbe:

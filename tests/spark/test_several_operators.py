@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow.compute as pc
 import pytest
 
-from roster.spark import KafkaSink, ParquetSink, Pipeline, PipelineError, Window
+from roster.spark import KafkaSink, ParquetSink, Pipeline, PipelineError, State, Window
 from tests.librdkafka import idempotent_producer
 from tests.real.realparts.apache import free_ports
 from tests.spark.spark_topics import Topics, committed_records
@@ -31,7 +31,7 @@ CLICKS = "id long, user string, page string, clicked timestamp"
 HOUR = timedelta(hours=1)
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 USERS, PAGES = 17, 5
-QUICK = {"heartbeat_interval_ms": 200, "trigger_interval_ms": 0, "max_offsets_per_batch": 300}
+QUICK = {"consumer": {"heartbeat.interval.ms": 200}, "trigger_interval_ms": 0, "max_offsets_per_batch": 300}
 
 
 class Clicks:
@@ -101,9 +101,7 @@ def test_operators_of_one_task_and_of_the_next_equal_a_plain_computation(
     def application(number: int) -> Pipeline:
         made = Pipeline(
             *(spark, topics.bootstrap, group, clicks.topic),
-            state_dir=str(tmp_path / str(number)),
-            application_server=addresses[number],
-            standbys=1,
+            state=State(dir=str(tmp_path / str(number)), application_server=addresses[number], standbys=1),
             **QUICK,  # type: ignore[arg-type]
         )
         return declared(made).write(KafkaSink(topics.bootstrap, out))
@@ -146,7 +144,7 @@ def test_results_of_the_last_operator_are_in_files_once(spark: SparkSession, top
         clicks.send(200)
         if number == 2:
             clicks.close_windows()
-        made = Pipeline(spark, topics.bootstrap, group, clicks.topic, state_dir=str(tmp_path / "state"), **QUICK)  # type: ignore[arg-type]
+        made = Pipeline(spark, topics.bootstrap, group, clicks.topic, state=State(dir=str(tmp_path / "state")), **QUICK)  # type: ignore[arg-type]
         declared(made).write(ParquetSink(out)).run(available_now=True)
     rows = spark.read.parquet(out).collect()
     last = {row.page: row for row in sorted(rows, key=lambda each: each.hours)}
@@ -169,7 +167,7 @@ def test_rows_joined_with_tables_go_on_to_another_key_and_through_three_sub_topo
     clicks.send(500)
 
     def pipeline(partitions: int) -> Pipeline:
-        made = Pipeline(spark, topics.bootstrap, group, clicks.topic, state_dir=str(tmp_path / "state"), **QUICK)  # type: ignore[arg-type]
+        made = Pipeline(spark, topics.bootstrap, group, clicks.topic, state=State(dir=str(tmp_path / "state")), **QUICK)  # type: ignore[arg-type]
         made.json_columns(CLICKS).join_table(users, on="user", schema="country string")
         made.repartition("page", partitions=partitions).filter(pc.field("page") != "p0")
         made.join_table(pages, on="page", schema="weight long", how="left").filter(pc.field("weight") > 1)

@@ -13,7 +13,7 @@ import pytest
 
 from roster.records.produce import KafkaWriter
 from roster.records.staging import StagingWriter
-from roster.spark import FunctionError, KafkaSink, ParquetSink, Pipeline, PipelineError
+from roster.spark import FunctionError, KafkaSink, ParquetSink, Pipeline
 from roster.spark.batch import Split
 from roster.spark.jobs import runner, small_batches
 from roster.spark.jobs.runner import SparkRunner
@@ -22,6 +22,7 @@ from roster.spark.tasks.arrow_function import ArrowFunction, as_struct
 from roster.spark.tasks.reader import ReaderConfig, ReadError
 from roster.spark.tasks.steps import Filtered, Mapped
 from tests.spark.spark_topics import committed_records
+from tests.spark.tuned import tuned
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -221,11 +222,11 @@ def test_sinks_that_write_in_tasks_write_small_batches_in_the_driver(
     results = SparkRunner._results
     monkeypatch.setattr(SparkRunner, "_results", lambda *given: jobs.append(1) or results(*given))
     sink = ParquetSink(tmp_path / "out")
-    options: dict[str, Any] = {"small_batches": mode, "log": False, "dead_letter_topic": topics.create(1)}
+    options: dict[str, Any] = {"log": False, "dead_letter_topic": topics.create(1)}
     reports: list[Progress] = []
-    Pipeline(spark, topics.bootstrap, f"g-{topic}", topic, on_progress=reports.append, **options).filter(
-        pc.field("offset") < 4
-    ).map_arrow(where, "offset long, pid long").write(sink).run(available_now=True)
+    tuned(small_batches=mode)(
+        spark, topics.bootstrap, f"g-{topic}", topic, on_progress=reports.append, **options
+    ).filter(pc.field("offset") < 4).map_arrow(where, "offset long, pid long").write(sink).run(available_now=True)
     rows = sink.read(spark).collect()
     assert sorted(row.offset for row in rows) == [0, 0, 1, 1, 2, 2]
     assert ({row.pid for row in rows} == {os.getpid()}) is (mode == "driver")
@@ -253,7 +254,7 @@ def test_an_error_of_the_function_in_the_driver_is_that_of_a_task(
     topic, errors = topics.create(2, 10), []
     for mode in ("driver", "tasks"):
         sink = ParquetSink(tmp_path / mode)
-        pipeline = Pipeline(spark, topics.bootstrap, f"{mode}-{topic}", topic, log=False, small_batches=mode)
+        pipeline = tuned(small_batches=mode)(spark, topics.bootstrap, f"{mode}-{topic}", topic, log=False)
         with pytest.raises(FunctionError) as caught:
             pipeline.map_arrow(where, "offset long, pid long").write(sink).run(available_now=True)
         errors.append(str(caught.value))
@@ -286,8 +287,3 @@ def test_what_the_driver_cannot_write_a_task_writes_once(
     assert failed
     assert [report.rows for report in reports] == [10]
     assert committed_records(topics, copy) == committed_records(topics, topic)
-
-
-def test_another_mode_is_refused(spark: SparkSession) -> None:
-    with pytest.raises(PipelineError, match=r"small_batches.*'auto', 'driver' or 'tasks'"):
-        Pipeline(spark, "127.0.0.1:9092", "g", "t", small_batches="executors")

@@ -1,4 +1,4 @@
-"""Where stores are to lie: what is wrong with it is one error that names `state_dir`, the path and the host."""
+"""Where stores are to lie: what is wrong with it is one error that names `State.dir`, the path and the host."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_the_host_that_cannot_write_is_named(tmp_path: Path, monkeypatch: pytest
         with pytest.raises(PipelineError) as raised:
             check_state_dir(str(path), lambda work: ["", work()])
         assert raised.value.problem == f"{path} cannot be used on host worker-7: {reason}"
-        assert (raised.value.field, bool(raised.value.fix)) == ("state_dir", True)
+        assert (raised.value.field, bool(raised.value.fix)) == ("State.dir", True)
 
 
 def test_a_full_disk_in_a_task_is_an_error_of_state_dir(tmp_path: Path) -> None:
@@ -41,6 +41,6 @@ def test_a_full_disk_in_a_task_is_an_error_of_state_dir(tmp_path: Path) -> None:
     )
     error = task_error(PySparkException(trace))
     assert isinstance(error, PipelineError)
-    assert error.field == "state_dir"
+    assert error.field == "State.dir"
     assert str(tmp_path) in error.problem
     assert platform.node() in error.problem

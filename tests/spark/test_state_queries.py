@@ -19,7 +19,7 @@ from roster.client import Admin
 from roster.model import Address, TopicPartition
 from roster.model.tasks import TaskId
 from roster.model.topology import Subtopology
-from roster.spark import KafkaSink
+from roster.spark import KafkaSink, State
 from roster.spark.batch import Batch, Owner, Range
 from roster.spark.errors import PipelineError
 from roster.spark.options import Options
@@ -171,7 +171,7 @@ def test_a_task_of_which_two_attempts_ended_is_not_read_before_the_changelog_say
     monkeypatch.setattr(KafkaSink, "commit", lambda *_: None)
     task = Application(tmp_path, [0, 1])
     plan = SubtopologyPlan(CHANGELOG.of, (OperatorNode(COUNTS, COLUMNS, "s"),))
-    sink = StateSink(KafkaSink("h:1", "out"), Options("h:1", "g", ("t",)), [plan])
+    sink = StateSink(KafkaSink("h:1", "out"), Options(None, "h:1", "g", ("t",)), [plan])
     sink.changelogs, sink.targets, sink.copies = Changelogs([CHANGELOG]), task.targets, task.case.copies
     with contextlib.closing(sink):
         task.case.logs.ends.update({0: 3, 1: 3})
@@ -410,8 +410,8 @@ def test_an_address_that_is_taken_or_reaches_no_one_is_refused(group: Group) -> 
     with pytest.raises(PipelineError, match=r"application_server: 127.0.0.1:.* cannot be listened on"):
         StateServer(Address(*next(iter(group.hosts))), [served])
     for address in ("0.0.0.0:80", "127.0.0.1", ":80", "127.0.0.1:0", 80):
-        with pytest.raises(PipelineError, match=r"^application_server: "):
-            Options("h:1", "g", ("t",), application_server=address)  # type: ignore[arg-type]
+        with pytest.raises(PipelineError, match=r"^State.application_server: "):
+            State(application_server=address)  # type: ignore[arg-type]
 
 
 def test_values_that_json_lacks_are_written_as_text_or_null() -> None:
@@ -432,7 +432,12 @@ def test_members_learn_where_each_application_answers(roster_broker: Any) -> Non
         known = []
         for host in hosts:
             options = Options(
-                roster_broker.bootstrap, name, (topic,), application_server=host, heartbeat_interval_ms=100
+                None,
+                roster_broker.bootstrap,
+                name,
+                (topic,),
+                state=State(application_server=host),
+                consumer={"heartbeat.interval.ms": 100},
             )
             copies = Copies(admin, Changelogs([changelog]), 10)
             member = opened.enter_context(contextlib.closing(task_member(options, [tasks], copies)))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow.compute as pc
 import pytest
 
-from roster.spark import KafkaSink, Pipeline, PipelineError
+from roster.spark import KafkaSink, Pipeline, PipelineError, State
 from tests.librdkafka import idempotent_producer
 from tests.spark.spark_topics import Topics, committed_records
 
@@ -41,7 +41,7 @@ def test_rows_joined_with_tables_are_counted_by_what_they_say(
         assert producer.flush(60) == 0
 
     def run() -> dict[tuple[str, str, int], int]:
-        pipeline = Pipeline(spark, topics.bootstrap, group, orders, state_dir=str(tmp_path))
+        pipeline = Pipeline(spark, topics.bootstrap, group, orders, state=State(dir=str(tmp_path)))
         (
             pipeline.json_columns("shop string, price long")
             .join_table(shops, on="shop", schema="country string")
@@ -96,7 +96,7 @@ def test_two_streams_are_joined_exactly_through_restarts_and_a_lost_store(
             kept[:] = [(row["side"], row["key"]["order"]) for row in pipeline.store("join").prefix()]
 
         pipeline = Pipeline(
-            spark, topics.bootstrap, group, orders, state_dir=str(tmp_path / directory), on_progress=note
+            spark, topics.bootstrap, group, orders, state=State(dir=str(tmp_path / directory)), on_progress=note
         )
         (
             pipeline.json_columns("order string, ordered timestamp")

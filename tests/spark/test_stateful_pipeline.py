@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 from roster.client import OffsetAndMetadata
-from roster.spark import ConsoleSink, KafkaSink, Pipeline, PipelineError, Window
+from roster.spark import ConsoleSink, KafkaSink, Pipeline, PipelineError, State, Window
 from tests.librdkafka import idempotent_producer
 from tests.real.realparts.apache import free_ports
 from tests.spark.spark_topics import Topics, committed_records
@@ -86,11 +86,10 @@ def test_totals_go_on_with_a_store_with_a_part_of_it_and_without_one(
             topics.bootstrap,
             group,
             topic,
-            state_dir=str(tmp_path / place),
+            state=State(dir=str(tmp_path / place), application_server=address),
             starting_offsets=starting_offsets,
             max_offsets_per_batch=400,
             on_progress=note,
-            application_server=address,
         )
         pipeline.map_arrow(numbers, "name string, n long").aggregate("name", AGGREGATES, store=store)
         pipeline.write(KafkaSink(topics.bootstrap, out)).run(available_now=True)
@@ -146,7 +145,7 @@ def test_windows_are_emitted_once_they_are_closed(spark: SparkSession, topics: T
             topics.bootstrap,
             f"g-{uuid.uuid4().hex[:8]}",
             topic,
-            state_dir=str(tmp_path),
+            state=State(dir=str(tmp_path)),
             on_progress=seen.append,
         )
         .map_arrow(timed, "name string, n long, at timestamp")
@@ -228,7 +227,7 @@ def test_a_state_dir_that_cannot_be_used_is_named_before_anything_is_made(
 ) -> None:
     (tmp_path / "file").touch()
     topic, out, group = topics.create(1), topics.create(1), f"g-{uuid.uuid4().hex[:8]}"
-    pipeline = Pipeline(spark, topics.bootstrap, group, [topic], state_dir=str(tmp_path / "file" / "below"))
+    pipeline = Pipeline(spark, topics.bootstrap, group, [topic], state=State(dir=str(tmp_path / "file" / "below")))
     pipeline.map_arrow(numbers, "name string, n long").aggregate("name", {"n": "count(*)"})
     with pytest.raises(PipelineError, match=r"cannot be used on host .*: Not a directory") as raised:
         pipeline.write(KafkaSink(topics.bootstrap, out)).run(available_now=True)

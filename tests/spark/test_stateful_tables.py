@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from roster.model import TopicPartition
-from roster.spark import ParquetSink, Pipeline, PipelineError, Window
+from roster.spark import ParquetSink, Pipeline, PipelineError, State, Window
 from roster.spark.errors import SinkFencedError
 from roster.spark.sinks.kafka import KafkaSink
 from tests.librdkafka import idempotent_producer
@@ -68,7 +68,7 @@ def test_results_are_in_the_sink_once_though_state_is_behind(
 
     def run(directory: str) -> None:
         made = Pipeline(
-            spark, topics.bootstrap, group, topic, state_dir=str(tmp_path / directory), max_offsets_per_batch=20
+            spark, topics.bootstrap, group, topic, state=State(dir=str(tmp_path / directory)), max_offsets_per_batch=20
         ).json_columns("name string, n long", keep=["timestamp"])
         if has_several:
             made.deduplicate("n", within=timedelta(days=1), store="first").repartition("name", partitions=2)
@@ -119,7 +119,7 @@ def test_late_rows_are_in_their_topic_once_though_state_is_behind(
 
     def run() -> None:
         (
-            Pipeline(spark, topics.bootstrap, group, topic, state_dir=str(tmp_path / "state"), log=False)
+            Pipeline(spark, topics.bootstrap, group, topic, state=State(dir=str(tmp_path / "state")), log=False)
             .json_columns("name string, at timestamp")
             .aggregate(
                 "name",
@@ -161,7 +161,7 @@ def test_no_record_is_passed_over_where_group_and_changelog_are_gone_and_the_res
     def run(starting_offsets: str) -> None:
         options: dict[str, Any] = {"starting_offsets": starting_offsets, "log": False}
         (
-            Pipeline(spark, topics.bootstrap, group, topic, state_dir=str(tmp_path / "state"), **options)
+            Pipeline(spark, topics.bootstrap, group, topic, state=State(dir=str(tmp_path / "state")), **options)
             .json_columns("name string, n long")
             .aggregate("name", {"count": "count(*)"}, store="counts")
             .write(results.sink())
@@ -182,7 +182,9 @@ def test_no_record_is_passed_over_where_group_and_changelog_are_gone_and_the_res
 
 def test_what_a_table_cannot_have_is_named(spark: SparkSession, topics: Topics, tmp_path: Path) -> None:
     visits = Window.session("timestamp", timedelta(minutes=1))
-    pipeline = Pipeline(spark, topics.bootstrap, f"g-{uuid.uuid4().hex[:8]}", topics.create(1), state_dir=str(tmp_path))
+    pipeline = Pipeline(
+        spark, topics.bootstrap, f"g-{uuid.uuid4().hex[:8]}", topics.create(1), state=State(dir=str(tmp_path))
+    )
     with pytest.raises(PipelineError, match="write: sessions take earlier results back"):
         (
             pipeline.aggregate("key", {"n": "count(*)"}, window=visits)

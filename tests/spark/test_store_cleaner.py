@@ -10,7 +10,6 @@ import pytest
 from roster.member.task_assignor import HeldTasks
 from roster.model.tasks import TaskId
 from roster.spark.errors import PipelineError
-from roster.spark.options import Options
 from roster.spark.state.copies.store_cleaner import Cleaned, StoreCleaner, Wanted, clean_host
 from roster.spark.state.tasks.processing import Place
 from roster.state.cleaning import sizes
@@ -76,13 +75,13 @@ def test_copies_are_given_up_and_not_made_again_and_own_tasks_end_the_run(caplog
     host.answer = Cleaned("p", [], {"0_1": 300}, 900)
     with caplog.at_level(logging.WARNING):
         host.at(3)
-    assert "max_state_bytes 1000: gave up the standby copies of 0_1 (300 bytes)" in caplog.text
+    assert "State.max_bytes 1000: gave up the standby copies of 0_1 (300 bytes)" in caplog.text
     assert host.case.jobs() == []
     host.case.member.become([0, 1])
     host.case.copies.took(source(1))
     assert host.case.jobs() == [1], "now it runs here"
     host.answer = Cleaned("p", [], {}, 1_001)
-    with pytest.raises(PipelineError, match="max_state_bytes: the stores of the tasks that run here take 1001 bytes"):
+    with pytest.raises(PipelineError, match=r"State\.max_bytes: the stores of the tasks that run here take 1001 bytes"):
         host.at(20)
 
 
@@ -95,9 +94,3 @@ def test_a_host_gives_up_what_is_too_much(tmp_path: Path) -> None:
     assert (done.removed, done.given_up, done.bytes) == (["0_2"], {}, before["0_0"] + before["0_1"])
     done = clean_host([place], wanted._replace(limit=before["0_0"], delay=None))
     assert (done.removed, done.given_up, done.bytes) == ([], {"0_1": before["0_1"]}, before["0_0"])
-
-
-@pytest.mark.parametrize(("name", "value"), [("max_state_bytes", 10_000), ("state_cleanup_delay_ms", 999)])
-def test_limits_that_cannot_be_are_refused(name: str, value: int) -> None:
-    with pytest.raises(PipelineError, match=f"^{name}: {value} is not a whole number from "):
-        Options("h:1", "g", ("t",), **{name: value})  # type: ignore[arg-type]

@@ -19,6 +19,7 @@ from roster.spark.operations import Operations
 from roster.spark.options import Options
 from roster.spark.state.join_runner import TableJoins, Tables
 from roster.spark.state.tasks.table_join import JoinTask, Rows, TableJoin
+from roster.spark.state_options import State
 from roster.spark.tasks.reader import ReaderConfig
 from roster.spark.tasks.steps import Filtered, Mapped, chained
 from tests.librdkafka import idempotent_producer
@@ -55,7 +56,7 @@ class Joined:
         self.begins = [0, 0]
 
     def options(self) -> Options:
-        return Options(self.topics.bootstrap, "g", (self.source,), state_dir=str(self.folder))
+        return Options(None, self.topics.bootstrap, "g", (self.source,), state=State(dir=str(self.folder)))
 
     def put(self, table: int, partition: int, key: bytes | None, entry: Any) -> None:
         value = None if entry is None else json.dumps(entry)
@@ -116,7 +117,7 @@ def test_rows_see_the_tables_as_they_are_when_their_batch_begins(topics: Topics,
 
 def test_topics_that_are_not_partitioned_alike_are_refused(topics: Topics, tmp_path: Path) -> None:
     source, table = topics.create(2), topics.create(3)
-    options = Options(topics.bootstrap, "g", (source,), state_dir=str(tmp_path))
+    options = Options(None, topics.bootstrap, "g", (source,), state=State(dir=str(tmp_path)))
     with pytest.raises(PipelineError, match=rf"join_table: .* equally many partitions.*{source} 2, {table} 3"):
         Tables.open(options, table, (source,))
     with pytest.raises(PipelineError, match="join_table: there is no topic 'nowhere-at-all'"):

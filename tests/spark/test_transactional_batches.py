@@ -14,6 +14,7 @@ import pytest
 from pyspark import cloudpickle
 
 from roster.spark import KafkaSink, Pipeline, PipelineError
+from roster.spark.options import Tuning
 from roster.spark.sinks import kafka_transactions
 from roster.spark.tasks.write import exchange
 from roster.spark.tasks.write.exchange import WriteBatches
@@ -98,10 +99,11 @@ def test_a_large_batch_is_written_by_tasks_that_own_their_partitions_in_the_orde
     spark: SparkSession, both: Topics, group: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(kafka_transactions, "_MOST_DRIVER_BYTES", 0)
+    monkeypatch.setattr(Pipeline, "_tuning", Tuning(min_offsets_per_task=50))
     topic, out = both.create(3, 3000), both.create(4)
     # Record batches of some records each, and two tasks that read from each partition.
     sink = KafkaSink(both.bootstrap, out, options={"batch.size": 1000}, exactly_once=True)
-    made = pipeline(spark, both, group, topic, sink, max_offsets_per_batch=1500, min_offsets_per_task=50, tasks=6)
+    made = pipeline(spark, both, group, topic, sink, max_offsets_per_batch=1500, tasks=6)
     made.run(available_now=True)
     found = committed_records(both, out)
     for partition in range(3):

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 if TYPE_CHECKING:
-    from roster.spark import Progress
+    from roster.spark import Progress, State
 
 
 def main() -> None:
@@ -44,7 +44,7 @@ def main() -> None:
         topic,
         max_offsets_per_batch=400,
         trigger_interval_ms=0,
-        application_server=server,
+        state=State(application_server=server),
         on_progress=tell,
     )
     made.map_arrow(partitions, "partition int").aggregate("partition", {"n": "count(*)"}, store="totals")

@@ -72,15 +72,18 @@ def main() -> None:
     bootstrap, group, topic, out, session_timeout_ms, open_seconds = sys.argv[1:]
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
     options = Options(
+        spark=None,
         bootstrap=bootstrap,
         group=group,
         topics=(topic,),
         max_offsets_per_batch=300,
-        session_timeout_ms=int(session_timeout_ms),
-        heartbeat_interval_ms=200,
+        consumer={
+            "session.timeout.ms": int(session_timeout_ms),
+            "heartbeat.interval.ms": 200,
+            "request.timeout.ms": 10_000,
+            "max.poll.interval.ms": 20_000,
+        },
         trigger_interval_ms=0,
-        request_timeout_ms=10_000,
-        rebalance_timeout_ms=20_000,
     )
     config = ReaderConfig(bootstrap=bootstrap, group=group, compiled=compiled())
     sink = KafkaSink(bootstrap, out, exactly_once=True, options={"transaction.timeout.ms": 60_000})

@@ -168,6 +168,14 @@ def taking(
     return decorated
 
 
+def explained(declaration: type[T]) -> type[T]:
+    """Decorate a dataclass whose signature and help are to have the types and meanings of its options."""
+    declaration.__signature__ = _signature(declaration)  # type: ignore[attr-defined]
+    options = declared(declaration)  # type: ignore[arg-type]
+    declaration.__doc__ = _help(inspect.getdoc(declaration) or "", options)
+    return declaration
+
+
 def _signature(declaration: Callable[..., object]) -> inspect.Signature:
     """Return the signature of a dataclass, with types as they are without options."""
     signature, hints = inspect.signature(declaration), get_type_hints(declaration)

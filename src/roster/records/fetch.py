@@ -151,7 +151,7 @@ def _wait(ranges: Ranges) -> float:
 
 def _fail_after(timeout: float, silence: float, problem: str, waiting: list[str]) -> None:
     if silence > timeout:
-        text = f"no record for {timeout * 1000:.0f} ms (read_timeout_ms), waiting for {', '.join(waiting[:5])}"
+        text = f"no record for {timeout * 1000:.0f} ms (twice request.timeout.ms), waiting for {', '.join(waiting[:5])}"
         raise FetchError(f"{text}; {problem}" if problem else text)
 
 

@@ -10,6 +10,7 @@ from roster._extras import EXTRAS, missing_error
 if TYPE_CHECKING:
     from roster.records.produce import WriteError
     from roster.spark.batch import Batch, Owner, Progress, Range, Restoring
+    from roster.spark.consumer_settings import ConsumerSettings
     from roster.spark.errors import FunctionError, PipelineError, SinkFencedError
     from roster.spark.pipeline import Pipeline
     from roster.spark.sinks.base import Sink
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from roster.spark.sinks.parquet import ParquetSink
     from roster.spark.spark_session import session
     from roster.spark.state.queries.view import StateUnavailableError, StateView
+    from roster.spark.state_options import State
     from roster.spark.tasks.reader import ReadError
     from roster.state.store import StateError
     from roster.state.windows import Window
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Batch",
     "ConsoleSink",
+    "ConsumerSettings",
     "DeltaSink",
     "FunctionError",
     "IcebergSink",
@@ -41,6 +44,7 @@ __all__ = [
     "Restoring",
     "Sink",
     "SinkFencedError",
+    "State",
     "StateError",
     "StateUnavailableError",
     "StateView",
@@ -56,6 +60,7 @@ _OLDEST_PYSPARK = 4
 _HOMES = {
     "roster.records.produce": ("WriteError",),
     "roster.spark.batch": ("Batch", "Owner", "Progress", "Range", "Restoring"),
+    "roster.spark.consumer_settings": ("ConsumerSettings",),
     "roster.spark.errors": ("FunctionError", "PipelineError", "SinkFencedError"),
     "roster.spark.pipeline": ("Pipeline",),
     "roster.spark.tasks.reader": ("ReadError",),
@@ -67,6 +72,7 @@ _HOMES = {
     "roster.spark.sinks.parquet": ("ParquetSink",),
     "roster.spark.spark_session": ("session",),
     "roster.spark.state.queries.view": ("StateUnavailableError", "StateView"),
+    "roster.spark.state_options": ("State",),
     "roster.state.store": ("StateError",),
     "roster.state.windows": ("Window",),
 }

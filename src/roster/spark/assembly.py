@@ -42,7 +42,6 @@ from roster.spark.state.tasks.table_join import Rows
 from roster.spark.tasks.arrow_function import ArrowFunction, arrow_schema, as_struct
 from roster.spark.tasks.dead_letters import DEAD_LETTER_SECONDS
 from roster.spark.tasks.reader import ReaderConfig
-from roster.spark.tasks.reader_options import parse_reader_options
 from roster.spark.tasks.steps import chained
 from roster.state.store import NoState
 from roster.state.stream_join import StreamJoin
@@ -107,7 +106,7 @@ def assembled(spark: SparkSession, options: Options, declared: Declared, sink: S
 def _check_state_dir(spark: SparkSession, options: Options) -> None:
     """Raise PipelineError if the executors are in this process and cannot keep stores; others say it in the warm-up."""
     if runs_in_one_process(spark):
-        check_state_dir(options.state_dir, lambda work: [work()])
+        check_state_dir(options.state.dir, lambda work: [work()])
 
 
 def _check_repartitioned(declared: Declared) -> None:
@@ -249,7 +248,7 @@ def _stateless(
         sink.check(joined)
     if not tables:
         sink.open(spark, options.group)
-        small = SmallBatches.of(options.small_batches, config, first.before)
+        small = SmallBatches.of(options.tuning.small_batches, config, first.before)
         return Assembly(options, SparkRunner(spark, config, function, columns, declared.transform, small), sink)
     _check_state_dir(spark, options)
     with contextlib.ExitStack() as unless_open:
@@ -267,9 +266,10 @@ def _reader_config(options: Options) -> ReaderConfig:
         group=options.group,
         isolation_level=options.isolation_level,
         fail_on_data_loss=options.fail_on_data_loss,
-        read_timeout_ms=options.read_timeout_ms,
         include_headers=options.include_headers,
-        options=parse_reader_options(options.reader_options),
+        client_id=options.settings.client_id or "",
+        fetch=options.settings.fetch,
+        read_timeout_ms=options.settings.read_timeout_ms,
         security=options.security,
         dead_letters=_dead_letter_writer(options),
         compiled=compiled(),
@@ -282,7 +282,7 @@ def _dead_letter_writer(options: Options) -> KafkaWriter | None:
     return KafkaWriter(
         tuple(parse_addresses(options.bootstrap)),
         options.dead_letter_topic,
-        client_id=options.client_id or "",
+        client_id=options.settings.client_id or "",
         compression=Compression.ZSTD,  # a letter is no larger than what its record was read from
         keep_timestamps=True,
         timeout=DEAD_LETTER_SECONDS,

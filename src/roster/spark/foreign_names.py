@@ -9,8 +9,11 @@ import re
 from collections.abc import Callable, Collection, Iterable
 from typing import ParamSpec, TypeVar
 
+from roster.model.options import declared
+from roster.spark.consumer_settings import CONSUMER_SETTINGS
 from roster.spark.errors import PipelineError
-from roster.spark.pipeline_options import PIPELINE_OPTIONS
+from roster.spark.pipeline_options import PipelineOptions
+from roster.spark.state_options import State
 
 Parameters = ParamSpec("Parameters")
 T = TypeVar("T")
@@ -24,9 +27,19 @@ def _plain(name: str) -> str:
 _OPTIONS = {
     **{
         _plain(name).removeprefix("kafka"): option.name
-        for option in PIPELINE_OPTIONS.values()
+        for option in declared(PipelineOptions).values()
         for name in (option.kafka, option.spark)
         if name
+    },
+    **{
+        _plain(name): f'consumer={{"{key}": ...}}'
+        for key, option in CONSUMER_SETTINGS.items()
+        for name in (key, option.name)
+    },
+    **{
+        _plain(name): f"state=State({option.name}=...)"
+        for option in declared(State).values()
+        for name in (option.kafka or option.name, option.name)
     },
     "startingtimestamp": "starting_offsets=datetime(..., tzinfo=UTC)",
     "startingoffsetsbytimestamp": "starting_offsets=datetime(..., tzinfo=UTC)",
@@ -109,7 +122,7 @@ def refuse_foreign_names(given: Iterable[str], known: Collection[str]) -> None:
         elif plain in _OPTIONS:
             fix = f"Use {_OPTIONS[plain]}"
         else:
-            fix = f"Did you mean {near[0]}?" if near else "Settings of the tasks' reader go into reader_options"
+            fix = f"Did you mean {near[0]}?" if near else "Settings of Kafka's consumers go into consumer={...}"
         raise PipelineError("a pipeline has no option of this name", field=name, fix=fix)
 
 
@@ -118,7 +131,7 @@ def refuse_foreign_arguments(given: Iterable[str], known: Collection[str]) -> No
     for name in given:
         if name in known:
             continue
-        if name in PIPELINE_OPTIONS:
+        if name in declared(PipelineOptions):
             fix = "It is an option of Pipeline"
         else:
             fix = f"Use {_OF_A_RUN.get(_plain(name), ', '.join(sorted(known)))}"

@@ -165,7 +165,7 @@ class Operations:
         array) as record key and key columns and results as a JSON object. State, results and offsets are one
         transaction, exactly once for readers with isolation.level=read_committed.
         The state's truth is the compacted topic `<group>-<store>-changelog`, made at the first start with as many
-        partitions as the source; `state_dir` on the executors holds copies.
+        partitions as the source; `State(dir=...)` on the executors holds copies.
 
         Args:
             keys: one column or several: integers, text, bytes, booleans, dates, times.
@@ -312,8 +312,9 @@ class Operations:
     def join_table(self, topic: str, on: str, schema: str | StructType, *, how: str = "inner") -> Self:
         """Append the columns that a compacted topic has for a row's key, looked up inside the task.
 
-        Each task keeps the table's partition of its own number in `state_dir`, brought up to the topic's end (committed
-        records only) before each batch. The topic must have as many partitions as the source, both must be partitioned
+        Each task keeps the table's partition of its own number in `State(dir=...)`, brought up to the topic's end
+        (committed records only) before each batch. The topic must have as many partitions as the source, both must be
+        partitioned
         by this key in the same way, and its values are JSON objects, null for a key that is not there. A batch that is
         done again may see a later table. Any sink and `transform` may follow, or stateful operators and `repartition`.
 

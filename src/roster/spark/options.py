@@ -4,127 +4,85 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import KW_ONLY, dataclass, field
 from datetime import datetime
-from typing import Any, TypeAlias
+from functools import cached_property
+from typing import Any
 
 from roster._json import loads
-from roster.assignors import Assignor
-from roster.client import DEFAULT_ASSIGNORS
+from roster.assignors import Assignor, as_tuple
 from roster.member.config import ConfigError, MemberConfig
-from roster.model import AddressError, OffsetSpec, TopicPartition, parse_address, parse_addresses
-from roster.model.options import INT32_MAX, INT64_MAX, shown
+from roster.member.options import DEFAULT_ASSIGNORS, MemberSettings
+from roster.member.task_options import TaskOptions
+from roster.model import AddressError, OffsetSpec, TopicPartition, parse_addresses
+from roster.model.options import INT32_MAX, INT64_MAX, declared, shown, values
 from roster.model.topics import NAME_RULE, is_legal_name
 from roster.security import PLAINTEXT, Security, SettingError, parse_security
+from roster.spark.consumer_settings import CONSUMER_SETTINGS, Consumer, parse_consumer
 from roster.spark.errors import PipelineError
-from roster.spark.pipeline_options import PIPELINE_OPTIONS, SMALL_BATCHES
-from roster.spark.tasks.reader_options import parse_reader_options
+from roster.spark.pipeline_options import PipelineOptions, StartingOffsets
+from roster.spark.state_options import State
 
-StartingOffsets: TypeAlias = str | datetime | Mapping[Any, Any]
-"""`"earliest"`, `"latest"`, a moment (the first record at or after it), or a map by partition, written
-`{TopicPartition: offset}` or as Spark does `{"topic": {0: 23, 1: "latest"}}` with -2 and -1 for earliest and latest,
-also as JSON text; partitions left out of a map start at earliest."""
-
-_OF_THE_MEMBER = {each.name for each in fields(MemberConfig)} & PIPELINE_OPTIONS.keys() - {"group", "capacity"}
-"""Options that the member checks; `capacity` may be None here."""
+AUTO, DRIVER, TASKS = "auto", "driver", "tasks"
+"""Where small batches are done: in the driver but for functions of `map_arrow`, in the driver, in tasks."""
 
 _NUMBER = re.compile(r"[0-9]{1,10}", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
-    """Checked options of a `Pipeline`. Times are milliseconds. Raises PipelineError that names the wrong option."""
+class Tuning:
+    """What follows from measurements; tests and benchmarks set it otherwise.
+
+    min_offsets_per_task: least for which a partition's range is split over more tasks. poll_interval_ms: time between
+    looks for new records while there are none. small_batches: AUTO, DRIVER or TASKS. acceptable_lag, max_warmups: as in
+    TaskOptions.
+    """
+
+    min_offsets_per_task: int = 1_000
+    poll_interval_ms: int = 200
+    small_batches: str = AUTO
+    acceptable_lag: int = TaskOptions.acceptable_lag
+    max_warmups: int = TaskOptions.max_warmups
+
+
+@dataclass(frozen=True)
+class Options(PipelineOptions):
+    """Checked options of a `Pipeline`. Raises PipelineError that names the wrong option."""
 
     bootstrap: str
-    group: str
     topics: tuple[str, ...] | re.Pattern[str]
-    starting_offsets: str | int | Mapping[TopicPartition, int] = "earliest"
-    """`earliest`, `latest`, a timestamp in ms, or offsets by partition (-2 earliest, -1 latest)."""
-    max_offsets_per_batch: int | None = 1_000_000
-    target_batch_ms: int = 10_000
-    min_offsets_per_task: int = 1_000
-    tasks: int | None = None
-    include_headers: bool = False
-    isolation_level: str = "read_uncommitted"
-    fail_on_data_loss: bool = True
-    small_batches: str = "auto"
-    poll_interval_ms: int = 200
-    trigger_interval_ms: int | None = None
-    """None: the sink's `default_trigger_interval_ms`, which a full batch does not wait for."""
-    read_timeout_ms: int = 60_000
-    start_timeout_ms: int = 60_000
-    max_batch_ms: int = 300_000
+    _: KW_ONLY
     assignors: tuple[str | Assignor, ...] = DEFAULT_ASSIGNORS
-    session_timeout_ms: int = 45_000
-    heartbeat_interval_ms: int = 1_000
-    rebalance_timeout_ms: int = 300_000
-    request_timeout_ms: int = 30_000
-    metadata_max_age_ms: int = 300_000
-    client_id: str | None = None
-    """None: the Spark application's name."""
-    group_instance_id: str | None = None
-    rack_id: str | None = None
-    capacity: int | None = None
-    """Number of plain members that the application counts for; None: the tasks that Spark runs at once."""
-    dead_letter_topic: str | None = None
-    state_dir: str | None = None
-    standbys: int = 0
-    acceptable_lag: int = 10_000
-    max_warmups: int = 2
-    application_server: str | None = None
-    state_cleanup_delay_ms: int = 600_000
-    max_state_bytes: int | None = None
+    state: State = field(default_factory=State)
     security: Security = PLAINTEXT
-    reader_options: Mapping[str, str | int | bool] = field(default_factory=dict, repr=False)
+    tuning: Tuning = Tuning()
 
     def __post_init__(self) -> None:
-        for name, option in PIPELINE_OPTIONS.items():
-            if option.least is not None and (problem := option.problem(getattr(self, name))):
+        for name, option in declared(PipelineOptions).items():
+            if problem := option.problem(getattr(self, name)):
                 raise PipelineError(problem, field=name)
         if not isinstance(self.group, str):
             raise PipelineError(f"{self.group!r} is not a name", field="group", fix="Pass group='my-group'")
-        if self.isolation_level not in {"read_uncommitted", "read_committed"}:
-            raise PipelineError(
-                f"{self.isolation_level!r} is not known",
-                field="isolation_level",
-                fix="Use 'read_uncommitted' or 'read_committed'",
-            )
-        if self.small_batches not in SMALL_BATCHES:
-            raise PipelineError(
-                f"{self.small_batches!r} is not known",
-                field="small_batches",
-                fix=f"Use {', '.join(map(repr, SMALL_BATCHES[:-1]))} or {SMALL_BATCHES[-1]!r}",
-            )
-        member = {name: getattr(self, name) for name in _OF_THE_MEMBER}
+        if not isinstance(self.state, State):
+            raise PipelineError(f"{shown(self.state)} is no State", field="state", fix="For example State(standbys=1)")
         selection = self.topics if isinstance(self.topics, re.Pattern) else frozenset(self.topics)
+        settings = values(MemberSettings, self.settings)
         try:
-            MemberConfig(group=self.group, selection=selection, **member)
+            MemberConfig(group=self.group, selection=selection, assignors=self.assignors, **settings)
         except ConfigError as error:
-            raise PipelineError(str(error), field=error.option) from None
+            raise _named_as_in_kafka(error) from None
+        self.start  # noqa: B018 - it is checked where it is parsed
         self._check_dead_letter_topic()
-        if self.state_dir is not None and (not isinstance(self.state_dir, str) or not self.state_dir.startswith("/")):
-            raise PipelineError(
-                f"{shown(self.state_dir)} is no absolute path", field="state_dir", fix="For example '/var/lib/roster'"
-            )
-        self._check_application_server()
-        parse_reader_options(self.reader_options)
 
-    def _check_application_server(self) -> None:
-        address = self.application_server
-        if address is None:
-            return
-        try:
-            host = parse_address(address).host if isinstance(address, str) else ""
-        except AddressError as error:
-            raise PipelineError(
-                error.problem, field="application_server", fix=error.fix[0].upper() + error.fix[1:]
-            ) from None
-        if host in ("", "0.0.0.0", "::", "*"):  # noqa: S104 - refused here
-            raise PipelineError(
-                f"{shown(address)} is no address that other applications could ask",
-                field="application_server",
-                fix="Name one host of this machine, for example '127.0.0.1:8080'",
-            )
+    @cached_property
+    def start(self) -> str | int | Mapping[TopicPartition, int]:
+        """`earliest`, `latest`, a timestamp in ms, or offsets by partition (-2 earliest, -1 latest)."""
+        return parse_starting_offsets(self.starting_offsets)
+
+    @cached_property
+    def settings(self) -> Consumer:
+        """Settings of the member and of the reader inside the tasks."""
+        return parse_consumer(self.consumer or {})
 
     def _check_dead_letter_topic(self) -> None:
         topic = self.dead_letter_topic
@@ -136,6 +94,30 @@ class Options:
             raise PipelineError(
                 f"the pipeline reads {topic!r} itself", field="dead_letter_topic", fix="Name a topic of its own"
             )
+
+
+def checked(given: PipelineOptions, tuning: Tuning) -> Options:
+    """Return the options of a pipeline as given, checked. Raise PipelineError that names the wrong one."""
+    return Options(
+        **values(PipelineOptions, given)
+        | {
+            "bootstrap": parse_bootstrap(given.bootstrap),
+            "topics": parse_topics(given.topics),
+            "assignors": as_tuple(given.assignors),
+            "state": State() if given.state is None else given.state,
+            "security": check_security(given.security),
+            "tuning": tuning,
+        }
+    )
+
+
+def _named_as_in_kafka(error: ConfigError) -> PipelineError:
+    """Return the error of a member's setting, which a pipeline has by its name in Kafka's clients."""
+    names = {option.name: name for name, option in CONSUMER_SETTINGS.items()}
+    if error.option not in names:
+        return PipelineError(str(error), field=error.option)
+    text = re.sub(r"\w+", lambda word: names.get(word[0], word[0]), str(error))
+    return PipelineError(f"{names[error.option]}: {text}", field="consumer")
 
 
 def as_columns(names: str | Sequence[str]) -> tuple[str, ...]:

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import re
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
 
 from pyspark import InheritableThread
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 
-from roster.assignors import Assignor, as_tuple
-from roster.client import DEFAULT_ASSIGNORS
-from roster.security import Security
+from roster.model.options import taking
 from roster.spark.assembly import assembled
 from roster.spark.batch import Batch, Progress
 from roster.spark.driver.member_protocol import Membership
@@ -31,14 +28,8 @@ from roster.spark.foreign_names import (
 )
 from roster.spark.jobs.runner import check_session, is_stopped
 from roster.spark.operations import Operations, check_callable
-from roster.spark.options import (
-    Options,
-    StartingOffsets,
-    check_security,
-    parse_bootstrap,
-    parse_starting_offsets,
-    parse_topics,
-)
+from roster.spark.options import Options, Tuning, checked
+from roster.spark.pipeline_options import PipelineOptions
 from roster.spark.sinks.base import Sink, Source
 from roster.spark.sinks.foreach import ForeachBatch
 from roster.spark.state.queries.view import StateView, view_of
@@ -58,52 +49,12 @@ class Pipeline(Operations):
     which need Roster importable (the same environment, or `spark.sparkContext.addPyFile`).
     """
 
-    @explaining_names(refuse_foreign_names)
-    def __init__(
-        self,
-        spark: SparkSession,
-        bootstrap: str | Sequence[str],
-        group: str,
-        topics: str | Sequence[str] | re.Pattern[str],
-        *,
-        starting_offsets: StartingOffsets = "earliest",
-        max_offsets_per_batch: int | None = 1_000_000,
-        target_batch_ms: int = 10_000,
-        min_offsets_per_task: int = 1_000,
-        tasks: int | None = None,
-        include_headers: bool = False,
-        isolation_level: str = "read_uncommitted",
-        fail_on_data_loss: bool = True,
-        poll_interval_ms: int = 200,
-        trigger_interval_ms: int | None = None,
-        small_batches: str = "auto",
-        read_timeout_ms: int = 60_000,
-        start_timeout_ms: int = 60_000,
-        max_batch_ms: int = 300_000,
-        dead_letter_topic: str | None = None,
-        state_dir: str | None = None,
-        standbys: int = 0,
-        acceptable_lag: int = 10_000,
-        max_warmups: int = 2,
-        application_server: str | None = None,
-        state_cleanup_delay_ms: int = 600_000,
-        max_state_bytes: int | None = None,
-        assignors: str | Assignor | Sequence[str | Assignor] = DEFAULT_ASSIGNORS,
-        session_timeout_ms: int = 45_000,
-        heartbeat_interval_ms: int = 1_000,
-        rebalance_timeout_ms: int = 300_000,
-        request_timeout_ms: int = 30_000,
-        metadata_max_age_ms: int = 300_000,
-        group_instance_id: str | None = None,
-        rack_id: str | None = None,
-        capacity: int | None = None,
-        client_id: str | None = None,
-        security: Security | Mapping[str, object] | None = None,
-        reader_options: Mapping[str, str | int | bool] | None = None,
-        on_progress: Callable[[Progress], object] | None = None,
-        log: bool | str | None = None,
-        membership: Callable[[Options], Membership] | None = None,
-    ) -> None:
+    _tuning = Tuning()
+    _membership: Callable[[Options], Membership] | None = None
+    """What makes the group member, where tests set it."""
+
+    @taking(PipelineOptions, refuse_foreign_names)
+    def __init__(self, options: PipelineOptions) -> None:
         """Check the options; the first connection is made by `run` or `start`.
 
         With the default assignors, pipelines among themselves use cooperative-sticky; with a neighbour that knows only
@@ -111,112 +62,15 @@ class Pipeline(Operations):
         flight. Log lines come from the logger `roster.pipeline`: joining, progress (every 10 s at most), handing over
         and the end; on stderr if the application has configured no logging.
 
-        Args:
-            spark: the driver's classic Spark session.
-            bootstrap: brokers to ask first, "host:port", several with commas or as a list; the default port is 9092.
-            group: the consumer group's name.
-            topics: names, or a compiled pattern or "pattern:…" that must match whole names.
-            starting_offsets: start of partitions that neither sink nor group knows: "earliest", "latest", a datetime
-                with a time zone, or offsets by partition.
-            max_offsets_per_batch: offsets a batch reads at most, shared over partitions by lag; None: no limit.
-            target_batch_ms: ms near which a batch ends: it reads what the rate of earlier ones allows; a third of
-                rebalance_timeout_ms at most.
-            min_offsets_per_task: offsets below which a partition's range is not split over more tasks.
-            tasks: tasks of a batch; None: as many as Spark runs at once.
-            include_headers: whether to add the column `headers`.
-            isolation_level: "read_uncommitted", or "read_committed" to leave out open and aborted transactions.
-            fail_on_data_loss: whether to fail where the position is no longer in the log, or go on at its start.
-            poll_interval_ms: ms between looks for new records while there are none.
-            trigger_interval_ms: ms between the starts of two batches, at least; None: the sink's default, for which
-                neither a full batch nor `available_now` waits.
-            small_batches: where a batch of few records is read, and written by sinks that write inside the tasks:
-                "auto", in the driver unless there is a function of map_arrow; "driver", with functions too; "tasks".
-            read_timeout_ms: ms that a task waits for the next record of a range before it fails.
-            start_timeout_ms: ms to reach a broker and the group's coordinator, and a KafkaSink's brokers, at start.
-            max_batch_ms: ms in which some task of a batch must finish; else the batch is cancelled and the group left
-                (as with a consumer's max.poll.interval.ms) until Spark has a slot again.
-            dead_letter_topic: topic for records that the `map_arrow` function raises at, and for record batches that
-                cannot be read, with headers that name source and error as in Kafka Connect; at least once. None: they
-                end the run.
-            state_dir: directory on each executor's local disk for the stores of a stateful pipeline; None:
-                `roster-state` in that of temporary files.
-            standbys: copies of each task's state in other applications of a stateful group.
-            acceptable_lag: records that a copy may be behind its changelog's end and count as caught up.
-            max_warmups: copies that are restored at once, in the group, to take tasks over.
-            application_server: "host:port" at which the driver answers queries of its state, and those of other
-                applications of the group, over HTTP and without authentication; None: it does not.
-            state_cleanup_delay_ms: ms after which a store on disk is removed that no application on the host keeps.
-            max_state_bytes: bytes that stores may take on each executor's host: beyond, standby copies are given up,
-                then the run ends with an error; None: no limit.
-            assignors: assignors that the group may use, most wanted first, by name or, with options, as an Assignor:
-                lag_cooperative_sticky(LagOptions(max_skew=0.5)) of roster.assignors.
-            session_timeout_ms: ms without a heartbeat after which the coordinator removes the member.
-            heartbeat_interval_ms: ms between heartbeats, less than the session timeout; sooner after a rebalance.
-            rebalance_timeout_ms: ms that the group waits for this member to finish its batch.
-            request_timeout_ms: ms to wait for a response of a broker.
-            metadata_max_age_ms: ms between looks for new topics and partitions.
-            group_instance_id: makes the member a static one; unique in the group.
-            rack_id: the driver's rack, for assignors that place by racks.
-            capacity: plain members that it counts for where the assignor looks at lag; None: the tasks that Spark runs
-                at once.
-            client_id: name in the brokers' logs; None: the Spark application's name.
-            security: TLS and SASL of the member and the tasks: settings by their names in Kafka's clients, as in
-                {"security.protocol": "SSL"}, or what `roster.security.load_properties` read; None: PLAINTEXT.
-            reader_options: settings of the reader inside the tasks by their names in Kafka's consumers: client.id,
-                client.rack, fetch.max.wait.ms, fetch.max.bytes, max.partition.fetch.bytes.
-            on_progress: called with a Progress after each batch, in the running thread.
-            log: False for warnings and errors only, or a level ("debug", "warning"); None: the environment's
-                ROSTER_LOG, else True.
-            membership: makes the group member, for tests; None: GroupMember.
-
         Raises:
             PipelineError: an option is wrong; the message names it.
 
         """
-        super().__init__(spark)
-        self._options = Options(
-            bootstrap=parse_bootstrap(bootstrap),
-            group=group,
-            topics=parse_topics(topics),
-            starting_offsets=parse_starting_offsets(starting_offsets),
-            max_offsets_per_batch=max_offsets_per_batch,
-            target_batch_ms=target_batch_ms,
-            min_offsets_per_task=min_offsets_per_task,
-            tasks=tasks,
-            include_headers=include_headers,
-            isolation_level=isolation_level,
-            fail_on_data_loss=fail_on_data_loss,
-            poll_interval_ms=poll_interval_ms,
-            trigger_interval_ms=trigger_interval_ms,
-            small_batches=small_batches,
-            read_timeout_ms=read_timeout_ms,
-            start_timeout_ms=start_timeout_ms,
-            max_batch_ms=max_batch_ms,
-            dead_letter_topic=dead_letter_topic,
-            state_dir=state_dir,
-            standbys=standbys,
-            acceptable_lag=acceptable_lag,
-            max_warmups=max_warmups,
-            application_server=application_server,
-            state_cleanup_delay_ms=state_cleanup_delay_ms,
-            max_state_bytes=max_state_bytes,
-            assignors=as_tuple(assignors),
-            session_timeout_ms=session_timeout_ms,
-            heartbeat_interval_ms=heartbeat_interval_ms,
-            rebalance_timeout_ms=rebalance_timeout_ms,
-            request_timeout_ms=request_timeout_ms,
-            metadata_max_age_ms=metadata_max_age_ms,
-            client_id=client_id,
-            group_instance_id=group_instance_id,
-            rack_id=rack_id,
-            capacity=capacity,
-            security=check_security(security),
-            reader_options=dict(reader_options or {}),
-        )
-        self._on_progress = on_progress
-        self._membership = membership
+        super().__init__(options.spark)
+        self._options = checked(options, self._tuning)
+        self._on_progress = options.on_progress
+        self._log_level = level_of(options.log)
         self._sink: Sink | None = None
-        self._log_level = level_of(log)
         self._lock = threading.Lock()
         self._status = "new"
         self._active = self._stopping = False
@@ -419,8 +273,8 @@ class Pipeline(Operations):
                 "the pipeline has no sink", field="write", fix="Call write(sink) or foreach_batch(function) first"
             )
         check_session(self._spark)
-        client_id = self._options.client_id or client_id_of(self._spark.sparkContext.appName or "")
-        options = replace(self._options, client_id=client_id)
+        client_id = self._options.settings.client_id or client_id_of(self._spark.sparkContext.appName or "")
+        options = replace(self._options, consumer={**(self._options.consumer or {}), "client.id": client_id})
         sink.start_timeout_ms = options.start_timeout_ms
         assembly = assembled(self._spark, options, self._declared, sink)
         options, sink, self._views = assembly.options, assembly.sink, assembly.views
@@ -432,9 +286,9 @@ class Pipeline(Operations):
                 Source(
                     bootstrap=options.bootstrap,
                     group=options.group,
-                    group_instance_id=options.group_instance_id,
+                    group_instance_id=options.settings.group_instance_id,
                     client_id=client_id,
-                    request_timeout_ms=options.request_timeout_ms,
+                    request_timeout_ms=options.settings.request_timeout_ms,
                     security=options.security,
                 )
             )

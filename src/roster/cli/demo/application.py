@@ -55,16 +55,18 @@ def main() -> int:
             options.bootstrap,
             options.group,
             [options.topic],
-            client_id=client_id(options.name),
+            consumer={
+                "client.id": client_id(options.name),
+                "session.timeout.ms": round(SESSION_TIMEOUT_S * 1000),
+                "heartbeat.interval.ms": 1_000,
+                "max.poll.interval.ms": 30_000,
+                "request.timeout.ms": 10_000,
+            },
             security=load_properties(options.config).security if options.config is not None else None,
             on_progress=say,
-            session_timeout_ms=round(SESSION_TIMEOUT_S * 1000),
-            heartbeat_interval_ms=1_000,
-            rebalance_timeout_ms=30_000,
-            request_timeout_ms=10_000,
             trigger_interval_ms=1_000,
-            membership=join,
         )
+        pipeline._membership = join
         pipeline.map_arrow(function, schema).write(ParquetSink(options.output)).run()
         spark.stop()
     except (PipelineError, ClientError, SettingError) as error:

@@ -63,7 +63,7 @@ class _Timer:
 
 def batch_size(options: Options) -> BatchSize:
     """Make the size of batches that end near `target_batch_ms`, and well inside the rebalance timeout."""
-    target = min(options.target_batch_ms, options.rebalance_timeout_ms // 3) / 1000
+    target = min(options.target_batch_ms, options.settings.rebalance_timeout_ms // 3) / 1000
     return BatchSize(options.max_offsets_per_batch, target)
 
 
@@ -89,7 +89,7 @@ class DriverLoop:
         self._on_progress, self._between_batches = on_progress, between_batches
         self._reporter = reporter or Reporter(options.group)
         self._starting_positions = StartingPositions(member, sink, options, self._reporter)
-        margin = min(5.0, options.rebalance_timeout_ms / 10_000)
+        margin = min(5.0, options.settings.rebalance_timeout_ms / 10_000)
         patience = options.max_batch_ms / 1000
         self._guard = guard or BatchGuard(member, runner.cancel, margin, activity=runner.activity, patience=patience)
         self._margin = margin
@@ -156,7 +156,7 @@ class DriverLoop:
                     self._note_nothing_read()
                     return
                 self._look_at_sink()
-                self._idle(self._options.poll_interval_ms / 1000, ownership)
+                self._idle(self._options.tuning.poll_interval_ms / 1000, ownership)
         finally:
             self._guard.close()
 
@@ -196,7 +196,7 @@ class DriverLoop:
         ranges = planner.limit({p: span for p, span in available.items() if p in chosen}, self._size.limit)
         deal = planner.whole if self._runner.whole_partitions else planner.tasks
         ranges |= {p: span for p, span in available.items() if p in chosen and not span.size}
-        tasks = deal(ranges, self._options.tasks or self._runner.cores, self._options.min_offsets_per_task)
+        tasks = deal(ranges, self._options.tasks or self._runner.cores, self._options.tuning.min_offsets_per_task)
         batch = Batch(self.batches, self._owner(ownership), ranges)
         timer.lap("plan")
         outcome = self._work(batch, tasks)
@@ -297,7 +297,7 @@ class DriverLoop:
         self._guard.begin(batch)
         try:
             worked = self._between_batches.restore(
-                min(seconds, max(self._options.poll_interval_ms / 1000, SHORTEST_PIECE))
+                min(seconds, max(self._options.tuning.poll_interval_ms / 1000, SHORTEST_PIECE))
             )
         finally:
             self._guard.end()
@@ -315,7 +315,7 @@ class DriverLoop:
         interval = self._interval.seconds if suggested is None else suggested / 1000
         left = self._batch_started + interval - now
         # Looks in between find out whether a batch is full by now, which is of use in a long pause only.
-        return left if left < _SHORT_PAUSE else min(left, self._options.poll_interval_ms / 1000)
+        return left if left < _SHORT_PAUSE else min(left, self._options.tuning.poll_interval_ms / 1000)
 
     def _adopt(self, ownership: Ownership) -> None:
         """Drop the positions of partitions no longer owned and find those of newly assigned ones."""
@@ -471,7 +471,7 @@ class DriverLoop:
             return False
         if not ownership.partitions:
             epoch = ownership.epoch
-            settled = time.monotonic() + self._options.heartbeat_interval_ms / 1000
+            settled = time.monotonic() + self._options.settings.heartbeat_interval_ms / 1000
             while not self._stopping and (left := settled - time.monotonic()) > 0:
                 if self._member.wait(epoch, min(left, STOP_CHECK_SECONDS)).epoch != epoch:
                     return False

@@ -6,7 +6,9 @@ from collections.abc import Collection, Mapping
 from typing import Any, Protocol
 
 from roster.client import GroupMember, OffsetAndMetadata, Ownership
+from roster.member.options import MemberSettings
 from roster.model import TopicPartition
+from roster.model.options import values
 from roster.spark.options import Options
 
 
@@ -71,18 +73,11 @@ def group_member(options: Options) -> Membership:
 
 def member_settings(options: Options) -> dict[str, Any]:
     """Return what every kind of member is given of a pipeline's options."""
-    return {
-        "session_timeout_ms": options.session_timeout_ms,
-        "heartbeat_interval_ms": options.heartbeat_interval_ms,
-        "rebalance_timeout_ms": options.rebalance_timeout_ms,
-        "request_timeout_ms": options.request_timeout_ms,
-        "metadata_max_age_ms": options.metadata_max_age_ms,
-        "client_id": options.client_id or "roster",
-        "group_instance_id": options.group_instance_id,
-        "rack_id": options.rack_id,
+    return values(MemberSettings, options.settings) | {
+        "client_id": options.settings.client_id or "roster",
         "capacity": options.capacity or 1,
         "security": options.security,
-        "auto_offset_reset": "latest" if options.starting_offsets == "latest" else "earliest",
+        "auto_offset_reset": "latest" if options.start == "latest" else "earliest",
     }
 
 

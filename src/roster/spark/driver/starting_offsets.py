@@ -31,7 +31,7 @@ class StartingPositions:
         if not isinstance(self._options.topics, tuple):
             return
         self._known = self._member.partitions_for(self._options.topics)
-        starting = self._options.starting_offsets
+        starting = self._options.start
         for partition in sorted(starting) if isinstance(starting, Mapping) else ():
             count = self._known.get(partition.topic)
             if count is None:
@@ -92,7 +92,7 @@ class StartingPositions:
         begins: Mapping[TopicPartition, int],
         ends: Mapping[TopicPartition, int],
     ) -> dict[TopicPartition, int]:
-        rule = self._options.starting_offsets
+        rule = self._options.start
         if isinstance(rule, int):
             at = self._member.offsets_for_times(dict.fromkeys(partitions, rule)) if partitions else {}
             wanted = {p: OffsetSpec.LATEST if (offset := at.get(p)) is None else offset for p in partitions}

@@ -353,7 +353,7 @@ def task_error(error: Exception) -> PipelineError | ReadError | StateError | Wri
         return None
     kind, text = found[1], found[2].strip()
     if kind.endswith(".StoreFullError"):
-        return PipelineError(text, field="state_dir", fix="Free some, or name another disk")
+        return PipelineError(text, field="State.dir", fix="Free some, or name another disk")
     if kind.startswith("state."):
         return StateError(text)
     return _TASK_ERRORS[kind.rpartition(".")[2]](text)

@@ -14,7 +14,7 @@ from roster.records.native import kernel
 from roster.records.produce import KafkaWriter
 from roster.records.staging import StagingWriter
 from roster.spark.batch import Split
-from roster.spark.pipeline_options import AUTO, TASKS
+from roster.spark.options import AUTO, TASKS
 from roster.spark.tasks.arrow_function import ArrowFunction
 from roster.spark.tasks.reader import ReaderConfig, ReadError, read_splits
 from roster.spark.tasks.steps import Mapped, Step

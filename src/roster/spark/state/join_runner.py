@@ -35,7 +35,7 @@ class Tables:
     def __init__(self, admin: Admin, options: Options, source: str, topic: str, topic_id: str) -> None:
         """`source`: the topic of the rows that are joined. `topic`: the table."""
         self._admin, self._source, self._topic = admin, source, topic
-        self.place = Place(options.state_dir, f"{options.group}-{topic}-table", topic_id)
+        self.place = Place(options.state.dir, f"{options.group}-{topic}-table", topic_id)
 
     @classmethod
     def open(cls, options: Options, table: str, sources: Any) -> Tables:
@@ -46,7 +46,10 @@ class Tables:
         if not isinstance(sources, tuple) or len(sources) != 1:
             what = "a table is joined with one topic, by its name"
             raise PipelineError(what, field="topics", fix="Name one topic, or put repartition in front of join_table")
-        settings: dict[str, Any] = {"request_timeout_ms": options.request_timeout_ms, "security": options.security}
+        settings: dict[str, Any] = {
+            "request_timeout_ms": options.settings.request_timeout_ms,
+            "security": options.security,
+        }
         with ExitStack() as unless_checked:
             admin = unless_checked.enter_context(closing(Admin(options.bootstrap, **settings)))
             counts, topic_id = {}, b""
@@ -152,9 +155,9 @@ class JoiningRunner(SparkRunner):
     ) -> None:
         """`function` is for records, before the joins. columns: of the rows behind them."""
         super().__init__(spark, config, function, columns, transform)
-        self._joins, self._owned, self._state_dir = joins, _Owned(), options.state_dir
-        delay = options.state_cleanup_delay_ms / 1000
-        self._cleaner = StoreCleaner(self._owned, delay, options.max_state_bytes, is_local=self.is_local)
+        self._joins, self._owned, self._state_dir = joins, _Owned(), options.state.dir
+        delay = options.state.cleanup_delay_ms / 1000
+        self._cleaner = StoreCleaner(self._owned, delay, options.state.max_bytes, is_local=self.is_local)
 
     @override
     def warm_up(self, sink: Sink) -> None:

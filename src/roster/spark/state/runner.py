@@ -96,7 +96,7 @@ class StatefulRunner(SparkRunner):
         kinds: dict[str, StoreKind] = {}
         self._served: list[Served] = []
         for (store, definition), changelog in zip(definitions.items(), sink.changelogs, strict=True):
-            place = Place(options.state_dir, changelog.topic, changelog.topic_id)
+            place = Place(options.state.dir, changelog.topic, changelog.topic_id)
             kinds[store] = StoreKind(place, definition)
             here, cluster = ReadsHere(place, definition.entries()), self._cluster
             reads: Reads = here if cluster is None else ReadsOnExecutors(self._context, cluster, here)
@@ -111,8 +111,8 @@ class StatefulRunner(SparkRunner):
         """What reads each store, by name."""
         self._cleaner = StoreCleaner(
             sink.copies,
-            options.state_cleanup_delay_ms / 1000,
-            options.max_state_bytes,
+            options.state.cleanup_delay_ms / 1000,
+            options.state.max_bytes,
             is_local=self.is_local,
         )
         self._address = sink.application_server
@@ -167,7 +167,7 @@ class StatefulRunner(SparkRunner):
 
     @override
     def warm_up(self, sink: Sink) -> None:
-        check_state_dir(self._sink.options.state_dir, self.on_each_host)
+        check_state_dir(self._sink.options.state.dir, self.on_each_host)
         self._serve()
         self._found.value, self._restore_jobs = {}, RestoreJobs(found=self._found, ran=self._noting())
         super().warm_up(sink)
@@ -358,7 +358,7 @@ def check_options(options: Options, *, has_transform: bool, first_has_state: boo
         raise PipelineError(
             "a stateful pipeline places its tasks by their state",
             field="assignors",
-            fix="Leave it out: standbys, acceptable_lag and max_warmups say how",
+            fix="Leave it out: State(standbys=...) says how many copies there are",
         )
     if has_transform:
         raise PipelineError(

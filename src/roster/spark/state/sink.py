@@ -60,7 +60,9 @@ class StateSink(Sink):
 
     def _new_admin(self) -> Admin:
         options = self.options
-        return Admin(options.bootstrap, request_timeout_ms=options.request_timeout_ms, security=options.security)
+        return Admin(
+            options.bootstrap, request_timeout_ms=options.settings.request_timeout_ms, security=options.security
+        )
 
     @override
     def open(self, spark: SparkSession, group: str) -> None:
@@ -78,7 +80,7 @@ class StateSink(Sink):
                     late += [] if node.late is None else self._late_partitions(admin, node.late.topic)
         self.changelogs = Changelogs(changelogs)
         self.targets = StoreTargets(self._admin, self.changelogs, _OF_OTHERS)
-        self.copies = Copies(self._admin, self.changelogs, self.options.acceptable_lag)
+        self.copies = Copies(self._admin, self.changelogs, self.options.tuning.acceptable_lag)
         self.wakeups = Wakeups(self.changelogs, timed=self._timed)
         carried = [changelog[task] for changelog in changelogs for task in changelog.tasks]
         self._inner.carry([*carried, *dict.fromkeys(late), *passed], keep_timestamps=bool(passed))
@@ -109,7 +111,7 @@ class StateSink(Sink):
     @property
     def application_server(self) -> Address | None:
         """Where the application answers queries, None if it does not."""
-        address = self.options.application_server
+        address = self.options.state.application_server
         return None if address is None else parse_address(address)
 
     def member(self, options: Options) -> TaskMember:

@@ -78,7 +78,7 @@ class TableStateSink(StateSink):
         for partition in partitions:
             self._gaps.pop(partition, None)
             at = found.get(partition)
-            if at is not None and partition not in committed and self.options.starting_offsets == "latest":
+            if at is not None and partition not in committed and self.options.start == "latest":
                 raise PipelineError(
                     f"the results of {partition} end at {at}, and the group has no offset of it: records from there to"
                     " the log's end would be passed over, and those before are in no state",

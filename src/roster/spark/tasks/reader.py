@@ -15,12 +15,11 @@ from roster._errors import RosterError
 from roster.model.address import parse_addresses
 from roster.records.fetch import read_ranges
 from roster.records.native import Compiled
-from roster.records.ranges import FetchError
+from roster.records.ranges import FetchError, Settings
 from roster.security import PLAINTEXT, Security
 from roster.spark.errors import FunctionError
 from roster.spark.tasks.missing_values import Look, Seen
 from roster.spark.tasks.python_workers import freeze_loaded, is_in_task
-from roster.spark.tasks.reader_options import ReaderOptions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -53,7 +52,9 @@ class ReaderConfig:
     fail_on_data_loss: bool = True
     read_timeout_ms: int = 60_000
     include_headers: bool = False
-    options: ReaderOptions = field(default_factory=ReaderOptions, repr=False)
+    client_id: str = ""
+    """Name in the brokers' logs; "": the group's."""
+    fetch: Settings = field(default_factory=Settings, repr=False)
     security: Security = PLAINTEXT
     compiled: Compiled | None = field(default=None, repr=False)
     dead_letters: KafkaWriter | None = field(default=None, repr=False)
@@ -187,11 +188,12 @@ def read_splits(
     Batches that cannot be read are given to `on_unreadable`, and left out if that returns.
     Raises ReadError when nothing arrives for `read_timeout_ms` or records of the split are gone.
     """
-    settings = config.options.settings(config.isolation_level, fail_on_data_loss=config.fail_on_data_loss)
+    is_committed = config.isolation_level == "read_committed"
+    settings = replace(config.fetch, is_committed=is_committed, fail_on_data_loss=config.fail_on_data_loss)
     try:
         yield from read_ranges(
             parse_addresses(config.bootstrap, default_port=9092),
-            config.options.client_id or config.group,
+            config.client_id or config.group,
             splits,
             settings,
             headers=config.include_headers,

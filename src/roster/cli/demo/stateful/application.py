@@ -17,7 +17,7 @@ from roster.cli.demo.state import client_id
 from roster.cli.demo.stateful.jobs import JOBS, Job
 from roster.cli.demo.stateful.state import SESSION_TIMEOUT_S
 from roster.client import ClientError
-from roster.spark import Pipeline, PipelineError
+from roster.spark import Pipeline, PipelineError, State
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -61,15 +61,15 @@ def started(spark: SparkSession, job: Job, name: str, bootstrap: str, state_dir:
         bootstrap,
         job.group,
         job.topic,
-        state_dir=state_dir,
-        standbys=1,
-        application_server=server,
-        client_id=client_id(name),
+        state=State(dir=state_dir, standbys=1, application_server=server),
+        consumer={
+            "client.id": client_id(name),
+            "session.timeout.ms": round(SESSION_TIMEOUT_S * 1000),
+            "heartbeat.interval.ms": 1_000,
+            "max.poll.interval.ms": 30_000,
+            "request.timeout.ms": 10_000,
+        },
         on_progress=partial(say, job.group),
-        session_timeout_ms=round(SESSION_TIMEOUT_S * 1000),
-        heartbeat_interval_ms=1_000,
-        rebalance_timeout_ms=30_000,
-        request_timeout_ms=10_000,
         trigger_interval_ms=1_000,
     )
     return job.pipeline(pipeline, bootstrap).start()

@@ -120,13 +120,13 @@ class StoreCleaner:
         if place.given_up:
             self._keeper.gave_up(_tasks(place.given_up))
             log.warning(
-                "max_state_bytes %s: gave up the standby copies of %s (%d bytes); other applications may keep them",
+                "State.max_bytes %s: gave up the standby copies of %s (%d bytes); other applications may keep them",
                 *(self._limit, ", ".join(sorted(place.given_up)), sum(place.given_up.values())),
             )
         if self._limit is not None and place.bytes > self._limit:
             raise PipelineError(
                 f"the stores of the tasks that run here take {place.bytes} bytes, the limit is {self._limit}",
-                field="max_state_bytes",
+                field="State.max_bytes",
                 fix="Raise it, or add applications or hosts that take a part of the tasks",
             )
 

@@ -281,7 +281,7 @@ class StateServer:
         except OSError as error:
             raise PipelineError(
                 f"{address} cannot be listened on: {error.strerror or error}",
-                field="application_server",
+                field="State.application_server",
                 fix="Name a host of this machine and a free port",
             ) from None
         self._thread = threading.Thread(target=self._server.serve_forever, name="roster-state-server", daemon=True)

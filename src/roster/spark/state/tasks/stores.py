@@ -50,7 +50,7 @@ def check_state_dir(named: str | None, on_each_host: Callable[[Callable[[], str]
     """Raise PipelineError if a host of the executors cannot keep stores in this directory; None: the default one."""
     for problem in filter(None, on_each_host(partial(unusable, named))):
         fix = "Name a folder on a local disk of the executors' hosts, which they can write to"
-        raise PipelineError(problem, field="state_dir", fix=fix)
+        raise PipelineError(problem, field="State.dir", fix=fix)
 
 
 def stores_found(place: Place) -> dict[TaskId, int]:
