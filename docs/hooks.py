@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
+import inspect
 import itertools
 import re
 from dataclasses import replace
+
+from griffe import Class, Docstring, Extension, Function, Parameter, ParameterKind, Parameters
 
 from roster.broker.config import PARTS
 from roster.client.options import GroupMemberOptions
@@ -41,3 +45,26 @@ def _drawn(source: str, number: int) -> str:
 
     svg = " ".join(render(source).svg().split("\n")).replace("my-svg", f"diagram-{number}")
     return f'<figure class="diagram" data-search-exclude>{svg}</figure>'
+
+
+class Signatures(Extension):
+    """Shows the signature and help that a class makes of its options."""
+
+    def on_class_members(self, *, cls: Class, **_: object) -> None:
+        """Give a class with `taking` or `explained` what Python's `help` shows of it."""
+        decorators = [
+            str(each.value)
+            for member in (cls, cls.members.get("__init__"))
+            for each in getattr(member, "decorators", ())
+        ]
+        if not any(name.startswith(("taking(", "explained")) for name in decorators):
+            return
+        shown = getattr(importlib.import_module(cls.module.path), cls.name)
+        parameters = Parameters(Parameter("self", kind=ParameterKind.positional_or_keyword))
+        for each in inspect.signature(shown).parameters.values():
+            default = None if each.default is each.empty else repr(each.default)
+            parameters.add(Parameter(each.name, kind=ParameterKind[each.kind.name.lower()], default=default))
+        made = cls.members.get("__init__")
+        if isinstance(made, Function):
+            made.parameters = parameters
+            made.docstring = Docstring(inspect.getdoc(shown.__init__) or "", parent=made)
