@@ -170,6 +170,8 @@ def test_what_a_user_may_not_has_kafkas_error(secured: Secured) -> None:
         KafkaError.GROUP_AUTHORIZATION_FAILED,
         KafkaError.TOPIC_AUTHORIZATION_FAILED,
     )
+    with secured.admin("otto") as stranger, pytest.raises(AuthorizationError, match="may not read topic"):
+        stranger.describe_topic(topic)
     admin = confluent_admin(secured, "rita")
     (done,) = admin.create_acls([acl("rita", ResourceType.TOPIC, "vault", AclOperation.ALL)]).values()
     with pytest.raises(KafkaException) as caught:

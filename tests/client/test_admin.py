@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import count
+from random import Random
 
 import pytest
 
@@ -19,7 +20,9 @@ from roster.client import (
     UnknownTopicError,
     UnreachableError,
 )
+from roster.client.cluster import Cluster
 from roster.model import TopicPartition
+from roster.wire.messages import MetadataResponse
 
 numbers = count()
 
@@ -128,3 +131,14 @@ def test_wrong_options(admin: Admin, partitions: int) -> None:
         admin.create_topic("t", partitions)
     with pytest.raises(OptionError, match="option request_timeout_ms"):
         Admin("127.0.0.1:9092", request_timeout_ms=0)
+
+
+async def test_a_topic_that_the_answer_leaves_out_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = Cluster("127.0.0.1:1", "test", 1.0, Random(1))
+
+    async def nothing(_: object) -> MetadataResponse:
+        return MetadataResponse()
+
+    monkeypatch.setattr(cluster, "metadata", nothing)
+    with pytest.raises(UnknownTopicError, match="no such topic: t"):
+        await cluster.topics(["t"], timeout=0.01)

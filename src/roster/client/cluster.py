@@ -194,11 +194,11 @@ class Cluster:
             response = await self.metadata(missing)
             errors = {t.name: error_code(t.error_code) for t in response.topics if t.error_code != ErrorCode.NONE}
             _raise_refused(errors)
-            if not errors:
-                continue
-            if retry.expired:
-                raise no_such_topics([name for name in errors if name])
-            await retry.pause()
+            missing = [name for name in missing if name not in self._topics]
+            if missing and retry.expired:
+                raise no_such_topics(missing)
+            if missing:
+                await retry.pause()
         return {name: self._topics[name] for name in names}
 
     def address(self, broker: int) -> tuple[str, int] | None:

@@ -31,7 +31,7 @@ _NAMED_BY = ("name", "key", "group_id", "transactional_id", "partition_index", "
 """Field of an item that has the value itself where the request only lists values."""
 _RENAMED = {"partition_index": "partition", "partition": "partition_index", "user": "name"}
 _ERRORS = ("error_code", "partition_error_code")
-_PER_ITEM = frozenset({ApiKey.FETCH})
+_PER_ITEM = frozenset({ApiKey.FETCH, ApiKey.METADATA})
 """Responses whose own error code is about something else than the items."""
 
 
