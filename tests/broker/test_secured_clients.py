@@ -214,6 +214,12 @@ def test_topics_and_groups_that_a_user_may_not_see_are_not_shown(secured: Secure
     with secured.admin("otto") as admin:
         assert admin.list_topics() == {}
         assert admin.list_groups() == []
+        unseen = unique("unseen")
+        known = confluent_admin(secured)
+        (done,) = known.create_acls([acl("otto", ResourceType.TOPIC, unseen, AclOperation.CREATE)]).values()
+        done.result(SECONDS)
+        with pytest.raises(AuthorizationError, match="may not read topic"):
+            admin.create_topic(unseen)
 
 
 def test_acls_are_described_and_deleted_and_a_denial_wins(secured: Secured) -> None:

@@ -192,8 +192,7 @@ class Cluster:
         retry = Retry(timeout)
         while missing := sorted(name for name in names if name not in self._topics):
             response = await self.metadata(missing)
-            errors = {t.name: error_code(t.error_code) for t in response.topics if t.error_code != ErrorCode.NONE}
-            _raise_refused(errors)
+            check_refused(response)
             missing = [name for name in missing if name not in self._topics]
             if missing and retry.expired:
                 raise no_such_topics(missing)
@@ -216,8 +215,9 @@ def _is_usable(opening: asyncio.Task[Connection]) -> bool:
     return opening.done() and not opening.cancelled() and opening.exception() is None and not opening.result().closed
 
 
-def _raise_refused(errors: dict[str | None, ErrorCode]) -> None:
-    for name, code in errors.items():
+def check_refused(response: MetadataResponse) -> None:
+    """Raise UnknownTopicError or AuthorizationError for a topic that waiting does not bring."""
+    for name, code in ((topic.name, error_code(topic.error_code)) for topic in response.topics):
         if code is ErrorCode.INVALID_TOPIC_EXCEPTION:
             raise UnknownTopicError(f"the broker refuses {name!r} as a topic name", topics=[name or ""], code=code)
         if code is ErrorCode.TOPIC_AUTHORIZATION_FAILED:

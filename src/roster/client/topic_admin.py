@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 
-from roster.client.cluster import Cluster, expect
+from roster.client.cluster import Cluster, check_refused, expect
 from roster.client.errors import (
     AuthorizationError,
     BrokerError,
@@ -135,6 +135,7 @@ class TopicAdmin:
         retry = Retry(self._cluster.timeout)
         while True:
             response = await self._cluster.metadata([name])
+            check_refused(response)
             counts = [len(topic.partitions) for topic in response.topics if topic.error_code == ErrorCode.NONE]
             if is_there(counts[0] if counts else 0):
                 return
