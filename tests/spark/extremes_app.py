@@ -16,12 +16,15 @@ SCHEMA = "k string, word string, day date, at timestamp"
 
 
 def extremes(spark: Any, bootstrap: str, group: str, topic: str, out: str, directory: str, **options: Any) -> Pipeline:
-    from roster.spark import KafkaSink, State
-    from tests.spark.tuned import tuned
+    from roster.spark import KafkaSink, Pipeline, State
+    from roster.spark.options import Tuning
+
+    class Near(Pipeline):
+        _tuning = Tuning(acceptable_lag=20)
 
     aggregates = {f"{what}_{name}": f"{what}({name})" for what in ("min", "max") for name in COLUMNS}
     return (
-        tuned(acceptable_lag=20)(
+        Near(
             spark,
             bootstrap,
             group,

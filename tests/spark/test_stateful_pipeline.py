@@ -231,6 +231,6 @@ def test_a_state_dir_that_cannot_be_used_is_named_before_anything_is_made(
     pipeline.map_arrow(numbers, "name string, n long").aggregate("name", {"n": "count(*)"})
     with pytest.raises(PipelineError, match=r"cannot be used on host .*: Not a directory") as raised:
         pipeline.write(KafkaSink(topics.bootstrap, out)).run(available_now=True)
-    assert raised.value.field == "state_dir"
+    assert raised.value.field == "State.dir"
     assert str(tmp_path / "file" / "below") in str(raised.value)
     assert [name for name in topics.admin.list_topics() if name.startswith(group)] == []
