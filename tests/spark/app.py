@@ -21,9 +21,9 @@ import pyarrow as pa
 
 
 def main() -> None:
-    from roster.spark import ParquetSink, session
+    from roster.spark import ParquetSink, Pipeline, session
     from roster.spark.jobs import small_batches
-    from tests.spark.tuned import tuned
+    from roster.spark.options import DRIVER, Tuning
 
     parser = argparse.ArgumentParser()
     for name in ("bootstrap", "group", "topic", "out"):
@@ -66,7 +66,9 @@ def main() -> None:
         spark_executor_cores=1,
     )
     spark.sparkContext.setLogLevel("ERROR")
-    pipeline = tuned(small_batches="driver" if arguments.in_driver else "auto")(
+    if arguments.in_driver:
+        Pipeline._tuning = Tuning(small_batches=DRIVER)
+    pipeline = Pipeline(
         spark,
         arguments.bootstrap,
         arguments.group,
