@@ -62,6 +62,9 @@ def cluster(monkeypatch):
         def list_topics(self, *, internal=False):
             return {**there.topics, **({"__consumer_offsets": 1} if internal else {})}
 
+        def replica_racks(self, topics):
+            return {name: [frozenset()] * there.topics[name] for name in topics if name in there.topics}
+
         def describe_topic(self, name):
             self._known(name)
             partitions = tuple(PartitionDescription(n, 0, (0,), (0,)) for n in range(there.topics[name]))

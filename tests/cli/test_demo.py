@@ -6,12 +6,11 @@ import os
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
 
-from roster.cli.demo.script import SHARED_S
-from tests.cli.demo_processes import left_behind, read_until
+from roster.cli.demo.sharing import SHARED_S
+from tests.cli.demo_processes import has_java, left_behind, read_until
 from tests.waiting import until
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
@@ -65,7 +64,7 @@ def test_a_small_file_counts_once_through_deaths_and_restarts(start, tmp_path):
 def test_a_signal_ends_everything_and_removes_the_directory(start, tmp_path, number):
     demo = start()
     read_until(demo, "application B starts")
-    time.sleep(1.0)  # into the JVMs' start
+    until(lambda: has_java(tmp_path), what=lambda: left_behind(tmp_path))
     demo.send_signal(number)
     output, _ = demo.communicate(timeout=180)
     assert demo.returncode == 130
@@ -78,7 +77,7 @@ def test_a_signal_ends_everything_and_removes_the_directory(start, tmp_path, num
 def test_a_demo_killed_with_9_takes_its_children_along(start, tmp_path):
     demo = start()
     read_until(demo, "application B starts")
-    time.sleep(3.0)  # until there are JVMs
+    until(lambda: has_java(tmp_path), what=lambda: left_behind(tmp_path))
     demo.kill()
     demo.wait()
     until(lambda: not left_behind(tmp_path), what=lambda: left_behind(tmp_path))

@@ -14,6 +14,7 @@ import sys
 import time
 from collections import Counter
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pandas as pd
@@ -25,14 +26,15 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from roster.cli.demo import jobs, oracle, view
-from roster.cli.demo.environment import Environment, flights, users_file
+from roster.cli.demo.environment import Environment, flights, flights_of, users_file
 from roster.cli.demo.oracle import Figures
 from roster.cli.demo.processes import Child, ChildMessage, end_all
-from roster.cli.demo.state import SESSION_TIMEOUT_S, Application, DemoState
+from roster.cli.demo.state import SESSION_TIMEOUT_S, Application, DemoState, Group
 from roster.cli.errors import UserError
+from roster.cli.groups import live
 from roster.cli.load.formats import open_source
-from roster.console import Away, MemberSeen, Position, Snapshot
-from roster.model import TopicPartition
+from roster.console import Away, MemberSeen, Snapshot
+from roster.model import GroupPosition, TopicPartition
 from tests.examples_tried import is_quick
 
 FLIGHTS = 20_000 if is_quick() else 336_776
@@ -72,10 +74,13 @@ def flights_source(tmp_path_factory):
         whole = pd.read_csv(workload.path, dtype=str, keep_default_na=False, nrows=20_000)
         path = tmp_path_factory.mktemp("flights") / "flights.csv"
         whole.to_csv(path, index=False)
-        workload = replace(workload, path=path, expected=lambda: oracle.flights_in_file(path))
-    source = open_source(workload.path, workload.key, nulls=("NA",))
+        workload = flights_of(path, workload.jobs)
+    (job,) = workload.jobs
+    source = open_source(workload.path, job.key, nulls=("NA",))
     checked = source.check()
-    return workload, source, checked, workload.expected()
+    expected = workload.expected()
+    assert expected.records == oracle.total_of(expected.groups[job.group])
+    return job, source, checked, expected.groups[job.group]
 
 
 def test_the_flights_are_all_there_and_keyed_by_carrier_and_tail_number(flights_source):
@@ -87,18 +92,18 @@ def test_the_flights_are_all_there_and_keyed_by_carrier_and_tail_number(flights_
 
 
 def test_partial_aggregates_of_any_slicing_add_up_to_the_plain_computation(flights_source, tmp_path):
-    workload, source, _, expected = flights_source
+    job, source, _, expected = flights_source
     for number, records in enumerate(source.batches()):
         for part, (start, stop) in enumerate([(0, 7), (7, 4000), (4000, None)]):
             values = records.slice(start, None if stop is None else stop - start).select(["value"])
             if values.num_rows:
                 result = jobs.flights_by_carrier_and_hour(values)
                 pq.write_table(pa.Table.from_batches([result]), tmp_path / f"{number}-{part}.parquet")
-    verdict = oracle.compare(expected, workload.output(tmp_path))
+    verdict = oracle.compare(expected, job.results("", tmp_path))
     assert verdict.holds
     assert verdict.expected == FLIGHTS
     (tmp_path / "0-1.parquet").unlink()
-    assert oracle.compare(expected, workload.output(tmp_path)).lost == 3993
+    assert oracle.compare(expected, job.results("", tmp_path)).lost == 3993
 
 
 def test_a_cancelled_flight_counts_but_adds_no_delay():
@@ -118,13 +123,13 @@ def test_a_cancelled_flight_counts_but_adds_no_delay():
 
 def test_ctrl_c_is_no_fault_of_the_file_that_is_read(tmp_path):
     path = tmp_path / "flights.csv"
-    path.write_text("carrier,dep_delay\n" + "UA,1\n" * 2_000_000)
+    path.write_text("carrier,tailnum,time_hour,dep_delay,distance\n" + "UA,,,1,\n" * 1_000_000)
     before = signal.signal(signal.SIGALRM, signal.default_int_handler)
     try:
         for moment in range(1, 9):
             with contextlib.suppress(KeyboardInterrupt):
                 signal.setitimer(signal.ITIMER_REAL, moment / 100)
-                oracle.read_columns(path, ["carrier", "dep_delay"])
+                oracle.read_flights(path)
                 signal.setitimer(signal.ITIMER_REAL, 0)
     finally:
         signal.signal(signal.SIGALRM, before)
@@ -132,22 +137,22 @@ def test_ctrl_c_is_no_fault_of_the_file_that_is_read(tmp_path):
 
 def test_a_users_file_is_counted_by_key_and_null_is_a_key(tmp_path):
     (tmp_path / "f.csv").write_text("k,v\na,1\nb,2\na,3\n,4\n")
-    expected = oracle.keys_in_file(open_source(tmp_path / "f.csv", ("k",)))
+    expected = jobs.keys_in_file(open_source(tmp_path / "f.csv", ("k",)))
     assert expected == {("a",): Figures(2), ("b",): Figures(1), (None,): Figures(1)}
     batch = pa.record_batch({"key": pa.array([b"a", None, b"b", b"a"], pa.binary())})
     (tmp_path / "out").mkdir()
     pq.write_table(pa.Table.from_batches([jobs.records_by_key(batch)]), tmp_path / "out" / "0.parquet")
-    assert oracle.keys_in_output(tmp_path / "out") == expected
+    assert jobs.keys_in_output(tmp_path / "out") == expected
 
 
 def test_no_output_at_all_is_everything_lost(tmp_path):
     expected = {("a",): Figures(2)}
-    assert oracle.compare(expected, oracle.keys_in_output(tmp_path / "none")).lost == 2
+    assert oracle.compare(expected, jobs.keys_in_output(tmp_path / "none")).lost == 2
 
 
-@pytest.mark.parametrize("name", sorted(jobs.JOBS))
+@pytest.mark.parametrize("name", sorted(jobs.SUMS))
 def test_the_declared_schema_names_the_columns_the_function_returns(name):
-    function, schema = jobs.JOBS[name]
+    function, schema = jobs.SUMS[name]
     value = b'{"carrier": "UA", "time_hour": "2013-01-01T10:00:00Z", "dep_delay": 1}'
     batch = pa.record_batch({"key": pa.array([b"k"], pa.binary()), "value": pa.array([value], pa.binary())})
     assert [column.split()[0] for column in schema.split(", ")] == function(batch).schema.names
@@ -160,18 +165,22 @@ def seen(state: str, owned: dict[str, tuple[int, ...]], committed=(), end: int =
         for name, numbers in owned.items()
     )
     committed = dict(committed)
-    positions = {TopicPartition("t", n): Position(committed.get(n), end, 0) for n in range(4)}
+    positions = {TopicPartition("t", n): GroupPosition(committed.get(n), end, 0) for n in range(4)}
     return Snapshot(0.0, state, "range", "127.0.0.1:9092", members, positions)
 
 
 BOTH = {"demo-A": (0, 1), "demo-B": (2, 3)}
 
 
+def batch(rows: int, generation: int) -> dict[str, int]:
+    return {"rows": rows, "generation": generation, "restored": 0, "late": 0}
+
+
 def state() -> DemoState:
-    made = DemoState(4, total=100)
+    made = DemoState({"demo": Group(4)}, total=100)
     made.applications = {name: Application(name) for name in "AB"}
-    made.hear_group(Snapshot(0.0))
-    made.hear_group(seen("Stable", BOTH))
+    made.hear_group("demo", Snapshot(0.0))
+    made.hear_group("demo", seen("Stable", BOTH))
     return made
 
 
@@ -179,12 +188,12 @@ def test_a_scene_knows_who_owns_what_and_the_lag():
     made = state()
     assert made.shared_by({"A", "B"})
     assert not made.shared_by({"A"})
-    assert made.applications["B"].owned == (2, 3)
-    assert made.lag == made.in_topic == 40
+    assert made.tasks_of("B") == [("demo", 2), ("demo", 3)]
+    assert made.lag == made.in_topics == 40
     made.now = 2.0
-    made.hear_group(seen("Stable", {"demo-A": (0, 1, 2, 3)}, {0: 10, 1: 4}))
-    assert (made.counted, made.lag, made.history.rate) == (14, 26, 7.0)
-    assert [row.lag for row in made.rows.partitions] == [0, 6, 10, 10]
+    made.hear_group("demo", seen("Stable", {"demo-A": (0, 1, 2, 3)}, {0: 10, 1: 4}))
+    assert (made.counted, made.lag, made.groups["demo"].history.rate) == (14, 26, 7.0)
+    assert [row.lag for row in made.groups["demo"].rows.partitions] == [0, 6, 10, 10]
     assert made.shared_by({"A"})
     assert [event.text for event in made.events] == [
         "the broker answers",
@@ -197,19 +206,19 @@ def test_a_scene_knows_who_owns_what_and_the_lag():
         "rebalance, over between two looks: A 4",
         "B → A: t 2-3",
     ]
-    assert made.history.rebalances == 2
+    assert made.groups["demo"].history.rebalances == 2
 
 
 def test_sharing_is_timed_and_a_rebalance_begins_it_anew():
     made = state()
     made.now = 9.0
-    made.hear_group(seen("Stable", BOTH))
+    made.hear_group("demo", seen("Stable", BOTH))
     assert made.shared_for({"A", "B"}) == 9.0
     assert made.shared_for({"A"}) == 0.0
-    made.hear_group(seen("PreparingRebalance", BOTH))
+    made.hear_group("demo", seen("PreparingRebalance", BOTH))
     assert made.shared_for({"A", "B"}) == 0.0
     made.now = 11.0
-    made.hear_group(seen("Stable", BOTH))
+    made.hear_group("demo", seen("Stable", BOTH))
     made.now = 12.5
     assert made.shared_for({"A", "B"}) == 1.5
 
@@ -217,9 +226,9 @@ def test_sharing_is_timed_and_a_rebalance_begins_it_anew():
 def test_a_scene_notices_that_the_broker_is_away_and_back_once_each():
     made = state()
     for _ in range(3):
-        made.hear_group(Away(0.0, "refused"))
+        made.hear_group("demo", Away(0.0, "refused"))
     for _ in range(2):
-        made.hear_group(seen("Stable", BOTH))
+        made.hear_group("demo", seen("Stable", BOTH))
     texts = [event.text for event in made.events]
     assert texts.count("the broker does not answer") == texts.count("the broker answers again") == 1
     assert len([text for text in texts if "answer" in text]) == 3
@@ -227,43 +236,43 @@ def test_a_scene_notices_that_the_broker_is_away_and_back_once_each():
 
 def test_a_group_that_is_rebalancing_is_not_shared():
     made = state()
-    made.hear_group(seen("PreparingRebalance", BOTH))
+    made.hear_group("demo", seen("PreparingRebalance", BOTH))
     assert not made.shared_by({"A", "B"})
 
 
-def test_applications_and_the_loader_report():
-    made = DemoState(4, total=100, applications={"A": Application("A")})
+def test_applications_report():
+    made = DemoState({"demo": Group(4)}, total=100, applications={"A": Application("A")})
     made.hear_application("A", {"spark": "up"})
     assert made.applications["A"].status == "ready"
-    made.hear_application("A", {"rows": 7, "generation": 3})
-    made.hear_application("A", {"rows": 5, "generation": 4})
-    made.hear_loader({"acknowledged": 12})
+    made.hear_application("A", batch(7, 3))
+    made.hear_application("A", batch(5, 4))
+    made.loaded["loader"] = 12
     app = made.applications["A"]
-    assert (app.rows, app.batches, app.generation, made.generation, made.loaded) == (12, 2, 4, 4, 12)
+    assert (app.rows, app.batches, app.generation) == (12, 2, 4)
     assert view.in_a_line(made).count("generation") == 1
 
 
 def test_it_says_what_it_waits_for():
-    made = DemoState(4, total=100)
+    made = DemoState({"demo": Group(4)}, total=100)
     assert made.hint() == "the broker is starting"
     made.applications = {name: Application(name) for name in "ABC"}
-    made.hear_group(Snapshot(0.0))
-    assert made.hint().startswith("Spark is starting in A, B and C (20–30 s")
+    made.hear_group("demo", Snapshot(0.0))
+    assert made.hint().startswith("Spark is starting in A, B and C (10–30 s")
     for name in "ABC":
         made.hear_application(name, {"spark": "up"})
     made.waiting = "A and B share the partitions"
     assert made.hint() == "waiting until A and B share the partitions"
-    made.hear_group(seen("Stable", BOTH))
-    made.hear_loader({"acknowledged": 12})
+    made.hear_group("demo", seen("Stable", BOTH))
+    made.loaded["loader"] = 12
     assert made.hint() == "first batch of A and B: compiling"
     for name in "AB":
-        made.hear_application(name, {"rows": 7, "generation": 3})
-    made.applications["B"].status, made.applications["B"].killed_at = "killed", made.now
+        made.hear_application(name, batch(7, 3))
+    made.killed("B")
     made.now += 3.0
     assert made.hint() == f"the broker waits for the session of B to end: {SESSION_TIMEOUT_S - 3:.0f} s"
-    made.hear_group(Away(0.0, "refused"))
+    made.hear_group("demo", Away(0.0, "refused"))
     assert made.hint().startswith("the broker is away")
-    made.hear_group(seen("Stable", {"demo-A": (0, 1, 2, 3)}))
+    made.hear_group("demo", seen("Stable", {"demo-A": (0, 1, 2, 3)}))
     assert made.hint() == "waiting until A and B share the partitions"
 
 
@@ -275,7 +284,7 @@ def test_the_picture_fits_and_shows_members_partitions_and_the_newest_event(widt
     made = state()
     made.events += [replace(made.events[-1], text=f"happened {number}") for number in range(events)]
     made.happened("the newest one")
-    lines = [line.plain for line in view.lines_of(made, view._size(console, height))]
+    lines = [line.plain for line in view.lines_of(made, live.size_of(console, height))]
     assert len(lines) <= height
     assert max(map(len, lines)) <= width
     text = "\n".join(lines)
@@ -290,28 +299,31 @@ OWNERS = [(0, "A"), (1, "A"), (2, "B"), (3, "B")]
 
 def test_the_last_picture_has_all_events():
     out = io.StringIO()
-    live = view.LiveView(Console(file=out, width=80, height=24, force_terminal=True, color_system=None), view.lines_of)
     made = state()
+    console = Console(file=out, width=80, height=24, force_terminal=True, color_system=None)
+    shown = live.LiveView(console, partial(view.lines_of, made))
     for number in range(60):
         made.happened(f"event number {number}.")
-    live.show(made)
-    live.close(made)
+    shown.seen(made.events, made.now)
+    shown.close()
     rest = out.getvalue().split("\x1b[?1049l")[-1]
     assert all(f"event number {number}." in rest for number in range(60))
 
 
 def test_plain_lines_show_each_event_once(capsys):
-    plain = view.PlainView(view.in_a_line)
     made = state()
-    plain.show(made)
-    plain.show(made)
-    made.now = 9.0
-    plain.close(made)
+    plain = live.open_view(True, partial(view.lines_of, made), partial(view.in_a_line, made), view.stamp, 5.0)
+    plain.seen(made.events, 0.0)
+    plain.tick()
+    plain.seen([], 4.9)
     lines = capsys.readouterr().out.splitlines()
     assert [line.split("s  ")[1] for line in lines] == [event.text for event in made.events]
-    made.now = 20.0
-    plain.show(made)
-    assert "lag 40" in capsys.readouterr().out
+    plain.seen([], 5.0)
+    plain.seen([], 9.9)
+    (figures,) = capsys.readouterr().out.splitlines()
+    assert "lag 40" in figures
+    plain.close()
+    assert not capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

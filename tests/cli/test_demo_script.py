@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
 
-from roster.cli.demo import script as script_module
-from roster.cli.demo import stage
-from roster.cli.demo.environment import Environment, Workload
+from roster.cli.demo import engine, sharing
+from roster.cli.demo.engine import GroupSeen
+from roster.cli.demo.environment import Environment, Expected, Workload
+from roster.cli.demo.jobs import KEYS, Job
 from roster.cli.demo.oracle import Figures
 from roster.cli.demo.processes import ChildMessage
-from roster.cli.demo.script import Script
+from roster.cli.demo.sharing import SharingDemo
 from roster.cli.errors import Failure
 from roster.client import AuthorizationError
-from roster.console import Away, MemberSeen, Position, Snapshot
-from roster.model import TopicPartition
+from roster.console import Away, MemberSeen, Snapshot
+from roster.model import GroupPosition, TopicPartition
 
 TOTAL = 240
 
@@ -48,6 +49,12 @@ class FakeChild:
         return f"{self.name} says why"
 
 
+def workload(total: int, results=None) -> Workload:
+    """Take a file with so many records of one key."""
+    job: Job = replace(KEYS, topic="t", key=("k",), results=results or (lambda *_: {}))
+    return Workload(Path("file.csv"), (job,), lambda: Expected(total, {"demo": {("k",): Figures(total)}}))
+
+
 @dataclass
 class World(Environment):
     """Each look at the group is a step of time: the loader loads a little, the applications count what was loaded."""
@@ -68,9 +75,7 @@ class World(Environment):
     workload: Workload = field(init=False)
 
     def __post_init__(self):
-        everything = {("k",): Figures(TOTAL)}
-        output = lambda _: {("k",): Figures(self.counted)}  # noqa: E731
-        self.workload = Workload(Path("file.csv"), "t", ("k",), "keys", (), lambda: everything, output)
+        self.workload = workload(TOTAL, lambda *_: {("k",): Figures(self.counted)})
         self.inbox = self
 
     def start_broker(self):
@@ -86,8 +91,9 @@ class World(Environment):
     def let_in(self, name):
         self.held.discard(name)
 
-    def start_loader(self, rate):
-        assert rate == TOTAL / script_module.STREAM_S
+    def start_loader(self, job, rate):
+        assert job.topic == "t"
+        assert rate == TOTAL / engine.STREAM_S
         return self._start("loader", [])
 
     def settle_output(self):
@@ -102,12 +108,12 @@ class World(Environment):
 
     def get(self, timeout):
         if self.children["broker"].exit_code is not None:
-            return Away(0.0, "refused")
+            return GroupSeen("demo", Away(0.0, "refused"))
         if self.refused:
-            return AuthorizationError("this client may not read the group")
+            return GroupSeen("demo", AuthorizationError("this client may not read the group"))
         if not self.looked:
             self.looked = True
-            return Snapshot(0.0)
+            return GroupSeen("demo", Snapshot(0.0))
         if self.said:
             return self.said.pop(0)
         for at in [at for at in self.trouble if self.counted >= at]:
@@ -123,7 +129,7 @@ class World(Environment):
         if alive:
             self.counted = min(self.loaded, self.counted + self.counts_per_step)
         if len(members) == 3 and self.counted == self.loaded:
-            self.said.append(ChildMessage("C", {"rows": 1, "generation": 2}))
+            self.said.append(ChildMessage("C", {"rows": 1, "generation": 2, "restored": 0, "late": 0}))
         return self.look({f"demo-{name}": range(at, 12, len(members)) for at, name in enumerate(members)})
 
     def look(self, owned):
@@ -131,19 +137,18 @@ class World(Environment):
             MemberSeen(name, name, partitions=frozenset(TopicPartition("t", number) for number in numbers))
             for name, numbers in owned.items()
         ]
-        positions = {TopicPartition("t", number): Position(0, 0) for number in range(1, 12)}
-        positions[TopicPartition("t", 0)] = Position(self.counted, self.loaded)
-        return Snapshot(0.0, "Stable", members=tuple(seen), positions=positions)
+        positions = {TopicPartition("t", number): GroupPosition(0, 0) for number in range(1, 12)}
+        positions[TopicPartition("t", 0)] = GroupPosition(self.counted, self.loaded)
+        return GroupSeen("demo", Snapshot(0.0, "Stable", members=tuple(seen), positions=positions))
 
 
 class Lines:
-    def __init__(self):
-        self.closed = False
+    def __init__(self, state):
+        self.state, self.closed = state, False
 
-    def show(self, state):
-        self.state = state
+    def seen(self, events, now): ...
 
-    def close(self, state):
+    def close(self):
         self.closed = True
 
 
@@ -164,18 +169,19 @@ def tell(monkeypatch):
 
         def create_topic(self, name, partitions): ...
 
-    monkeypatch.setattr(stage, "Looker", NoWatch)
-    monkeypatch.setattr(script_module, "SHARED_S", 0.05)
-    monkeypatch.setattr(stage, "Admin", NoAdmin)
-    monkeypatch.setattr(stage, "_TICK_S", 0.001)
-    monkeypatch.setattr(script_module, "BROKER_AWAY_S", 0.01)
+    monkeypatch.setattr(engine, "Looker", NoWatch)
+    monkeypatch.setattr(sharing, "SHARED_S", 0.05)
+    monkeypatch.setattr(engine, "Admin", NoAdmin)
+    monkeypatch.setattr(engine, "_TICK_S", 0.001)
+    monkeypatch.setattr(sharing, "BROKER_AWAY_S", 0.01)
 
     def run(world: World, deadline_s: float = 60.0):
-        view = world.view = Lines()
+        demo = SharingDemo(world, Lines, None, deadline_s)
+        world.view = demo.view
         try:
-            return Script(world, view, None, deadline_s).run(), [event.text for event in view.state.events]
+            return demo.run(), [event.text for event in demo.state.events]
         finally:
-            assert view.closed
+            assert demo.view.closed
 
     return run
 
@@ -190,7 +196,7 @@ def test_the_plot_in_order_and_everything_counted_once(tell):
         "PySpark application A starts",
         "PySpark application B starts",
         "PySpark application C starts",
-        f"240 records of file.csv at {240 / script_module.STREAM_S:,.0f} a second",
+        f"240 records of file.csv at {240 / engine.STREAM_S:,.0f} a second",
         "records are counted, ",
         "PySpark application C joins the group",
         "C joined",
@@ -224,9 +230,7 @@ def test_the_plot_in_order_and_everything_counted_once(tell):
 
 def test_a_record_counted_twice_is_a_verdict_that_does_not_hold(tell):
     world = World()
-    world.workload = Workload(
-        world.workload.path, "t", ("k",), "keys", (), world.workload.expected, lambda _: {("k",): Figures(TOTAL + 1)}
-    )
+    world.workload = workload(TOTAL, lambda *_: {("k",): Figures(TOTAL + 1)})
     verdict, _ = tell(world)
     assert not verdict.holds
     assert str(verdict) == f"{TOTAL} records in, {TOTAL} counted once, 0 lost, 1 double"
@@ -259,8 +263,8 @@ def test_records_that_are_never_counted_end_at_the_deadline(tell):
 
 def test_an_empty_file_is_said_at_once(tell):
     world = World()
-    world.workload = Workload(Path("empty.csv"), "t", ("k",), "keys", (), dict, lambda _: {})
-    with pytest.raises(Failure, match=r"empty\.csv holds no records"):
+    world.workload = workload(0)
+    with pytest.raises(Failure, match=r"file\.csv holds no records"):
         tell(world)
 
 
@@ -270,7 +274,7 @@ def test_a_cluster_that_refuses_to_tell_of_the_group_is_a_failure(tell):
 
 
 def test_three_share_for_a_while_before_one_is_killed(tell, monkeypatch):
-    monkeypatch.setattr(script_module, "SHARED_S", 0.3)
+    monkeypatch.setattr(sharing, "SHARED_S", 0.3)
     world = World()
     kills = []
     begun = FakeChild.kill

@@ -11,9 +11,9 @@ from rich.text import Text
 
 from roster.cli.groups import picture as group_picture
 from roster.cli.groups.picture import Size, picture, status
-from roster.console import Away, Event, EventKind, GroupHistory, MemberSeen, Position, Snapshot, rows_of
+from roster.console import Away, Event, EventKind, GroupHistory, MemberSeen, Snapshot, rows_of
 from roster.console.text import BARS
-from roster.model import TopicPartition
+from roster.model import GroupPosition, TopicPartition
 
 SCREENS = [(width, height) for width in (60, 80, 120) for height in (24, 45)]
 NEWEST = "the newest event of all is on the screen"
@@ -27,7 +27,7 @@ def history_of(partitions: int, members: int, topics: int = 1, looks: int = 3, s
             MemberSeen(f"app-{n}-{n:04x}", f"app-{n}", "10.0.0.1", partitions=frozenset(everything[n::members]))
             for n in range(members)
         )
-        positions = {tp: Position(10 * look, 10 * look + at, 0) for at, tp in enumerate(everything)}
+        positions = {tp: GroupPosition(10 * look, 10 * look + at, 0) for at, tp in enumerate(everything)}
         history.see(Snapshot(float(look), state, "range", "host:9092", there, positions))
     return history
 
@@ -125,12 +125,14 @@ def test_unknown_lag_is_never_shown_as_nought():
     history = GroupHistory()
     tps = [TopicPartition("t", 0), TopicPartition("t", 1)]
     members = (MemberSeen("m-1", "m", partitions=frozenset(tps)),)
-    history.see(Snapshot(0.0, "Stable", members=members, positions=dict.fromkeys(tps, Position(None, 50, 0))))
+    history.see(Snapshot(0.0, "Stable", members=members, positions=dict.fromkeys(tps, GroupPosition(None, 50, 0))))
     text = "\n".join(drawn(history, Size(80, 24)))
     assert "lag unknown" in text
     assert text.count("unknown") == 4  # the total, the member, both partitions
     history.see(
-        Snapshot(1.0, "Stable", members=members, positions={tps[0]: Position(20, 50), tps[1]: Position(None, 50)})
+        Snapshot(
+            1.0, "Stable", members=members, positions={tps[0]: GroupPosition(20, 50), tps[1]: GroupPosition(None, 50)}
+        )
     )
     text = "\n".join(drawn(history, Size(80, 24)))
     assert "lag at least 30" in text
@@ -141,7 +143,7 @@ def test_the_lag_of_a_group_that_shows_no_partitions_while_it_rebalances_is_unkn
     history = GroupHistory()
     history.see(Snapshot(0.0, "PreparingRebalance", members=(MemberSeen("m", "m"),)))
     assert "lag unknown" in status("g", history, 80, 0.0)[1].plain
-    history.see(Snapshot(1.0, "PreparingRebalance", positions={TopicPartition("t", 0): Position(1, 4)}))
+    history.see(Snapshot(1.0, "PreparingRebalance", positions={TopicPartition("t", 0): GroupPosition(1, 4)}))
     assert "lag at least 3" in status("g", history, 80, 1.0)[1].plain
 
 

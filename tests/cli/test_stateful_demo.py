@@ -15,21 +15,19 @@ import pandas as pd
 import pytest
 from rich.console import Console
 
-from roster.cli.demo import oracle
-from roster.cli.demo.environment import flights
-from roster.cli.demo.oracle import Figures
-from roster.cli.demo.stateful import view
-from roster.cli.demo.stateful.jobs import GRACE, JOBS, flights_in_file
-from roster.cli.demo.stateful.questions import ask
-from roster.cli.demo.stateful.script import StatefulEnvironment, StatefulVerdict
-from roster.cli.demo.stateful.state import SESSION_TIMEOUT_S, StatefulApplication, StatefulState
-from roster.cli.demo.view import _size
-from roster.console import Away, MemberSeen, Position, Snapshot
-from roster.model import Address, TopicPartition
+from roster.cli.demo import oracle, view
+from roster.cli.demo.environment import flights, in_order
+from roster.cli.demo.oracle import Figures, Outcome, read_flights
+from roster.cli.demo.state import SESSION_TIMEOUT_S, Application, DemoState, Group
+from roster.cli.demo.state_jobs import AIRCRAFT, CARRIERS, GRACE, totals_of, windows_of
+from roster.cli.demo.takeover import ask
+from roster.cli.groups.live import size_of
+from roster.console import Away, MemberSeen, Snapshot
+from roster.model import Address, GroupPosition, TopicPartition
 from tests.cli.demo_processes import left_behind, read_until
 from tests.waiting import until
 
-AIRCRAFT, CARRIERS = JOBS
+JOBS = (AIRCRAFT, CARRIERS)
 ROWS = [
     ("UA", "N1", "2013-01-01T10:00:00Z", 2, 100),
     ("UA", "N1", "2013-01-01T23:00:00Z", None, 50),
@@ -60,25 +58,24 @@ def test_a_flight_is_in_each_window_that_has_its_hour(frame):
 
 def test_output_records_are_the_groups_of_the_plain_computation():
     totals = {"tailnum": "N1", "flights": 2, "departed": 1, "minutes": 2, "miles": 150}
-    assert AIRCRAFT.groups([json.dumps(totals).encode()]) == {("N1",): Figures(2, (1, 2, 150))}
+    assert totals_of([json.dumps(totals).encode()]) == {("N1",): Figures(2, (1, 2, 150))}
     delays = {"window_start": "2013-01-01T06:00:00Z", "carrier": "UA", "flights": 1, "departed": 0, "minutes": None}
     at = int(pd.Timestamp("2013-01-01T06:00:00Z").timestamp())
-    assert CARRIERS.groups([json.dumps(delays).encode()]) == {("UA", at): Figures(1, (0, 0))}
+    assert windows_of([json.dumps(delays).encode()]) == {("UA", at): Figures(1, (0, 0))}
 
 
-def verdict(**changes: int) -> StatefulVerdict:
-    expected = {("a",): Figures(3)}
-    got = {("a",): Figures(changes.get("records", 3))}
-    return StatefulVerdict(3, {"aircraft": oracle.compare(expected, got)}, changes.get("late", 0))
+def outcome(records: int = 3, late: int = 0) -> Outcome:
+    verdict = oracle.compare({("a",): Figures(3)}, {("a",): Figures(records)})
+    return Outcome(3, {"aircraft": verdict, "windows": oracle.compare({}, {})}, late)
 
 
-def test_the_verdict_says_that_all_is_equal_or_what_is_not():
-    assert verdict().holds
-    assert str(verdict()) == "3 flights, the state of 1 aircraft equals a plain computation"
-    assert not verdict(late=1).holds
-    assert not verdict(records=4).holds
+def test_the_outcome_says_that_all_is_equal_or_what_is_not():
+    assert outcome().holds
+    assert str(outcome()) == "3 flights, the state of 1 aircraft and 0 windows equals a plain computation"
+    assert not outcome(late=1).holds
+    assert not outcome(records=4).holds
     assert "NOT equal to a plain computation: aircraft: 3 records in, 3 counted once, 0 lost, 1 double" in str(
-        verdict(records=4)
+        outcome(records=4)
     )
 
 
@@ -87,16 +84,16 @@ def seen(owners: dict[str, range], committed: int = 5, end: int = 20) -> Snapsho
         MemberSeen(name, f"demo-{name}", partitions=frozenset(TopicPartition("t", number) for number in numbers))
         for name, numbers in owners.items()
     )
-    positions = {TopicPartition("t", number): Position(committed, end) for number in range(4)}
+    positions = {TopicPartition("t", number): GroupPosition(committed, end) for number in range(4)}
     return Snapshot(0.0, "Stable", members=members, positions=positions)
 
 
 @pytest.fixture
-def state() -> StatefulState:
+def state() -> DemoState:
     """A runs tasks 0 and 1 of both groups, B 2 and 3; of those of A there are copies in B."""
-    made = StatefulState({job.group: {} for job in JOBS}, total=80)
+    made = DemoState({job.group: Group(4) for job in JOBS}, copied=True, total=80)
     for name in "AB":
-        made.applications[name] = StatefulApplication(name)
+        made.applications[name] = Application(name)
         made.hear_application(name, {"spark": "up"})
     for job in JOBS:
         made.hear_group(job.group, seen({"A": range(2), "B": range(2, 4)}))
@@ -142,7 +139,7 @@ def test_a_killed_application_keeps_its_tasks_until_its_session_ends_but_no_copi
 
 def test_batches_add_up(state):
     for rows in (5, 6):
-        state.hear_application("A", {"group": "aircraft", "rows": rows, "restored": 1, "late": 0})
+        state.hear_application("A", {"group": "aircraft", "rows": rows, "generation": 1, "restored": 1, "late": 0})
     app = state.applications["A"]
     assert (app.rows, app.batches, app.restored, app.late) == (11, 2, 2, 0)
 
@@ -157,13 +154,13 @@ def test_the_picture_fits_and_shows_owner_standby_and_gap_of_each_task(state, wi
     for number in range(40):
         state.happened(f"happened {number}")
     console = Console(file=io.StringIO(), width=width, force_terminal=True, color_system=None)
-    lines = [line.plain for line in view.lines_of(state, _size(console, height))]
+    lines = [line.plain for line in view.lines_of(state, size_of(console, height))]
     assert height is None or len(lines) <= height
     assert max(map(len, lines)) <= width
-    texts = [" ".join(line.split()) for line in lines]
+    texts = [" ".join(line.split("│")[0].split()) for line in lines]
     assert "aircraft 0_0 A B 7 15" in texts
     assert "carriers 0_1 A B 12,000 15" in texts
-    assert any("happened 39" in text for text in texts)
+    assert any("happened 39" in line for line in lines)
 
 
 def test_a_line_has_owners_and_copies_too(state):
@@ -174,15 +171,12 @@ def test_a_line_has_owners_and_copies_too(state):
 
 def test_flights_are_streamed_in_the_order_of_time_so_that_none_is_late(tmp_path):
     """The grace is longer than any flight is behind the latest one before it."""
-    environment = StatefulEnvironment(tmp_path, flights(), 4)
-    environment.put_in_order(None)
-    ordered = flights_in_file(environment.workload.path)
+    ordered = read_flights(in_order(flights(JOBS), tmp_path, None).path)
     hours = pd.to_datetime(ordered["time_hour"], utc=True)
     assert (hours.cummax() - hours).max() < pd.Timedelta(GRACE)
-    assert len(ordered) == len(flights_in_file(flights().path))
-    environment = StatefulEnvironment(tmp_path, flights(), 4)
-    environment.put_in_order(250)
-    pd.testing.assert_frame_equal(flights_in_file(environment.workload.path), ordered.head(250), check_dtype=False)
+    assert len(ordered) == len(read_flights(flights().path))
+    first = read_flights(in_order(flights(JOBS), tmp_path, 250).path)
+    pd.testing.assert_frame_equal(first, ordered.head(250), check_dtype=False)
 
 
 def test_a_question_has_an_answer_or_none(tmp_path):

@@ -7,9 +7,9 @@ from itertools import accumulate
 
 from hypothesis import strategies as st
 
-from roster.console import Away, MemberSeen, Position, Snapshot
+from roster.console import Away, MemberSeen, Snapshot
 from roster.console.snapshot import ABSENT
-from roster.model import TopicPartition
+from roster.model import GroupPosition, TopicPartition
 
 STATES = ["Stable", "PreparingRebalance", "CompletingRebalance", "Empty", "Assigning", "Reconciling", ABSENT]
 
@@ -25,7 +25,7 @@ def seen(at: float, owned: dict[str, list[int]], *, state: str = "Stable", lag: 
         for name, numbers in owned.items()
     )
     numbers = sorted({number for each in owned.values() for number in each})
-    positions = {tp(number): Position(100, None if lag is None else 100 + lag) for number in numbers}
+    positions = {tp(number): GroupPosition(100, None if lag is None else 100 + lag) for number in numbers}
     more.setdefault("positions", positions)
     return Snapshot(at, state, "range", "host:1", members, **more)
 
@@ -42,7 +42,9 @@ MEMBERS = st.builds(
     st.frozensets(st.sampled_from(PARTITIONS), max_size=4),
     st.sampled_from([-1, 3, 4]),
 )
-POSITIONS = st.dictionaries(st.sampled_from(PARTITIONS), st.builds(Position, OFFSETS, OFFSETS, OFFSETS), max_size=4)
+POSITIONS = st.dictionaries(
+    st.sampled_from(PARTITIONS), st.builds(GroupPosition, OFFSETS, OFFSETS, OFFSETS), max_size=4
+)
 AWAY = st.just(Away(0.0, "no answer"))
 SNAPSHOTS = st.builds(
     lambda state, members, positions: Snapshot(0.0, state, "range", "h:1", tuple(members), positions),

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 
-from roster.console import Away, EventKind, GroupHistory, MemberSeen, Position, Snapshot, rows_of
+from roster.console import Away, EventKind, GroupHistory, MemberSeen, Snapshot, rows_of
 from roster.console.snapshot import REBALANCING
+from roster.model import GroupPosition
 from tests.console.groups_seen import looks, seen, tp
 
 
@@ -17,6 +18,17 @@ def told(*snapshots: Snapshot | Away, history: GroupHistory | None = None) -> li
 
 def test_the_first_look_is_one_event_and_what_was_there_is_no_news():
     assert told(seen(0, {"a": [0, 1], "b": [2]})) == ["Stable, 2 members, 3 partitions owned"]
+
+
+def test_a_member_that_returns_has_its_letter_still():
+    """The letter of c, whose partition waits, goes to no other one that joins meanwhile or in the same look."""
+    history = GroupHistory()
+    told(seen(0, {"a": [], "c": [0]}), seen(1, {"a": []}, state="PreparingRebalance"), history=history)
+    for at in range(2, 60):  # all letters have had their turn
+        told(seen(at, {"a": [], f"b{at}": []}, state="PreparingRebalance"), history=history)
+    told(seen(60, {"a": [], "d": [], "c": [0]}), history=history)
+    marks = [member.mark for member in history.members.values()]
+    assert len(set(marks)) == len(marks) == 3
 
 
 def test_a_member_that_joins_takes_partitions_from_another():
@@ -42,7 +54,7 @@ def test_a_member_that_joins_takes_partitions_from_another():
 def test_owners_stay_while_a_classic_group_rebalances_and_its_members_show_no_assignment():
     history = GroupHistory()
     told(seen(0, {"a": [0], "b": [1]}), history=history)
-    told(seen(1, {"b": []}, state="PreparingRebalance", positions={tp(0): Position(1, 9)}), history=history)
+    told(seen(1, {"b": []}, state="PreparingRebalance", positions={tp(0): GroupPosition(1, 9)}), history=history)
     rows = rows_of(history)
     assert [(row.partition, row.owner.seen.client_id, row.waits) for row in rows.partitions] == [
         (tp(0), "a", True),
@@ -143,7 +155,9 @@ def test_a_group_that_appears_empties_and_goes_is_told():
 
 def test_committed_offsets_that_go_back_are_told():
     there = seen(0, {"a": [0, 1]})
-    back = Snapshot(1, "Stable", "range", "host:1", there.members, {tp(0): Position(3, 100), tp(1): Position(100, 100)})
+    back = Snapshot(
+        1, "Stable", "range", "host:1", there.members, {tp(0): GroupPosition(3, 100), tp(1): GroupPosition(100, 100)}
+    )
     assert told(there, back)[1:] == ["committed offsets went back: t 0"]
 
 
@@ -160,8 +174,8 @@ def test_a_saw_of_batches_is_no_growth():
 def test_a_partition_that_comes_into_view_is_neither_work_nor_growth():
     history = GroupHistory()
     for at in range(20):
-        told(Snapshot(float(at), "Stable", positions={tp(0): Position(at * 10, 500)}), history=history)
-    both = {tp(0): Position(200, 500), tp(1): Position(1_000_000, 9_000_000)}
+        told(Snapshot(float(at), "Stable", positions={tp(0): GroupPosition(at * 10, 500)}), history=history)
+    both = {tp(0): GroupPosition(200, 500), tp(1): GroupPosition(1_000_000, 9_000_000)}
     assert told(Snapshot(20.0, "Stable", positions=both), history=history) == []
     assert history.rate == pytest.approx(10)
 
@@ -169,12 +183,12 @@ def test_a_partition_that_comes_into_view_is_neither_work_nor_growth():
 @pytest.mark.parametrize(
     ("position", "lag"),
     [
-        (Position(4, 10, 0), 6),
-        (Position(12, 10, 0), 0),
-        (Position(None, 10, 0), None),
-        (Position(None, 10, 10), 0),
-        (Position(None, 0), None),
-        (Position(4, None), None),
+        (GroupPosition(4, 10, 0), 6),
+        (GroupPosition(12, 10, 0), 0),
+        (GroupPosition(None, 10, 0), None),
+        (GroupPosition(None, 10, 10), 0),
+        (GroupPosition(None, 0), None),
+        (GroupPosition(4, None), None),
     ],
 )
 def test_lag_is_unknown_where_nothing_is_committed_unless_the_log_is_empty(position, lag):

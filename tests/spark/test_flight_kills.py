@@ -21,9 +21,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from roster.cli.demo import oracle
-from roster.cli.demo.environment import flights
-from roster.cli.demo.stateful.jobs import JOBS, flights_in_file
-from roster.cli.demo.stateful.script import StatefulEnvironment
+from roster.cli.demo.environment import flights, in_order
+from roster.cli.demo.state_jobs import AIRCRAFT, CARRIERS
 from roster.client import ClientError
 from tests.real.realparts.apache import ApacheKafka, free_ports
 from tests.spark.programs import ENVIRONMENT
@@ -34,6 +33,7 @@ from tests.waiting import until
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+JOBS = (AIRCRAFT, CARRIERS)
 ROUNDS = int(os.environ.get("ROSTER_FLIGHT_ROUNDS", "0"))
 SEED = int(os.environ.get("ROSTER_KILL_SEED", "1"))
 PARTITIONS = 4
@@ -48,9 +48,10 @@ class Application:
 
     def __init__(self, folder: Path, bootstrap: str, number: int, started: int) -> None:
         self.log = folder / f"app-{number}-{started}.log"
-        words = ["--name", f"A{number}", "--bootstrap", bootstrap, "--state-dir", str(folder / f"state-{number}")]
+        words = ["--name", f"A{number}", "--bootstrap", bootstrap, "--directory", str(folder)]
+        words += [word for job in JOBS for word in ("--job", job.name, job.group, job.topic)]
         words += [word for port in free_ports(len(JOBS)) for word in ("--server", f"127.0.0.1:{port}")]
-        command = [sys.executable, "-m", "roster.cli.demo.stateful.application", *words]
+        command = [sys.executable, "-m", "roster.cli.demo.application", *words]
         with self.log.open("w") as log:
             self.process = subprocess.Popen(
                 command, stdout=log, stderr=subprocess.STDOUT, env=ENVIRONMENT, start_new_session=True
@@ -141,7 +142,7 @@ def streaming(bootstrap: str, path: Path, rate: float) -> Iterator[Callable[[], 
     options = ["--bootstrap", bootstrap, "--rate", str(rate), "--null", "NA", "--json"]
     loaders = [
         subprocess.Popen(
-            [*roster, "load", str(path), "--topic", job.topic, "--key", job.key, *options],
+            [*roster, "load", str(path), "--topic", job.topic, "--key", *job.key, *options],
             stdout=subprocess.DEVNULL,
             env=ENVIRONMENT,
         )
@@ -165,27 +166,25 @@ def survive(topics: Topics, folder: Path, restart: Callable[[], object]) -> None
     for job in JOBS:
         topics.admin.create_topic(job.topic, PARTITIONS)
         topics.admin.create_topic(job.output, PARTITIONS)
-    environment = StatefulEnvironment(folder, flights(), PARTITIONS)
-    environment.put_in_order(None)
-    path = environment.workload.path
-    frame = flights_in_file(path)
+    workload = in_order(flights(JOBS), folder, None)
+    expected = workload.expected()
     with (
         contextlib.closing(Blows(topics, folder, restart)) as blows,
-        streaming(topics.bootstrap, path, len(frame) / (ROUNDS * SECONDS_A_ROUND)) as is_over,
+        streaming(topics.bootstrap, workload.path, expected.records / (ROUNDS * SECONDS_A_ROUND)) as is_over,
     ):
         until(lambda: blows.is_well() and blows.committed() > 0, 300, "a first commit")
         for number in range(ROUNDS):
             blows.deal(number)
         until(lambda: blows.is_well() and is_over(), 60 * ROUNDS, "all flights are sent")
-        ends = len(JOBS) * len(frame)
+        ends = len(JOBS) * expected.records
         until(lambda: blows.is_well() and blows.committed() >= ends, 60 * ROUNDS, "all flights are counted")
         for application in blows.applications.values():
             application.leave()
     for job in JOBS:
-        verdict = oracle.compare(job.expected(frame), job.results(topics.bootstrap))
+        verdict = oracle.compare(expected.groups[job.group], job.results(topics.bootstrap, folder))
         assert verdict.holds, f"{job.nouns}: {verdict}"
         print(f"{job.nouns}: {verdict}", flush=True)
-    print(f"seed {SEED}: {len(frame)} flights twice, {dict(blows.dealt)}: all results equal a plain computation")
+    print(f"seed {SEED}: {expected.records} flights twice, {dict(blows.dealt)}: all results equal a plain computation")
 
 
 if ROUNDS:

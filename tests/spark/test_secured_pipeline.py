@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 import pyarrow.parquet as pq
 import pytest
 
-from roster.cli.demo import oracle
 from roster.cli.demo.environment import flights
+from roster.cli.demo.jobs import flights_in_file, flights_in_output
+from roster.cli.demo.oracle import read_flights
 from roster.cli.root import run
 from roster.client import Admin
 from roster.spark import KafkaSink, ParquetSink, PipelineError
@@ -94,16 +95,16 @@ def test_the_demos_job_runs_with_other_options_only(secured_kafka: SecuredKafka,
     path = tmp_path / "flights.csv"
     path.write_bytes(b"".join(lines))
     assert len(list(csv.reader(path.open()))) == 5_001
-    topic, out = unique("shop"), tmp_path / "out"
+    topic = unique("shop")
     config = properties(tmp_path / "client.properties", secured_kafka)
     load = ["load", str(path), "--topic", topic, "--partitions", "3", "--key", "carrier,tailnum", "--null", "NA"]
     assert run([*load, "--config", config]) == 0
     env, events = environment(tmp_path)
-    command = [sys.executable, "-m", "roster.cli.demo.application", "--name", "A", "--group", topic, "--topic", topic]
-    command += ["--bootstrap", secured_kafka.address("SECURE"), "--config", config, "--output", str(out)]
+    command = [sys.executable, "-m", "roster.cli.demo.application", "--name", "A", "--job", "flights", topic, topic]
+    command += ["--bootstrap", secured_kafka.address("SECURE"), "--config", config, "--directory", str(tmp_path)]
     log = tmp_path / "application.log"
     with log.open("wb") as written:
-        application = subprocess.Popen([*command, "--job", "flights"], env=env, stdout=written, stderr=written)
+        application = subprocess.Popen(command, env=env, stdout=written, stderr=written)
     try:
         with Admin(secured_kafka.address("SECURE"), security=secured_kafka.scram()) as admin:
 
@@ -115,7 +116,7 @@ def test_the_demos_job_runs_with_other_options_only(secured_kafka: SecuredKafka,
     finally:
         application.send_signal(signal.SIGTERM)
         application.wait(60)
-    assert oracle.flights_in_output(out) == oracle.flights_in_file(path)
+    assert flights_in_output(tmp_path / "output") == flights_in_file(read_flights(path))
     texts = [log.read_text(), *(file.read_text() for file in events.rglob("*") if file.is_file())]
     assert [text for text in texts if USER_PASSWORD in text] == []
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from roster.client.admin import Admin
 from roster.client.types import GroupDescription
-from roster.model import OffsetAndMetadata, TopicPartition
+from roster.model import GroupPosition, TopicPartition
 
 SETTLED = frozenset({"Stable", "Empty"})
 """States in which every assignment is visible."""
@@ -15,7 +15,10 @@ SETTLED = frozenset({"Stable", "Empty"})
 
 @dataclass(frozen=True, slots=True)
 class PartitionLag:
-    """The group's position in one partition, in offsets; `committed` and `lag` are None before the first commit."""
+    """The group's position in one partition, in offsets; `committed` is None before the first commit.
+
+    `lag` is None where it cannot be known: before the first commit, unless the log is empty.
+    """
 
     topic: str
     partition: int
@@ -64,51 +67,52 @@ def group_lag(admin: Admin, group: str, state: str, assigned: Collection[TopicPa
         assigned: partitions that members own, besides those with a committed offset.
 
     """
-    committed = admin.group_offsets(group, stable=False)
-    counts = admin.list_topics(internal=True)
-    partitions = _there(counts, assigned, committed)
-    pending = admin.pending_offsets(group, partitions) if partitions else set()
-    begins, ends = admin.beginning_offsets(partitions), admin.end_offsets(partitions)
-    found = {}
-    for partition in partitions:
-        offset = committed[partition].offset if partition in committed else None
-        lag = _lag(partition, committed, ends)
-        found[partition] = PartitionLag(
-            *partition, offset, begins[partition], ends[partition], lag, pending=partition in pending
-        )
-    return GroupLag(found, _total(state, counts, {tp: position.lag for tp, position in found.items()}))
+    (positions,), counts = _look_up(admin, {group: assigned})
+    pending = admin.pending_offsets(group, positions) if positions else set()
+    found = {
+        tp: PartitionLag(*tp, at.committed, at.begin or 0, at.end or 0, at.lag, pending=tp in pending)
+        for tp, at in positions.items()
+    }
+    return GroupLag(found, _total(state, counts, positions))
 
 
 def total_lags(admin: Admin, groups: Sequence[GroupDescription]) -> dict[str, TotalLag]:
     """Look up the total lag of each group: one request per group, and a few for all together."""
-    counts = admin.list_topics(internal=True)
-    committed = {each.group_id: admin.group_offsets(each.group_id, stable=False) for each in groups}
     assigned = {each.group_id: {tp for member in each.members for tp in member.assignment} for each in groups}
-    read = {group: _there(counts, assigned[group], offsets) for group, offsets in committed.items()}
-    ends = admin.end_offsets({tp for partitions in read.values() for tp in partitions})
-    return {
-        each.group_id: _total(
-            each.state, counts, {tp: _lag(tp, committed[each.group_id], ends) for tp in read[each.group_id]}
-        )
-        for each in groups
-    }
+    positions, counts = _look_up(admin, assigned)
+    return {each.group_id: _total(each.state, counts, at) for each, at in zip(groups, positions, strict=True)}
 
 
-def _there(
-    counts: Mapping[str, int], assigned: Collection[TopicPartition], committed: Collection[TopicPartition]
-) -> list[TopicPartition]:
-    """Return the partitions of a group that exist, in order."""
-    return sorted(tp for tp in {*assigned, *committed} if tp.partition < counts.get(tp.topic, 0))
+def group_positions(
+    admin: Admin, group: str, assigned: Collection[TopicPartition] = ()
+) -> dict[TopicPartition, GroupPosition]:
+    """Return a group's position in each partition that exists of those given and those it has committed, in order.
+
+    Committed offsets are read before the ends of the logs: records that come in between make a lag larger, never zero
+    too early.
+    """
+    (positions,), _ = _look_up(admin, {group: assigned})
+    return positions
 
 
-def _lag(
-    partition: TopicPartition, committed: Mapping[TopicPartition, OffsetAndMetadata], ends: Mapping[TopicPartition, int]
-) -> int | None:
-    found = committed.get(partition)
-    return None if found is None else max(0, ends[partition] - found.offset)
+def _look_up(
+    admin: Admin, groups: Mapping[str, Collection[TopicPartition]]
+) -> tuple[list[dict[TopicPartition, GroupPosition]], Mapping[str, int]]:
+    """Return the positions of each group, and the number of partitions of each of their topics."""
+    committed = [{tp: at.offset for tp, at in admin.group_offsets(group, stable=False).items()} for group in groups]
+    wanted = [{*assigned, *offsets} for assigned, offsets in zip(groups.values(), committed, strict=True)]
+    racks = admin.replica_racks({tp.topic for partitions in wanted for tp in partitions})
+    counts = {topic: len(partitions) for topic, partitions in racks.items()}
+    there = {tp for partitions in wanted for tp in partitions if tp.partition < counts.get(tp.topic, 0)}
+    begins, ends = admin.beginning_offsets(there), admin.end_offsets(there)
+    positions = [
+        {tp: GroupPosition(offsets.get(tp), ends[tp], begins[tp]) for tp in sorted(partitions & there)}
+        for partitions, offsets in zip(wanted, committed, strict=True)
+    ]
+    return positions, counts
 
 
-def _total(state: str, counts: Mapping[str, int], lags: Mapping[TopicPartition, int | None]) -> TotalLag:
-    known = [lag for lag in lags.values() if lag is not None]
-    expected = sum(counts[topic] for topic in {tp.topic for tp in lags})
+def _total(state: str, counts: Mapping[str, int], positions: Mapping[TopicPartition, GroupPosition]) -> TotalLag:
+    known = [position.lag for position in positions.values() if position.lag is not None]
+    expected = sum(counts[topic] for topic in {tp.topic for tp in positions})
     return TotalLag(sum(known) if known else None, state in SETTLED and len(known) == expected)

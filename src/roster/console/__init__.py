@@ -8,7 +8,7 @@ time comes in with the snapshots.
 from roster.console.events import Event, EventKind
 from roster.console.history import GroupHistory
 from roster.console.rows import GroupRows, MemberRow, PartitionRow, rows_of
-from roster.console.snapshot import Away, MemberSeen, Position, Snapshot
+from roster.console.snapshot import Away, MemberSeen, Snapshot
 from roster.console.text import bars, number_runs, short_count
 
 __all__ = [
@@ -20,7 +20,6 @@ __all__ = [
     "MemberRow",
     "MemberSeen",
     "PartitionRow",
-    "Position",
     "Snapshot",
     "bars",
     "number_runs",

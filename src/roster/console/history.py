@@ -10,9 +10,9 @@ from types import MappingProxyType
 
 from roster.console.events import Event, EventKind
 from roster.console.series import Series
-from roster.console.snapshot import ABSENT, REBALANCING, Away, MemberSeen, Position, Snapshot
+from roster.console.snapshot import ABSENT, REBALANCING, Away, MemberSeen, Snapshot
 from roster.console.text import counted, named_briefly
-from roster.model import TopicPartition
+from roster.model import GroupPosition, TopicPartition
 
 COLOURS = 8
 """How many members in a row get a colour of their own."""
@@ -41,7 +41,7 @@ class Track:
     def __init__(self) -> None:
         self.committed, self.end, self.lag = Series(), Series(), Series()
 
-    def add(self, at: float, position: Position) -> None:
+    def add(self, at: float, position: GroupPosition) -> None:
         """Add the position of a snapshot."""
         self.committed.add(at, position.committed)
         self.end.add(at, position.end)
@@ -81,7 +81,7 @@ class GroupHistory:
         """The last owners of partitions that no member has yet, by key."""
         self.owners: dict[TopicPartition, str] = {}
         """Keys of members, by partition; of the last settled assignment while a classic group rebalances."""
-        self.positions: dict[TopicPartition, Position] = {}
+        self.positions: dict[TopicPartition, GroupPosition] = {}
         self.tracks: dict[TopicPartition, Track] = {}
         self.lag_total, self.rate_total = Series(), Series()
         self.rate: float | None = None
@@ -166,8 +166,8 @@ class GroupHistory:
         return joined, left
 
     def _named(self, seen: MemberSeen) -> Member:
-        """A letter and a colour that no present member has, and not those of the last one to leave, where possible."""
-        members = self.members.values()
+        """A letter and a colour that no present or departed member has, as departed ones may return, where possible."""
+        members = [*self.members.values(), *self.departed.values()]
         colour = _next_free(self._colours, COLOURS, {member.colour for member in members})
         mark = self._marks.get(seen.client_id)
         if mark is None:

@@ -17,8 +17,9 @@ from roster.client import (
     UnknownTopicError,
     UnreachableError,
 )
-from roster.console.snapshot import Away, MemberSeen, Position, Snapshot
-from roster.model import TopicPartition
+from roster.client.group_lag import group_positions
+from roster.console.snapshot import Away, MemberSeen, Snapshot
+from roster.model import GroupPosition, TopicPartition
 from roster.security import PLAINTEXT, Security
 from roster.wire import WireError
 from roster.wire.consumer import CLASSIC, PROTOCOL_TYPE
@@ -72,18 +73,13 @@ def _member(member: MemberDescription, group: GroupDescription) -> MemberSeen:
 
 def _positions(
     admin: Admin, group: str, assigned: Collection[TopicPartition]
-) -> tuple[dict[TopicPartition, Position], str]:
+) -> tuple[dict[TopicPartition, GroupPosition], str]:
     """Return positions, and the reason if log end offsets are missing."""
-    committed = {tp: at.offset for tp, at in admin.group_offsets(group, stable=False).items()}
-    wanted = {*assigned, *committed}
     try:
-        there = admin.replica_racks({tp.topic for tp in wanted})
-        partitions = sorted(tp for tp in wanted if tp.partition < len(there.get(tp.topic, ())))
-        ends = admin.end_offsets(partitions)
-        begins = admin.beginning_offsets([tp for tp in partitions if tp not in committed])
+        return group_positions(admin, group, assigned), ""
     except (*AWAY, UnknownTopicError) as error:
-        return {tp: Position(committed.get(tp), None) for tp in sorted(wanted)}, str(error)
-    return {tp: Position(committed.get(tp), ends[tp], begins.get(tp)) for tp in partitions}, ""
+        committed = {tp: at.offset for tp, at in admin.group_offsets(group, stable=False).items()}
+        return {tp: GroupPosition(committed.get(tp), None) for tp in sorted({*assigned, *committed})}, str(error)
 
 
 class Looker:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from roster.model import TopicPartition
+from roster.model import GroupPosition, TopicPartition
 
 REBALANCING = frozenset({"PreparingRebalance", "CompletingRebalance", "Assigning", "Reconciling"})
 """States of a group in a rebalance: two of classic groups, two of KIP-848's."""
@@ -32,27 +32,6 @@ class MemberSeen:
 
 
 @dataclass(frozen=True, slots=True)
-class Position:
-    """Position of the group in a partition; None for what is unknown or not committed."""
-
-    committed: int | None
-    end: int | None
-    begin: int | None = None
-
-    @property
-    def lag(self) -> int | None:
-        """Records not committed yet; None when that cannot be known.
-
-        Without a committed offset only an empty log has a lag for certain: a member may start at either end.
-        """
-        if self.end is None:
-            return None
-        if self.committed is not None:
-            return max(0, self.end - self.committed)
-        return 0 if self.begin == self.end else None
-
-
-@dataclass(frozen=True, slots=True)
 class Snapshot:
     """A group at `at` seconds of some monotonic clock; `state` is ABSENT when the coordinator does not know the group.
 
@@ -65,7 +44,7 @@ class Snapshot:
     protocol: str = ""
     coordinator: str = ""
     members: tuple[MemberSeen, ...] = ()
-    positions: Mapping[TopicPartition, Position] = field(default_factory=dict)
+    positions: Mapping[TopicPartition, GroupPosition] = field(default_factory=dict)
     trouble: str = ""
     epoch: int | None = None
 

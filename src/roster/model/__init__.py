@@ -6,7 +6,7 @@ from roster._on_demand import on_demand
 
 if TYPE_CHECKING:
     from roster.model.address import Address, AddressError, parse_address, parse_addresses
-    from roster.model.offsets import AutoOffsetReset, OffsetAndMetadata, OffsetSpec, PartitionOffsets
+    from roster.model.offsets import AutoOffsetReset, GroupPosition, OffsetAndMetadata, OffsetSpec, PartitionOffsets
     from roster.model.plan import LagBalance, Move, Plan
     from roster.model.problem import NO_GENERATION, NO_OWNER, Claims, MemberInfo, Problem, Racks
     from roster.model.timers import CancelTimer, SetTimer
@@ -22,6 +22,7 @@ __all__ = [
     "AutoOffsetReset",
     "CancelTimer",
     "Claims",
+    "GroupPosition",
     "LagBalance",
     "MemberInfo",
     "Move",

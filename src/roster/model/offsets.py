@@ -25,6 +25,27 @@ class OffsetAndMetadata:
     metadata: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class GroupPosition:
+    """Where a group is in a partition, in offsets; None for what is unknown or not committed."""
+
+    committed: int | None
+    end: int | None
+    begin: int | None = None
+
+    @property
+    def lag(self) -> int | None:
+        """Records not committed yet; None when that cannot be known.
+
+        Without a committed offset only an empty log has a lag for certain: a member may start at either end.
+        """
+        if self.end is None:
+            return None
+        if self.committed is not None:
+            return max(0, self.end - self.committed)
+        return 0 if self.begin == self.end else None
+
+
 class OffsetSpec(IntEnum):
     """Special timestamps of ListOffsets; a timestamp from 0 up asks for the first record at or after it (ms)."""
 

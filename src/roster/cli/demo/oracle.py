@@ -8,18 +8,16 @@ from __future__ import annotations
 
 import io
 import zipfile
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pandas as pd
-import pyarrow.dataset as pads
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from roster.cli.load.source import Source
+_COLUMNS = ["carrier", "tailnum", "time_hour", "dep_delay", "distance"]
 
 Group: TypeAlias = tuple[Any, ...]
 
@@ -56,6 +54,29 @@ class Verdict:
         return f"{self.expected} records in, {self.once} counted once, {self.lost} lost, {self.double} double{sums}"
 
 
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """Result of a demo over so many records: verdicts by what they are about; `late` records fell out of windows."""
+
+    records: int
+    verdicts: Mapping[str, Verdict]
+    late: int = 0
+
+    @property
+    def holds(self) -> bool:
+        """All results are equal to the plain computation."""
+        return all(verdict.holds for verdict in self.verdicts.values()) and not self.late
+
+    def __str__(self) -> str:
+        if len(self.verdicts) == 1:
+            return "".join(map(str, self.verdicts.values()))
+        if self.holds:
+            groups = " and ".join(f"{verdict.groups:,} {about}" for about, verdict in self.verdicts.items())
+            return f"{self.records:,} flights, the state of {groups} equals a plain computation"
+        wrong = "; ".join(f"{about}: {verdict}" for about, verdict in self.verdicts.items())
+        return f"{self.records:,} flights, NOT equal to a plain computation: {wrong}; {self.late} late"
+
+
 def compare(expected: Groups, got: Groups) -> Verdict:
     """Hold the output against the plain computation, group by group."""
     nothing = Figures(0)
@@ -70,58 +91,15 @@ def compare(expected: Groups, got: Groups) -> Verdict:
     )
 
 
-def read_columns(path: Path, columns: list[str]) -> pd.DataFrame:
-    """Read columns of a CSV file, or of the one in a zip file; NA is null."""
+def read_flights(path: Path) -> pd.DataFrame:
+    """Read what the plain computations need of a CSV file, or of the one in a zip file; NA is null."""
     if zipfile.is_zipfile(path):
         with zipfile.ZipFile(path) as archive:
             text = archive.read(archive.namelist()[0]).decode()
     else:
         text = path.read_text()
     # From memory, as Ctrl-C while pandas reads a file is a ParserError.
-    return pd.read_csv(io.StringIO(text), usecols=columns, keep_default_na=False, na_values=["NA"])
-
-
-def flights_in_file(path: Path) -> Groups:
-    """Flights, departures and minutes of delay by (carrier, hour in seconds since the epoch), by pandas."""
-    frame = read_columns(path, ["carrier", "time_hour", "dep_delay"])
-    hour = pd.to_datetime(frame["time_hour"], utc=True).astype("int64") // 10**9
-    groups = frame.groupby(["carrier", hour])["dep_delay"].agg(["size", "count", "sum"])
-    return {group: Figures(size, (count, int(total))) for group, size, count, total in groups.itertuples(name=None)}
-
-
-def keys_in_file(source: Source) -> Groups:
-    """Records by key, counted one by one."""
-    source.check()
-    counts: Counter[bytes | None] = Counter()
-    for records in source.batches():
-        counts.update(records["key"].to_pylist())
-    return {(None if key is None else key.decode(),): Figures(count) for key, count in counts.items()}
-
-
-def flights_in_output(path: Path) -> Groups:
-    """The same as `flights_in_file`, added up from the partial rows the applications wrote."""
-    rows = _added_up(path, ["carrier", "hour"], ["flights", "departed", "delay_minutes"])
-    return {
-        (row["carrier"], int(row["hour"].timestamp())): Figures(
-            row["flights_sum"], (row["departed_sum"], row["delay_minutes_sum"])
-        )
-        for row in rows
-    }
-
-
-def keys_in_output(path: Path) -> Groups:
-    """The same as `keys_in_file`, added up from the partial rows the applications wrote."""
-    return {(row["key"],): Figures(row["records_sum"]) for row in _added_up(path, ["key"], ["records"])}
-
-
-def _added_up(path: Path, by: list[str], sums: list[str]) -> list[dict[str, Any]]:
-    if not path.is_dir():
-        return []
-    table = pads.dataset(path, format="parquet").to_table()
-    if not table.num_rows:
-        return []
-    rows: list[dict[str, Any]] = table.group_by(by).aggregate([(name, "sum") for name in sums]).to_pylist()
-    return rows
+    return pd.read_csv(io.StringIO(text), usecols=_COLUMNS, keep_default_na=False, na_values=["NA"])
 
 
 def total_of(groups: Groups) -> int:

@@ -29,7 +29,7 @@ FULL_HEIGHT = 60
 """Lines of partitions where the height is not limited; more of them are drawn in columns or as a strip."""
 MOST_EVENTS = 3
 """Lines the newest event may take where it is longer than the width."""
-_HEADING = "bold"
+HEADING = "bold"
 _GAP = "  "
 _SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 
@@ -130,6 +130,14 @@ def in_a_row(parts: Sequence[Text | str], width: int) -> Text:
     return line
 
 
+def table_line(cells: Sequence[Text | str], widths: Sequence[int], width: int, style: str) -> Text:
+    """Cells side by side in `width` columns; a negative width is that of a cell to the right."""
+    parts = [fitted(cell, abs(wide), right=wide < 0) for cell, wide in zip(cells, widths, strict=True)]
+    line = Text(_GAP).join(parts)
+    line.stylize(style)
+    return fitted(line, width)
+
+
 # Status.
 
 
@@ -202,10 +210,11 @@ def members(rows: GroupRows, width: int, height: int | None) -> Lines:
     if not rows.members or (height is not None and height < 2):
         return []
     name = max(12, min(width - 40, max(len(row.member.name) for row in rows.members) + 2))
-    lines = [_columns(("member", name), "partitions", "lag", "read/s", "host", width=width, style=_HEADING)]
+    widths = (name, -10, -10, -7, width)
+    lines = [table_line(("member", "partitions", "lag", "read/s", "host"), widths, width, HEADING)]
     room = len(rows.members) if height is None else height - 1
     shown = rows.members if len(rows.members) <= room else rows.members[: room - 1]
-    lines += [_member(row, name, width) for row in shown]
+    lines += [_member(row, widths, width) for row in shown]
     if rest := rows.members[len(shown) :]:
         owned = sum(len(row.partitions) for row in rest)
         text = f"… {len(rest)} more with {counted(owned, 'partition')}, lag {sum(row.lag for row in rest):,}"
@@ -213,26 +222,15 @@ def members(rows: GroupRows, width: int, height: int | None) -> Lines:
     return lines
 
 
-def _member(row: MemberRow, name: int, width: int) -> Text:
+def _member(row: MemberRow, widths: Sequence[int], width: int) -> Text:
     member = row.member
     lag = "unknown" if row.unknown_lags and row.unknown_lags == len(row.partitions) else f"{row.lag:,}"
     lag = f"≥ {lag}" if 0 < row.unknown_lags < len(row.partitions) else lag
     rate = "-" if row.rate is None else f"{row.rate:,.0f}"
     left = member.left_at is not None
     host = "left, its partitions wait" if left else member.seen.host
-    title = f"{member.mark} {member.name}"
-    return _columns(
-        (title, name), str(len(row.partitions)), lag, rate, host, width=width, style=style_of(member, waits=left)
-    )
-
-
-def _columns(
-    first: tuple[str, int], partitions_: str, lag: str, rate: str, host: str, *, width: int, style: str
-) -> Text:
-    parts = [fitted(*first), fitted(partitions_, 10, right=True), fitted(lag, 10, right=True)]
-    line = Text(_GAP).join([*parts, fitted(rate, 7, right=True), Text(host)])
-    line.stylize(style)
-    return fitted(line, width)
+    cells = (f"{member.mark} {member.name}", str(len(row.partitions)), lag, rate, host)
+    return table_line(cells, widths, width, style_of(member, waits=left))
 
 
 # Partitions.
@@ -260,28 +258,15 @@ def _table(rows: GroupRows, width: int) -> Lines:
     label = min(max(len(text) for text in (heading, *labels)), max(6, width // 4))
     owner = max(5, min(18, max((len(row.owner.name) + 2 for row in rows.partitions if row.owner), default=5)))
     drawn = max(0, min(60, width - label - owner - 9 - 7 - 4 * len(_GAP)))
-    lines = [_partition_line((heading, label), ("owner", owner), "lag", "read/s", Text("lag lately"[:drawn]), _HEADING)]
+    widths = (label, owner, -9, -7, drawn)
+    lines = [table_line((heading, "owner", "lag", "read/s", "lag lately"[:drawn]), widths, width, HEADING)]
     for text, row in zip(labels, rows.partitions, strict=True):
-        lines.append(
-            _partition_line(
-                (_cut_front(text, label), label),
-                (_owner(row), owner),
-                "unknown" if row.lag is None else f"{row.lag:,}",
-                "-" if row.rate is None else f"{row.rate:,.0f}",
-                Text(bars(row.lags, min(drawn, len(row.lags)))),
-                style_of(row.owner, row.waits),
-            )
-        )
-    return [fitted(line, width) for line in lines]
-
-
-def _partition_line(
-    label: tuple[str, int], owner: tuple[str, int], lag: str, rate: str, course: Text, style: str
-) -> Text:
-    parts = [fitted(*label), fitted(*owner), fitted(lag, 9, right=True), fitted(rate, 7, right=True), course]
-    line = Text(_GAP).join(parts)
-    line.stylize(style)
-    return line
+        lag = "unknown" if row.lag is None else f"{row.lag:,}"
+        rate = "-" if row.rate is None else f"{row.rate:,.0f}"
+        course = bars(row.lags, min(drawn, len(row.lags)))
+        cells = (_cut_front(text, label), _owner(row), lag, rate, course)
+        lines.append(table_line(cells, widths, width, style_of(row.owner, row.waits)))
+    return lines
 
 
 def _owner(row: PartitionRow) -> str:
@@ -312,7 +297,7 @@ def _in_columns(rows: GroupRows, width: int, height: int) -> Lines:
     grid = [
         Text(_GAP).join([fitted(cells[at], cell) for at in range(line, len(cells), lines)]) for line in range(lines)
     ]
-    return [fitted(Text(title, style=_HEADING), width), *(fitted(line, width) for line in grid)]
+    return [fitted(Text(title, style=HEADING), width), *(fitted(line, width) for line in grid)]
 
 
 def _cell(text: str, label: int, row: PartitionRow, drawn: int) -> Text:
@@ -335,7 +320,7 @@ def _strip(rows: GroupRows, size: Size, height: int) -> Lines:
     letters = 2 * lines < height
     what = "one cell each" if each == 1 else f"{each} a cell, the one furthest behind"
     title = f"{counted(len(rows.partitions), 'partition')} of {_topics(rows)}, {what}; highest lag {most:,}"
-    drawn = [fitted(Text(title, style=_HEADING), size.width)]
+    drawn = [fitted(Text(title, style=HEADING), size.width)]
     for line in range(lines):
         cells = worst[line * width : (line + 1) * width]
         first = f"{line * width * each:>{number}} "

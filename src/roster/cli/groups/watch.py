@@ -8,49 +8,30 @@ import queue
 import signal
 import sys
 import time
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Protocol
+from functools import partial
+from typing import Any
 
 import click
 from rich.console import Console
-from rich.live import Live
-from rich.text import Text
 
 from roster.cli.admin import REQUEST_TIMEOUT_MS, admin
 from roster.cli.errors import Failure, UserError, one_line
-from roster.cli.groups import picture as group_picture
+from roster.cli.groups.live import Draw, View, open_view
+from roster.cli.groups.picture import Lines, Size, Told, generation_of, lag_of, picture, status
 from roster.cli.options import NAME, POSITIVE, Target, cluster_options
 from roster.cli.output import drop_stdout
 from roster.cli.signals import end_like_ctrl_c
 from roster.client import ClientError
-from roster.console import Away, GroupHistory, Snapshot, rows_of
+from roster.console import Away, Event, GroupHistory, Snapshot, rows_of
 from roster.console.looking import Looker, look
 from roster.console.snapshot import ABSENT
 from roster.console.text import counted
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from rich.console import ConsoleOptions, RenderResult
-
-    from roster.console import Event
-
 _FRAME_S = 0.25
 _LAST_EVENTS = 200
 _WITHOUT_TERMINAL = 100
-
-
-class View(Protocol):
-    """Shows each snapshot of a group, and is called regularly in between."""
-
-    def seen(self, history: GroupHistory, events: Sequence[Event]) -> None:
-        """Called after each look, with the events it brought."""
-
-    def tick(self) -> None:
-        """Called a few times a second."""
-
-    def close(self) -> None:
-        """Called once, however the watch ends."""
 
 
 @click.command(short_help="Show a live group: owners, lag, rates, events.")
@@ -72,33 +53,45 @@ def watch(group: str, interval: float, once: bool, as_json: bool, no_view: bool,
     if once and first.state == ABSENT:
         raise UserError(f"there is no group {group!r}; the name may be misspelt")
     history, clock = GroupHistory(), Clock()
-    view = _open_view(group, clock, as_json=as_json, live=not (no_view or once), once=once)
+    events = history.see(first)
     end_like_ctrl_c(signal.SIGTERM, signal.SIGHUP)
+    if as_json:
+        view: View[Event] = JsonView(group, history, clock.iso)
+    elif once:
+        view = OnceView(partial(_lines, group, history, clock, first.at))
+    else:
+        view = open_view(
+            not no_view, partial(_lines, group, history, clock, None), partial(summary, history), clock.stamp
+        )
     try:
-        view.seen(history, history.see(first))
-        if once:
+        try:
+            view.seen(events, history.now)
+            if not once:
+                _follow(group, target, interval, history, view)
+        finally:
             view.close()
-        else:
-            _follow(group, target, interval, history, view)
     except BrokenPipeError:
         drop_stdout()
     return 0
 
 
-def _follow(group: str, target: Target, interval: float, history: GroupHistory, view: View) -> None:
+def _follow(group: str, target: Target, interval: float, history: GroupHistory, view: View[Event]) -> None:
     looks: queue.SimpleQueue[Snapshot | Away | ClientError] = queue.SimpleQueue()
     timeout = min(REQUEST_TIMEOUT_MS / 1000, max(5.0, interval))
-    try:
-        with Looker(target.bootstrap, group, looks.put, every_s=interval, timeout_s=timeout, security=target.security):
-            while True:
-                view.tick()
-                with contextlib.suppress(queue.Empty):
-                    found = looks.get(timeout=_FRAME_S)
-                    if isinstance(found, ClientError):
-                        raise Failure(one_line(found)) from found
-                    view.seen(history, history.see(found))
-    finally:
-        view.close()
+    with Looker(target.bootstrap, group, looks.put, every_s=interval, timeout_s=timeout, security=target.security):
+        while True:
+            view.tick()
+            with contextlib.suppress(queue.Empty):
+                found = looks.get(timeout=_FRAME_S)
+                if isinstance(found, ClientError):
+                    raise Failure(one_line(found)) from found
+                view.seen(history.see(found), history.now)
+
+
+def _lines(group: str, history: GroupHistory, clock: Clock, now: float | None, size: Size) -> Lines:
+    """The picture of the newest snapshot, at `now` or at this moment."""
+    head = status(group, history, size.width, time.monotonic() if now is None else now)
+    return picture(head, rows_of(history), list(history.events)[-_LAST_EVENTS:], size, clock.stamp)
 
 
 class Clock:
@@ -117,93 +110,21 @@ class Clock:
         return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def _open_view(group: str, clock: Clock, *, as_json: bool, live: bool, once: bool) -> View:
-    console = Console(highlight=False)
-    if as_json:
-        return JsonView(group, clock.iso)
-    if live and is_a_screen(console):
-        return LiveView(group, clock.stamp, console)
-    return OnceView(group, clock.stamp, console) if once else PlainView(clock.stamp)
-
-
-def is_a_screen(console: Console) -> bool:
-    """Return True if a picture can be redrawn in place."""
-    return sys.stdout.isatty() and console.is_terminal and not console.is_dumb_terminal
-
-
-class LiveView:
-    """One picture that fills the screen; at the end the last one is left below the prompt."""
-
-    def __init__(self, group: str, stamp: Callable[[float], str], console: Console) -> None:
-        self._group, self._stamp = group, stamp
-        self._history: GroupHistory | None = None
-        self._live = Live(self, console=console, screen=True, auto_refresh=False)
-        self._live.start()
-
-    def seen(self, history: GroupHistory, events: Sequence[Event]) -> None:
-        """See View."""
-        self._history, self._rows, self._events = history, rows_of(history), list(history.events)[-_LAST_EVENTS:]
-        self._live.refresh()
-
-    def tick(self) -> None:
-        """See View."""
-        self._live.refresh()
-
-    def close(self) -> None:
-        """See View."""
-        with contextlib.suppress(OSError):  # the terminal may be gone
-            self._live.stop()
-            self._live.console.print(Text("\n").join(self.lines(self._live.console, None)), soft_wrap=True)
-
-    def lines(self, console: Console, height: int | None) -> group_picture.Lines:
-        """The picture in the console's width."""
-        if self._history is None:
-            return [Text(f"{self._group}: no look yet")]
-        size = group_picture.Size(console.width, height, coloured=not console.no_color)
-        head = group_picture.status(self._group, self._history, console.width, time.monotonic())
-        return group_picture.picture(head, self._rows, self._events, size, self._stamp)
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        yield Text("\n", no_wrap=True, overflow="crop").join(self.lines(console, console.height))
-
-
 class OnceView:
-    """The picture of one snapshot, at its full height."""
+    """The picture of one snapshot, at its full height, on whatever stdout is."""
 
-    def __init__(self, group: str, stamp: Callable[[float], str], console: Console) -> None:
-        self._group, self._stamp, self._console = group, stamp, console
+    def __init__(self, draw: Draw) -> None:
+        self._draw = draw
 
-    def seen(self, history: GroupHistory, events: Sequence[Event]) -> None:
+    def seen(self, events: Sequence[Told], now: float) -> None:
         """See View."""
-        if not self._console.is_terminal:
-            self._console.width = _WITHOUT_TERMINAL
-        width = self._console.width
-        size = group_picture.Size(width, None, coloured=self._console.is_terminal and not self._console.no_color)
-        head = group_picture.status(self._group, history, width, history.now)
-        lines = group_picture.picture(head, rows_of(history), events, size, self._stamp)
-        for line in lines:
+        console = Console(highlight=False)
+        if not console.is_terminal:
+            console.width = _WITHOUT_TERMINAL
+        coloured = console.is_terminal and not console.no_color
+        for line in self._draw(Size(console.width, None, coloured)):
             line.rstrip()
-            self._console.print(line, soft_wrap=True)
-
-    def tick(self) -> None:
-        """See View."""
-
-    def close(self) -> None:
-        """See View."""
-
-
-class PlainView:
-    """Each event once as a line, and a summary at each interval."""
-
-    def __init__(self, stamp: Callable[[float], str]) -> None:
-        self._stamp = stamp
-
-    def seen(self, history: GroupHistory, events: Sequence[Event]) -> None:
-        """See View."""
-        for event in events:
-            click.echo(f"{self._stamp(event.at)}  {event.text}")
-        click.echo(f"{self._stamp(history.now)}  {summary(history)}")
-        sys.stdout.flush()
+            console.print(line, soft_wrap=True)
 
     def tick(self) -> None:
         """See View."""
@@ -219,18 +140,19 @@ def summary(history: GroupHistory) -> str:
     if history.state == ABSENT:
         return "there is no such group; the name may be misspelt, or its first member is yet to join"
     parts = [history.state, counted(len(history.members), "member"), counted(len(history.positions), "partition")]
-    parts += [group_picture.lag_of(history), f"{'-' if history.rate is None else f'{history.rate:,.0f}'} read/s"]
-    return ", ".join([*parts, *filter(None, [group_picture.generation_of(history), history.trouble])])
+    parts += [lag_of(history), f"{'-' if history.rate is None else f'{history.rate:,.0f}'} read/s"]
+    return ", ".join([*parts, *filter(None, [generation_of(history), history.trouble])])
 
 
 class JsonView:
     """One JSON object per snapshot."""
 
-    def __init__(self, group: str, iso: Callable[[float], str]) -> None:
-        self._group, self._iso = group, iso
+    def __init__(self, group: str, history: GroupHistory, iso: Callable[[float], str]) -> None:
+        self._group, self._history, self._iso = group, history, iso
 
-    def seen(self, history: GroupHistory, events: Sequence[Event]) -> None:
+    def seen(self, events: Sequence[Event], now: float) -> None:
         """See View."""
+        history = self._history
         document: dict[str, Any] = {"time": self._iso(history.now), "group": self._group}
         document |= {"away": history.away_reason} if history.away_since is not None else as_document(history)
         document["events"] = [_event(event, self._iso) for event in events]
