@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
@@ -115,6 +116,25 @@ def test_getting_started_runs(tmp_path):
     output = run_blocks((ROOT / "docs" / "getting-started.md").read_text(), tmp_path)
     assert re.search(r"\|\s*Rome\|\s*2\|\s*40\.5\|", output)
     assert re.search(r"revenue: Empty, 0 members.* lag 0", output)
+
+
+@pytest.mark.process
+@pytest.mark.timeout(600)
+def test_the_landing_pages_program_runs(tmp_path):
+    load = "echo shop,price > orders.csv; echo Rome,12.5 >> orders.csv; echo Rome,28 >> orders.csv\n"
+    load += "roster load orders.csv --topic orders --key shop --partitions 2; roster topics create totals-by-shop\n"
+    load = load.replace("--topic", "-b $ROSTER_BOOTSTRAP --topic").replace("create", "create -b $ROSTER_BOOTSTRAP")
+    output = run_blocks((ROOT / "docs" / "index.md").read_text(), tmp_path, load)
+    assert re.search(r'"shop":\s*"Rome",\s*"orders":\s*2,\s*"revenue":\s*40\.5', output.replace("\\", ""))
+
+
+def test_the_recording_is_a_small_picture_of_a_group_that_names_no_machine():
+    svg = ROOT / "docs" / "groups-watch.svg"
+    text = "".join(ElementTree.parse(svg).getroot().itertext())
+    assert svg.stat().st_size < 150_000
+    for words in ("roster groups watch", "app-1", "app-3", "rebalance, over between two looks: A 2, B 2, C 2", "left"):
+        assert words in text
+    assert not re.search(r"\d+\.\d+\.\d+\.\d+|localhost|/home|/tmp", text)
 
 
 def test_the_readme_and_getting_started_can_be_done_one_after_the_other():

@@ -58,10 +58,10 @@ def watch(group: str, interval: float, once: bool, as_json: bool, no_view: bool,
     if as_json:
         view: View[Event] = JsonView(group, history, clock.iso)
     elif once:
-        view = OnceView(partial(_lines, group, history, clock, first.at))
+        view = OnceView(partial(lines_of, group, history, clock, first.at))
     else:
         view = open_view(
-            not no_view, partial(_lines, group, history, clock, None), partial(summary, history), clock.stamp
+            not no_view, partial(lines_of, group, history, clock, None), partial(summary, history), clock.stamp
         )
     try:
         try:
@@ -88,7 +88,7 @@ def _follow(group: str, target: Target, interval: float, history: GroupHistory, 
                 view.seen(history.see(found), history.now)
 
 
-def _lines(group: str, history: GroupHistory, clock: Clock, now: float | None, size: Size) -> Lines:
+def lines_of(group: str, history: GroupHistory, clock: Clock, now: float | None, size: Size) -> Lines:
     """The picture of the newest snapshot, at `now` or at this moment."""
     head = status(group, history, size.width, time.monotonic() if now is None else now)
     return picture(head, rows_of(history), list(history.events)[-_LAST_EVENTS:], size, clock.stamp)
