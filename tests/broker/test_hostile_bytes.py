@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
-import inspect
 import logging
 import random
 import struct
 import warnings
 from pathlib import Path
+from types import CoroutineType
 from typing import TYPE_CHECKING
 
 import pytest
@@ -133,7 +133,7 @@ def test_a_produce_in_front_of_bad_bytes_is_written_and_its_answer_given_up(tmp_
                     client.socket.sendall(request + struct.pack(">i", 0))
                     assert client.is_closed()
             until(lambda: end_of_topic(reader) == 3)
-        waiting = [each for each in gc.get_objects() if inspect.iscoroutine(each) and each.__name__ == "_answer"]
+        waiting = [each for each in gc.get_objects() if type(each) is CoroutineType and each.__name__ == "_answer"]
     assert not waiting
     assert not [str(each.message) for each in caught if "never awaited" in str(each.message)]
 
