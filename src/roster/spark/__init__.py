@@ -79,7 +79,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import a name on first use: the process of a task needs the reader only, and starts faster without the rest."""
+    """Import a name on first use: a task's process needs only the reader, and starts faster without the rest."""
     for module, names in _HOMES.items():
         if name in names:
             _check_pyspark()
@@ -93,7 +93,7 @@ def __dir__() -> list[str]:
 
 @cache
 def _check_pyspark() -> None:
-    """Raise PipelineError for a PySpark that is too old; its modules would be missing one by one."""
+    """Raise PipelineError if PySpark is too old, instead of one missing module after another."""
     from pyspark.version import __version__  # noqa: PLC0415 - as late as the rest
 
     if int(__version__.partition(".")[0]) < _OLDEST_PYSPARK:

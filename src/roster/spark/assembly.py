@@ -1,4 +1,4 @@
-"""The parts of a run, put together from a pipeline's options and what it declares."""
+"""Assembles the parts of a run from a pipeline's options and declarations."""
 
 from __future__ import annotations
 
@@ -54,8 +54,8 @@ log = logging.getLogger("roster.pipeline")
 class Assembly:
     """The parts of one run; its sink is open.
 
-    options: with the topics that operators read. membership: makes the group member. views: what reads each store, by
-    name. between_batches: None without stores.
+    options: include the topics that operators read. membership: makes the group member. views: reader of each store, by
+    its name. between_batches: None without stores.
     """
 
     options: Options
@@ -76,7 +76,7 @@ class Assembly:
 def assembled(spark: SparkSession, options: Options, declared: Declared, sink: Sink) -> Assembly:
     """Return the parts of a run, and open the sink.
 
-    Raises PipelineError for options and operators that do not go together, ClientError, and what the sink raises.
+    Raises PipelineError if options and operators contradict each other, ClientError, and the sink's errors.
     """
     own, options = options, _with_sources(options, declared)
     _check_dead_letters(options)
@@ -104,13 +104,13 @@ def assembled(spark: SparkSession, options: Options, declared: Declared, sink: S
 
 
 def _check_state_dir(spark: SparkSession, options: Options) -> None:
-    """Raise PipelineError if the executors are in this process and cannot keep stores; others say it in the warm-up."""
+    """Raise PipelineError if executors in this process cannot keep stores; remote ones report it in the warm-up."""
     if runs_in_one_process(spark):
         check_state_dir(options.state.dir, lambda work: [work()])
 
 
 def _check_repartitioned(declared: Declared) -> None:
-    """Raise PipelineError if nothing goes by the key of the last repartitioning."""
+    """Raise PipelineError if nothing uses the key of the last repartitioning."""
     if declared.last.by is not None and not declared.last.operators and not declared.last.tables:
         raise PipelineError(
             "nothing behind it has state or joins a table, so no row needs to move",
@@ -124,8 +124,8 @@ def subtopology_plans(
 ) -> tuple[SubtopologyPlan, ...]:
     """Return the sub-topologies of a stateful pipeline.
 
-    `options` have the topics that it is given. columns: of the rows behind the steps in front. records: of those that
-    are read. Raises PipelineError for what does not fit.
+    `options` name its input topics. columns: of rows after the first steps. records: columns of the input records.
+    Raises PipelineError for operators that do not fit.
     """
     sources: tuple[str, ...] = options.topics  # type: ignore[assignment] # patterns were refused earlier
     plans: list[SubtopologyPlan] = []
@@ -153,9 +153,9 @@ def subtopology_plans(
 def _node(
     declared: DeclaredOperator, columns: StructType, records: StructType, behind: DeclaredOperator | None
 ) -> tuple[OperatorNode, StructType]:
-    """Return an operator for rows of these columns, and the columns of its results. Raises PipelineError.
+    """Return an operator's node for rows with these columns, and its result columns. Raises PipelineError.
 
-    behind: the operator that has its results next, if there is one.
+    behind: the operator that gets its results, if any.
     """
     _check_names(columns)
     stateful, other = declared.stateful, None
@@ -176,7 +176,7 @@ def _node(
 
 
 def _check_names(columns: StructType | pa.Schema) -> None:
-    """Raise PipelineError for two columns of one name, which operators and records know their columns by."""
+    """Raise PipelineError for two columns of one name: operators and records find columns by name."""
     if twice := repeated(columns.names):
         raise PipelineError(f"there are two columns {twice[0]!r}", field="map_arrow", fix="Give each a name of its own")
 
@@ -184,7 +184,7 @@ def _check_names(columns: StructType | pa.Schema) -> None:
 def _repartition(
     group: str, before: Subtopology, plan: DeclaredSubtopology, columns: StructType
 ) -> tuple[RepartitionTopic, StructType]:
-    """Return how rows of these columns reach a sub-topology, and their columns after its first steps.
+    """Return the repartition topic for rows with these columns, and their columns after the first steps behind it.
 
     Raises PipelineError.
     """
@@ -213,7 +213,7 @@ def _state_sink(options: Options, plans: Sequence[SubtopologyPlan], sink: Sink) 
 
 
 def _with_sources(options: Options, declared: Declared) -> Options:
-    """Return the options with the topics that operators read beside the pipeline's own. Raises PipelineError."""
+    """Return the options with the topics that operators read added. Raises PipelineError."""
     if not declared.others or not isinstance(options.topics, tuple):
         return options
     read = [*options.topics, *declared.others]
@@ -223,7 +223,7 @@ def _with_sources(options: Options, declared: Declared) -> Options:
 
 
 def _joined(plan: DeclaredSubtopology, columns: StructType) -> tuple[tuple[Rows, ...], StructType]:
-    """Return how rows are joined with a sub-topology's tables, and their columns then. Raises PipelineError."""
+    """Return the table joins of a sub-topology, and the columns of joined rows. Raises PipelineError."""
     tables: list[Rows] = []
     for table in plan.tables:
         lookup, columns = table.join.resolved(columns)
@@ -283,7 +283,7 @@ def _dead_letter_writer(options: Options) -> KafkaWriter | None:
         tuple(parse_addresses(options.bootstrap)),
         options.dead_letter_topic,
         client_id=options.settings.client_id or "",
-        compression=Compression.ZSTD,  # a letter is no larger than what its record was read from
+        compression=Compression.ZSTD,  # so that a dead letter is no larger than its compressed original
         keep_timestamps=True,
         timeout=DEAD_LETTER_SECONDS,
         security=options.security,
@@ -295,7 +295,7 @@ def _check_dead_letters(options: Options) -> None:
     if options.dead_letter_topic is None:
         return
     admin = Admin(options.bootstrap, request_timeout_ms=options.start_timeout_ms, security=options.security)
-    with admin, contextlib.suppress(UnreachableError):  # the member tries for longer
+    with admin, contextlib.suppress(UnreachableError):  # the member retries for longer
         try:
             admin.describe_topic(options.dead_letter_topic)
         except UnknownTopicError:

@@ -1,4 +1,4 @@
-"""A micro-batch: its offset ranges, its owner, and its progress."""
+"""A micro-batch: its offset ranges, owner and progress."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ class Range(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Number of offsets in the range, an upper bound of its records."""
+        """Number of offsets in the range: at least its number of records."""
         return self.end - self.start
 
 
 class Split(NamedTuple):
-    """Part of a partition's range that one task reads."""
+    """The part of a partition's range that one task reads."""
 
     topic: str
     partition: int
@@ -42,7 +42,7 @@ class Split(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """Member of a group at a generation: who runs a batch."""
+    """The member that runs a batch, at its generation of the group."""
 
     group: str
     generation: int
@@ -53,10 +53,10 @@ class Owner:
 class Batch:
     """A micro-batch, as passed to `foreach_batch` and sinks.
 
-    `number` counts from 0 in each run and says nothing about the records: it is no token for idempotent writes (Delta's
-    `txnVersion`, for one). What only grows, over restarts and take-overs, is each partition's next offset: group, topic
-    and partition may serve as the application's id and `next_offsets[partition]` as the version. `after` does with
-    them what an exactly-once `foreach_batch` needs.
+    `number` counts from 0 in each run, so never use it as a token for idempotent writes such as Delta's `txnVersion`.
+    Each partition's next offset only grows, across restarts and take-overs: use group, topic and partition as the
+    application's id and `next_offsets[partition]` as the version. `after` helps to write an exactly-once
+    `foreach_batch`.
     """
 
     number: int
@@ -83,8 +83,8 @@ class Batch:
     ) -> tuple[DataFrame, dict[TopicPartition, int]]:
         """Return the rows that are not stored yet, and the positions to store with them in one transaction.
 
-        `positions` is what was stored last, by any member of the group: the next offset of each partition. `df` must
-        still have the columns `topic`, `partition` and `offset`. Stored together, rows and positions are exactly once:
+        `positions` are those stored last, by any member of the group: the next offset of each partition. `df` must
+        still have the columns `topic`, `partition` and `offset`. Storing rows and positions together is exactly once:
 
         >>> def store(df, batch):
         ...     with database.transaction() as transaction:
@@ -110,7 +110,7 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Restoring:
-    """How far a copy of a task's state is that has not caught up with its changelog."""
+    """Progress of a copy of a task's state that has not caught up with its changelog."""
 
     records: int
     """Changelog records applied since the restoring began here."""
@@ -162,7 +162,7 @@ class Progress:
 
     @property
     def total_lag(self) -> int:
-        """Offsets left to read in all owned partitions."""
+        """Number of offsets left to read in all owned partitions."""
         return sum(self.lag.values())
 
     def __str__(self) -> str:

@@ -88,12 +88,12 @@ class Consumer(MemberSettings):
 
     @property
     def read_timeout_ms(self) -> int:
-        """Time that a task waits for the next record of a range before it fails."""
+        """Time a task waits for the next record of a range before it fails."""
         return 2 * self.request_timeout_ms
 
     @property
     def fetch(self) -> Settings:
-        """How a task reads."""
+        """Fetch settings of the reader in a task."""
         return Settings(
             max_wait_ms=self.max_wait_ms,
             rack=self.rack_id or "",
@@ -116,5 +116,5 @@ _TABLE: Table = {
 
 
 def parse_consumer(settings: Mapping[str, Any]) -> Consumer:
-    """Return checked settings. Raise PipelineError for one that is unknown or contradicts the pipeline."""
+    """Return checked settings. Raise PipelineError for one that is unknown or contradicts the pipeline's options."""
     return Consumer(**parse_settings(settings, _TABLE, "consumer", SET_ELSEWHERE))

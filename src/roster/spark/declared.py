@@ -1,4 +1,4 @@
-"""What a pipeline declares: its sub-topologies, and in each the steps and stateful operators on a row's way."""
+"""What a pipeline declares: its sub-topologies, each with its steps and stateful operators in order."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ class DeclaredOperator:
 
 @dataclass
 class DeclaredSubtopology:
-    """A part of a pipeline without repartitioning inside: how rows come to it, and what becomes of them.
+    """A part of a pipeline between repartitionings: its input, its steps and its operators.
 
-    by: None for the first, which reads the topics that the pipeline is given. tables: in front of all operators.
+    by: None for the first, which reads the pipeline's topics. tables: joined before all operators.
     """
 
     by: Repartition | None = None
@@ -44,7 +44,7 @@ class DeclaredSubtopology:
 
     @property
     def steps(self) -> list[Step]:
-        """Where the next step goes."""
+        """The list that the next step is appended to."""
         if self.operators:
             return self.operators[-1].after
         return self.tables[-1].after if self.tables else self.before
@@ -52,14 +52,14 @@ class DeclaredSubtopology:
 
 @dataclass
 class Declared:
-    """The sub-topologies in the order of a row's way, and a transform in place of stateful operators."""
+    """The sub-topologies from source to sink, or a transform if there are no stateful operators."""
 
     subtopologies: list[DeclaredSubtopology] = field(default_factory=lambda: [DeclaredSubtopology()])
     transform: Callable[[DataFrame], DataFrame] | None = None
 
     @property
     def first(self) -> DeclaredSubtopology:
-        """The sub-topology that reads the topics of the pipeline."""
+        """The sub-topology that reads the pipeline's topics."""
         return self.subtopologies[0]
 
     @property
@@ -74,12 +74,12 @@ class Declared:
 
     @property
     def others(self) -> list[str]:
-        """The topics that operators read beside the pipeline's own."""
+        """The topics that operators read in addition to the pipeline's own."""
         others = (operator.stateful.other for operator in self.operators)
         return [other.topic for other in others if other is not None]
 
     def add_operator(self, method: str, stateful: Stateful) -> None:
-        """Append a stateful operator. Raises PipelineError if it cannot be behind those that there are."""
+        """Append a stateful operator. Raises PipelineError if it cannot follow the ones before it."""
         if taken := [each for each in self.operators if each.stateful.store == stateful.store]:
             name = taken[0].stateful.store
             raise PipelineError(f"there is a store {name!r} already", field="store", fix="Give each store its name")
@@ -94,13 +94,13 @@ class Declared:
         self.last.operators.append(DeclaredOperator(stateful))
 
     def _check_is_final(self, method: str) -> None:
-        """Raise PipelineError if the last operator takes results back."""
+        """Raise PipelineError if the last operator retracts results."""
         if self.operators and self.operators[-1].stateful.retracts:
             what = "sessions take earlier results back, which nothing behind them would hear of"
             raise PipelineError(what, field=method, fix="Use results='final' in the aggregate before it")
 
     def add_table(self, join: TableJoin) -> None:
-        """Join a table. Raises PipelineError if one cannot be joined there."""
+        """Join a table. Raises PipelineError if a table cannot be joined there."""
         if self.last.operators:
             raise PipelineError(
                 "it comes before the stateful operators of a sub-topology",
@@ -112,7 +112,7 @@ class Declared:
         self.last.tables.append(DeclaredTable(join))
 
     def add_subtopology(self, by: Repartition) -> None:
-        """Begin a sub-topology. Raises PipelineError where nothing would go by the key of the one before."""
+        """Begin a sub-topology. Raises PipelineError if nothing uses the key of the one before."""
         self._check_is_final(REPARTITION)
         if self.last.by is not None and not self.last.operators and not self.last.tables:
             problem = f"nothing between it and the one before, by {', '.join(self.last.by.keys)}, needs that key"

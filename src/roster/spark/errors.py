@@ -9,7 +9,7 @@ from roster._errors import RosterError
 
 
 class PipelineError(RosterError):
-    """A pipeline cannot start or go on; the text names the option or part at fault and the fix."""
+    """A pipeline cannot start or continue; the text names the option or part at fault and the fix."""
 
     def __init__(self, problem: str, *, field: str | None = None, fix: str | None = None) -> None:
         """`field` is the option's name as the caller wrote it; `fix` is one imperative sentence."""
@@ -19,32 +19,32 @@ class PipelineError(RosterError):
 
 
 class FunctionError(PipelineError):
-    """A function or processor of the user's raised, or returned other columns than declared; nothing is committed.
+    """A user's function or processor raised, or did not return the declared columns; nothing is committed.
 
-    The text names the records, or the key and the batch, that it was called with. `details` is its traceback if known;
-    the logger `roster.spark.jobs.runner` writes it at debug level.
+    The text names the records, or the key and the batch, of the call. `details` is the traceback if known; the logger
+    `roster.spark.jobs.runner` writes it at debug level.
     """
 
     def __init__(
         self, problem: str, *, field: str = "map_arrow", passing: bool = False, unfit: bool = False, details: str = ""
     ) -> None:
-        """`passing` is True for errors that a retry may clear (OSError, MemoryError), `unfit` for wrong columns."""
+        """`passing` is True for errors that a retry may cure (OSError, MemoryError), `unfit` for wrong columns."""
         super().__init__(problem, field=field)
         self.passing, self.unfit, self.details = passing, unfit, details
 
     @classmethod
     def of(cls, text: str, details: str = "") -> FunctionError:
-        """Return the error with this text, as `str` gave it."""
+        """Rebuild the error from its text, as returned by `str`."""
         field, _, problem = text.partition(": ")
         return cls(problem, field=field, details=details)
 
 
 class SinkFencedError(PipelineError):
-    """Another writer has moved a partition's position: the results of this one were dropped, nothing was written."""
+    """Another writer has moved a partition's position; this writer's results were dropped, nothing was written."""
 
 
 _TELLING = (
-    re.compile(r"\[[A-Z][A-Z_.]+\] [^\n]*"),  # an error class of Spark's with its sentence
+    re.compile(r"\[[A-Z][A-Z_.]+\] [^\n]*"),  # a Spark error class and its sentence
     re.compile(r'Cannot run program "[^\n]*'),
     re.compile(r"^\s*(?:\w+\.)*\w*(?:Error|Exception): [^\n]*", re.MULTILINE),
 )

@@ -1,4 +1,4 @@
-"""Names of Spark, Structured Streaming and Kafka's consumer where Roster has its own: errors that say which."""
+"""Errors for names of Spark, Structured Streaming and Kafka's consumer that say Roster's own."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 def _plain(name: str) -> str:
-    """Reduce a name to its letters, in small ones."""
+    """Reduce a name to its letters, in lower case."""
     return re.sub(r"[^a-z]", "", name.lower())
 
 
@@ -110,7 +110,7 @@ _METHODS = {
 
 
 def refuse_foreign_names(given: Iterable[str], known: Collection[str]) -> None:
-    """Raise PipelineError for an option of Spark's or Kafka's consumer, naming Roster's; also for a typo."""
+    """Raise PipelineError for a typo, or an option of Spark or Kafka's consumer, naming Roster's own."""
     for name in given:
         if name in known:
             continue
@@ -127,7 +127,7 @@ def refuse_foreign_names(given: Iterable[str], known: Collection[str]) -> None:
 
 
 def refuse_foreign_arguments(given: Iterable[str], known: Collection[str]) -> None:
-    """Raise PipelineError for an argument of a run that is another's, naming Roster's."""
+    """Raise PipelineError for a foreign argument of `run`, naming Roster's own."""
     for name in given:
         if name in known:
             continue
@@ -141,7 +141,7 @@ def refuse_foreign_arguments(given: Iterable[str], known: Collection[str]) -> No
 def explaining_names(
     refuse: Callable[[Iterable[str], Collection[str]], None],
 ) -> Callable[[Callable[Parameters, T]], Callable[Parameters, T]]:
-    """Have the names of keyword arguments checked before Python does; the signature stays."""
+    """Decorate a function to check the names of keyword arguments before Python does; the signature stays."""
 
     def explained(function: Callable[Parameters, T]) -> Callable[Parameters, T]:
         known = inspect.signature(function).parameters.keys() - {"self"}
@@ -157,5 +157,5 @@ def explaining_names(
 
 
 def own_name_of(method: str) -> str:
-    """Return what a pipeline has in place of a method of Spark's; "" if that is none."""
+    """Return Roster's counterpart of a Spark method, "" if it has none."""
     return _METHODS.get(_plain(method), "")

@@ -1,1 +1,1 @@
-"""What the driver does with no Spark job: the loop of batches, its member, its offsets."""
+"""The driver's work outside Spark jobs: the batch loop, the group member, offsets."""

@@ -15,13 +15,13 @@ log = logging.getLogger(__name__)
 
 _TICK = 0.5  # seconds between two checks while ownership does not change
 OUTLASTS = "it would outlast the rebalance timeout"
-_LOOKS = 20  # checks of a batch's progress within its patience
+_LOOKS = 20  # checks of a batch's progress within the stall timeout
 
 
 def cancel_reason(batch: Batch, ownership: Ownership, now: float, margin: float) -> str | None:
-    """Return why the batch must be cancelled, None if it may go on. `now` is monotonic seconds.
+    """Return why the batch must be cancelled, None if it need not be. `now` is monotonic seconds.
 
-    `margin` is the seconds before the revoke deadline that cancelling and releasing take.
+    `margin` is how many seconds before the revoke deadline to cancel: the time that cancelling and releasing take.
     """
     if ownership.error is not None:
         return f"the member failed: {ownership.error}"
@@ -48,10 +48,10 @@ class BatchGuard:
         activity: Callable[[], object] = lambda: None,
         patience: float = float("inf"),
     ) -> None:
-        """`cancel` cancels the running batch's jobs; it is thread-safe and may be called again.
+        """`cancel` cancels the running batch's jobs; it is thread-safe and idempotent.
 
-        If `activity` returns the same for `patience` seconds, the batch is cancelled and the group is left at once, so
-        that other members can do the work even if cancelling takes long; `stalled` is then the reason.
+        If `activity` returns the same value for `patience` seconds, the batch is cancelled and the member leaves the
+        group at once, so that other members take over even if cancelling takes long. `stalled` then has the reason.
         """
         self._member, self._cancel, self._margin = member, cancel, margin
         self._activity, self._patience = activity, patience
@@ -69,13 +69,13 @@ class BatchGuard:
         self._thread.start()
 
     def begin(self, batch: Batch) -> None:
-        """Guard a batch from now on."""
+        """Start guarding a batch."""
         with self._lock:
             self._batch, self._reason = batch, None
             self._seen, self._looked = None, float("-inf")
 
     def end(self) -> str | None:
-        """End guarding the batch; return why it was cancelled, None if it was not."""
+        """Stop guarding the batch; return why it was cancelled, None if it was not."""
         with self._lock:
             self._batch = None
             return self._reason
@@ -90,7 +90,7 @@ class BatchGuard:
                 self._cancel()
 
     def look(self, ownership: Ownership, now: float) -> None:
-        """Check the running batch; cancel again while it runs on, as it may start further jobs."""
+        """Check the running batch; cancel it again as long as it runs, as it may start further jobs."""
         with self._lock:
             batch, reason = self._batch, self._reason
         if batch is not None:

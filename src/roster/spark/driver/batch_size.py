@@ -1,4 +1,4 @@
-"""Size, start and partitions of the next batch, learned from those before it: pure."""
+"""Size, start and partitions of the next batch, learned from earlier batches. Pure."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ _RECENT = 16
 
 
 class BatchSize:
-    """Offsets that a batch may have, so that it ends near a target time, whatever the function does.
+    """The number of offsets in a batch, chosen so that the batch takes about a target time.
 
-    The rate is offsets per second of whole batches. It doubles at most from one batch to the next, so that one batch of
-    gaps (compacted offsets cost nothing) does not make the next too large. Only a batch that was near its limit or took
-    longer than the target lowers it: what a small batch costs is mostly fixed, and says nothing about a large one.
+    The rate is offsets per second of whole batches. It at most doubles from one batch to the next, so that a batch of
+    gaps (compacted offsets cost nothing) does not make the next too large. Only a batch near its limit or longer than
+    the target lowers it: a small batch's cost is mostly fixed and does not predict a large one's.
     """
 
     def __init__(self, most: int | None, target: float) -> None:
-        """`most` offsets in any case; `target` is in seconds."""
+        """`most` caps the offsets of every batch; `target` is in seconds."""
         self._most, self._target = most, target
         self._rate: float | None = None
         self._after_cancel: int | None = None
@@ -42,7 +42,7 @@ class BatchSize:
         return min(limits, default=None)
 
     def done(self, offsets: int, seconds: float) -> None:
-        """Take note of a batch that ended."""
+        """Record a batch that ended."""
         self._after_cancel = None
         if offsets <= 0:
             return
@@ -55,16 +55,16 @@ class BatchSize:
             self._rate = rate
 
     def cancelled(self, offsets: int) -> None:
-        """Take note of a batch that was cancelled because it took too long: the next has half of its offsets."""
+        """Record a batch that was cancelled because it took too long: the next has half of its offsets."""
         self._after_cancel = max(offsets // 2, 1)
 
 
 class BatchInterval:
     """Time between the starts of two batches that are not full, so that records are done within a second.
 
-    A batch costs the same for one record as for hundreds: the fewer there are the better, as long as one that takes the
-    longest time of recent ones is done in time. Batches of more than 250 ms do not make the interval shorter than
-    750 ms: starting them more often would take a processor for itself.
+    A batch costs the same for one record as for hundreds, so fewer batches are better, provided that one as long as the
+    longest recent one still ends in time. Batches of more than 250 ms do not make the interval shorter than 750 ms:
+    more frequent ones would occupy a whole core.
     """
 
     def __init__(self) -> None:
@@ -77,33 +77,33 @@ class BatchInterval:
         return min(max(_DONE_WITHIN - slowest, _SHORTEST_INTERVAL), _LONGEST_INTERVAL)
 
     def done(self, seconds: float) -> None:
-        """Take note of a batch that ended."""
+        """Record a batch that ended."""
         self._recent.append(seconds)
 
 
 class Suspects:
     """Partitions of batches that were cancelled because they took too long: one of them may hold a record that hangs.
 
-    They are read by halves, in turn with all others, so that the others go on and the halves close in on the one.
+    They are read in halves, alternating with all other partitions: the others progress while halving finds the culprit.
     """
 
     def __init__(self) -> None:
         self._suspects: list[TopicPartition] = []
         """Those cancelled longest ago first."""
-        self._is_their_turn = False
+        self._suspects_are_next = False
 
     def choose(self, available: frozenset[TopicPartition]) -> frozenset[TopicPartition]:
         """Return the partitions of the next batch, among those with records to read."""
         suspects = [partition for partition in self._suspects if partition in available]
         others = available.difference(self._suspects)
-        self._is_their_turn = bool(suspects) and (not others or not self._is_their_turn)
-        return frozenset(suspects[: max(len(suspects) // 2, 1)]) if self._is_their_turn else others
+        self._suspects_are_next = bool(suspects) and (not others or not self._suspects_are_next)
+        return frozenset(suspects[: max(len(suspects) // 2, 1)]) if self._suspects_are_next else others
 
     def done(self, partitions: Collection[TopicPartition]) -> None:
         """Clear the partitions of a batch that ended."""
         self._suspects = [suspect for suspect in self._suspects if suspect not in partitions]
 
     def cancelled(self, partitions: Collection[TopicPartition]) -> None:
-        """Take note of a batch that took too long; earlier suspects outside of it come first from now on."""
+        """Record a batch that took too long; earlier suspects outside of it come first from now on."""
         self.done(partitions)
         self._suspects += sorted(partitions)

@@ -84,7 +84,7 @@ class DriverLoop:
         suspects: Suspects | None = None,
         between_batches: BetweenBatches | None = None,
     ) -> None:
-        """`size` and `suspects` are what earlier loops of the same run have learned of its batches."""
+        """`size` and `suspects` carry over what earlier loops of the same run learned."""
         self._member, self._runner, self._sink, self._options = member, runner, sink, options
         self._on_progress, self._between_batches = on_progress, between_batches
         self._reporter = reporter or Reporter(options.group)
@@ -314,7 +314,7 @@ class DriverLoop:
         suggested = self._sink.default_trigger_interval_ms
         interval = self._interval.seconds if suggested is None else suggested / 1000
         left = self._batch_started + interval - now
-        # Looks in between find out whether a batch is full by now, which is of use in a long pause only.
+        # A look in between finds out whether a batch is full, which only matters in a long pause.
         return left if left < _SHORT_PAUSE else min(left, self._options.tuning.poll_interval_ms / 1000)
 
     def _adopt(self, ownership: Ownership) -> None:
@@ -343,7 +343,7 @@ class DriverLoop:
         self._targets = {p: end for p, end in self._targets.items() if p in kept_targets}
         self._rounds = 0 if new else self._rounds
         if new:
-            self._batch_started = float("-inf")  # what they hold has waited for its owner
+            self._batch_started = float("-inf")  # newly assigned partitions may have a backlog: do not wait
         self._adopted = ownership
         metadata = self._sink.offset_metadata(owner)
         committing = found.keys() if metadata else uncommitted
@@ -354,9 +354,9 @@ class DriverLoop:
     def _commit_starts(
         self, starts: dict[TopicPartition, OffsetAndMetadata], ownership: Ownership, *, is_needed: bool
     ) -> None:
-        """Commit where partitions start, so that `latest` keeps its meaning and lag is known; log a failure.
+        """Commit the starting offsets, so that `latest` keeps its meaning and lag is known; log a failure.
 
-        Where it `is_needed`, partitions are not worked on without it.
+        Partitions where it `is_needed` are not processed without it.
         """
         try:
             self._member.commit(starts, ownership)
@@ -404,7 +404,7 @@ class DriverLoop:
         return True
 
     def _commit_together(self, batch: Batch, outcome: Outcome, ownership: Ownership) -> bool:
-        """Commit results and offsets in one step of the sink's; retry while the batch's partitions are owned."""
+        """Commit results and offsets in one atomic step of the sink; retry while the batch's partitions are owned."""
         give_up = None
         while True:
             current, now = self._member.ownership(), time.monotonic()
@@ -462,7 +462,7 @@ class DriverLoop:
         self._drop(batch.ranges.keys())
 
     def _drop(self, partitions: Any) -> None:
-        """Forget positions that are in doubt: those of partitions still owned are looked up again."""
+        """Forget positions in doubt; those of partitions still owned are looked up again."""
         self._positions = {p: at for p, at in self._positions.items() if p not in partitions}
 
     def _is_done(self, ownership: Ownership) -> bool:
@@ -485,7 +485,7 @@ class DriverLoop:
             self._sink.look()
 
     def _note_nothing_read(self) -> None:
-        """Write a line that says why there was no batch."""
+        """Log why there was no batch."""
         if self._positions and self.last_progress is None:
             self._reporter.line("nothing is new: the group stands at the end of all partitions")
         if not isinstance(self._options.topics, tuple) and not self._member.topics():

@@ -1,4 +1,4 @@
-"""Group member as the driver's loop needs it; `roster.client.GroupMember` is one, tests script another."""
+"""The group member as the driver's loop needs it; `roster.client.GroupMember` is one, tests script another."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Membership(Protocol):
         """Join; return with the first assignment or after `timeout` seconds."""
 
     def ownership(self) -> Ownership:
-        """Return the ownership now."""
+        """Return the current ownership."""
 
     def wait(self, epoch: int, timeout: float) -> Ownership:
         """Return the ownership once its epoch differs from `epoch`, or after `timeout` seconds."""
@@ -72,7 +72,7 @@ def group_member(options: Options) -> Membership:
 
 
 def member_settings(options: Options) -> dict[str, Any]:
-    """Return what every kind of member is given of a pipeline's options."""
+    """Return the arguments that every kind of member takes from a pipeline's options."""
     return values(MemberSettings, options.settings) | {
         "client_id": options.settings.client_id or "roster",
         "capacity": options.capacity or 1,
@@ -82,7 +82,7 @@ def member_settings(options: Options) -> dict[str, Any]:
 
 
 class StableEndsMember(GroupMember):
-    """Member for `read_committed`: a log ends at its last stable offset, so that no range waits for a transaction."""
+    """Member for `read_committed`: log ends are last stable offsets, so that no range waits for a transaction."""
 
     def end_offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         """Return the last stable offset of each partition. Raises ClientError if a broker does not answer."""

@@ -1,4 +1,4 @@
-"""Offsets of the next batch and their split over tasks: pure functions of lag."""
+"""Offsets of the next batch, and their split over tasks. Pure."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ def limit(available: Mapping[TopicPartition, Range], most: int | None) -> dict[T
 
 
 def tasks(ranges: Mapping[TopicPartition, Range], cores: int, least: int = 1) -> list[tuple[Split, ...]]:
-    """Deal ranges to at most `cores` tasks of equal size, none (but a lone one) smaller than about `least` offsets.
+    """Split ranges over at most `cores` tasks of equal size, each (unless alone) of at least about `least` offsets.
 
-    The ranges are laid end to end in order and cut into equal lengths: small ones end up together in one task, large
-    ones are split over several, and no task reads one partition twice.
+    The ranges are laid end to end in order and cut into equal lengths: small ones share a task, large ones are split
+    over several, and no task reads a partition twice.
     """
     spans = [(partition, span) for partition, span in sorted(ranges.items()) if span.size > 0]
     total = sum(span.size for _, span in spans)
@@ -57,9 +57,9 @@ def tasks(ranges: Mapping[TopicPartition, Range], cores: int, least: int = 1) ->
 
 
 def whole(ranges: Mapping[TopicPartition, Range], cores: int, least: int = 1) -> list[tuple[Split, ...]]:
-    """Deal ranges to tasks as `tasks` does, each partition's in one piece: the largest ones first, to the least loaded.
+    """Assign whole ranges to tasks, the largest first, each to the least loaded task.
 
-    Sizes of tasks differ by the largest range at most. Empty ranges are dealt too: tasks may have work without records.
+    Sizes of tasks differ by at most the largest range. Empty ranges count: their tasks may have work without records.
     """
     spans = sorted(ranges.items(), key=lambda each: (-each[1].size, each))
     total = sum(span.size for _, span in spans)

@@ -1,4 +1,4 @@
-"""Log lines of a pipeline: one each for joining, handing over, progress and the end."""
+"""Log lines of a pipeline: one each for joining, hand-overs, progress and the end."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def _is_configured() -> bool:
 
 
 def level_of(switch: bool | str | None) -> int | None:
-    """Return the level for `switch`, or for the variable ROSTER_LOG if that is None; None: warnings and errors only.
+    """Return the level for `switch`, or for the variable ROSTER_LOG if it is None; None means warnings and errors only.
 
     Raises PipelineError for an unknown level.
     """
@@ -99,7 +99,7 @@ class Reporter:
         log.log(level, "%s: %s%s", self._group, event, pairs, extra={"roster": {"group": self._group, **known}})
 
     def owns(self, ownership: Ownership, assignor: str | None) -> None:
-        """Report the ownership: joined the first time, later what was taken over, handed over or lost."""
+        """Report the ownership: the first one as joined, later ones as partitions taken over, handed over or lost."""
         before, after = self._owned, ownership.partitions
         self._owned = after
         if not self._joined and ownership.generation >= 0:
@@ -126,12 +126,12 @@ class Reporter:
             self.line("took over", partitions=brief(taken), **where)
 
     def left(self, reason: str) -> None:
-        """Report that the group was left for a while with all partitions."""
+        """Report that the member left the group for a while, with all partitions."""
         self.line("handed back", logging.WARNING, partitions=brief(self._owned), reason=reason)
         self._owned, self._joined = frozenset(), False
 
     def progress(self, progress: Progress) -> None:
-        """Add a batch to the next progress line, and write that if the interval is over."""
+        """Add a batch to the next progress line; write the line if the interval is over."""
         self._batches += 1
         self._rows += progress.rows
         self._pending.append(progress)
@@ -163,7 +163,7 @@ class Reporter:
         )
 
     def restoring(self, copies: Mapping[str, Restoring]) -> None:
-        """Write a line about copies of state that have not caught up, if the interval is over, and one at the end."""
+        """Write a line about copies of state that lag, if the interval is over, and one when they have caught up."""
         now = self._now()
         if not copies:
             if self._restoring:
@@ -182,7 +182,7 @@ class Reporter:
             )
 
     def ended(self, reason: str, error: BaseException | None = None) -> None:
-        """Write the last line: why the run ended, "" if all that was available is done, and its totals."""
+        """Write the last line: totals, and why the run ended, "" if all that was available is processed."""
         if error is None:
             done = "all that was available is done" if self._batches else "nothing is new since the group's offsets"
             reason = reason or done

@@ -1,7 +1,7 @@
 """One run of a pipeline: wait for a task slot, warm up, join the group, run batches, leave; and again after a stall.
 
-Warming up runs the pipeline's own plan on no rows, so that Python workers are forked, modules and compiled code loaded
-and the transform checked before partitions are taken: a partition that moves here waits for one batch, not for a start.
+Warming up runs the pipeline's own plan on no rows. It forks Python workers, loads modules and compiled code, and checks
+the transform before the member joins: a partition that moves here waits for one batch, not for a start.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ WAITING, WARMING, JOINING, RUNNING = "waiting for executors", "warming up", "joi
 
 
 class Probe(Protocol):
-    """A job of one small task: it ends when Spark has had a slot for it."""
+    """A job of one small task, which ends when it has had a task slot."""
 
     @property
     def running(self) -> bool:

@@ -1,4 +1,4 @@
-"""What the loop on the driver asks of what runs its batches, and of what keeps copies of state."""
+"""Protocols of the driver's loop: what runs batches, and what works on copies of state between them."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from roster.spark.sinks.base import Sink
 class Outcome:
     """Result of a batch that is not committed.
 
-    What `Sink.write` returned, the number of records read, of those in the dead-letter topic, of changelog records
-    restored, and of rows that were late; bytes restored, records applied to standby copies, and what is to be restored.
+    It has what `Sink.write` returned; the numbers of records read, dead letters, changelog records restored and late
+    rows; bytes restored; records applied to standby copies; and the copies still to restore.
     """
 
     staged: Any
@@ -30,10 +30,10 @@ class Outcome:
 
 
 class BetweenBatches(Protocol):
-    """Work between batches on stores, and which partitions wait for it; None for pipelines without stores."""
+    """Work on stores between batches, and which partitions wait for it; None for pipelines without stores."""
 
     def held(self, partitions: Collection[TopicPartition]) -> frozenset[TopicPartition]:
-        """Return those whose state is restored before they are read."""
+        """Return the partitions whose state must be restored before they are read."""
 
     def due(self, partitions: Collection[TopicPartition], *, once: bool) -> frozenset[TopicPartition]:
         """Return partitions whose tasks must run now, even without records.
@@ -45,7 +45,7 @@ class BetweenBatches(Protocol):
         """Restore stores and clean up for at most `seconds`; return False if there was nothing to do."""
 
     def settle(self) -> None:
-        """Apply to the stores what was committed last; for the end of a run, while it has its partitions."""
+        """Apply the last committed changes to the stores; at the end of a run, while partitions are still owned."""
 
     def log_ends(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
         """Return the log ends, records of open transactions included. Raises ClientError."""
@@ -63,10 +63,10 @@ class Runner(Protocol):
 
     @property
     def cores(self) -> int:
-        """Number of tasks that run at once, as far as Spark knows."""
+        """Number of tasks that run at once, by Spark's own count."""
 
     def run(self, batch: Batch, tasks: Sequence[Sequence[Split]], sink: Sink) -> Outcome:
-        """Read, transform and write. Raises what failed, and Spark's error if cancelled."""
+        """Read, transform and write. Raises the error that failed the batch; if cancelled, Spark's."""
 
     def cancel(self) -> None:
         """Cancel the jobs of the running batch; thread-safe."""
@@ -75,4 +75,4 @@ class Runner(Protocol):
         """Raise PipelineError if no batch can run any more."""
 
     def activity(self) -> object:
-        """Return a value that changes with each job, stage and task of the batch that ends; thread-safe."""
+        """Return a value that changes whenever a job, stage or task of the batch ends; thread-safe."""

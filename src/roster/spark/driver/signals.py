@@ -1,4 +1,4 @@
-"""SIGINT and SIGTERM while a session or a pipeline runs in the main thread."""
+"""Handling of SIGINT and SIGTERM while a session or a pipeline runs in the main thread."""
 
 from __future__ import annotations
 
@@ -55,9 +55,9 @@ def exit_on_sigterm() -> None:
 
 @contextlib.contextmanager
 def exiting_on_sigint() -> Iterator[None]:
-    """Let SIGINT end the process meanwhile as `sys.exit(130)` does: of a KeyboardInterrupt py4j logs a long trace.
+    """Let SIGINT end the process as `sys.exit(130)` does: py4j logs a long trace for a KeyboardInterrupt.
 
-    Only in the main thread of a program, and only where the application has set no handler of its own.
+    Does nothing outside the main thread, or if the application has set a handler of its own.
     """
     is_program = threading.current_thread() is threading.main_thread() and not hasattr(sys, "ps1")
     if not is_program or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
@@ -73,7 +73,7 @@ def exiting_on_sigint() -> Iterator[None]:
 
 @contextlib.contextmanager
 def held_until_done() -> Iterator[None]:
-    """Let signals that would end the process wait meanwhile, a second one not: a JVM that starts would stay behind."""
+    """Defer the first signal that would end the process: it would leave a starting JVM behind. A second one ends it."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -97,6 +97,6 @@ def held_until_done() -> Iterator[None]:
 
 
 def _exit(number: int, frame: FrameType | None) -> None:
-    signal.signal(number, signal.SIG_DFL)  # should the clean end hang, a second one ends it
+    signal.signal(number, signal.SIG_DFL)  # if the clean end hangs, a second signal ends the process
     log.info("stopped by %s before a pipeline was running", signal.Signals(number).name)
     sys.exit(128 + number if number == signal.SIGINT else 0)

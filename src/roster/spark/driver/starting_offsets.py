@@ -42,9 +42,10 @@ class StartingPositions:
     def find(
         self, partitions: Collection[TopicPartition], owner: Owner
     ) -> tuple[dict[TopicPartition, int], set[TopicPartition]]:
-        """Return the next offset of each partition, and the partitions whose start must be committed to the group.
+        """Return the next offset of each partition, and the partitions whose starting offset must be committed to the
+        group.
 
-        Raises PipelineError if records that should be read are gone and `fail_on_data_loss` is set.
+        Raises PipelineError if records to be read are gone and `fail_on_data_loss` is set.
         """
         if not partitions:
             return {}, set()
@@ -74,7 +75,7 @@ class StartingPositions:
         return starts, {p for p, start in starts.items() if group.get(p) != start}
 
     def _note_difference(self, group: Mapping[TopicPartition, int], in_sink: Mapping[TopicPartition, int]) -> None:
-        """Log that resetting the group's offsets does not make the pipeline read again what the sink holds."""
+        """Log that reset group offsets do not make the pipeline re-read records whose results the sink holds."""
         ahead = {p: at for p, at in in_sink.items() if at > group.get(p, at)}
         for topic in sorted({p.topic for p in ahead}):
             numbers = {p.partition: at for p, at in sorted(ahead.items()) if p.topic == topic}
@@ -106,7 +107,7 @@ class StartingPositions:
                     {p: OffsetSpec.EARLIEST for p in partitions if p.partition >= self._known.get(p.topic, 1 << 31)}
                 )
         if isinstance(self._options.topics, tuple):
-            # A topic that the pipeline writes itself is read from its start, whatever is asked of its input.
+            # A topic that the pipeline writes itself is always read from its start.
             wanted |= {p: OffsetSpec.EARLIEST for p in partitions if p.topic not in self._options.topics}
         return {
             p: begins[p] if offset == OffsetSpec.EARLIEST else ends[p] if offset == OffsetSpec.LATEST else offset

@@ -1,1 +1,1 @@
-"""What asks Spark for a job: batches as jobs, small ones without, probes for a slot."""
+"""Spark jobs of the driver: batches, small batches done without a job, and slot probes."""

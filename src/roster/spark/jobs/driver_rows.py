@@ -1,4 +1,4 @@
-"""DataFrames of rows that are in the driver's process."""
+"""DataFrames of rows in the driver's process."""
 
 from __future__ import annotations
 
@@ -21,20 +21,19 @@ _LARGE_TYPES = "spark.sql.execution.arrow.useLargeVarTypes"
 
 
 class DriverRows:
-    """Makes DataFrames of one partition, which an aggregate needs no shuffle for, of Arrow tables with one schema.
+    """Makes one-partition DataFrames, which aggregates need no shuffle for, from Arrow tables of one schema.
 
-    What `createDataFrame` asks the JVM for each time, some thirty calls, is asked once: half of a small batch's
-    calls. Where the steps below are not those of this PySpark, or the session wants another form of the rows,
-    `createDataFrame` does it.
+    `createDataFrame` makes some thirty calls to the JVM each time, half of a small batch's; here they are made once. If
+    this PySpark lacks the internals used below, or the session wants rows in another form, `createDataFrame` is used.
     """
 
     def __init__(self, spark: SparkSession, columns: StructType) -> None:
-        """`columns` are those of the tables, whose Arrow schema is `arrow_schema(columns)`."""
+        """`columns` are those of the tables; their Arrow schema is `arrow_schema(columns)`."""
         self._spark, self._columns = spark, columns
         self._calls: tuple[Any, Any] | None = None
         self._schema = columns.json()
         context: Any = spark.sparkContext
-        # Rows are written to the driver's disk, which is only encrypted on the long way.
+        # Rows go through the driver's disk, which only `createDataFrame` encrypts.
         if context.getConf().get("spark.io.encryption.enabled", "false") == "false":
             with contextlib.suppress(AttributeError, TypeError, Py4JError):
                 functions = context._jvm.PythonSQLUtils

@@ -1,4 +1,4 @@
-"""Batches as Spark jobs: DataFrames whose tasks read offset ranges of their own."""
+"""Batches as Spark jobs: each task reads its own offset ranges."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _JOB_PROPERTIES = ("spark.jobGroup.id", "spark.job.description", "spark.job.inte
 
 
 class Reading(Protocol):
-    """What makes rows inside the tasks: all rows of the tasks with these numbers, given as such or as Spark's rows."""
+    """Produces a task's rows, for an RDD (`read`) or for mapInArrow (`__call__`)."""
 
     def read(self, tasks: Iterable[int]) -> Iterator[pa.RecordBatch]:
         """Yield the rows of the tasks with these numbers."""
@@ -76,9 +76,9 @@ class SparkRunner:
         transform: Callable[[DataFrame], DataFrame] | None,
         small: SmallBatches | None = None,
     ) -> None:
-        """`columns` are those of the rows that `function` returns, or that are read without one.
+        """`columns` are those of the rows that `function` returns, or without one of the records read.
 
-        `small` reads what the driver is to do itself; None: tasks do all batches.
+        `small` reads the batches that the driver does itself; None: tasks do all batches.
         """
         self._spark, self._config, self._transform = spark, config, transform
         self._function, self._columns = function, columns
@@ -101,7 +101,7 @@ class SparkRunner:
         """Read, transform and write in the calling thread.
 
         Raises FunctionError for the `map_arrow` function, ReadError for a range that could not be read, PipelineError
-        for a frame or rows that do not fit, and what Spark, the transform or the sink raised.
+        for a frame or rows that do not fit, and the errors of Spark, the transform and the sink.
         """
         self._counted.value, self._failed.value = {}, {}
         if self._small is not None:
@@ -129,7 +129,7 @@ class SparkRunner:
                 raise
 
     def _warm_up_driver(self, sink: Sink, writer: TaskWriter | FrameWriter | None) -> None:
-        """Load what the driver needs for a small batch of its own."""
+        """Load what the driver needs to do a small batch itself."""
         if self._small is None:
             return
         self._small.warm_up()
@@ -140,7 +140,7 @@ class SparkRunner:
 
     @property
     def is_local(self) -> bool:
-        """True if executors, and with them stores, are on the driver's host."""
+        """True if executors, and so stores, are on the driver's host."""
         return (self._context.master or "").startswith("local")
 
     def on_each_host(self, work: Callable[[], T]) -> list[T]:
@@ -156,7 +156,7 @@ class SparkRunner:
 
     @contextlib.contextmanager
     def _jobs(self, suffix: str, description: str) -> Iterator[None]:
-        """Put the calling thread's jobs into a group of their own, which `cancel` cancels."""
+        """Run the calling thread's jobs in a job group of their own, which `cancel` cancels."""
         context = self._context
         before = {name: context.getLocalProperty(name) for name in _JOB_PROPERTIES}
         job_group = f"{self._prefix}-{suffix}"
@@ -226,7 +226,7 @@ class SparkRunner:
     def _results_here(
         self, small: SmallBatches, writer: TaskWriter, batch: Batch, tasks: Sequence[Sequence[Split]]
     ) -> list[Any]:
-        """Read, map and write in this process, or where that fails in the tasks; return what the outputs returned."""
+        """Read, map and write in this process, or if that fails in the tasks; return what the outputs returned."""
         records = small.read(tasks)
         if records is not None:
             try:
@@ -244,13 +244,13 @@ class SparkRunner:
     def _results(self, writer: TaskWriter, tasks: Sequence[Sequence[Split]]) -> list[Any]:
         """Run the tasks; return what their outputs returned.
 
-        As an RDD job: without rows for the JVM, a DataFrame's analysis and planning cost more than a small batch.
+        Runs an RDD job: no rows go to the JVM, and planning a DataFrame would cost more than a small batch.
         """
         read = self._reading(tasks).read
         return self._numbers(tasks).mapPartitions(ReadWriteTask(writer, read)).collect()
 
     def _numbers(self, tasks: Sequence[Sequence[Split]]) -> RDD[int]:
-        """Return the numbers of the tasks, each in a partition of its own."""
+        """Return the task numbers as an RDD, one in each partition."""
         return self._context.parallelize(range(len(tasks)), len(tasks))
 
     def _rows(self, writer: FrameWriter, tasks: Sequence[Sequence[Split]]) -> DataFrame:
@@ -259,11 +259,11 @@ class SparkRunner:
         return self._spark.range(0, len(tasks), 1, len(tasks)).mapInArrow(work, writer.rows)
 
     def _reading(self, tasks: Sequence[Sequence[Split]], *, quiet: bool = True) -> Reading:
-        """Return what makes rows inside the tasks; with `quiet` an error of the function ends a task without one."""
+        """Return what makes rows inside the tasks; with `quiet` an error of the function does not fail the task."""
         return ReadTask(self._config, tasks, self._function, self._counted, self._failed if quiet else None)
 
     def _reading_here(self, records: Sequence[pa.RecordBatch], *, quiet: bool = True) -> ReadTask:
-        """Return what makes rows of records that were read in this process."""
+        """Return what makes rows from records read in this process."""
         failed = self._failed if quiet else None
         return ReadTask(self._config, [()], copied(self._function), self._counted, failed, records)
 
@@ -290,7 +290,7 @@ class SparkRunner:
         return None if job_group is None else task_counts(self._context, job_group)[0]
 
     def close(self) -> None:
-        """Give back what belongs to the run."""
+        """Release the run's resources."""
 
     def ask_for_slot(self) -> SlotProbe:
         """Start a probe for a task slot."""
@@ -316,7 +316,7 @@ class SparkRunner:
         return result
 
     def _small_rows(self, tasks: Sequence[Sequence[Split]], *, quiet: bool) -> pa.Table | None:
-        """Return the rows of a batch that this process reads and maps; None if tasks do."""
+        """Read and map a batch in this process; return None if tasks must do it."""
         small = self._small
         records = small.read(tasks) if small is not None and small.takes(tasks) else None
         if small is None or records is None:
@@ -335,7 +335,7 @@ class SparkRunner:
         return None
 
     def _transformed(self, transform: Callable[[DataFrame], DataFrame], frame: DataFrame) -> DataFrame:
-        """Apply the transform; on the first batch check the plan for operators that need a stream."""
+        """Apply the transform; check the first batch's plan for operators that need a stream."""
         if self._is_checked:
             return transform(frame)
         result, warnings = checked(transform, frame)
@@ -346,7 +346,7 @@ class SparkRunner:
 
 
 def task_error(error: Exception) -> PipelineError | ReadError | StateError | WriteError | None:
-    """Find the task's own error in Spark's, which wraps it in some hundred lines."""
+    """Find the task's own error in Spark's, which wraps it in a hundred lines."""
     kinds = r"spark\.errors\.(?:FunctionError|SinkFencedError)|spark\.tasks\.reader\.ReadError|state\.store\.\w+"
     found = re.search(rf"roster\.({kinds}|records\.produce\.WriteError): (.*)", str(error))
     if found is None:
@@ -394,5 +394,5 @@ def is_stopped(spark: SparkSession) -> bool:
         return False
     try:
         return context._jsc is None or bool(context._jsc.sc().isStopped())
-    except (Py4JError, OSError, AttributeError):  # the last: it is stopped at this moment
+    except (Py4JError, OSError, AttributeError):  # AttributeError: it is being stopped right now
         return True

@@ -74,7 +74,7 @@ class SlotProbe:
 def _worker_report(parts: Mapping[str, str]) -> Callable[[Iterable[int]], Iterable[dict[str, Any]]]:
     names = list(parts)
 
-    # A nested function is pickled by value: a worker without Roster can load it if it uses nothing of this module.
+    # A nested function is pickled by value, so a worker without Roster can load it if it uses nothing of this module.
     def look(_: Iterable[int]) -> Iterable[dict[str, Any]]:
         missing = {}
         for name in names:
@@ -112,7 +112,7 @@ def check_worker(found: Mapping[str, Any]) -> None:
 
 
 def task_counts(context: SparkContext, job_group: str) -> tuple[int, int]:
-    """Return a job group's finished tasks, with its jobs and stages so that each step counts, and its running tasks."""
+    """Return a job group's finished tasks, jobs and stages as one count, and its number of running tasks."""
     tracker = context.statusTracker()
     finished = running = 0
     for job_id in tracker.getJobIdsForGroup(job_group):

@@ -1,4 +1,4 @@
-"""Small batches, read by the driver: a task that starts a Python worker's work costs more than a few records do."""
+"""Small batches, read by the driver: starting a task costs more than reading a few records."""
 
 from __future__ import annotations
 
@@ -36,16 +36,16 @@ class CancelledError(Exception):
 
 
 class SmallBatches:
-    """Decides which batches the driver does itself, those of one small task, and reads their records.
+    """Decides which batches of one small task the driver does itself, and reads their records.
 
-    Whatever stands in the way (no answer, records that are gone, large records) is left to Spark's tasks, which read
-    the same ranges, try again, and name the problem.
+    On any obstacle (no answer, missing records, large records) Spark's tasks take over: they read the same ranges,
+    retry, and name the problem.
     """
 
     def __init__(self, config: ReaderConfig, *, has_function: bool = False) -> None:
-        """`config` is that of the tasks, `has_function` says whether they apply one."""
+        """`config` is the tasks' reader configuration, `has_function` is True if they apply a function."""
         wait = min(config.read_timeout_ms, round(_MOST_SECONDS * 1000))
-        # A dead letter keeps its headers, also where the function does not see them.
+        # A dead letter keeps its headers, even if the function does not see them.
         headers = config.include_headers or (has_function and config.dead_letters is not None)
         self._config = replace(config, read_timeout_ms=wait, include_headers=headers)
         self._left_to_spark = 0
@@ -53,13 +53,13 @@ class SmallBatches:
 
     @classmethod
     def of(cls, mode: str, config: ReaderConfig, steps: Iterable[Step]) -> SmallBatches | None:
-        """Return what reads the small batches of a pipeline with these steps; None if tasks read them all."""
+        """Return the reader of small batches for a pipeline with these steps; None if tasks read all batches."""
         steps = list(steps)
         is_mapped = any(isinstance(step, Mapped) for step in steps)
         return None if mode == TASKS or (mode == AUTO and is_mapped) else cls(config, has_function=bool(steps))
 
     def begin(self) -> None:
-        """Begin a batch, which is not cancelled yet."""
+        """Begin a batch, and clear the cancellation of the one before."""
         self._is_cancelled = False
 
     def cancel(self) -> None:
@@ -72,13 +72,13 @@ class SmallBatches:
             raise CancelledError("the batch was cancelled")
 
     def leave(self, why: object) -> None:
-        """Leave this batch and some of the following to tasks. Raises CancelledError if it was cancelled."""
+        """Leave this batch and some of the next ones to tasks. Raises CancelledError if it was cancelled."""
         self.check()
         log.debug("small batches are left to tasks for a while: %s", why)
         self._left_to_spark = _LEFT_TO_SPARK
 
     def takes(self, tasks: Sequence[Sequence[Split]]) -> bool:
-        """Return True if the driver is to try this batch."""
+        """Return True if the driver should try this batch."""
         if len(tasks) != 1 or not 0 < sum(split.end - split.start for split in tasks[0]) <= MOST_OFFSETS:
             return False
         if self._left_to_spark > 0:
@@ -87,7 +87,7 @@ class SmallBatches:
         return True
 
     def read(self, tasks: Sequence[Sequence[Split]]) -> list[pa.RecordBatch] | None:
-        """Return the records, in order within a partition; None if tasks are to read them.
+        """Return the records, in order within a partition; None if tasks must read them.
 
         Raises CancelledError.
         """
@@ -106,7 +106,7 @@ class SmallBatches:
         return read
 
     def opening(self, writer: TaskWriter) -> TaskWriter:
-        """Return the writer of a batch, which stops waiting for brokers when the batch is cancelled."""
+        """Return the batch's writer; it stops waiting for brokers when the batch is cancelled."""
         return _Checking(writer, self.check) if isinstance(writer, (KafkaWriter, StagingWriter)) else writer
 
     def warm_up(self) -> None:
@@ -123,5 +123,5 @@ class _Checking:
 
 
 def copied(function: ArrowFunction | None) -> ArrowFunction | None:
-    """Return a copy as tasks get one: what a function keeps in itself does not last from batch to batch."""
+    """Return a copy, as tasks get one, so that a function's own state does not last from batch to batch."""
     return None if function is None else cloudpickle.loads(cloudpickle.dumps(function))  # type: ignore[no-untyped-call]

@@ -1,4 +1,4 @@
-"""Operators that need a stream, in a function that sees batches: refused, or named in a warning.
+"""Finds operators that need a stream in a function that sees batches: errors for some, warnings for others.
 
 Spark removes a watermark from a batch's plan, so the call itself is recorded; the others are found in the analyzed
 plan, above the records.
@@ -51,14 +51,14 @@ def checked(transform: Callable[[DataFrame], DataFrame], df: DataFrame) -> tuple
 
 
 def notes(df: DataFrame) -> list[str]:
-    """Return the operators in a frame's plan whose result is that of one batch only."""
+    """Return the operators in a frame's plan whose result covers one batch only."""
     found: list[str] = []
     _above_source(df._jdf.queryExecution().analyzed(), found)
     return list(dict.fromkeys(found))
 
 
 def _above_source(plan: Any, found: list[str]) -> bool:
-    """Return True if the records come from below this node; if so, add what it does to them to `found`."""
+    """Return True if the records come from below this node; if so, add its operator to `found`."""
     children = plan.children()
     name = plan.nodeName()
     if name in _SOURCE:
@@ -82,7 +82,7 @@ def _aggregate_notes(plan: Any) -> Iterator[str]:
 
 @contextlib.contextmanager
 def _noting_watermarks() -> Iterator[list[str]]:
-    """Collect the columns that this thread passes to `withWatermark`; replaces the method meanwhile."""
+    """Replace `withWatermark` to collect the columns that this thread passes to it."""
     _replacement.enter()
     _calls.watermarks = []
     try:
@@ -93,7 +93,7 @@ def _noting_watermarks() -> Iterator[list[str]]:
 
 
 class _Replacement:
-    """`withWatermark` that notes its calls, there while a thread checks a transform; else PySpark's own."""
+    """Stands in for `withWatermark` while a thread checks a transform, and records the calls."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -111,7 +111,7 @@ class _Replacement:
     def leave(self) -> None:
         with self._lock:
             self._users -= 1
-            # Whatever another library has put there since refers to ours; it stays.
+            # Another library has wrapped ours since: leave it in place.
             if not self._users and ClassicDataFrame.withWatermark is self.noting:
                 ClassicDataFrame.withWatermark = self._original  # type: ignore[method-assign]
 
