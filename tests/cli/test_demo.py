@@ -60,7 +60,7 @@ def test_a_small_file_counts_once_through_deaths_and_restarts(start, tmp_path):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [pytest.param(signal.SIGINT, marks=pytest.mark.gate), signal.SIGTERM])
 def test_a_signal_ends_everything_and_removes_the_directory(start, tmp_path, number):
     demo = start()
     read_until(demo, "application B starts")

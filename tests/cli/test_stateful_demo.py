@@ -226,6 +226,7 @@ def test_some_flights_equal_a_plain_computation_through_a_kill(tmp_path):
     assert not list((tmp_path / "tmp").iterdir())
 
 
+@pytest.mark.gate
 @pytest.mark.spark
 @pytest.mark.timeout(900)
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")

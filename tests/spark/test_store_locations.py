@@ -87,6 +87,7 @@ def test_tasks_that_run_at_home_come_to_rest_in_equal_shares(steps, random) -> N
     assert locations.homes(range(12)) == last
 
 
+@pytest.mark.gate
 @pytest.mark.spark
 @pytest.mark.timeout(900)
 def test_tasks_on_two_hosts_find_their_stores_there(topics: Topics, tmp_path: Path) -> None:
