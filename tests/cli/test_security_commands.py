@@ -80,6 +80,10 @@ def test_a_user_is_added_and_given_rights_while_the_broker_runs(
     nina = config(secured, tmp_path / "nina.properties", "nina", "pw-of-nina")
     assert run(["topics", "create", topic, "--command-config", nina]) == 1
     assert "grant this client CREATE" in capsys.readouterr().err
+    (tmp_path / "shops.csv").write_text("shop\nRome\n")
+    assert run(["topics", "create", f"{topic}-hidden", "--command-config", admin]) == 0
+    assert run(["load", str(tmp_path / "shops.csv"), "--topic", f"{topic}-hidden", "--command-config", nina]) == 2
+    assert "or this user lacks DESCRIBE on it; pass --partitions N" in capsys.readouterr().err
     right = ["--operation", "create", "--operation", "describe", "--topic", "shop", "--prefixed"]
     assert run(["acls", "add", "--allow", "User:nina", *right, "--config", admin]) == 0
     assert run(["topics", "create", topic, "--command-config", nina]) == 0
