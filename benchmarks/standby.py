@@ -54,7 +54,7 @@ from roster.state.lmdb_store import LmdbStore
 from roster.testing.broker import BrokerProcess
 
 if TYPE_CHECKING:
-    from roster.spark import Progress, State
+    from roster.spark import Progress
 
 BEGIN = time.monotonic()
 PARTITIONS = 6
@@ -158,7 +158,7 @@ class Copies:
 
 def application(words: Sequence[str]) -> None:
     """One application, until it is killed."""
-    from roster.spark import KafkaSink, Pipeline, PipelineError, session  # noqa: PLC0415 - the benchmark itself needs no Spark
+    from roster.spark import KafkaSink, Pipeline, PipelineError, State, session  # noqa: PLC0415 - the benchmark itself needs no Spark
 
     bootstrap, group, topic, out, directory, standbys = words
 

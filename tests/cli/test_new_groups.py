@@ -59,7 +59,7 @@ def test_a_group_of_the_new_protocol_is_listed_and_described(group, ask):
     name, topic = group
     listed = {row["group"]: row for row in json.loads(ask("groups", "list", "--json")[1])}
     kinds = {"group": name, "state": "Stable", "type": "consumer", "protocol_type": "consumer"}
-    assert listed[name] == kinds | {"members": 1, "lag": 0, "lag_complete": False}
+    assert listed[name] == kinds | {"members": 1, "lag": 0, "lag_complete": True}
     code, out, _ = ask("groups", "describe", name, "--json")
     assert code == 0
     document = json.loads(out)
@@ -67,11 +67,11 @@ def test_a_group_of_the_new_protocol_is_listed_and_described(group, ask):
     (member,) = document["members"]
     assert member["client_id"] == "new-client"
     assert member["assignment"] == [[topic, 0], [topic, 1], [topic, 2]]
-    # Partition 2 has no record, and no commit: nobody can tell that nothing is to be read there.
-    assert [row["lag"] for row in document["partitions"]] == [0, 0, None]
-    assert (document["lag"], document["lag_complete"]) == (0, False)
+    # Partition 2 has no commit, and no record that could be left to read.
+    assert [row["lag"] for row in document["partitions"]] == [0, 0, 0]
+    assert (document["lag"], document["lag_complete"]) == (0, True)
     first, second, *_ = ask("groups", "describe", name)[1].splitlines()
-    assert first == f"{name}: Stable, 1 member, lag at least 0"
+    assert first == f"{name}: Stable, 1 member, lag 0"
     assert second.startswith(f"consumer group, epoch {document['epoch']}, assignor uniform, coordinator ")
 
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from tests.spark.table_places import PLACES
 
 if TYPE_CHECKING:
-    from roster.spark import Pipeline, State
+    from roster.spark import Pipeline
     from roster.spark.sinks.base import Sink
 
 WINDOW = timedelta(seconds=10)
@@ -47,7 +47,7 @@ class Results:
 def windows(
     spark: Any, sink: Sink, bootstrap: str, group: str, topic: str, late: str, directory: str, most: int
 ) -> Pipeline:
-    from roster.spark import Pipeline, Window
+    from roster.spark import Pipeline, State, Window
 
     options: dict[str, Any] = {
         "consumer": {"session.timeout.ms": 6_000},

@@ -69,7 +69,7 @@ def test_a_refusal_is_one_error_at_once(
 def test_what_may_pass_ends_with_the_timeout_and_a_hint(
     secured_kafka: SecuredKafka, topic: str, listener: str, how: str, said: str
 ) -> None:
-    with pytest.raises(FetchError, match=f"read_timeout_ms.*{said}"):
+    with pytest.raises(FetchError, match=f"request.timeout.ms.*{said}"):
         fetch(secured_kafka, listener, settings(secured_kafka, how), topic, timeout=4)
 
 

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 if TYPE_CHECKING:
-    from roster.spark import Progress, State
+    from roster.spark import Progress
 
 
 def main() -> None:
-    from roster.spark import KafkaSink, Pipeline, session
+    from roster.spark import KafkaSink, Pipeline, State, session
 
     bootstrap, group, topic, out, master, server = sys.argv[1:]
 
