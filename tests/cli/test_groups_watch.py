@@ -225,7 +225,7 @@ def test_a_group_of_kip_848_shows_its_epoch_and_owners(apache_kafka, capsys):
                 return {}
             return json.loads(capsys.readouterr().out)
 
-        found = until(lambda: (line := look()) and len(line["partitions"]) == 3 and line, timeout=60)
+        found = until(lambda: (line := look()) and len(line["partitions"]) == 3 and line, 60)
         assert found["epoch"] >= 1
         assert found["generation_at_least"] is None
         assert {part["owner"] for part in found["partitions"]} == {found["members"][0]["member_id"]}

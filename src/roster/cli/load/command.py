@@ -99,7 +99,8 @@ def _look_up_topic(target: Target, topic: str, wanted: int | None) -> int:
         if there is None and wanted is None:
             # A topic that this user may not describe is not listed either.
             seen = ", or this user lacks DESCRIBE on it" if target.security.uses_sasl else ""
-            raise UserError(f"--topic: no topic {topic!r} at {target.bootstrap}{seen}; pass --partitions N to create it")
+            missing = f"no topic {topic!r} at {target.bootstrap}{seen}"
+            raise UserError(f"--topic: {missing}; pass --partitions N to create it")
         if there is not None and wanted is not None and there != wanted:
             raise UserError(f"--partitions: topic {topic!r} has {there}, not {wanted}; leave the option out")
         if there is None:
