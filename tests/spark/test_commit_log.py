@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,8 +11,9 @@ import pytest
 from roster.model import TopicPartition
 from roster.spark.batch import Owner, Range
 from roster.spark.errors import PipelineError, SinkFencedError
-from roster.spark.sinks.commit_log import CHECKPOINTS, LOG, OLD_CHECKPOINT, STAGING, CommitLog, Entry, folder
-from roster.spark.sinks.storage import LocalStorage, storage
+from roster.spark.sinks.commit_log import CHECKPOINTS, LOG, STAGING, CommitLog, Entry
+from roster.spark.sinks.parquet import ParquetSink
+from roster.spark.sinks.storage import Storage
 from tests.examples_tried import some
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ class Crash(BaseException):
 class Scripted:
     """A storage on which `before`/`after` of the operation with number `at` something happens."""
 
-    def __init__(self, inner: LocalStorage, at: int, act: Callable[[], None], *, after: bool) -> None:
+    def __init__(self, inner: Storage, at: int, act: Callable[[], None], *, after: bool) -> None:
         self._inner, self._at, self._act, self._after = inner, at, act, after
         self.operations = 0
         self.acted = False
@@ -71,14 +71,8 @@ class Memory:
     def create(self, name: str, data: bytes) -> bool:
         return self.content.setdefault(name, data) is data
 
-    def replace(self, name: str, data: bytes) -> None:
-        self.content[name] = data
-
     def read(self, name: str) -> bytes | None:
         return self.content.get(name)
-
-    def files(self, name: str) -> list[str]:
-        return sorted(n.removeprefix(f"{name}/") for n in self.content if n.startswith(f"{name}/"))
 
     def children(self, name: str) -> list[str]:
         base = "" if name == "." else f"{name}/"
@@ -111,7 +105,7 @@ def copy(log: CommitLog, place: Memory, owner: Owner, step: int, most: int = 100
         if not span.size:
             return
         stage = log.stage({T0: span})
-        place.create(f"{folder(stage)}/part.txt", "".join(f"{T0} {offset}\n" for offset in range(*span)).encode())
+        place.create(f"{stage}/part.txt", "".join(f"{T0} {offset}\n" for offset in range(*span)).encode())
         log.commit(owner, {T0: span}, stage, ["part.txt"], span.size)
 
 
@@ -123,13 +117,13 @@ class Writer:
 
     def __init__(self, root: Path, owner: Owner, place: Any = None, *, step: int = 10) -> None:
         self.root, self.owner, self.step = root, owner, step
-        self.log = CommitLog(place or LocalStorage(str(root)), checkpoint_every=2)
+        self.log = CommitLog(place or Storage(str(root)), checkpoint_every=2)
 
     def stage(self, ranges: dict[TopicPartition, Range]) -> tuple[str, list[str]]:
         stage = self.log.stage(ranges)
         files = []
         for partition, span in ranges.items():
-            file = self.root / folder(stage) / f"part-{partition.partition}.txt"
+            file = self.root / stage / f"part-{partition.partition}.txt"
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text("".join(f"{partition} {offset}\n" for offset in range(*span)))
             files.append(file.name)
@@ -164,7 +158,7 @@ ALL = sorted(f"{partition} {offset}" for partition, end in LOG_END.items() for o
 
 
 def operations_of_a_run(root: Path) -> int:
-    place = Scripted(LocalStorage(str(root)), -1, lambda: None, after=False)
+    place = Scripted(Storage(str(root)), -1, lambda: None, after=False)
     Writer(root, A, place).work()
     assert visible(root) == ALL
     return place.operations
@@ -179,7 +173,7 @@ def test_a_crash_at_any_operation_loses_and_doubles_nothing(tmp_path: Path, afte
             raise Crash
 
         with pytest.raises(Crash):
-            Writer(root, A, Scripted(LocalStorage(str(root)), at, die, after=after)).work()
+            Writer(root, A, Scripted(Storage(str(root)), at, die, after=after)).work()
         seen = visible(root)
         assert len(seen) == len(set(seen)), "a reader never sees a row twice"
         Writer(root, B).work()
@@ -199,7 +193,7 @@ def test_a_paused_writer_that_wakes_up_after_a_take_over_writes_nothing_more(tmp
             other.log.claim((T0, T1), B)
             others.append(visible(root))
 
-        zombie = Writer(root, A, Scripted(LocalStorage(str(root)), at, take_over, after=after))
+        zombie = Writer(root, A, Scripted(Storage(str(root)), at, take_over, after=after))
         claim = zombie.log.claim
 
         def claim_while_member(*arguments: Any, others: list[list[str]] = others, claim: Any = claim) -> Any:
@@ -231,7 +225,7 @@ def test_two_writers_of_different_partitions_interleave(tmp_path: Path) -> None:
 
 
 def CommitLogOf(root: Path) -> CommitLog:
-    log = CommitLog(LocalStorage(str(root)))
+    log = CommitLog(Storage(str(root)))
     log.open()
     return log
 
@@ -246,7 +240,7 @@ def test_a_writer_without_a_claim_or_at_the_wrong_offset_is_fenced_and_its_files
         stage, files = writer.stage({T0: span})
         with pytest.raises(SinkFencedError, match=why):
             writer.log.commit(A, {T0: span}, stage, files, span.size)
-        assert not (tmp_path / folder(stage)).exists()
+        assert not (tmp_path / stage).exists()
     assert visible(tmp_path) == []
 
 
@@ -264,7 +258,7 @@ def test_what_another_kind_of_member_did_and_committed_is_passed_over(tmp_path: 
 
 def test_opening_reads_only_what_follows_the_checkpoint(tmp_path: Path) -> None:
     Writer(tmp_path, A, step=2).work()
-    place = Scripted(LocalStorage(str(tmp_path)), -1, lambda: None, after=False)
+    place = Scripted(Storage(str(tmp_path)), -1, lambda: None, after=False)
     log = CommitLog(place)  # type: ignore[arg-type]
     log.open()
     assert log.positions == LOG_END
@@ -292,13 +286,44 @@ def test_a_damaged_log_is_one_clear_error(tmp_path: Path, data: bytes) -> None:
     with pytest.raises(PipelineError, match="is damaged"):
         CommitLogOf(tmp_path)
     shutil.rmtree(newest.parent)
-    with pytest.raises(PipelineError, match=r"checkpoint\.json is damaged"):
+    with pytest.raises(PipelineError, match=r"_roster/checkpoints is missing, and the log begins at entry \d+\. Bring"):
         CommitLogOf(tmp_path)
 
 
-def test_a_store_that_cannot_create_if_absent_is_refused() -> None:
-    with pytest.raises(PipelineError, match="s3a:// cannot create a file only if it is absent"):
-        storage("s3a://bucket/path")
+@pytest.mark.parametrize(
+    "place", ["hdfs://127.0.0.1:1/out", "abfss://c@a.dfs.core.windows.net/out", "s3a://bucket/out"]
+)
+def test_a_place_that_is_no_local_path_is_one_error_that_names_the_sinks_for_it(place: str) -> None:
+    with pytest.raises(PipelineError, match=r"^path: .*is no local path\. Use DeltaSink or IcebergSink for") as caught:
+        ParquetSink(place)
+    assert place in str(caught.value)
+
+
+def test_files_are_created_only_once_listed_published_and_removed(tmp_path: Path) -> None:
+    place = Storage(tmp_path.as_uri())
+    assert place.uri == f"file://{tmp_path}"
+    assert place.read("a/log/1") is None
+    assert place.children("a") == []
+    place.prepare("b/c")
+    place.prepare("b/c")
+    assert place.children("b") == ["c"]
+    assert place.create("a/log/1", b"one")
+    assert not place.create("a/log/1", b"two")
+    assert place.read("a/log/1") == b"one"
+    assert place.children("a/log") == ["1"]
+    place.sync("a/log/1")
+    place.publish("a/log/1", "day=1/part")
+    place.publish("a/log/1", "day=1/part")
+    assert place.read("day=1/part") == b"one"
+    assert place.beside == f"../.{tmp_path.name}.staging"
+    assert place.can_publish_from(place.beside)
+    assert place.create(f"{place.beside}/s/x", b"five")
+    place.publish(f"{place.beside}/s/x", "x")
+    assert place.read("x") == b"five"
+    assert not place.can_publish_from("x/under-a-file")
+    place.remove("a")
+    place.remove("a")
+    assert place.children("a") == []
 
 
 def test_published_names_keep_partition_folders_and_sort_in_commit_order(tmp_path: Path) -> None:
@@ -306,7 +331,7 @@ def test_published_names_keep_partition_folders_and_sort_in_commit_order(tmp_pat
     writer.log.open()
     writer.log.claim((T0,), A)
     stage = writer.log.stage({T0: Range(0, 1)})
-    file = tmp_path / folder(stage) / "day=1" / "part-00000-abc.c000.snappy.parquet"
+    file = tmp_path / stage / "day=1" / "part-00000-abc.c000.snappy.parquet"
     file.parent.mkdir(parents=True)
     file.write_text("x")
     writer.log.commit(A, {T0: Range(0, 1)}, stage, ["day=1/part-00000-abc.c000.snappy.parquet"], 1)
@@ -389,54 +414,13 @@ def test_an_entry_whose_writer_slept_and_died_before_it_looked_at_the_checkpoint
     assert place.visible() == sorted(f"t-0 {offset}" for offset in range(15))
 
 
-def test_an_output_of_a_version_that_staged_inside_and_overwrote_its_checkpoint_is_taken_over(tmp_path: Path) -> None:
-    def entry(version: int, claims: bool, span: tuple[int, int], stage: str, files: list[list[str]]) -> None:
-        document = {
-            "format": 1,
-            "version": version,
-            "group": "g",
-            "generation": 1,
-            "member": "old",
-            "claims": {"t": {"0": None}} if claims else {},
-            "ranges": {"t": {"0": list(span)}} if stage else {},
-            "stage": stage,
-            "files": files,
-            "rows": span[1] - span[0],
-            "time": 0,
-        }
-        path = tmp_path / LOG / f"{version:020}.json"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(document))
-
-    entry(1, True, (0, 0), "", [])
-    entry(2, False, (0, 10), "aa", [[f"{STAGING}/aa/x.txt", "part-0000000002-00000.txt"]])
-    entry(3, False, (10, 20), "bb", [[f"{STAGING}/bb/x.txt", "part-0000000003-00000.txt"]])
-    document = {
-        "format": 1,
-        "version": 2,
-        "group": "g",
-        "positions": {"t": {"0": 10}},
-        "claimants": {"t": {"0": "old"}},
-    }
-    (tmp_path / OLD_CHECKPOINT).write_text(json.dumps({**document, "rows": 10}))
-    (tmp_path / "part-0000000002-00000.txt").write_text("".join(f"t-0 {n}\n" for n in range(10)))
-    for stage, span in [("bb", (10, 20)), ("cc", (20, 25)), ("dd", (5, 9))]:
-        (tmp_path / STAGING / stage).mkdir(parents=True)
-        (tmp_path / STAGING / stage / "x.txt").write_text("".join(f"t-0 {n}\n" for n in range(*span)))
-        (tmp_path / STAGING / f"{stage}.json").write_text(json.dumps({"t": {"0": list(span)}}))
-    Writer(tmp_path, B, step=5).work()
-    assert visible(tmp_path) == ALL
-    assert list((tmp_path / STAGING).iterdir()) == []
-    assert not (tmp_path / LOG / f"{3:020}.json").exists(), "trimmed like any other"
-
-
 def test_a_staging_folder_that_is_missing_while_files_wait_there_is_an_error(tmp_path: Path) -> None:
     root = tmp_path / "out"
 
     def die() -> None:
         raise Crash
 
-    place = Scripted(LocalStorage(str(root)), -1, die, after=False)
+    place = Scripted(Storage(str(root)), -1, die, after=False)
     writer = Writer(root, A, place)
     publish = writer.log._storage.publish
     writer.log._storage.publish = lambda *names: die()  # type: ignore[method-assign,assignment]
@@ -457,7 +441,7 @@ def test_a_staging_folder_that_is_missing_while_files_wait_there_is_an_error(tmp
 def test_where_nothing_can_be_made_beside_the_path_files_are_staged_below_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(LocalStorage, "can_publish_from", lambda self, folder: False)
+    monkeypatch.setattr(Storage, "can_publish_from", lambda self, folder: False)
     Writer(tmp_path / "out", A).work()
     assert not (tmp_path / ".out.staging").exists()
     assert list((tmp_path / "out" / STAGING).iterdir()) == []

@@ -4,7 +4,6 @@ Layout below a sink's root:
 
     _roster/log/00000000000000000007.json          one entry: ranges and files of a batch, or a claim of partitions
     _roster/checkpoints/00000000000000000032.json  state at a version, so that opening reads only the entries after it
-    _roster/checkpoint.json                        marker that makes versions of Roster before checkpoints/ refuse
     part-….parquet                                 published files
 
 and beside it, where readers of the whole tree do not look (or in `_roster/staging`, if nothing can be created beside):
@@ -43,9 +42,7 @@ FOLDER = "_roster"
 LOG = f"{FOLDER}/log"
 STAGING = f"{FOLDER}/staging"
 CHECKPOINTS = f"{FOLDER}/checkpoints"
-OLD_CHECKPOINT = f"{FOLDER}/checkpoint.json"
 FORMAT = 1
-_MARK = b'{"format":2,"see":"checkpoints/"}'
 _SIGN = "_roster.txt"
 
 
@@ -108,7 +105,7 @@ class Entry:
 class CommitLog:
     """One writer's view of the log; safe beside other writers, not for several threads.
 
-    Methods raise OSError, or Py4JError on Hadoop, if the storage fails, and PipelineError if the log is damaged.
+    Methods raise OSError if the storage fails, and PipelineError if the log is damaged.
     """
 
     def __init__(self, storage: Storage, *, checkpoint_every: int = 32) -> None:
@@ -121,7 +118,7 @@ class CommitLog:
         self.group: str | None = None
         self.rows = 0
         self.files = 0
-        """Number of committed files; at least 1 for outputs of versions that did not count them."""
+        """Number of committed files."""
         self._checkpointed = 0
         self._unpublished: list[Entry] = []
         self._touched: set[str] = set()
@@ -189,16 +186,16 @@ class CommitLog:
         return {p: self.positions[p] for p in partitions if p in self.positions}
 
     def stage(self, ranges: Mapping[TopicPartition, Range]) -> str:
-        """Create a stage and return its name; its files belong below `folder(stage)`."""
+        """Create a stage and return its folder, relative to the root."""
         stage = f"{self._staging}/{uuid.uuid4().hex}"
         intent = _nest({partition: list(span) for partition, span in ranges.items()})
-        self._storage.create(f"{folder(stage)}.json", json.dumps(intent).encode())
+        self._storage.create(f"{stage}.json", json.dumps(intent).encode())
         return stage
 
     def discard(self, stage: str) -> None:
         """Remove a stage and its files."""
-        self._storage.remove(folder(stage))
-        self._storage.remove(f"{folder(stage)}.json")
+        self._storage.remove(stage)
+        self._storage.remove(f"{stage}.json")
 
     def commit(
         self,
@@ -210,16 +207,15 @@ class CommitLog:
     ) -> Entry:
         """Commit a stage and publish it. Raise SinkFencedError, with the stage removed, if another writer came first.
 
-        `files` are the stage's files that hold rows, relative to `folder(stage)`; they are made durable first.
+        `files` are the stage's files that hold rows, relative to it; they are made durable first.
         """
-        base = folder(stage)
         for name in files:
-            self._storage.sync(f"{base}/{name}")
+            self._storage.sync(f"{stage}/{name}")
         self.check_group(owner.group)
         while True:
             self._fence(owner, ranges, stage)
             version = self.version + 1
-            pairs = [(f"{base}/{name}", _published(name, version, index)) for index, name in enumerate(files)]
+            pairs = [(f"{stage}/{name}", _published(name, version, index)) for index, name in enumerate(files)]
             entry = Entry(version, owner, ranges=ranges, stage=stage, files=pairs, rows=rows, time=wall_ms())
             if self._append(entry):
                 break
@@ -269,7 +265,7 @@ class CommitLog:
         for staged, published in entry.files:
             self._storage.publish(staged, published)
             self._touched.update(_parents(published))
-        if "/" in entry.stage and self._storage.read(f"{entry.stage.rpartition('/')[0]}/{_SIGN}") is None:
+        if self._storage.read(f"{entry.stage.rpartition('/')[0]}/{_SIGN}") is None:
             self._check_published(entry)
         self.discard(entry.stage)
 
@@ -310,7 +306,6 @@ class CommitLog:
             "files": self.files,
         }
         self._storage.create(f"{CHECKPOINTS}/{_numbered(self.version)}", _compact(document))
-        self._storage.replace(OLD_CHECKPOINT, _MARK)
         self._checkpointed = self.version
         self._trim()
 
@@ -334,25 +329,35 @@ class CommitLog:
 
     def _restore(self) -> None:
         """Load the newest checkpoint, if there is one; what it covers is published."""
-        while True:
+        data = None
+        while data is None:  # another writer may have written newer ones meanwhile, and removed this one
             versions = self._checkpoints()
-            name = f"{CHECKPOINTS}/{_numbered(versions[-1])}" if versions else OLD_CHECKPOINT
+            if not versions:
+                self._check_beginning()
+                return
+            name = f"{CHECKPOINTS}/{_numbered(versions[-1])}"
             data = self._storage.read(name)
-            # Another writer may have written newer ones meanwhile, and removed this one.
-            if self._checkpoints()[-1:] == versions[-1:]:
-                break
-        if data is None:
-            return
         try:
             document = loads(data)
             self.version, self.group, self.rows = document["version"], document["group"], document["rows"]
-            self.files = document.get("files", 1)
+            self.files = document["files"]
             self._checkpointed = self.version
             self.positions = _flatten(document["positions"])
             self.claimants = _flatten(document["claimants"])
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise PipelineError(f"{name} is damaged: {error!r}", field="path") from None
         self._unpublished.clear()
+
+    def _check_beginning(self) -> None:
+        """Raise PipelineError if entries were removed although no checkpoint covers them."""
+        versions = [version for version in map(_version, self._storage.children(LOG)) if version >= 0]
+        # Another writer may have written checkpoints meanwhile, and removed the entries that they cover.
+        if versions and min(versions) > 1 and not self._checkpoints():
+            raise PipelineError(
+                f"{self._storage.uri}/{CHECKPOINTS} is missing, and the log begins at entry {min(versions)}",
+                field="path",
+                fix="Bring the folder back, or name another path and reset the group",
+            )
 
     def _sweep(self) -> None:
         """Remove stages that can never be committed: the position of a partition is past the stage's start."""
@@ -370,11 +375,6 @@ class CommitLog:
             return any(self.positions.get(partition, start) > start for partition, (start, _) in ranges.items())
         except (ValueError, KeyError, TypeError, AttributeError):
             return False
-
-
-def folder(stage: str) -> str:
-    """Return a stage's folder, relative to the root; entries of older versions name stages without folder."""
-    return stage if "/" in stage else f"{STAGING}/{stage}"
 
 
 def _name(version: int) -> str:

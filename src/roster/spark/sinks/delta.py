@@ -36,7 +36,7 @@ _LONGEST_STATISTIC = 32
 class DeltaSink(TableSink):
     """Appends to the Delta table at `table`, exactly once.
 
-    `table` is a local path, or a URI of an object store that `deltalake` reaches with `storage_options`, such as
+    `table` is a local path, or a URI that `deltalake` reaches with `storage_options`, such as `hdfs://host/table` or
     `s3://bucket/table`; the executors reach it too. The table is created by the first batch, with `partition_by` as its
     partition columns. Several applications of a group, and other writers, may append to it.
 

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pyarrow.parquet as pq
-from py4j.protocol import Py4JError
 from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's convention
 from pyspark.sql.types import StructType
@@ -20,12 +19,12 @@ from typing_extensions import override
 
 from roster.model import TopicPartition
 from roster.spark.batch import Batch, Owner
-from roster.spark.errors import PipelineError, java_problem
+from roster.spark.errors import PipelineError
 from roster.spark.options import as_columns
 from roster.spark.sinks.base import Sink
-from roster.spark.sinks.commit_log import FOLDER, CommitLog, folder
+from roster.spark.sinks.commit_log import FOLDER, CommitLog
 from roster.spark.sinks.parquet_settings import COMPRESSIONS, parquet_writer
-from roster.spark.sinks.storage import LocalStorage, Storage, storage
+from roster.spark.sinks.storage import Storage
 from roster.spark.tasks.write.parquet import ParquetWriter, WrittenFile
 from roster.spark.tasks.write.partitions import check_partition_by
 from roster.spark.tasks.write.task import TaskWriter
@@ -55,15 +54,15 @@ class ParquetSink(Sink):
     in one step whatever the transform does, aggregates over several partitions included. All applications of a group
     write to one path, which belongs to that group.
 
-    Without a transform, on a local path, the tasks write the files themselves, as Spark would: `compression` is a codec
-    of Spark's (None: the session's `spark.sql.parquet.compression.codec`), a file ends at `target_file_bytes` and a row
-    group at `row_group_bytes` of Arrow data, which a task keeps in memory. With a transform, on other file systems, and
-    for types and Parquet settings of the session that pyarrow does not know, Spark writes, by the session's own limits.
+    Without a transform the tasks write the files themselves, as Spark would: `compression` is a codec of Spark's (None:
+    the session's `spark.sql.parquet.compression.codec`), a file ends at `target_file_bytes` and a row group at
+    `row_group_bytes` of Arrow data, which a task keeps in memory. With a transform, and for types and Parquet settings
+    of the session that pyarrow does not know, Spark writes, by the session's own limits.
 
-    `path` is a local folder, or a URI of a file system whose rename is atomic (`hdfs`, `viewfs`, `abfs`, `abfss`). A
-    local folder and its parent must be shared by the driver and all executors; if rows that an executor wrote are
-    missing on the driver's side, the run fails with PipelineError and nothing of the batch counts. `partition_by` names
-    columns whose values become folders. `checkpoint_every` is the number of log entries between two checkpoints.
+    `path` is a folder or its `file:` URI; the driver and all executors must share it and its parent. If rows that an
+    executor wrote are missing on the driver's side, the run fails with PipelineError and nothing of the batch counts.
+    `partition_by` names columns whose values become folders. `checkpoint_every` is the number of log entries between
+    two checkpoints.
 
     Files that do not count yet are staged beside the path in `.<name>.staging`, where readers of the whole tree
     (DuckDB's or polars' `out/**/*.parquet`) do not see them, or in `<path>/_roster/staging` if nothing can be created
@@ -73,8 +72,8 @@ class ParquetSink(Sink):
     Each batch writes files of its own, so a batch of less than `max_offsets_per_batch` starts 10 s after the one before
     unless the pipeline's `trigger_interval_ms` is set.
 
-    Raises PipelineError for an empty path, an unknown compression, and limits below 1. A run fails with PipelineError
-    if the path cannot be written, holds another group's results, or its log is damaged.
+    Raises PipelineError for an empty path, another URI, an unknown compression, and limits below 1. A run fails with
+    PipelineError if the path cannot be written, holds another group's results, or its log is damaged.
     """
 
     default_trigger_interval_ms = 10_000
@@ -103,7 +102,7 @@ class ParquetSink(Sink):
         self._path = str(path)
         self._partition_by = as_columns(partition_by)
         self._checkpoint_every = checkpoint_every
-        self._storage: Storage | None = None
+        self._storage = Storage(self._path)
         self._log: CommitLog | None = None
         self._spark: SparkSession | None = None
 
@@ -117,7 +116,6 @@ class ParquetSink(Sink):
         # Elsewhere rows of a task must have been found on the driver's disk first.
         self.writes_in_driver = spark is not None and runs_in_one_process(spark)
         try:
-            self._storage = storage(self._path, spark)
             self._log = CommitLog(self._storage, checkpoint_every=self._checkpoint_every)
             if group is not None:
                 self._log.prepare()
@@ -126,13 +124,6 @@ class ParquetSink(Sink):
             raise PipelineError(
                 f"{self._path} cannot be used: {error.strerror or error}", field="path", fix="Name a writable folder"
             ) from error
-        except Py4JError as error:
-            _logger.debug("%s cannot be used", self._path, exc_info=True)
-            raise PipelineError(
-                f"{self._path} cannot be used: {java_problem(error)}",
-                field="path",
-                fix="Check that the file system answers and lets the driver write there",
-            ) from None
         if group is not None:
             self._log.check_group(group)
 
@@ -140,15 +131,15 @@ class ParquetSink(Sink):
     def claim(
         self, partitions: Collection[TopicPartition], owner: Owner, committed: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, int]:
-        return self._opened()[1].claim(partitions, owner, committed)
+        return self._opened().claim(partitions, owner, committed)
 
     @override
     def write(self, df: DataFrame, batch: Batch) -> Staged:
-        place, log = self._opened()
+        log = self._opened()
         if not log.files:
-            place.create(SCHEMA, df.schema.json().encode())
+            self._storage.create(SCHEMA, df.schema.json().encode())
         counted = None
-        if isinstance(place, LocalStorage) and not runs_in_one_process(df.sparkSession):
+        if not runs_in_one_process(df.sparkSession):
             counted = Observation()
             df = df.observe(counted, F.count(F.lit(1)).alias("rows"))
         stage = log.stage(batch.ranges)
@@ -156,7 +147,7 @@ class ParquetSink(Sink):
         if self._partition_by:
             writer = writer.partitionBy(*self._partition_by)
         try:
-            writer.parquet(f"{place.uri}/{folder(stage)}")
+            writer.parquet(f"{self._storage.uri}/{stage}")
             return Staged(stage, None if counted is None else _rows(counted))
         except BaseException:
             log.discard(stage)
@@ -164,21 +155,21 @@ class ParquetSink(Sink):
 
     @override
     def task_writer(self, batch: Batch | None, schema: StructType) -> ParquetWriter | None:
-        place, log = self._opened()
-        if self._spark is None or not isinstance(place, LocalStorage):
+        log = self._opened()
+        if self._spark is None:
             return None
         writer = parquet_writer(self._spark, "", schema, self._partition_by, self._compression, **self._limits)
         if writer is None or batch is None:
             return writer
         if not log.files:
-            place.create(SCHEMA, schema.json().encode())
+            self._storage.create(SCHEMA, schema.json().encode())
         stage = log.stage(batch.ranges)
-        return replace(writer, root=(place.root / folder(stage)).as_posix(), stage=stage)
+        return replace(writer, root=(self._storage.root / stage).as_posix(), stage=stage)
 
     @override
     def collect(self, writer: TaskWriter, results: Sequence[list[WrittenFile]], batch: Batch) -> Staged:
         assert isinstance(writer, ParquetWriter)  # noqa: S101 - made by task_writer
-        log = self._opened()[1]
+        log = self._opened()
         files = [file for result in results for file in result]
         if results and not files and not log.files and not self._partition_by:
             files = [writer.write_empty()]
@@ -186,43 +177,38 @@ class ParquetSink(Sink):
 
     @override
     def commit(self, staged: Staged, batch: Batch) -> None:
-        place, log = self._opened()
-        names: list[str] = []
-        rows = 0
-        if not isinstance(place, LocalStorage):
-            names = _data_files(place.files(folder(staged.stage)))
-        else:
-            local = place.root / folder(staged.stage)
-            counts = _counts(local, staged)
-            rows = sum(counts.values())
-            if staged.rows is not None and rows < staged.rows:
-                log.discard(staged.stage)
-                raise PipelineError(
-                    f"executors wrote {staged.rows} rows, of which the driver finds {rows} in {local}: they do not "
-                    "share this disk; nothing of the batch is committed",
-                    field="path",
-                    fix="Use a path that driver and executors share with its parent (such as NFS), or an hdfs:// URI",
-                )
-            # The first batch keeps an empty file: Spark cannot infer the columns of an output without files.
-            names = [name for name in counts if counts[name]] or ([] if log.files else list(counts)[:1])
+        log = self._opened()
+        local = self._storage.root / staged.stage
+        counts = _counts(local, staged)
+        rows = sum(counts.values())
+        if staged.rows is not None and rows < staged.rows:
+            log.discard(staged.stage)
+            raise PipelineError(
+                f"executors wrote {staged.rows} rows, of which the driver finds {rows} in {local}: they do not "
+                "share this disk; nothing of the batch is committed",
+                field="path",
+                fix="Use a path that driver and executors share with its parent (such as NFS), or DeltaSink",
+            )
+        # The first batch keeps an empty file: Spark cannot infer the columns of an output without files.
+        names = [name for name in counts if counts[name]] or ([] if log.files else list(counts)[:1])
         log.commit(batch.owner, batch.ranges, staged.stage, names, rows)
         self.writes_in_driver = self.writes_in_driver or rows > 0
 
     @override
     def abort(self, staged: Staged | None, batch: Batch) -> None:
         if staged is not None:
-            self._opened()[1].discard(staged.stage)
+            self._opened().discard(staged.stage)
 
     @override
     def close(self) -> None:
-        self._log = self._storage = None
+        self._log = None
 
     def positions(self) -> dict[TopicPartition, int]:
         """Return the next offset of each partition that has results here. Raise PipelineError for a damaged log."""
         return dict(self._fresh().positions)
 
     def rows(self) -> int:
-        """Return the number of rows committed; 0 on file systems other than local ones, where it is not counted."""
+        """Return the number of rows committed. Raise PipelineError for a damaged log."""
         return self._fresh().rows
 
     def read(self, spark: SparkSession) -> DataFrame:
@@ -231,37 +217,31 @@ class ParquetSink(Sink):
         Raises PipelineError if no batch was ever written.
         """
         self.open(spark)
-        place, log = self._opened()
-        if log.files:
-            return spark.read.parquet(place.uri)
-        schema = place.read(SCHEMA)
+        if self._opened().files:
+            return spark.read.parquet(self._storage.uri)
+        schema = self._storage.read(SCHEMA)
         if schema is None:
             raise PipelineError(f"{self._path} holds no results yet", field="path", fix="Run the pipeline first")
         return spark.createDataFrame([], StructType.fromJson(json.loads(schema)))
 
     def _fresh(self) -> CommitLog:
         """Read the log anew, without changing a running pipeline's view of it."""
-        log = CommitLog(storage(self._path) if self._storage is None else self._storage)
+        log = CommitLog(self._storage)
         log.open()
         return log
 
-    def _opened(self) -> tuple[Storage, CommitLog]:
-        if self._storage is None or self._log is None:
+    def _opened(self) -> CommitLog:
+        if self._log is None:
             raise PipelineError("the sink is not open", field="ParquetSink", fix="Give it to Pipeline.write")
-        return self._storage, self._log
-
-
-def _data_files(names: Sequence[str]) -> list[str]:
-    """Return the names of Parquet files among those of a stage, without Spark's own and hidden ones."""
-    found = [name for name in names if name.endswith(".parquet")]
-    return [name for name in found if not name.rpartition("/")[2].startswith((".", "_"))]
+        return self._log
 
 
 def _counts(local: Path, staged: Staged) -> dict[str, int]:
     """Return the rows of each file of a stage that lies whole on this disk."""
     if staged.files is None:
-        names = _data_files(sorted(p.relative_to(local).as_posix() for p in local.rglob("*.parquet")))
-        return {name: pq.read_metadata(local / name).num_rows for name in names}
+        # Without Spark's own and hidden ones.
+        paths = sorted(path for path in local.rglob("*.parquet") if not path.name.startswith((".", "_")))
+        return {path.relative_to(local).as_posix(): pq.read_metadata(path).num_rows for path in paths}
     found = {}
     for file in staged.files:
         with contextlib.suppress(FileNotFoundError):
