@@ -58,7 +58,7 @@ def test_tasks_without_state_keep_their_tables() -> None:
     host.case.member.held = HeldTasks(active=frozenset({TaskId(0, 0), table}))
     assert [wanted.kept for wanted in host.at(60)] == [{"0_0", "1_5"}]
     host.case.member.held = HeldTasks(active=frozenset({TaskId(0, 0)}))
-    host.answer = Cleaned("p", [str(table), "5"], {}, 0)
+    host.answer = Cleaned("p", [str(table), "1_5-backup"], {}, 0)
     assert [wanted.kept for wanted in host.at(700)] == [{"0_0"}]
 
 

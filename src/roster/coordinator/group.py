@@ -153,8 +153,8 @@ class Group:
         """Check the generation in a request.
 
         A higher one than the group's is remembered: another coordinator may have announced it without storing it, as
-        Apache Kafka and earlier releases of Roster do. After a failover between the record of a generation and its
-        responses, members of the one before are asked to rejoin; they may not know of the new one yet.
+        Apache Kafka does. After a failover between the record of a generation and its responses, members of the one
+        before are asked to rejoin; they may not know of the new one yet.
         """
         if generation == self.generation:
             return ErrorCode.NONE

@@ -21,7 +21,7 @@ from roster.spark.driver.batch_guard import OUTLASTS, BatchGuard, cancel_reason
 from roster.spark.driver.batch_size import BatchInterval, BatchSize, Suspects
 from roster.spark.driver.member_protocol import Membership
 from roster.spark.driver.reporting import Reporter
-from roster.spark.driver.runner_protocol import BetweenBatches, Outcome, Runner
+from roster.spark.driver.runner_protocol import SHORTEST_RESTORE, BetweenBatches, Outcome, Runner
 from roster.spark.driver.starting_offsets import StartingPositions
 from roster.spark.errors import SinkFencedError
 from roster.spark.options import Options
@@ -33,8 +33,6 @@ STOP_CHECK_SECONDS = 0.2
 """Time between two looks at `stop` while waiting."""
 _RETRY = 0.2  # seconds before a retry
 _SHORT_PAUSE = 1.0  # seconds
-SHORTEST_PIECE = 0.05
-"""Seconds of the shortest work on copies of state."""
 _LOOK_INTERVAL = 3.0
 """Seconds between two looks at what a sink writes to while there is nothing to read."""
 _GIVE_UP = 10.0  # seconds for which a stopping pipeline retries the commit of its last batch
@@ -297,7 +295,7 @@ class DriverLoop:
         self._guard.begin(batch)
         try:
             worked = self._between_batches.restore(
-                min(seconds, max(self._options.tuning.poll_interval_ms / 1000, SHORTEST_PIECE))
+                min(seconds, max(self._options.tuning.poll_interval_ms / 1000, SHORTEST_RESTORE))
             )
         finally:
             self._guard.end()

@@ -10,6 +10,9 @@ from roster.model import TopicPartition
 from roster.spark.batch import Batch, Restoring, Split
 from roster.spark.sinks.base import Sink
 
+SHORTEST_RESTORE = 0.05
+"""Least `seconds` of `BetweenBatches.restore`: reading takes some time to begin."""
+
 
 @dataclass(frozen=True, slots=True)
 class Outcome:

@@ -17,7 +17,7 @@ from roster.member.task_assignor import HeldTasks
 from roster.model import TopicPartition
 from roster.model.tasks import StorePosition, TaskId, task_gap
 from roster.spark.batch import Restoring
-from roster.spark.driver.loop import SHORTEST_PIECE
+from roster.spark.driver.runner_protocol import SHORTEST_RESTORE
 from roster.spark.state.changelogs import Changelogs, Logs
 from roster.spark.state.tasks.processing import StoreTarget
 from roster.spark.state.tasks.stores import Restored, RestoreJob
@@ -27,8 +27,8 @@ log = logging.getLogger(__name__)
 
 SHARE = 0.2
 """Part of the batches' own time that work on copies may add to it."""
-_LEAST, _MOST = SHORTEST_PIECE, 1.0
-"""Seconds of one piece of work: reading takes some time to begin, and what is longer holds up batches."""
+_LEAST, _MOST = SHORTEST_RESTORE, 1.0
+"""Seconds of one piece of work: a longer one holds up batches."""
 _INTERVAL = 1.0
 """Seconds between two looks at logs of copies that have all caught up."""
 

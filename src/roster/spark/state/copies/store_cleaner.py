@@ -136,7 +136,7 @@ def _texts(tasks: Collection[TaskId]) -> frozenset[str]:
 
 
 def _tasks(names: Collection[str]) -> frozenset[TaskId]:
-    """Return the tasks of these stores; other names are those of tables that an older release made."""
+    """Return the tasks of these stores; other names are those of copies that a user made."""
     found = set()
     for name in names:
         with contextlib.suppress(ValueError):
