@@ -119,7 +119,7 @@ class Restoring:
     left: int
     """Changelog offsets that are missing."""
     seconds_left: float | None
-    """Seconds that these take at the rate so far; None while that is not known."""
+    """Seconds that these will take at the rate so far; None while unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,17 +141,17 @@ class Progress:
     phases: Mapping[str, int] = field(default_factory=dict)
     """Milliseconds by phase: plan, work (read, transform and write), sink (its commit), group (the offsets' commit).
 
-    Where both commits are one Kafka transaction: plan, work, transaction (its end)."""
+    If both commits are one Kafka transaction: plan, work, transaction (its end)."""
     dead_letters: int = 0
     """Records among `rows` that went to the dead-letter topic."""
     restored: int = 0
-    """Changelog records that tasks applied to their stores before they worked on the batch."""
+    """Changelog records that tasks applied to their stores before they processed the batch."""
     restored_bytes: int = 0
     """Size of these records in memory."""
     late: int = 0
-    """Rows left out because their window was closed, or because they have no time."""
+    """Rows left out because their window was closed or their time is null."""
     standby_records: int = 0
-    """Changelog records applied to standby copies beside the batch, and since the one before."""
+    """Changelog records applied to standby copies since the batch before."""
     restoring: Mapping[str, Restoring] = field(default_factory=dict)
     """Copies that have not caught up, by task: standby tasks, and own tasks that are restored before they are read."""
 

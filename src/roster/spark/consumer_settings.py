@@ -46,7 +46,7 @@ SET_ELSEWHERE = {
     "group.protocol": "",
     "group.remote.assignor": "",
 }
-"""Settings that the pipeline decides, with its own option if there is one."""
+"""Settings that the pipeline itself decides, with its option for it, if any."""
 
 _FETCH = Settings()
 

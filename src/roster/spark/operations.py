@@ -1,4 +1,4 @@
-"""What becomes of a batch's rows: the methods by which a `Pipeline` declares functions and stateful operators."""
+"""The methods by which a `Pipeline` declares functions and stateful operators."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 class Operations:
-    """The functions and stateful operators of a pipeline, in the order of a row's way."""
+    """The functions and stateful operators of a pipeline, from source to sink."""
 
     def __init__(self, spark: SparkSession) -> None:
         """Declare nothing: rows go to the sink as they are read."""
@@ -50,15 +50,16 @@ class Operations:
     ) -> Self:
         """Apply `function` to each record batch inside the reading task; several are applied in the order given.
 
-        This is the fastest place for work in Python, as no row crosses between Python and the JVM. `function` returns a
+        This is the fastest place for Python code, as no row crosses between Python and the JVM. `function` returns a
         record batch with the columns of `schema` (Spark DDL or a StructType), or an iterator of them. It is pickled to
         the tasks with every batch, so it must not refer to the session, open files or other state of the driver.
 
-        Behind a stateful operator it gets the results, in the task that makes them; an error there always ends the run.
+        After a stateful operator it gets the operator's results, in the task that makes them; an error there always
+        ends the run.
 
         Raises PipelineError if `function` is not callable. An error of the function ends the run with FunctionError,
         which names topic, partition and offset of the record; with `dead_letter_topic` the record goes there, and the
-        run goes on.
+        run continues.
         """
         check_callable(function, "map_arrow")
         return self._step(Mapped(function, schema))
@@ -73,19 +74,19 @@ class Operations:
     ) -> Self:
         """Parse JSON objects into columns inside the reading task, by Arrow: no Python runs for a row that fits.
 
-        Values mean what they do to Spark's `from_json`: a field that is missing, null or of another type is null, and
-        so are all fields of a value that is no JSON object. Different from Spark: a value with something behind its
-        object, or with single quotes, is malformed; times without a zone are UTC.
+        Values have the meaning of Spark's `from_json`: a field that is missing, null or of another type is null; if the
+        value is not a JSON object, all fields are. Unlike in Spark, a value with text after its object, or with single
+        quotes, is malformed, and times without a zone are UTC.
 
         Args:
             schema: the fields as Spark DDL or a StructType; also structs and arrays, no maps, no binary.
             column: where the objects are, as text or bytes.
-            mode: "PERMISSIVE" for nulls in place of what does not fit, "FAILFAST" for an error, as of a `map_arrow`
-                function: with `dead_letter_topic` the record goes there, and the run goes on.
+            mode: "PERMISSIVE" for nulls in place of values that do not fit, "FAILFAST" for an error, as of a
+                `map_arrow` function: with `dead_letter_topic` the record goes there, and the run continues.
             keep: columns that stay beside those of the schema, such as "key" and "timestamp".
 
         Raises:
-            PipelineError: `mode` is none of these; at the start, `schema` is none, or columns are missing.
+            PipelineError: `mode` is neither of these; at the start, `schema` is invalid, or columns are missing.
 
         """
         return self._step(Parsed(schema, column, mode, tuple(keep)))
@@ -93,9 +94,9 @@ class Operations:
     def filter(self, condition: pc.Expression) -> Self:
         """Leave out rows for which an expression of Arrow, such as `pc.field("delay") > 15`, is false or null.
 
-        It works by columns inside the task, before or behind a stateful operator, in the order of calls.
+        It works on columns inside the task, before or after a stateful operator, in the order of calls.
 
-        Raises PipelineError if it is no expression; at the start, if it does not fit the columns.
+        Raises PipelineError if it is not an expression; at the start, if it does not fit the columns.
         """
         return self._step(Filtered(condition))
 
@@ -118,16 +119,16 @@ class Operations:
         return self
 
     def repartition(self, key: str | Sequence[str], *, name: str | None = None, partitions: int | None = None) -> Self:
-        """Send each row to the task that has its key, so that an operator or a table behind may go by another key.
+        """Send each row to the task that owns its key, so that the next operators and tables may use another key.
 
         Another sub-topology begins here: tasks `0_<partition>` read the input and write rows to the topic
         `<group>-<name>-repartition`, in the transaction with their offsets; tasks `1_<partition>` read that topic,
-        committed records only, and have the state of the operators behind; and so on with the next one. Rows, or the
-        results of an operator, keep their columns. The topic is made at the first start, and its records are deleted
-        once they are processed.
+        committed records only, and have the state of the operators after it. The next `repartition` adds tasks
+        `2_<partition>`, and so on. Rows, or an operator's results, keep their columns. The topic is made at the first
+        start, and its records are deleted once they are processed.
 
-        Rows of a key arrive in the order of their partition of the input; those of several partitions in any order, so
-        a window needs a `grace` for that. Rows whose key is null are one group, as in Spark.
+        Rows of a key keep the order of their input partition, but rows of several partitions interleave in any order,
+        so a window needs a `grace` for that. Rows whose key is null are one group, as in Spark.
 
         Args:
             key: one column or several: integers, text, bytes, booleans, dates, times.
@@ -135,10 +136,10 @@ class Operations:
             partitions: how many the topic has, and so tasks with state; None: as many as the input, at the first start.
 
         Raises:
-            PipelineError: nothing between it and one before goes by that key, the aggregate before has sessions that
-                send updates, or an argument is wrong. The run fails with it for columns that do not fit or are nested,
-                without a stateful operator or a table behind, and for a topic that is missing though the group has
-                worked, or has other partitions or settings.
+            PipelineError: nothing between an earlier `repartition` and this one uses the earlier key, the aggregate
+                before has sessions that send updates, or an argument is wrong. The run fails with it for columns that
+                do not fit or are nested, if no stateful operator or table follows, and for a topic that is missing
+                though the group has committed offsets, or has other partitions or settings.
 
         """
         self._declared.add_subtopology(Repartition.by(key, name, partitions))
@@ -157,15 +158,15 @@ class Operations:
         """Keep aggregates of each key over all records, and send each batch's changed ones to the sink.
 
         Columns are those of Kafka records, of `json_columns` or of `map_arrow`. **A key's records must be in one
-        partition of the topic**, as a producer puts them that uses it as the record's key: each partition has a state
-        of its own.
+        partition of the topic**, as with a producer that uses it as the record's key: each partition has a state of its
+        own.
 
         The sink is a `KafkaSink` in the same cluster, or a `ParquetSink`, `DeltaSink` or `IcebergSink`, which get rows.
-        Its records are running updates: for each key of a batch one with the key's text (of several columns a JSON
-        array) as record key and key columns and results as a JSON object. State, results and offsets are one
-        transaction, exactly once for readers with isolation.level=read_committed.
-        The state's truth is the compacted topic `<group>-<store>-changelog`, made at the first start with as many
-        partitions as the source; `State(dir=...)` on the executors holds copies.
+        Results are running updates, one for each key of a batch. In Kafka the record key is the key's text (for several
+        columns a JSON array) and the value a JSON object of key columns and results. State, results and offsets are one
+        transaction, exactly once for readers with isolation.level=read_committed. The compacted topic
+        `<group>-<store>-changelog`, created at the first start with as many partitions as the source, has the
+        authoritative state; `State(dir=...)` on the executors holds copies.
 
         Args:
             keys: one column or several: integers, text, bytes, booleans, dates, times.
@@ -182,8 +183,8 @@ class Operations:
 
         Raises:
             PipelineError: an argument is wrong, or the operator before sends running updates, which only functions of
-                your own may take. The run fails with it for columns that are not there, more than one topic, another
-                sink, and a changelog that is missing or does not fit.
+                your own may take. The run fails with it for missing columns, more than one topic, another sink, and a
+                changelog that is missing or does not fit.
 
         """
         if late_topic is not None and window is None:
@@ -200,15 +201,15 @@ class Operations:
         late_topic: str | None = None,
         store: str = "keys",
     ) -> Self:
-        """Send the first row of each key to the sink, and leave out those that repeat it within a time.
+        """Send the first row of each key to the sink, and leave out rows that repeat it within a time.
 
         A key's rows must be in one partition of the topic. Sink, results, state and errors are as for `aggregate`; a
         result has all columns of its row.
 
         Args:
-            keys: one column or several that tell rows apart.
-            within: how long a key is remembered, by the time of its partition: the largest of `column` seen in it. Rows
-                older than that are left out too, and `Progress.late` counts them.
+            keys: one column or several that identify a row.
+            within: how long a key is remembered, in the time of its partition: the largest `column` seen in it. Older
+                rows are left out too, and `Progress.late` counts them.
             column: timestamps.
             late_topic: a topic for rows that are late, as for `aggregate`.
             store: the store's name, part of that of its changelog.
@@ -239,12 +240,12 @@ class Operations:
         Args:
             processor: it is pickled; each task of a batch calls `init` and `close` of a copy of its own.
             key: the grouping key, one column or several: integers, text, bytes, booleans, dates, times.
-            output_schema: of the rows that it returns, as Spark DDL or a StructType.
+            output_schema: schema of the rows that it returns, as Spark DDL or a StructType.
             time_mode: "None", "ProcessingTime" or "EventTime", as in PySpark.
             in_pandas: whether it is written for `transformWithStateInPandas`: rows are pandas DataFrames.
             event_time: column of timestamps from which the watermark of each partition comes, as in `withWatermark`.
             delay: how far the watermark is behind the largest time.
-            initial_state: rows with the key's columns; a key's are given to `handleInitialState` before its first rows.
+            initial_state: rows with the key's columns; `handleInitialState` gets a key's before its first input rows.
             store: the store's name, part of that of its changelog.
 
         """
@@ -279,14 +280,14 @@ class Operations:
     ) -> Self:
         """Call a function written for PySpark's `applyInPandasWithState` for each key of each batch.
 
-        `function(key, pandas_frames, state)` gets a `GroupState`, and returns an iterator of pandas DataFrames. All
-        else is as for `transform_with_state`.
+        `function(key, pandas_frames, state)` gets a `GroupState`, and returns an iterator of pandas DataFrames.
+        Everything else is as for `transform_with_state`.
 
         Args:
             function: it is pickled to the tasks.
             key: the grouping key, one column or several.
-            output_schema: of the DataFrames that it returns.
-            state_schema: of the state's value.
+            output_schema: schema of the DataFrames that it returns.
+            state_schema: schema of the state's value.
             timeout: "NoTimeout", "ProcessingTimeTimeout" or "EventTimeTimeout", as in PySpark.
             event_time: column of timestamps from which the watermark of each partition comes, as in `withWatermark`.
             delay: how far the watermark is behind the largest time.
@@ -310,13 +311,12 @@ class Operations:
         return self
 
     def join_table(self, topic: str, on: str, schema: str | StructType, *, how: str = "inner") -> Self:
-        """Append the columns that a compacted topic has for a row's key, looked up inside the task.
+        """Join rows with a compacted topic by key, inside the task, and append its columns.
 
-        Each task keeps the table's partition of its own number in `State(dir=...)`, brought up to the topic's end
+        Each task keeps the table's partition of its own number in `State(dir=...)`, and catches up with the topic's end
         (committed records only) before each batch. The topic must have as many partitions as the source, both must be
-        partitioned
-        by this key in the same way, and its values are JSON objects, null for a key that is not there. A batch that is
-        done again may see a later table. Any sink and `transform` may follow, or stateful operators and `repartition`.
+        partitioned by this key in the same way, and its values are JSON objects, null for a deleted key. A retried
+        batch may see a later table. Any sink and `transform` may follow, or stateful operators and `repartition`.
 
         Args:
             topic: the table, in the same cluster.
@@ -350,23 +350,23 @@ class Operations:
     ) -> Self:
         """Join the rows with those of another topic that have the same keys at nearly the same time.
 
-        A result has the columns of the row and the fields of the other one; rows pair whichever comes first. Both
-        topics have equally many partitions, and **a key's records are in the partition of the same number of both**.
-        The group reads both. Sink, results, state and errors are as for `aggregate`.
+        A result has the columns of the row and the fields of the other one; either may come first. Both topics must
+        have the same number of partitions, and **a key's records the same partition number in both**. The group reads
+        both. Sink, results, state and errors are as for `aggregate`.
 
-        Rows are kept until the other topic's time has passed theirs by `within` and `grace`: a partition that gets no
-        more records holds the rows of the other topic. A key that is null pairs with nothing.
+        Rows are kept until the other topic's time has passed theirs by `within` and `grace`, so a partition without new
+        records holds back the rows of the other topic. A null key pairs with nothing.
 
         Args:
-            topic: the other one, in the same cluster; its values are JSON objects.
+            topic: the other topic, in the same cluster; its values are JSON objects.
             keys: one column or several, of the same names and types on both sides.
             schema: fields of the other topic's values as Spark DDL or a StructType, as for `json_columns`.
             within: how far the times of two rows that pair may be apart, either way.
-            how: "inner", or "left" to also send rows without a partner, once none can come any more, with nulls.
+            how: "inner", or "left" to also send rows without a partner, with nulls, once none can arrive any more.
             column: timestamps of the rows.
             other_column: timestamps of the other topic: a field, or "timestamp" of the record.
-            grace: how far a row may be behind the largest time of its topic's partition; rows beyond that are left out,
-                and `Progress.late` counts them. None: as far as `within`.
+            grace: how far a row may be behind the largest time of its topic's partition; older rows are left out, and
+                `Progress.late` counts them. None: as far as `within`.
             late_topic: a topic for rows of both sides that are late, as for `aggregate`.
             store: the store's name, part of that of its changelog.
 

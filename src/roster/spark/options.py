@@ -24,18 +24,17 @@ from roster.spark.pipeline_options import PipelineOptions, StartingOffsets
 from roster.spark.state_options import State
 
 AUTO, DRIVER, TASKS = "auto", "driver", "tasks"
-"""Where small batches are done: in the driver but for functions of `map_arrow`, in the driver, in tasks."""
+"""Where small batches run. AUTO: in the driver unless there are `map_arrow` functions."""
 
 _NUMBER = re.compile(r"[0-9]{1,10}", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
-    """What follows from measurements; tests and benchmarks set it otherwise.
+    """Values found by measurement; tests and benchmarks change them.
 
-    min_offsets_per_task: least for which a partition's range is split over more tasks. poll_interval_ms: time between
-    looks for new records while there are none. small_batches: AUTO, DRIVER or TASKS. acceptable_lag, max_warmups: as in
-    TaskOptions.
+    min_offsets_per_task: smallest part into which a range is split. poll_interval_ms: time between looks for new
+    records while there are none. small_batches: AUTO, DRIVER or TASKS. acceptable_lag, max_warmups: as in TaskOptions.
     """
 
     min_offsets_per_task: int = 1_000
@@ -97,7 +96,7 @@ class Options(PipelineOptions):
 
 
 def checked(given: PipelineOptions, tuning: Tuning) -> Options:
-    """Return the options of a pipeline as given, checked. Raise PipelineError that names the wrong one."""
+    """Check a pipeline's options and return them. Raise PipelineError that names the wrong one."""
     return Options(
         **values(PipelineOptions, given)
         | {
@@ -112,7 +111,7 @@ def checked(given: PipelineOptions, tuning: Tuning) -> Options:
 
 
 def _named_as_in_kafka(error: ConfigError) -> PipelineError:
-    """Return the error of a member's setting, which a pipeline has by its name in Kafka's clients."""
+    """Return the error for a member's setting, under its name in Kafka's clients."""
     names = {option.name: name for name, option in CONSUMER_SETTINGS.items()}
     if error.option not in names:
         return PipelineError(str(error), field=error.option)
@@ -126,7 +125,7 @@ def as_columns(names: str | Sequence[str]) -> tuple[str, ...]:
 
 
 def parse_bootstrap(bootstrap: str | Sequence[str]) -> str:
-    """Return addresses as `host:port[,host:port]`. Raise PipelineError for one that is not valid."""
+    """Return addresses as `host:port[,host:port]`. Raise PipelineError for an invalid one."""
     try:
         return ",".join(map(str, parse_addresses(bootstrap)))
     except AddressError as error:
@@ -134,7 +133,7 @@ def parse_bootstrap(bootstrap: str | Sequence[str]) -> str:
 
 
 def check_security(given: Security | Mapping[str, object] | None) -> Security:
-    """Return security settings, checked. Raise PipelineError that names a setting that is wrong."""
+    """Check security settings and return them. Raise PipelineError that names the wrong one."""
     try:
         return parse_security(given)
     except SettingError as error:
@@ -145,7 +144,7 @@ def check_security(given: Security | Mapping[str, object] | None) -> Security:
 def parse_topics(topics: str | Sequence[str] | re.Pattern[str]) -> tuple[str, ...] | re.Pattern[str]:
     """Return topic names, or a pattern (`re.Pattern` or `"pattern:REGEX"`) that whole names must match.
 
-    Raises PipelineError for what is neither.
+    Raises PipelineError for anything else.
     """
     if isinstance(topics, re.Pattern):
         return topics

@@ -51,16 +51,16 @@ class Pipeline(Operations):
 
     _tuning = Tuning()
     _membership: Callable[[Options], Membership] | None = None
-    """What makes the group member, where tests set it."""
+    """Factory of the group member, for tests."""
 
     @taking(PipelineOptions, refuse_foreign_names)
     def __init__(self, options: PipelineOptions) -> None:
-        """Check the options; the first connection is made by `run` or `start`.
+        """Check the options. `run` or `start` makes the first connection.
 
         With the default assignors, pipelines among themselves use cooperative-sticky; with a neighbour that knows only
         `range` (the default of librdkafka, kafka-python and aiokafka) the group uses that, which costs the batch in
-        flight. Log lines come from the logger `roster.pipeline`: joining, progress (every 10 s at most), handing over
-        and the end; on stderr if the application has configured no logging.
+        flight. The logger `roster.pipeline` reports joining, progress (every 10 s at most), hand-overs and the end; on
+        stderr if the application has configured no logging.
 
         Raises:
             PipelineError: an option is wrong; the message names it.
@@ -91,12 +91,12 @@ class Pipeline(Operations):
         return self
 
     def foreach_batch(self, function: Callable[[DataFrame, Batch], object]) -> Self:
-        """Call `function(df, batch)` with each batch; its offsets are committed when the function has returned.
+        """Call `function(df, batch)` with each batch, and commit its offsets when the function has returned.
 
         At least once: after a failure records may come again, in a batch with other ranges. A function that stores
-        `batch.ranges` in the same transaction as its results is exactly once if it skips what is stored;
-        `batch.after(df, positions)` helps with that. A `Sink` of your own that implements `claim` does not read stored
-        records again.
+        `batch.ranges` in the same transaction as its results, and skips records stored before, is exactly once;
+        `batch.after(df, positions)` helps with that. With a `Sink` of your own that implements `claim`, stored records
+        are not read again.
 
         Each action on `df` reads the batch's records from Kafka again: with several, call `df.persist()` first and
         `df.unpersist()` at the end. Raises PipelineError if `function` is not callable, or there is a sink already.
@@ -155,14 +155,14 @@ class Pipeline(Operations):
         cancels the batch. Afterwards the previous handlers are restored.
 
         Raises PipelineError or `roster.client.ClientError` if the pipeline cannot start or go on, FunctionError for a
-        `map_arrow` function, and what the transform, a task or the sink raised.
+        `map_arrow` function, and the errors of the transform, of tasks and of the sink.
         """
         self._activate("run")
         self._guarded(available_now=available_now)
 
     @explaining_names(refuse_foreign_arguments)
     def start(self, *, available_now: bool = False) -> Self:
-        """Do `run` in a thread of its own, so that one driver can have several pipelines; see `wait` and `exception`.
+        """Call `run` in a thread of its own, so that one driver can have several pipelines; see `wait` and `exception`.
 
         Raises PipelineError if the pipeline is running, or the Spark session is stopped.
         """
@@ -194,10 +194,10 @@ class Pipeline(Operations):
         return True
 
     def store(self, name: str) -> StateView:
-        """Return what reads the state of the group: by key, by range, by prefix.
+        """Return a view of the group's state, read by key, range or prefix.
 
-        What other applications run is asked of their `application_server`. On a cluster a read is a small Spark job on
-        the hosts that have the stores: it waits for a free core.
+        Other applications are asked for the tasks they run, at their `application_server`. On a cluster a read is a
+        small Spark job on the hosts that have the stores, which waits for a free core.
 
         Raises PipelineError if the pipeline is not running, or has no store of this name.
         """
@@ -230,7 +230,7 @@ class Pipeline(Operations):
             self._status, self._failure = "starting", None
 
     def _guarded(self, *, available_now: bool) -> None:
-        """Do one run, and log how it ended."""
+        """Perform one run, and log how it ended."""
         enable_logging(self._log_level)
         reporter = Reporter(self._options.group, enabled=self._log_level is not None)
         try:
@@ -253,7 +253,7 @@ class Pipeline(Operations):
                 self._active = False
 
     def _explained(self, error: BaseException) -> BaseException:
-        """Return the error of a run; what a stopped session makes Spark and py4j raise is one sentence."""
+        """Return the error of a run; the errors of a stopped session become one sentence."""
         is_known = isinstance(error, FunctionError) or (
             self._run_now is None and getattr(error, "field", "") == "spark"
         )

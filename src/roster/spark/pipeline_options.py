@@ -25,7 +25,7 @@ also as JSON text; partitions left out of a map start at earliest."""
 
 @dataclass(frozen=True)
 class PipelineOptions:
-    """The arguments of `Pipeline`, as they are given."""
+    """The arguments of `Pipeline`, unchecked."""
 
     spark: Annotated[
         SparkSession,

@@ -36,22 +36,22 @@ _JAVA_OPTIONS = (
     "-XX:Tier4InvocationThreshold=500000 -XX:Tier4MinInvocationThreshold=60000 -XX:Tier4CompileThreshold=1500000 "
     "-XX:Tier4BackEdgeThreshold=1000000 -Xms256m -XX:MetaspaceSize=256m"
 )
-"""Java's optimizing compiler waits for methods a hundred times as hot as usual, and for loops that run a million times.
-What a driver does for each batch is long and never hot: compiling it was half of the CPU of small batches. Loops over
-rows, as in generated code, get there within milliseconds. A heap that starts small, or shrinks, is collected again and
-again, half full with what Spark itself needs; 256 MB are less than any driver's heap may be."""
+"""Java's optimizing compiler waits until methods are a hundred times as hot as usual, or loops ran a million times.
+The driver's code for a batch is long and never hot: compiling it took half of the CPU of small batches. Loops over
+rows, as in generated code, reach the limit within milliseconds. A heap that starts small or shrinks is collected
+too often, as Spark itself fills half of it; 256 MB are less than any driver's maximal heap."""
 
 
 def session(app_name: str, master: str | None = None, **conf: object) -> SparkSession:
-    """Return the driver's Spark session, started with settings that make a pipeline fast where nothing else sets them.
+    """Return the driver's Spark session; unset settings get values that make a pipeline fast.
 
     master: where Spark runs; by default what spark-defaults.conf says, else `local[*]`. Names in `conf` are Spark's
     with `_` for dots (`spark_ui_enabled=True`); pass `**{"spark.x.y_z": ...}` for a name with underscores of its own.
 
-    Under `spark-submit` what that was given (master, name, `--conf`, spark-defaults.conf) stays, also against `master`
-    and `conf` here, with a line in the log; otherwise `conf` wins over spark-defaults.conf. Of a running session only
-    what `conf` names is changed. From now on SIGTERM in the main thread ends the process like `sys.exit(0)`, unless the
-    application has set a handler.
+    Under `spark-submit` its own settings (master, name, `--conf`, spark-defaults.conf) win over `master` and `conf`
+    here, with a line in the log; otherwise `conf` wins over spark-defaults.conf. In a running session only the settings
+    in `conf` change. From now on SIGTERM in the main thread ends the process like `sys.exit(0)`, unless the application
+    has set a handler.
 
     Raises `PipelineError` when Java is missing or too old, or Spark does not start.
     """
@@ -78,20 +78,20 @@ def session(app_name: str, master: str | None = None, **conf: object) -> SparkSe
 
 
 def _settings(wanted: dict[str, str]) -> dict[str, str]:
-    """Return the settings for the builder: `wanted` and the advised ones, without those that are set already."""
+    """Return the settings for the builder: `wanted` and the advised ones, except settings that are already made."""
     submitted = "PYSPARK_GATEWAY_PORT" in os.environ
     if not submitted:
-        # Spark's own default is `python3`, which without an activated environment is another one.
+        # Spark's default is `python3`: another Python if no environment is activated.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
-    # Memory and class path must be set before the JVM runs; what spark-submit set is known after.
+    # Memory and class path must be set before the JVM runs; spark-submit's settings are known only afterwards.
     with _java_options(), held_until_done():
         SparkContext._ensure_initialized(conf=SparkConf(loadDefaults=False).setAll(list(wanted.items())))
     present = dict(SparkConf().getAll())
     if present.get("spark.app.name") == Path(sys.argv[0]).name:
-        del present["spark.app.name"]  # what spark-submit takes when no --name is given
+        del present["spark.app.name"]  # spark-submit's default, without --name
     if not submitted:
-        present.pop("spark.ui.showConsoleProgress", None)  # Spark's shell turns it on, and so counts a plain driver
+        present.pop("spark.ui.showConsoleProgress", None)  # set by Spark's shell, which a plain driver counts as
     kept = {name for name in wanted if submitted and name in present}
     for name in sorted(kept):
         if wanted[name] != present[name]:
@@ -104,13 +104,13 @@ def _settings(wanted: dict[str, str]) -> dict[str, str]:
         advised |= {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
     chosen = advised | present | settings
     if chosen["spark.ui.enabled"] == "false" and chosen.get("spark.eventLog.enabled", "false") == "false":
-        advised["spark.sql.ui.explainMode"] = "simple"  # made for each query, also where no page shows it
+        advised["spark.sql.ui.explainMode"] = "simple"  # made for each query, even if no page shows it
     return {name: value for name, value in advised.items() if name not in present} | settings
 
 
 @contextlib.contextmanager
 def _java_options() -> Iterator[None]:
-    """Start the JVM with `_JAVA_OPTIONS`; those of the user (`spark.driver.extraJavaOptions`) come later and win."""
+    """Start the JVM with `_JAVA_OPTIONS`; the user's `spark.driver.extraJavaOptions` come later and win."""
     name = "SPARK_SUBMIT_OPTS"
     before = os.environ.get(name)
     os.environ[name] = f"{_JAVA_OPTIONS} {before or ''}".strip()

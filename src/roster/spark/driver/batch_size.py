@@ -8,13 +8,13 @@ from collections.abc import Collection
 from roster.model import TopicPartition
 
 _GROWTH = 2
-"""Most by which the rate may rise with one batch."""
+"""Largest factor by which the rate may rise with one batch."""
 _DONE_WITHIN = 0.95
-"""Seconds from a look for records to the end of the next batch, which has those that came after the look; 50 ms are for
-the looks themselves."""
+"""Seconds from a look for records to the end of the next batch, which has the records that came after the look; 50 ms
+are for the looks themselves."""
 _SHORTEST_INTERVAL, _LONGEST_INTERVAL = 0.75, 0.9  # seconds
 _RECENT = 16
-"""Batches whose times the interval goes by."""
+"""Number of recent batches that the interval is derived from."""
 
 
 class BatchSize:
@@ -89,7 +89,7 @@ class Suspects:
 
     def __init__(self) -> None:
         self._suspects: list[TopicPartition] = []
-        """Those cancelled longest ago first."""
+        """Longest suspected first."""
         self._suspects_are_next = False
 
     def choose(self, available: frozenset[TopicPartition]) -> frozenset[TopicPartition]:

@@ -93,8 +93,8 @@ class DriverLoop:
         self._margin = margin
         self._positions: dict[TopicPartition, int] = {}
         self._targets: dict[TopicPartition, int] = {}
-        """With `available_now`: the log end offset of each partition when it was assigned; of repartition
-        topics when all were read up to theirs, once for each of these topics."""
+        """With `available_now`: the log end offset of each partition when it was assigned. Those of repartition topics
+        are looked up again once all targets are reached, once for each of these topics."""
         self._rounds = 0
         """How often the targets of repartition topics were set since the assignment."""
         self._adopted: Ownership | None = None

@@ -24,11 +24,11 @@ log = logging.getLogger(__name__)
 
 MOST_OFFSETS = 1_000
 MOST_BYTES = 512 << 10
-"""Of the Arrow columns. As a DataFrame the rows become part of Spark's plan and of its task."""
+"""Largest size of the Arrow columns: rows of a DataFrame become part of Spark's plan and task."""
 _MOST_SECONDS = 2.0
 """Spark cannot cancel what the driver reads, and the group waits for the batch."""
 _LEFT_TO_SPARK = 100
-"""Batches that are not tried after one that could not be done here."""
+"""Batches left to Spark after one that could not be done here."""
 
 
 class CancelledError(Exception):

@@ -1,1 +1,1 @@
-"""What runs in the tasks on executors, pickled by the driver."""
+"""Code that runs in Spark tasks on executors, pickled by the driver."""

@@ -19,7 +19,7 @@ from roster.spark.errors import FunctionError, PipelineError
 from roster.spark.tasks.json_values import rows_at_fault
 from roster.spark.tasks.missing_values import Seen
 
-_NARROWING = 5.0  # seconds spent on finding the record that a function fails at
+_NARROWING = 5.0  # seconds spent on finding the record that makes a function fail
 
 _ROSTER = str(Path(__file__).parent.parent)
 
@@ -37,7 +37,7 @@ class ArrowFunction:
         self._wanted = _shape(pa.struct(list(schema)))
 
     def __call__(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """Yield the function's record batches. Raise FunctionError if it raises, or for other columns than declared."""
+        """Yield the function's record batches. Raise FunctionError if it fails or returns undeclared columns."""
         try:
             yield from self.results(batch)
         except Exception as error:
@@ -49,7 +49,7 @@ class ArrowFunction:
         return {} if seen is None else seen()
 
     def failure(self, error: Exception, batch: pa.RecordBatch, *, narrow: bool = True) -> FunctionError:
-        """Make a FunctionError of what `results` raised; with `narrow` find the record by calling it with parts."""
+        """Make a FunctionError of what `results` raised; with `narrow` call it with parts to find the record."""
         if isinstance(error, _UnfitError):
             return FunctionError(f"{error}, given {_records(batch)}", unfit=True)
         passing = not is_of_a_record(error)
@@ -60,7 +60,7 @@ class ArrowFunction:
         return FunctionError(problem, passing=passing, details=details)
 
     def results(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """Yield the function's record batches; raises what it raises."""
+        """Yield the function's record batches; its errors pass through."""
         mapped = self._function(batch)
         if isinstance(mapped, pa.RecordBatch):
             mapped = iter((mapped,))
@@ -115,11 +115,11 @@ class ArrowFunction:
 
 
 class _UnfitError(Exception):
-    """The function returned something else than was declared."""
+    """The function did not return the declared columns."""
 
 
 def is_of_a_record(error: Exception) -> bool:
-    """Return True for an error that a record may be the cause of, not the machine or what the function returns."""
+    """Return True for an error that a record may cause, False for one of the machine or of the returned columns."""
     return not isinstance(error, (_UnfitError, OSError, MemoryError))
 
 
@@ -139,7 +139,7 @@ def _records(batch: pa.RecordBatch) -> str:
 
 
 def place_of(error: Exception) -> str:
-    """Return where an error was raised: the line in the function, if possible, rather than in a library it called."""
+    """Return where an error was raised: preferably the line in the function, not in a library it called."""
     frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith(_ROSTER)]
     own = [f for f in frames if "site-packages" not in f.filename and "/lib/python" not in f.filename] or frames
     if not own:
@@ -148,8 +148,8 @@ def place_of(error: Exception) -> str:
 
 
 def pickled(code: Any, field: str) -> bytes:
-    """Return a function or an object as tasks get it. Raises PipelineError that says where it was defined."""
-    pickle: Any = cloudpickle  # which has no types
+    """Pickle a function or an object for tasks. Raises PipelineError that says where it was defined."""
+    pickle: Any = cloudpickle  # it has no type hints
     try:
         data: bytes = pickle.dumps(code)
     except Exception as error:
@@ -193,7 +193,7 @@ def _no_schema(schema: object, error: Exception, field: str = "map_arrow") -> Pi
 
 
 def _shape(kind: pa.DataType) -> Any:
-    """Reduce a type to what Spark looks at: not the width of offsets, a time's zone, names inside lists."""
+    """Reduce a type to what Spark distinguishes: not the width of offsets, a time's zone, names inside lists."""
     if pa.types.is_struct(kind):
         return ("struct", tuple((kind.field(n).name, _shape(kind.field(n).type)) for n in range(kind.num_fields)))
     if pa.types.is_list(kind):

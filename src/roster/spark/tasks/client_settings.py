@@ -1,4 +1,4 @@
-"""Settings by the names of Kafka's clients: what checks their values, for the reader and for sinks."""
+"""Checks of settings by their names in Kafka's clients, for the reader and for sinks."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from roster.spark.errors import PipelineError
 INT32 = 2**31 - 1
 
 Table: TypeAlias = Mapping[str, tuple[str | None, Callable[[Any], Any]]]
-"""By name the field that a setting sets (None: it has no effect), and what checks a value."""
+"""{name: (field that it sets, None without effect; check of its value)}."""
 
 _SECURITY = re.compile(r"(security|sasl|ssl|enable\.ssl|enable\.sasl|oauth|https)[._]")
 
 
 def number(least: int, most: int) -> Callable[[Any], int]:
-    """Check for a whole number between bounds, both included."""
+    """Make a check for a whole number between two bounds, inclusive."""
 
     def parse(value: Any) -> int:
         found = int(value) if isinstance(value, str) else value
@@ -30,13 +30,13 @@ def number(least: int, most: int) -> Callable[[Any], int]:
 
 
 def seconds(least: int, most: int) -> Callable[[Any], float]:
-    """Check for ms between bounds, returned in seconds."""
+    """Make a check for ms between two bounds, which returns seconds."""
     milliseconds = number(least, most)
     return lambda value: milliseconds(value) / 1000
 
 
 def one_of(*allowed: str, because: str = "") -> Callable[[Any], None]:
-    """Check for one of the words; `because` is why others cannot be."""
+    """Make a check for one of the words; `because` says why others are not supported."""
 
     def parse(value: Any) -> None:
         if str(value).lower() not in allowed:
@@ -50,8 +50,8 @@ def parse_settings(
 ) -> dict[str, Any]:
     """Return checked values by the table's fields.
 
-    `elsewhere` has the option of the pipeline for a setting that it sets itself, "" if there is none.
-    Raises PipelineError that names the setting of `field` that is unknown, set elsewhere, wrong, or one of TLS or SASL.
+    `elsewhere` maps a setting that the pipeline decides to its option for it, "" if it has none.
+    Raises PipelineError that names the setting of `field` that is unknown, set elsewhere, wrong, or for TLS or SASL.
     """
     refuse_security_names(options, field)
     found: dict[str, Any] = {}
@@ -80,7 +80,7 @@ def _fix(name: object, table: Table) -> str:
 
 
 def refuse_security_names(options: Mapping[str, object], field: str) -> None:
-    """Raise PipelineError for settings of TLS or SASL among a client's: they would secure some connections only."""
+    """Raise PipelineError for TLS or SASL settings of one client: they would secure only some connections."""
     for name, value in options.items():
         if not isinstance(name, str) or not _SECURITY.match(name):
             continue

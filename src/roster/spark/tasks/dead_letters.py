@@ -1,12 +1,12 @@
-"""Records that the `map_arrow` function fails at, sent to a dead-letter topic from inside the task.
+"""Sends records that make the `map_arrow` function fail to a dead-letter topic, from inside the task.
 
-Where `json_columns` names the records at fault, they go to the topic. Where a function of the user's raises, its batch
-is halved until the first such record is found; it goes to the topic, and the rest goes on. The records carry the
-headers of Kafka Connect's dead letter queue (KIP-298), behind their own.
+`json_columns` names the records at fault, and they go to the topic. If a user's function raises, its batch is halved
+until the first bad record is found; it goes to the topic, and the rest is processed. The records carry the headers of
+Kafka Connect's dead letter queue (KIP-298), after their own.
 
-A task ends once all its dead letters are acknowledged by all replicas, and so before its batch is committed: a record
-of a committed batch has either its results or is in the topic. A batch that is done again, after a failure or by the
-next owner, sends its dead letters again: the topic is at least once, whatever the sink is.
+A task ends only when all replicas have acknowledged its dead letters, so before its batch is committed: a record of a
+committed batch either has its results or is in the topic. A retried batch sends its dead letters again: the topic is at
+least once, whatever the sink is.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ _HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 _TIMESTAMP = pa.timestamp("us", tz="UTC")
 _STACK_BYTES = 10_000
 DEAD_LETTER_SECONDS = 60.0
-"""How long a task waits for an acknowledgement of the dead-letter topic."""
+"""Seconds a task waits for the dead-letter topic's acknowledgement."""
 
 
 class Salvage:
-    """Calls the function without the records that it fails at, each of which is passed to `reject`.
+    """Calls the function without the records that make it fail, and passes each of these to `reject`.
 
-    The function is called again with parts of a batch, so it must not depend on how records are put together.
+    The function is called again with parts of a batch, so it must not depend on how records are batched.
     """
 
     def __init__(
@@ -65,13 +65,13 @@ class Salvage:
                 at += part.num_rows
             else:
                 behind = yield from self._through_first_bad(batch, seen, at, at + part.num_rows, error)
-                # The next bad one may be as far away: where there are many, few rows are tried together.
+                # Guess that the next bad row is as far away: the more bad rows, the fewer are tried together.
                 at, size = behind, max(behind - at - 1, 1)
             if at >= batch.num_rows:
                 return
 
     def _tried(self, part: pa.RecordBatch) -> Generator[pa.RecordBatch, None, Exception | None]:
-        """Yield the results of some rows; return the error instead, if a row may be its cause."""
+        """Yield the results of some rows; return the error if a row may be its cause."""
         try:
             results = list(self._function.results(part))
         except Exception as error:
@@ -86,7 +86,7 @@ class Salvage:
     ) -> Generator[pa.RecordBatch, None, int]:
         """Find by halving the first row of [at, end) that the function fails at, and reject it.
 
-        Yields the results of those before it; returns the place behind it.
+        Yields the results of the rows before it; returns the index after it.
         """
         is_alone = end - at == 1
         while end - at > 1:
@@ -125,9 +125,9 @@ class DeadLetterQueue:
         self._send(row["key"], row["value"], headers, record.column("timestamp"))
 
     def reject_batch(self, batch: Unreadable) -> None:
-        """Send a batch whose records cannot be read, as it is in the log. Raise FunctionError as `reject` does.
+        """Send a batch with unreadable records, with its bytes as in the log. Raise FunctionError as `reject` does.
 
-        Without its bytes if they would make a record that the topic may be too small for.
+        The bytes are left out if the topic may refuse so large a record.
         """
         place = {"topic": batch.topic, "partition": batch.partition, "offset": batch.first_offset}
         headers = self._error_headers(place, UnreadableError(batch), "KAFKA_CONSUME", "reader")
@@ -137,7 +137,7 @@ class DeadLetterQueue:
     def _error_headers(
         self, row: Mapping[str, Any], error: Exception, stage: str, name: str
     ) -> list[tuple[str, bytes]]:
-        """Headers by the names that Kafka Connect gives them; values are text, numbers too."""
+        """Return headers by their names in Kafka Connect; all values are text, including numbers."""
         kind = type(error)
         exception = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
         stack = "".join(traceback.format_exception(error))
@@ -183,7 +183,7 @@ class DeadLetterQueue:
             raise self._unsent(problem) from problem
 
     def abort(self) -> None:
-        """Drop what is not sent yet, as the task has failed."""
+        """Drop unsent dead letters, as the task has failed."""
         if self._output is not None:
             self._output.abort()
 

@@ -1,7 +1,7 @@
-"""JSON values parsed into columns by Arrow; no Python runs for a row that is what the schema says.
+"""JSON values parsed into columns by Arrow; no Python runs for a row that fits the schema.
 
-Rows that Arrow refuses, such as malformed ones and numbers where text is wanted, are parsed one by one with the meaning
-of Spark's `from_json`: a field that does not fit is null, a row that is no JSON object has nulls only.
+Rows that Arrow refuses, such as malformed ones and numbers in place of text, are parsed one by one with the meaning of
+Spark's `from_json`: a field that does not fit is null, a row that is not a JSON object has only nulls.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _FEW = 16
 """If Arrow refuses so few rows, all of them are parsed one by one."""
 _TOGETHER = 4096
 _DENSE = 64
-"""Rows before an odd one below which as many behind it are not tried by columns either."""
+"""If a bad row follows fewer good rows than this, as many rows after it are parsed one by one too."""
 _MOST_BYTES = 1 << 30
 _LIKELY = {
     pa.string(): (str,),
@@ -33,14 +33,14 @@ _LIKELY = {
     **dict.fromkeys((pa.int8(), pa.int16(), pa.int32(), pa.int64()), (int,)),
     **dict.fromkeys((pa.float32(), pa.float64()), (int, float)),
 }
-"""Python's types of the values that Arrow takes, for the types where that is simple."""
+"""Python types of the values that Arrow accepts, for simple types."""
 _ROW = re.compile(r"in row (\d+)$")
 
 
 class JsonError(ValueError):
-    """A value is no JSON object with the fields of the schema; for FAILFAST.
+    """A value is not a JSON object with the fields of the schema; raised in mode FAILFAST.
 
-    `rows` are the texts for all such rows of `batch`, by their number.
+    `rows` has the problem of each such row of `batch`, by row number.
     """
 
     def __init__(self, text: str, batch: Any = None, rows: Mapping[int, str] | None = None) -> None:
@@ -49,14 +49,14 @@ class JsonError(ValueError):
 
 
 def rows_at_fault(error: Exception, batch: pa.RecordBatch) -> dict[int, Exception]:
-    """Return the errors of single rows of a batch, by their number; none if the error does not name rows of it."""
+    """Return the errors of single rows of a batch, by row number; none if the error does not name its rows."""
     if not isinstance(error, JsonError) or error.batch is not batch:
         return {}
     return {row: JsonError(text) for row, text in error.rows.items()}
 
 
 class JsonColumns:
-    """Maps record batches: the fields of the JSON objects in a column, and columns that are kept; fit for pickle."""
+    """Maps record batches to the fields of the JSON objects in a column, and kept columns; can be pickled."""
 
     def __init__(self, fields: pa.Schema, column: str, mode: str, keep: Sequence[str] = ()) -> None:
         self._fields, self._column, self._keep = fields, column, list(keep)
@@ -81,7 +81,7 @@ class JsonColumns:
 
 
 def unsupported(fields: pa.Schema) -> str | None:
-    """Return the name of a field with a type that is not parsed, None if there is none."""
+    """Return the name of a field with an unsupported type, None if there is none."""
     return next((field.name for field in fields if not _is_supported(field.type)), None)
 
 
@@ -94,15 +94,15 @@ def _is_supported(kind: pa.DataType) -> bool:
 
 
 def parse_json(values: Any, fields: pa.Schema) -> pa.RecordBatch:
-    """Return a row of `fields` for each of the values, which are JSON objects as bytes; of nulls for null.
+    """Return a row of `fields` for each value, a JSON object as bytes; a null value makes a row of nulls.
 
-    Fields that are not named are passed over. A field that is not there is null, as is a value that does not fit.
+    Other fields of the objects are ignored. A missing field is null, as is a value that does not fit.
     """
     return _parsed(values, fields)[0]
 
 
 def _parsed(values: Any, fields: pa.Schema) -> tuple[pa.RecordBatch, dict[int, str]]:
-    """Return the rows, and what does not fit, by the number of the row in ascending order."""
+    """Return the rows, and the problems by row number in ascending order."""
     parser = _Parser(fields)
     parts = list(parser.parsed(values, range(len(values))))
     table = pa.concat_tables(parts) if parts else fields.empty_table()
@@ -111,7 +111,7 @@ def _parsed(values: Any, fields: pa.Schema) -> tuple[pa.RecordBatch, dict[int, s
 
 
 class _Parser:
-    """Parses values by columns, and those that Arrow refuses one by one; `bad` has what does not fit, by its number."""
+    """Parses values by columns, and values that Arrow refuses one by one; `bad` has the problems by row number."""
 
     def __init__(self, fields: pa.Schema) -> None:
         wanted = pa.schema([pa.field(field.name, _read_as(field.type)) for field in fields])
@@ -121,13 +121,13 @@ class _Parser:
         self._parse_options = pa.json.ParseOptions(explicit_schema=wanted, unexpected_field_behavior="ignore")
 
     def parsed(self, values: Any, numbers: Sequence[int]) -> Iterator[pa.Table]:
-        """Yield the rows of values, which have these numbers, in their order."""
-        # What is behind an odd row may be parsed again, which must not be all of a large batch.
+        """Yield the rows of the values with these numbers, in order."""
+        # Rows after a bad one may be parsed again: in slices, so that they are never all of a large batch.
         for start in range(0, len(values), _TOGETHER):
             yield from self._together(values.slice(start, _TOGETHER), numbers[start : start + _TOGETHER])
 
     def _together(self, values: Any, numbers: Sequence[int], *, is_sorted: bool = False) -> Iterator[pa.Table]:
-        """Yield the rows of so few values; is_sorted: without those that look odd."""
+        """Yield the rows of one slice; is_sorted: values that look bad are already taken out."""
         while len(values):
             if len(values) > 1 and values.nbytes > _MOST_BYTES:
                 half = len(values) // 2
@@ -148,7 +148,7 @@ class _Parser:
             values, numbers = values.slice(good + odd), numbers[good + odd :]
 
     def _sorted_out(self, values: Any, numbers: Sequence[int]) -> pa.Table:
-        """Return the rows: those by columns that Arrow will likely take, the others one by one."""
+        """Return the rows: parsed by columns if Arrow will likely accept them, else one by one."""
         likely = np.array([self._is_likely(value) for value in values.to_pylist()])
         places = [np.flatnonzero(likely), np.flatnonzero(~likely)]
         one, other = ([numbers[place] for place in chosen.tolist()] for chosen in places)
@@ -166,18 +166,18 @@ class _Parser:
         )
 
     def _by_columns(self, values: Any) -> pa.Table:
-        """Return the rows. Raises ArrowInvalid if there is a value that Arrow does not take."""
+        """Return the rows. Raises ArrowInvalid for a value that Arrow refuses."""
         whole = values.fill_null(b"{}") if values.null_count else values
         if _first_unbraced(whole) >= 0:
             whole = pc.replace_substring_regex(whole, r"^[ \t\r\n]+|[ \t\r\n]+$", "")
             if (odd := _first_unbraced(whole)) >= 0:
                 raise pa.ArrowInvalid(f"a value is no object in row {odd}")
-        whole.cast(pa.string())  # the reader does not look whether text is UTF-8
+        whole.cast(pa.string())  # the reader does not check that text is UTF-8
         joined = pc.binary_join(pa.LargeListArray.from_arrays(pa.array([0, len(whole)], pa.int64()), whole), b"\n")
         data = joined[0].as_buffer()
         options = pa.json.ReadOptions(use_threads=False, block_size=max(data.size + 1, 16))
         table = pa.json.read_json(pa.BufferReader(data), read_options=options, parse_options=self._parse_options)
-        # All values begin and end with a brace, so that as many objects as values are one object each.
+        # Every value begins and ends with a brace: if there are as many objects as values, each value is one.
         if len(table) != len(values):
             raise pa.ArrowInvalid("a value has several objects")
         if not len(self._fields):
@@ -202,12 +202,12 @@ class _Parser:
 
 
 def _first_unbraced(values: Any) -> int:
-    """Return the first of the values that does not begin and end with a brace, -1 if all do."""
+    """Return the index of the first value not enclosed in braces, -1 if all are."""
     return int(pc.index(pc.and_(pc.starts_with(values, "{"), pc.ends_with(values, "}")), False).as_py())
 
 
 def _odd_row(error: pa.ArrowInvalid, rows: int) -> tuple[int, int]:
-    """Return how many rows Arrow takes, and how many behind them are to be parsed one by one."""
+    """Return how many rows Arrow accepts, and how many after them must be parsed one by one."""
     if rows <= _FEW:
         return 0, rows
     found = _ROW.search(str(error))
@@ -218,7 +218,7 @@ def _odd_row(error: pa.ArrowInvalid, rows: int) -> tuple[int, int]:
 
 
 def _read_as(kind: pa.DataType) -> pa.DataType:
-    """Return the type that the reader has for values of a type."""
+    """Return the type by which the reader reads values of a type."""
     if pa.types.is_struct(kind):
         return pa.struct([pa.field(field.name, _read_as(field.type)) for field in kind])
     if pa.types.is_list(kind):
@@ -241,7 +241,7 @@ _NOT_FINITE = {
 
 
 def _object(text: str, fields: Sequence[Any], bad: list[str]) -> dict[str, Any]:
-    """Return the fields of an object; those that do not fit are null, and in `bad`. Raises ValueError if it is none."""
+    """Return an object's fields; fields that do not fit are null, and in `bad`. Raises ValueError for other JSON."""
     kinds = {field.name: field.type for field in fields}
     if not text.startswith("{"):
         raise ValueError("it is no object")
@@ -253,7 +253,7 @@ def _object(text: str, fields: Sequence[Any], bad: list[str]) -> dict[str, Any]:
 
 
 def _members(text: str) -> list[tuple[str, str]]:
-    """Return names and texts of the members of an object, or texts of the elements of an array under empty names."""
+    """Return names and texts of an object's members, or texts of an array's elements under empty names."""
     is_object = text[0] == "{"
     close = "}" if is_object else "]"
     found: list[tuple[str, str]] = []

@@ -1,4 +1,4 @@
-"""Columns in which values are expected and that are null in every record: told once in a run."""
+"""Warns once in a run of columns that should have values and are null in every record."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ _SO = {
     "join_table": "none finds an entry",
     "repartition": "all go to partition 0",
 }
-"""What becomes of rows whose key is null, by operator."""
+"""What each operator does with rows whose key is null."""
 
 
 class Sought(NamedTuple):
-    """A column in which values are expected: one of `json_columns`, or with `use` one by which that operator goes.
+    """A column that should have values: one of `json_columns`, or with `use` a key column of that operator.
 
-    topics: those that the operator's rows come from.
+    topics: the topics of the operator's rows.
     """
 
     name: str
@@ -29,17 +29,17 @@ class Sought(NamedTuple):
 
 
 Seen: TypeAlias = Mapping[Sought, bool]
-"""By column, whether a row had a value of it."""
+"""{column: True if a row had a value}."""
 
 
 def looked_at(rows: Any, columns: Iterable[Sought]) -> Seen:
-    """Return whether a batch or table has values of these columns; of no rows nothing is known."""
+    """Return which of these columns have values in a batch or table; {} without rows."""
     count = rows.num_rows
     return {sought: rows.column(sought.name).null_count < count for sought in columns} if count else {}
 
 
 def together(*each: Seen) -> Seen:
-    """Return what all have seen."""
+    """Merge what several have seen."""
     found: dict[Sought, bool] = {}
     for seen in each:
         found |= {sought: has or found.get(sought, False) for sought, has in seen.items()}
@@ -47,22 +47,22 @@ def together(*each: Seen) -> Seen:
 
 
 class Look:
-    """What one task sees of the columns that its operators go by."""
+    """Records whether the columns that a task's operators use have values."""
 
     def __init__(self, topics: Iterable[str]) -> None:
-        """topics: those that its rows come from."""
+        """topics: the topics of its rows."""
         self._topics = tuple(topics)
         self.seen: Seen = {}
 
     def at(self, rows: Any, names: Iterable[str], use: str, topics: tuple[str, ...] | None = None) -> None:
-        """Look at the rows that come to an operator."""
+        """Look at an operator's input rows."""
         sought = [Sought(name, use, self._topics if topics is None else topics) for name in names]
         self.seen = together(self.seen, looked_at(rows, sought))
 
     def over(
         self, batches: Iterable[Any], names: Iterable[str], use: str, topics: tuple[str, ...] | None = None
     ) -> Iterator[Any]:
-        """Yield the batches, having looked at each."""
+        """Look at each batch and yield it."""
         names = tuple(names)
         for batch in batches:
             self.at(batch, names, use, topics)
@@ -70,7 +70,7 @@ class Look:
 
 
 class MissingValues:
-    """Tells once of each column that all records of a run have it null so far."""
+    """Warns once of each column that is null in all records of a run so far."""
 
     def __init__(self, group: str) -> None:
         self._group = group
@@ -78,7 +78,7 @@ class MissingValues:
         self._told: set[str] = set()
 
     def note(self, *each: Seen) -> None:
-        """Take what the tasks of a batch have seen."""
+        """Add what the tasks of a batch have seen."""
         seen = together(*each)
         self._valued.update(sought for sought, has in seen.items() if has)
         missing = [sought for sought in seen if sought not in self._valued]

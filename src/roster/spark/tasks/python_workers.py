@@ -1,7 +1,7 @@
-"""Python workers between tasks: what is loaded stays out of garbage collection.
+"""Keeps loaded modules of Python workers out of garbage collection.
 
 PySpark's daemon runs a full collection after each task. With pyarrow and numpy loaded it visits some hundred thousand
-objects that live as long as the worker, for 40 to 50 ms of CPU: several times what a task of a small batch costs.
+objects that live as long as the worker. That takes 40 to 50 ms of CPU, several times the cost of a small batch's task.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ def is_in_task() -> bool:
 
 
 def freeze_loaded() -> None:
-    """Freeze what is alive (`gc.freeze`) at the end of a task, if modules were loaded since the last time.
+    """Freeze live objects (`gc.freeze`) at the end of a task, if modules were loaded since the last time.
 
-    Garbage is collected before. Does nothing outside of a Spark task: other processes collect as they please.
+    Garbage is collected first. Does nothing outside a Spark task.
     """
     global _modules_frozen  # noqa: PLW0603 - a process's own
     if not is_in_task() or len(sys.modules) == _modules_frozen:

@@ -1,4 +1,4 @@
-"""The task's side: ranges of offsets become Arrow record batches, the same rows however often they are read."""
+"""The task's side: reads ranges of offsets as Arrow record batches, with the same rows each time."""
 
 from __future__ import annotations
 
@@ -36,15 +36,15 @@ HEADERS = ", headers array<struct<key: string, value: binary>>"
 
 
 class ReadError(RosterError):
-    """A range could not be read whole: the task fails, Spark tries it again, then the batch fails."""
+    """A range could not be read whole: the task fails, Spark retries it, then the batch fails."""
 
     is_lost = False
-    """True if the log does not have the records any more."""
+    """True if the records are no longer in the log."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReaderConfig:
-    """Settings of a task beside its ranges; pickled to the executors."""
+    """Settings of a task except its ranges; pickled to the executors."""
 
     bootstrap: str
     group: str
@@ -66,7 +66,7 @@ class ReaderConfig:
 
 
 class Counts(NamedTuple):
-    """What a task read: records, those of them that went to the dead-letter topic, and which columns had values."""
+    """What a task read: the number of records, of dead letters among them, and which columns had values."""
 
     records: int
     dead_letters: int
@@ -76,9 +76,9 @@ class Counts(NamedTuple):
 class ReadTask:
     """The function given to `mapInArrow`: each `id` it receives names a task's splits, which it reads.
 
-    `function` maps each record batch in the same process; `counted` collects `{task: Counts}`. With `failed` an
-    error of the function that trying again does not mend ends the task without one: `{task: (text, details)}`.
-    `records` are those of the only task, where they have been read already.
+    `function` maps each record batch in the same process; `counted` collects `{task: Counts}`. With `failed`, an error
+    of the function that a retry cannot cure is collected there as `{task: (text, details)}`, and the task ends without
+    an error. `records` are those of the only task, if they were read already.
     """
 
     def __init__(
@@ -100,7 +100,7 @@ class ReadTask:
     def read(self, tasks: Iterable[int]) -> Iterator[pa.RecordBatch]:
         """Yield the rows of the tasks with these numbers."""
         if is_in_task() and threading.current_thread() is threading.main_thread():
-            # Ctrl-C in a terminal reaches the workers too; the driver decides what becomes of the batch.
+            # Ctrl-C in a terminal reaches the workers too; the driver decides whether the batch is cancelled.
             signal.signal(signal.SIGINT, signal.SIG_IGN)
         for task in tasks:
             try:
@@ -122,7 +122,7 @@ class ReadTask:
             queue = DeadLetterQueue(config.dead_letters, config.group, task)
             on_unreadable = queue.reject_batch
             if self._function is not None:
-                # A dead letter keeps its headers, also where the function does not see them.
+                # A dead letter keeps its headers, even if the function does not see them.
                 function = Salvage(self._function, queue.reject, hide_headers=not config.include_headers)
                 config = replace(config, include_headers=True)
         splits = self._tasks[task]
@@ -145,14 +145,14 @@ class ReadTask:
 
 
 class PartitionTask:
-    """In place of `ReadTask`, for tasks with a store for each partition: a split is a partition's whole range.
+    """Replaces `ReadTask` for tasks with a store for each partition: a split is a partition's whole range.
 
-    `_numbers` are the places in `_splits` of each task. `_alone` are tasks of one split each, and behind them one that
-    reads nothing; `_reading` does those.
+    `_numbers` are each task's indexes in `_splits`. `_reading` reads `_alone`: a task for each split, and at the end
+    one that reads nothing.
     """
 
     def __init__(self, config: ReaderConfig, tasks: Sequence[Sequence[Split]], **reading: Any) -> None:
-        """`reading` are the further arguments of `ReadTask`."""
+        """`reading` are the other arguments of `ReadTask`."""
         self._config = config
         self._splits = [split for task in tasks for split in task]
         ends = [sum(map(len, tasks[:number])) for number in range(len(tasks) + 1)]
@@ -162,7 +162,7 @@ class PartitionTask:
         self._counted: Accumulator[dict[object, Counts]] | None = reading.get("counted")
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Do every task named by the rows of `batches`."""
+        """Run every task named by the rows of `batches`."""
         return self.read(task for batch in batches for task in batch.column(0).to_pylist())
 
     def read(self, tasks: Iterable[int]) -> Iterator[pa.RecordBatch]:
@@ -170,7 +170,7 @@ class PartitionTask:
         raise NotImplementedError
 
     def _looked(self, number: int, look: Look) -> None:
-        """Tell the driver what was seen of the keys of the rows that come from a split, or from it and others."""
+        """Tell the driver which key columns had values in the rows of a split, or of it and others."""
         if self._counted is not None:
             self._counted.add({("keys", number): Counts(0, 0, look.seen)})
 
@@ -182,10 +182,10 @@ def _refuse(batch: Unreadable) -> None:
 def read_splits(
     config: ReaderConfig, splits: Sequence[Split], on_unreadable: Callable[[Unreadable], None] = _refuse
 ) -> Iterator[pa.RecordBatch]:
-    """All records of the splits (each of another partition), in order within a partition.
+    """Yield all records of the splits (each of another partition), in order within a partition.
 
-    A split ends where its end offset is known to be behind: a record at or past it was seen, or the partition's end.
-    Batches that cannot be read are given to `on_unreadable`, and left out if that returns.
+    A split ends once a record at or past its end offset was seen, or the partition's end.
+    Unreadable batches are passed to `on_unreadable`, and left out if it returns.
     Raises ReadError when nothing arrives for `read_timeout_ms` or records of the split are gone.
     """
     is_committed = config.isolation_level == "read_committed"

@@ -1,4 +1,4 @@
-"""Functions of record batches, applied one after the other inside a task."""
+"""Functions on record batches, applied one after the other inside a task."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BatchFunction: TypeAlias = Callable[[pa.RecordBatch], pa.RecordBatch | Iterator[
 
 
 class Step(Protocol):
-    """What is done with record batches, once it is known which columns they have."""
+    """A declared function on record batches, resolved once their columns are known."""
 
     def resolved(self, given: StructType, /) -> tuple[BatchFunction, StructType]:
         """Return the function, and the columns of its results. Raises PipelineError."""
@@ -98,14 +98,14 @@ class Filtered:
         return self, given
 
     def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the rows for which the condition is true, not false or null."""
+        """Return the rows for which the condition is true."""
         return batch.filter(self.condition)
 
 
 def chained(steps: Sequence[Step], columns: StructType) -> tuple[ArrowFunction | None, StructType]:
-    """Return the steps as one function, None without any, and the columns of its results; needs a Spark session.
+    """Return the steps as one function, None without steps, and its result columns; needs a Spark session.
 
-    columns: of the rows that the first step gets. Raises PipelineError for steps that do not fit.
+    columns: of the first step's input. Raises PipelineError for steps that do not fit.
     """
     functions = []
     for step in steps:
@@ -137,7 +137,7 @@ def _each(function: ArrowFunction, batches: Iterator[pa.RecordBatch]) -> Iterato
 
 
 def applied(function: ArrowFunction, batch: pa.RecordBatch, what: str) -> Iterator[pa.RecordBatch]:
-    """Yield what the function makes of rows that are no records any more; its FunctionError calls them `what`."""
+    """Yield the function's results for rows that are not records; its FunctionError calls them `what`."""
     try:
         yield from function.results(batch)
     except Exception as error:

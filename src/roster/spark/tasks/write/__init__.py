@@ -1,1 +1,1 @@
-"""Writers that run inside the reading tasks: rows go from Arrow to their target without crossing into the JVM."""
+"""Writers inside the reading tasks: rows go from Arrow to their target without crossing into the JVM."""

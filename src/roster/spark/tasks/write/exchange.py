@@ -1,8 +1,8 @@
-"""Record batches brought to their partition's writer by a shuffle of Spark's: the two functions that it joins.
+"""A Spark shuffle brings record batches to their partition's writer: the functions of its two stages.
 
-Stage 1 encodes rows and knows no producer; its tasks may run as often as Spark likes. Stage 2 sorts the batches by
-partition, task and number, and writes each partition from one task. Sequence numbers do not make a second attempt there
-safe, as it may have other content: what fails or runs again is returned as a result, and the driver aborts the
+Stage 1 encodes rows without a producer, so Spark may run its tasks as often as it likes. Stage 2 sorts the batches by
+partition, task and number, and writes each partition from one task. Sequence numbers do not make a second attempt safe
+there, as it may have other content: a failure or another attempt is returned as a result, and the driver aborts the
 transaction. Rows of stage 1 hold batches of about a megabyte, so that a shuffle costs by the byte, not by the record.
 """
 
@@ -36,7 +36,7 @@ _ORDER = ("topic", "partition", "task", "number")
 
 
 class Written(NamedTuple):
-    """Result of a task of stage 2: bytes written, or why not all are, and if the transaction is lost by that."""
+    """Result of a task of stage 2: bytes written, or the problem and whether it loses the transaction."""
 
     stage: int
     written_bytes: int = 0
@@ -58,7 +58,7 @@ class ExchangeWriter:
 
 @dataclass(frozen=True)
 class StageBatches:
-    """Stage 1: makes rows of `STAGED` of the rows that `read` makes of what Spark passes; None: of those."""
+    """Stage 1: encodes rows into rows of `STAGED`; `read` makes its input from Spark's rows, None: uses those."""
 
     writer: StagingWriter
     read: RowFunction | None = None
@@ -121,7 +121,7 @@ def write_exchanged(staged: DataFrame, writer: KafkaWriter) -> list[Written]:
     """Write the rows of `STAGED`, each partition from one task, in the order of its rows."""
     spark = staged.sparkSession
     before = spark.conf.get(_BATCH_BYTES, None)
-    spark.conf.set(_BATCH_BYTES, str(writer.memory_bytes))  # else 10,000 rows of a megabyte at once
+    spark.conf.set(_BATCH_BYTES, str(writer.memory_bytes))  # else one batch would have 10,000 rows of a megabyte
     try:
         tasks = spark.sparkContext.defaultParallelism
         sorted_rows = staged.repartition(tasks, "topic", "partition").sortWithinPartitions(*_ORDER)
@@ -136,7 +136,7 @@ def write_exchanged(staged: DataFrame, writer: KafkaWriter) -> list[Written]:
 
 
 def _again(context: SparkContext, stages: set[int]) -> list[Written]:
-    """Return a result for each stage that Spark began anew, with tasks that may have written beside their twins."""
+    """Return a result for each stage that Spark ran again: its tasks may have written twice."""
     infos = [(stage, context.statusTracker().getStageInfo(stage)) for stage in stages]
     return [
         Written(stage, problem="the writing stage ran again", is_lost=True)

@@ -1,4 +1,4 @@
-"""Parquet files written inside the tasks: what a file holds equals what Spark writes with the same settings."""
+"""Parquet files written inside the tasks, with the content that Spark would write with the same settings."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
 
 _MOST_OPEN = 64
-"""Files a task writes to at once; with more partitions than that, the one longest unused is closed."""
+"""Files a task keeps open; with more partitions, the least recently used file is closed."""
 SUFFIXES = {"none": "", "snappy": ".snappy", "gzip": ".gz", "zstd": ".zstd", "brotli": ".br", "lz4": ".lz4raw"}
-"""Compressions as pyarrow names them, with the file names' part that Spark gives them."""
+"""{compression as named by pyarrow: the part that Spark puts in file names}."""
 
 
 class WrittenFile(NamedTuple):
     """A file of one attempt of a task."""
 
     name: str
-    """Relative to the folder written to."""
+    """Path relative to the root."""
     rows: int
     size: int
     """Bytes."""
     values: tuple[Any, ...] = ()
     """Values of the partition columns."""
     footer: bytes = b""
-    """The file's Parquet metadata, where it was asked for."""
+    """The file's Parquet metadata, if asked for."""
 
 
 @dataclass(frozen=True)
@@ -57,9 +57,9 @@ class ParquetWriter:
     filesystem: FileSystem | None = None
     with_footers: bool = False
     value_folders: bool = True
-    """Whether files lie in folders named by the partition columns' values; the table's metadata has them anyway."""
+    """True if files lie in folders named by the partition columns' values; table metadata has the values anyway."""
     stage: str = ""
-    """The driver's name for what the files belong to."""
+    """The commit log's name for the batch's files."""
 
     def open(self) -> ParquetOutput:
         """Start the files of one attempt of a task."""
@@ -67,13 +67,13 @@ class ParquetWriter:
 
     @property
     def file_schema(self) -> pa.Schema:
-        """Columns of the files: those that are no folders."""
+        """Columns of the files: all but the partition columns."""
         fields = [column for column in self.schema if column.name not in self.partition_by]
         return pa.schema(fields)
 
     @property
     def files(self) -> FileSystem:
-        """The file system written to."""
+        """The file system of `root`."""
         from pyarrow.fs import LocalFileSystem  # noqa: PLC0415 - with the first file
 
         return self.filesystem or LocalFileSystem()
@@ -83,7 +83,7 @@ class ParquetWriter:
         return f"{self.root}/{name}" if self.root else name
 
     def remove(self, name: str) -> None:
-        """Remove a file. Raise OSError if that cannot be done."""
+        """Remove a file. Raises OSError."""
         self.files.delete_file(self.path(name))
 
     def write_empty(self) -> WrittenFile:
@@ -109,7 +109,7 @@ class ParquetOutput:
         self._files: list[_File] = []
 
     def write(self, rows: pa.RecordBatch) -> None:
-        """Keep the rows, and write a row group once there are enough."""
+        """Buffer the rows, and write a row group once there are enough."""
         if not rows.num_rows:
             return
         rows = conformed(rows, self._writer.schema)
@@ -119,7 +119,7 @@ class ParquetOutput:
             self._flush()
 
     def close(self) -> list[WrittenFile]:
-        """Write what is kept; return the files."""
+        """Write buffered rows; return the files."""
         self._flush()
         for file in list(self._open.values()):
             self._end(file)
@@ -138,7 +138,7 @@ class ParquetOutput:
         names = self._writer.partition_by
         for values, part in split(rows, names) if names else [((), rows)]:
             file = self._open.pop(values, None) or self.start_file(values)
-            self._open[values] = file  # behind those that were used before
+            self._open[values] = file  # now the most recently used
             file.write(part)
             if file.size >= self._writer.target_file_bytes:
                 self._end(file)
@@ -161,10 +161,10 @@ class ParquetOutput:
 
 
 class _File:
-    """One file while it is written."""
+    """One file being written."""
 
     def __init__(self, writer: ParquetWriter, schema: pa.Schema, name: str, values: tuple[Any, ...]) -> None:
-        # Imported by the first file: a worker that writes elsewhere needs none of it.
+        # Imported by the first file: workers that write no Parquet do not need it.
         import pyarrow.parquet as pq  # noqa: PLC0415
 
         self._filesystem = writer.files

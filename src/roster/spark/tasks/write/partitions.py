@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 NULL = "__HIVE_DEFAULT_PARTITION__"
-"""Folder of null, and of the empty string, which Spark does not keep apart."""
+"""Folder of null and of the empty string, which Spark treats alike."""
 
 _ESCAPED = {*map(chr, range(1, 32)), *"\"#%'*/:=?[\\]^{\x7f"}
 _PLAIN = frozenset({"boolean", "byte", "short", "integer", "long", "string", "date"})
-"""Types, in Spark's words, whose text is the same here as in Spark, whatever the session's settings."""
+"""Spark's names of the types whose text is the same here as in Spark, whatever the session's settings."""
 
 
 def check_partition_by(names: Sequence[str], schema: StructType) -> None:
@@ -39,7 +39,7 @@ def is_supported(type_name: str) -> bool:
 
 
 def escaped(text: str) -> str:
-    """Return a column's name or value as part of a folder's name, with what Hive escapes as %XX."""
+    """Return a column's name or value as part of a folder's name, with Hive's %XX escapes."""
     return "".join(f"%{ord(c):02X}" if c in _ESCAPED else c for c in text)
 
 
@@ -59,12 +59,12 @@ def _text(value: Any) -> str:
 
 
 def split(rows: pa.Table, names: Sequence[str]) -> Iterator[tuple[tuple[Any, ...], pa.Table]]:
-    """Yield each combination of the columns' values with its rows, without those columns, in their order."""
+    """Yield each combination of the columns' values with its rows in order, without those columns."""
     codes = np.zeros(rows.num_rows, np.int64)
     for name in names:
         encoded = pc.dictionary_encode(rows.column(name).combine_chunks(), null_encoding="encode")
         codes = codes * len(encoded.dictionary) + encoded.indices.to_numpy(zero_copy_only=False)
-        # Dense again, so that a product over many columns does not overflow.
+        # Renumber densely, so that a product over many columns does not overflow.
         codes = np.unique(codes, return_inverse=True)[1]
     order = np.argsort(codes, kind="stable")
     ends = np.flatnonzero(np.diff(codes[order], append=-1)) + 1

@@ -1,4 +1,4 @@
-"""Producer settings by the names of Kafka's clients, as far as the writer inside the tasks has them."""
+"""Producer settings, by their names in Kafka's clients, that the writer inside the tasks supports."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _OPTIONS: Table = {
     "message.timeout.ms": ("timeout", seconds(1, INT32)),
     "request.timeout.ms": ("request_timeout", seconds(1, 900_000)),
     "transaction.timeout.ms": ("transaction_timeout_ms", number(1, INT32)),
-    # What cannot be otherwise, and what has no meaning where tasks send full batches and wait for all of them.
+    # Settings with one possible value, and those without meaning for tasks that send full batches and wait for all.
     "acks": (None, one_of("all", "-1")),
     "enable.idempotence": (None, one_of("true")),
     "partitioner": (None, one_of("murmur2_random", "default")),
@@ -39,13 +39,13 @@ _OPTIONS: Table = {
     "retries": (None, str),
     "retry.backoff.ms": (None, str),
 }
-"""Names of Java's client and of librdkafka, the writer's field (None: no effect), and what checks a value."""
+"""{name in Java's client or librdkafka: (the writer's field, None without effect; check of its value)}."""
 
 
 def parse_producer_options(options: Mapping[str, str | int | bool]) -> dict[str, Any]:
     """Return fields of a `KafkaWriter`, and `transaction_timeout_ms` if given.
 
-    Raises PipelineError for a setting that is unknown or cannot be.
+    Raises PipelineError for an unknown or unsupported setting.
     """
     found = parse_settings(options, _OPTIONS, _FIELD)
     if "request_bytes" in found:

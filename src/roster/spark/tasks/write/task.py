@@ -1,4 +1,4 @@
-"""The task's side of a sink that writes inside the tasks: what a writer is, and the functions that Spark runs."""
+"""The task's side of a sink that writes inside the tasks: the writer's protocols, and the functions that Spark runs."""
 
 from __future__ import annotations
 
@@ -16,35 +16,35 @@ RESULT = "result binary"
 
 
 class TaskOutput(Protocol):
-    """What one attempt of a task writes. Spark may run a task twice: nothing counts before the driver has committed."""
+    """Output of one attempt of a task. Spark may run a task twice: nothing counts before the driver's commit."""
 
     def write(self, rows: pa.RecordBatch) -> None:
-        """Write rows, or keep them to be written with more; bounded in memory."""
+        """Write rows, or buffer them; bounded in memory."""
 
     def close(self) -> Any:
-        """Write what is kept; return what the sink needs for its commit, small and fit for pickle."""
+        """Write buffered rows; return what the sink needs for its commit: small, can be pickled."""
 
     def abort(self) -> None:
-        """Drop what was written, as far as it can be dropped; called once instead of `close`, or after its error."""
+        """Drop what was written, if possible; called once, instead of `close` or after its error."""
 
 
 @runtime_checkable
 class TaskWriter(Protocol):
-    """How the tasks of one batch write; made on the driver and pickled to the executors."""
+    """How the tasks of one batch write; created on the driver and pickled to the executors."""
 
     def open(self) -> TaskOutput:
         """Start the output of one attempt of a task."""
 
 
 class FrameWriter(Protocol):
-    """In place of a `TaskWriter`: the tasks make rows for a further stage, which `Sink.gather` runs."""
+    """Replaces a `TaskWriter`: the tasks make rows for another stage, which `Sink.gather` runs."""
 
     @property
     def rows(self) -> str:
         """Columns of these rows, as Spark DDL."""
 
     def task(self, read: RowFunction | None) -> RowFunction:
-        """Return the function for `mapInArrow`; `read` makes rows of what Spark passes; None: they are the rows."""
+        """Return the function for `mapInArrow`; `read` makes its input from Spark's rows, None: uses those."""
 
 
 class WriteTask:
@@ -59,7 +59,7 @@ class WriteTask:
 
 
 class ReadWriteTask:
-    """Function given to `mapPartitions` of an RDD of task numbers: reads and writes the rows of each in one go.
+    """Function given to `mapPartitions` of an RDD of task numbers: reads and writes the rows of each.
 
     `read` yields the rows of the tasks with these numbers, as `ReadTask.read` does.
     """
@@ -73,7 +73,7 @@ class ReadWriteTask:
 
 
 def written(writer: TaskWriter, rows: Iterator[pa.RecordBatch]) -> Any:
-    """Write all rows to an output of their own, dropped if an error comes; return its result."""
+    """Write all rows to an output of their own, aborted on an error; return its result."""
     output = writer.open()
     try:
         for batch in rows:
@@ -95,7 +95,7 @@ def results_of(rows: Sequence[Any]) -> list[Any]:
 
 
 def conformed(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """Return the rows with exactly these columns: by position, large types and columns of nulls made plain."""
+    """Return the rows with exactly these columns, by position; large types and columns of nulls are cast."""
     if rows.schema.equals(schema):
         return rows
     columns = [
