@@ -1,4 +1,4 @@
-"""Aggregates as a pipeline's user writes them: SQL text, or columns of PySpark's functions."""
+"""Parses aggregates given as SQL text or as columns of PySpark's functions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _FIELD = "aggregates"
 
 
 def parse_aggregates(given: Mapping[str, str | Column]) -> dict[str, Aggregate]:
-    """Return aggregates by the names of their results. Raises PipelineError that names the one at fault."""
+    """Return {result name: aggregate}. Raises PipelineError that names the one at fault."""
     example = "For example {'orders': 'count(*)', 'revenue': F.sum('price')}"
     if not isinstance(given, Mapping) or not given:
         raise PipelineError(f"{given!r} is no dict of results", field=_FIELD, fix=example)
@@ -31,7 +31,7 @@ def parse_aggregates(given: Mapping[str, str | Column]) -> dict[str, Aggregate]:
 
 
 def _of_column(column: Column) -> Aggregate:
-    """Read an aggregate from the tree of a column. Raises StateError that quotes it."""
+    """Parse a column's expression tree. Raises StateError that quotes the column."""
     text = str(column).removeprefix("Column<'").removesuffix("'>")[:80]
     expression: Any = column._jc
     node = expression.node()
@@ -42,7 +42,7 @@ def _of_column(column: Column) -> Aggregate:
     if _kind(node) != "UnresolvedFunction":
         raise not_kept(text)
     if node.isDistinct():
-        raise not_kept(text.replace("(", "(distinct ", 1))  # Spark's text leaves it out
+        raise not_kept(text.replace("(", "(distinct ", 1))  # Spark's text leaves `distinct` out
     arguments = node.arguments()
     name = _column_name(arguments.apply(0)) if arguments.size() == 1 else None
     if name is None:
@@ -51,7 +51,7 @@ def _of_column(column: Column) -> Aggregate:
 
 
 def _column_name(node: Any) -> str | None:
-    """Return the column that an argument is, `ALL_ROWS` for what is never null, and None for what is computed."""
+    """Return the column that an argument names, `ALL_ROWS` for a literal that is never null, None for an expression."""
     kind = _kind(node)
     if kind == "UnresolvedAttribute":
         parts = node.nameParts()

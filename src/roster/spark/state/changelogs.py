@@ -1,4 +1,4 @@
-"""The changelog topics of a pipeline's stores: made when a group starts for the first time, checked at every start."""
+"""The changelog topics of a pipeline's stores: created at a group's first start, checked at every start."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _GROWN = (
 
 
 class Logs(Protocol):
-    """Offsets of logs, as `roster.client.Admin` has them."""
+    """Looks up offsets of logs, as `roster.client.Admin` does."""
 
     def beginning_offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         """Return the log start offsets."""
@@ -33,7 +33,7 @@ class Logs(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Changelog:
-    """The changelog topic of a store, which fits the tasks whose state it holds: those of one sub-topology."""
+    """The changelog topic of a store, with a partition for each task of its sub-topology."""
 
     topic: str
     topic_id: str
@@ -45,15 +45,15 @@ class Changelog:
 
     @property
     def tasks(self) -> list[TaskId]:
-        """All tasks with state in it."""
+        """All tasks with state in the topic."""
         return [TaskId(self.of.number, partition) for partition in range(self.partitions)]
 
 
 class Changelogs:
-    """The changelogs of all stores of a pipeline, and its tasks that have state in them."""
+    """The changelogs of all stores of a pipeline, and the tasks with state in them."""
 
     def __init__(self, changelogs: Iterable[Changelog]) -> None:
-        """Those of one sub-topology are in the order of its stores."""
+        """Changelogs of one sub-topology are in the order of its stores."""
         self._all = tuple(changelogs)
         self._by_subtopology: dict[int, list[Changelog]] = {}
         for each in self._all:
@@ -78,21 +78,21 @@ class Changelogs:
         return TaskId(self._owners[log.topic].of.number, log.partition)
 
     def sources_in(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
-        """Return those of the partitions that tasks with state read."""
+        """Return the partitions among these that tasks with state read."""
         return [partition for partition in partitions if partition.topic in self._readers]
 
     def reader_of(self, source: TopicPartition) -> TaskId | None:
-        """Return the task with state that reads a partition; None if its topic has more than the changelog."""
+        """Return the task with state that reads a partition; None if the changelog has no such partition."""
         changelog = self._readers[source.topic]
         return TaskId(changelog.of.number, source.partition) if source.partition < changelog.partitions else None
 
     def tasks_of(self, partitions: Iterable[TopicPartition]) -> list[TaskId]:
-        """Return the tasks with state that read these partitions, each once; those of other topics have none."""
+        """Return the tasks with state that read these partitions, each once; other partitions are skipped."""
         readers = map(self.reader_of, self.sources_in(partitions))
         return list(dict.fromkeys(task for task in readers if task is not None))
 
     def check_grown(self, sources: Iterable[TopicPartition]) -> None:
-        """Raise PipelineError for a partition that tasks with state read and the changelog does not have."""
+        """Raise PipelineError for a partition that tasks with state read and the changelog lacks."""
         for source in sources:
             if self.reader_of(source) is None:
                 changelog = self._readers[source.topic]
@@ -105,10 +105,10 @@ class Changelogs:
 
 
 def open_changelog(admin: Admin, group: str, of: Subtopology, store: str) -> Changelog:
-    """Return the changelog of a store of the sub-topology; make it if the group has never worked.
+    """Return the changelog of a store of the sub-topology; create it if the group has no offsets yet.
 
     Raises PipelineError if its sources are not co-partitioned, if it is missing though the group has offsets, or has
-    other partitions or settings than it must have, and ClientError.
+    other partitions or settings than required, and ClientError.
     """
     sources = of.sources
     try:
@@ -133,9 +133,9 @@ def open_changelog(admin: Admin, group: str, of: Subtopology, store: str) -> Cha
 
 
 def _check_topics(admin: Admin, group: str, of: Subtopology) -> None:
-    """Raise PipelineError if the group has worked, and with none of the topics that the pipeline reads."""
+    """Raise PipelineError if the group has offsets, but none in the topics that the pipeline reads."""
     if of.number != 0:
-        return  # behind a repartition, whose topic is the pipeline's own
+        return  # the repartition topic is the pipeline's own
     worked = {partition.topic for partition in admin.group_offsets(group, stable=False)}
     if worked and worked.isdisjoint(of.sources):
         raise PipelineError(
@@ -146,7 +146,7 @@ def _check_topics(admin: Admin, group: str, of: Subtopology) -> None:
 
 
 def co_partitioned(admin: Admin, of: Subtopology) -> int:
-    """Return how many partitions each source of the sub-topology has. Raises PipelineError if these differ."""
+    """Return the partition count of the sub-topology's sources. Raises PipelineError if they differ."""
     counts = {}
     for source in of.sources:
         try:
@@ -166,7 +166,7 @@ def co_partitioned(admin: Admin, of: Subtopology) -> int:
 def _create(admin: Admin, group: str, name: str, sources: Sequence[str], count: int) -> None:
     partitions = [TopicPartition(source, number) for source in sources for number in range(count)]
     worked = {p: at.offset for p, at in admin.group_offsets(group, partitions, stable=False).items()}
-    # Starting offsets are committed after the changelog is made, so they say that there was one.
+    # Starting offsets are committed after the changelog is created, so they prove that it existed.
     if worked:
         raise PipelineError(
             f"the group {group!r} has offsets of {min(worked).topic!r}, but its changelog {name!r} is not there:"
@@ -177,7 +177,7 @@ def _create(admin: Admin, group: str, name: str, sources: Sequence[str], count: 
     try:
         admin.create_topic(name, count, configs=CHANGELOG_SETTINGS)
     except TopicExistsError:
-        return  # another application of the group was quicker
+        return  # another application of the group created it first
     except ClientError as error:
         raise PipelineError(
             f"the changelog {name!r} cannot be made: {error}",
@@ -187,7 +187,7 @@ def _create(admin: Admin, group: str, name: str, sources: Sequence[str], count: 
 
 
 def _check_offsets(admin: Admin, group: str, name: str, sources: Sequence[str], count: int) -> None:
-    """Raise PipelineError if the group's offsets are not those that belong to the state."""
+    """Raise PipelineError if the group's offsets do not belong to the state."""
     ends = admin.end_offsets([TopicPartition(name, number) for number in range(count)])
     used = [TopicPartition(source, log.partition) for log, end in ends.items() if end > 0 for source in sources]
     committed = admin.group_offsets(group, used, stable=False) if used else {}

@@ -1,4 +1,4 @@
-"""What the state of a group was written by, as the ends of its changelogs say, compared with what a pipeline keeps."""
+"""Compares the definition of a group's state, read from the ends of its changelogs, with the pipeline's."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ if TYPE_CHECKING:
     from roster.spark.state.tasks.subtopology import SubtopologyPlan
 
 _FIRST = 64
-"""Offsets looked at before the end of a changelog at first, and how many times as many then."""
+"""Offsets before the end of a changelog that the first look reads; each next one reads 16 times as many."""
 _MORE = 16
 
 _SAYING = pa.array([STATE_KEY, REGISTRY_KEY], pa.binary())
 
 Said = dict[bytes, bytes]
-"""Entries in which a store says what the others mean."""
+"""The entries of a store that define the others."""
 
 
 class DefinitionCheck:
-    """The changelogs of a pipeline, which are looked at before the group is joined, and before the first batch."""
+    """Checks the changelogs of a pipeline before the group is joined, and before the first batch."""
 
     def __init__(
         self, config: ReaderConfig, logs: Logs, plans: Collection[SubtopologyPlan], changelogs: Changelogs
@@ -47,7 +47,7 @@ class DefinitionCheck:
         self._all = [each[task] for each in changelogs for task in each.tasks]
 
     def check(self) -> None:
-        """Raise PipelineError unless all state means what the pipeline says; ClientError, and ReadError."""
+        """Raise PipelineError unless all state has the pipeline's definition; also ClientError and ReadError."""
         tried: set[tuple[str, bytes]] = set()
         for log, said in sorted(self._said().items()):
             definition, node = self._kept[log.topic]
@@ -63,7 +63,7 @@ class DefinitionCheck:
                 raise refused(node.store, self._config.group, log.partition, error) from None
 
     def _said(self) -> dict[TopicPartition, Said]:
-        """Return what each partition with records says at its end: nothing if it has none of such records there."""
+        """Return the defining entries at the end of each partition with records; {} if there are none."""
         begins, ends = self._logs.beginning_offsets(self._all), self._logs.stable_offsets(self._all)
         starts = {log: ends[log] for log in self._all if ends[log] > begins[log]}
         found, size = dict[TopicPartition, Said](), _FIRST
@@ -79,7 +79,7 @@ class DefinitionCheck:
 
     @staticmethod
     def _is_all(said: Said | None) -> bool:
-        """Return True unless it is further in front what a store says: behind it are aborted records only, or parts."""
+        """Return True unless a store's defining entries may be earlier in the log, before aborted or partial ones."""
         if said is None:
             return False
         try:
@@ -88,7 +88,7 @@ class DefinitionCheck:
             return True  # which is refused as it is
 
     def _read(self, spans: Mapping[TopicPartition, tuple[int, int]]) -> dict[TopicPartition, Said]:
-        """Return what is said in these offsets of changelogs, of those with committed records there."""
+        """Return the defining entries in these offset ranges, for changelogs with committed records there."""
         found: dict[TopicPartition, Said] = {}
         for batch in read_splits(self._config, [Split(*log, *span) for log, span in spans.items()]):
             table = pa.Table.from_batches([batch]).select(["topic", "partition", "key", "value"])

@@ -1,4 +1,4 @@
-"""The driver's side of joins with tables: how far each batch reads them; the runner of pipelines with those alone."""
+"""The driver's side of table joins: how far each batch reads them; the runner of pipelines with table joins only."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ from roster.spark.tasks.reader import ReaderConfig
 
 
 class Tables:
-    """The driver's side: which part of the table each batch sees."""
+    """The driver's side of one table: how far each batch reads it."""
 
     def __init__(self, admin: Admin, options: Options, source: str, topic: str, topic_id: str) -> None:
-        """`source`: the topic of the rows that are joined. `topic`: the table."""
+        """`source`: topic of the rows to join. `topic`: the table."""
         self._admin, self._source, self._topic = admin, source, topic
         self.place = Place(options.state.dir, f"{options.group}-{topic}-table", topic_id)
 
@@ -41,7 +41,7 @@ class Tables:
     def open(cls, options: Options, table: str, sources: Any) -> Tables:
         """Check that the table's partitions are those of the source. Raises PipelineError and ClientError.
 
-        sources: topics of the rows that are joined, of which there must be one.
+        sources: topics of the rows to join; there must be exactly one.
         """
         if not isinstance(sources, tuple) or len(sources) != 1:
             what = "a table is joined with one topic, by its name"
@@ -67,7 +67,7 @@ class Tables:
         return cls(admin, options, sources[0], table, topic_id.hex())
 
     def prepare(self, batch: Batch) -> dict[int, StoreTarget]:
-        """Return up to where the table goes for each partition of a batch. Raises ClientError."""
+        """Return the table offset up to which each partition of a batch reads. Raises ClientError."""
         sources = [partition for partition in batch.ranges if partition.topic == self._source]
         logs = [TopicPartition(self._topic, partition.partition) for partition in sources]
         begins, ends = self._admin.beginning_offsets(logs), self._admin.stable_offsets(logs)
@@ -82,15 +82,15 @@ class TableJoins:
     """Driver side of table joins: fixes the table offsets that a batch sees."""
 
     def __init__(self, number: int, joined: Sequence[tuple[Rows, Tables]]) -> None:
-        """`number` is that of the sub-topology."""
+        """`number`: of the sub-topology."""
         self.number, self._joined = number, joined
         self._sides: tuple[TableSide, ...] = ()
 
     @classmethod
     def open(cls, options: Options, rows: Iterable[Rows], sources: Any, number: int = 0) -> TableJoins:
-        """Open the tables of these ways of rows; see `Tables.open`. Raises PipelineError and ClientError.
+        """Open the tables of these joins; see `Tables.open`. Raises PipelineError and ClientError.
 
-        number: that of the sub-topology.
+        number: of the sub-topology.
         """
         joined: list[tuple[Rows, Tables]] = []
         with ExitStack() as unless_open:
@@ -107,13 +107,13 @@ class TableJoins:
         return [tables.place for _, tables in self._joined]
 
     def begin(self, batch: Batch) -> None:
-        """Find out up to where the tables go. Raises ClientError."""
+        """Look up how far a batch reads the tables. Raises ClientError."""
         self._sides = tuple(
             TableSide(self.number, rows, tables.place, tables.prepare(batch)) for rows, tables in self._joined
         )
 
     def sides(self) -> tuple[TableSide, ...]:
-        """Return the tasks' side of them."""
+        """Return the tasks' side of the joins."""
         return self._sides
 
     def close(self) -> None:
@@ -123,7 +123,7 @@ class TableJoins:
 
 
 class _Owned:
-    """The tasks of an application without state, whose tables are copies of topics only."""
+    """The tasks of an application without state: its tables are only copies of topics."""
 
     def __init__(self) -> None:
         self.tasks: frozenset[TaskId] = frozenset()
@@ -132,10 +132,10 @@ class _Owned:
         return self.tasks, frozenset()
 
     def lost(self, tasks: Collection[TaskId]) -> None:
-        """A store that is gone is made again with the next batch."""
+        """Do nothing: the next batch makes a missing store again."""
 
     def gave_up(self, tasks: Collection[TaskId]) -> None:
-        """There are no copies."""
+        """Do nothing: there are no copies."""
 
 
 class JoiningRunner(SparkRunner):
@@ -153,7 +153,7 @@ class JoiningRunner(SparkRunner):
         transform: Callable[[DataFrame], DataFrame] | None,
         options: Options,
     ) -> None:
-        """`function` is for records, before the joins. columns: of the rows behind them."""
+        """`function` maps records before the joins. columns: of joined rows."""
         super().__init__(spark, config, function, columns, transform)
         self._joins, self._owned, self._state_dir = joins, _Owned(), options.state.dir
         delay = options.state.cleanup_delay_ms / 1000
@@ -174,7 +174,7 @@ class JoiningRunner(SparkRunner):
         self._cleaner.take(lambda wanted: self.on_each_host(partial(clean_host, self._joins.places, wanted)))
 
     def held(self, partitions: Collection[TopicPartition]) -> frozenset[TopicPartition]:
-        """Return none, and record what this application owns."""
+        """Return none, and record which partitions this application owns."""
         self._owned.tasks = frozenset(TaskId(0, partition.partition) for partition in partitions)
         return frozenset()
 
@@ -188,14 +188,14 @@ class JoiningRunner(SparkRunner):
         return False
 
     def settle(self) -> None:
-        """Do nothing: a table has no changes of a batch aside."""
+        """Do nothing: a table has no pending changes."""
 
     def log_ends(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
         """Return none: the pipeline reads no topic that it writes."""
         return {}
 
     def restoring(self) -> Mapping[str, Restoring]:
-        """Return none: a table is brought up in the batch."""
+        """Return none: a table catches up in the batch."""
         return {}
 
     @override

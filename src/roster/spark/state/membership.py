@@ -1,4 +1,4 @@
-"""The group member of a stateful pipeline: it runs tasks, and reports how far behind its copies are."""
+"""The group member of a stateful pipeline: it runs tasks, and reports the gaps of its copies."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ class PartlyStableTaskMember(TaskMember):
 def task_member(
     options: Options, subtopologies: Sequence[Subtopology], copies: Copies, *, committed_only: Collection[str] = ()
 ) -> TaskMember:
-    """Make the member for a pipeline's options, and join the copies to it; it works out their gaps when it starts.
+    """Make the member for a pipeline's options, and attach the copies to it; it computes their gaps when it starts.
 
-    committed_only: topics of which records count once they are committed, whatever the isolation level.
+    committed_only: topics read as `read_committed` whatever the isolation level.
     Raises OptionError for a value that cannot work.
     """
     kind = StableEndsTaskMember if options.isolation_level == "read_committed" else PartlyStableTaskMember

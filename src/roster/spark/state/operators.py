@@ -1,4 +1,4 @@
-"""What a pipeline declares with state: checked arguments become an operator and the name of its store."""
+"""Declarations of stateful operators: checked arguments become an operator and its store's name."""
 
 from __future__ import annotations
 
@@ -30,21 +30,21 @@ class Stateful:
     operator: Operator
     store: str
     other: OtherStream | None = None
-    """What the rows are joined with, if the operator is that."""
+    """The other stream, if the operator is a stream join."""
     late: LateRows | None = None
     has_updates: bool = False
-    """True if it sends a new result in place of an earlier one of the same keys."""
+    """True if it sends updates: a new result replaces an earlier one of the same keys."""
     takes_updates: bool = False
-    """True if it may be behind one that does."""
+    """True if its input may be updates."""
     retracts: bool = False
-    """True if an update may take back a result of other keys."""
+    """True if an update may retract a result of other keys."""
     is_by_key: bool = False
-    """True if its results of a batch are not in the order of the rows that they come from."""
+    """True if a batch's results are not in the order of its input rows."""
 
 
 @dataclass(frozen=True)
 class Repartition:
-    """What `Pipeline.repartition` says."""
+    """Arguments of `Pipeline.repartition`."""
 
     keys: tuple[str, ...]
     name: str
@@ -52,7 +52,7 @@ class Repartition:
 
     @classmethod
     def by(cls, keys: str | Sequence[str], name: str | None, partitions: int | None) -> Repartition:
-        """Return it for checked arguments. Raises PipelineError for wrong ones."""
+        """Check the arguments. Raises PipelineError."""
         columns = as_columns(keys)
         if not columns:
             raise PipelineError("no key", field="repartition", fix="Name at least one column")
@@ -66,7 +66,7 @@ class Repartition:
 
 
 def late_rows(topic: str | None, keys: str | Sequence[str]) -> LateRows | None:
-    """Return where late rows go, None without a topic. Raises PipelineError for a name that is not legal."""
+    """Return the destination of late rows, None without a topic. Raises PipelineError for an illegal topic name."""
     if topic is None:
         return None
     if not is_legal_name(topic):
@@ -133,7 +133,7 @@ def stream_join(
 
 
 def check_extra(field: str) -> None:
-    """Raise PipelineError unless what a store needs is installed."""
+    """Raise PipelineError unless the packages of a store are installed."""
     try:
         import roster.state.lmdb_store  # noqa: F401, PLC0415 - only pipelines with a store need its extra
     except RosterError as error:

@@ -1,4 +1,4 @@
-"""The driver's side of a topic between two sub-topologies: it is made and checked at the start, and kept short."""
+"""The driver's side of a repartition topic: creates it, checks it at the start, and purges processed records."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ PURGE_INTERVAL = 30.0
 def open_repartition_topic(
     admin: Admin, group: str, repartition: RepartitionTopic, beside: Sequence[str] = ()
 ) -> list[TopicPartition]:
-    """Return the partitions of the topic; make it if the group has never worked.
+    """Return the partitions of the topic; create it if the group has no offsets yet.
 
-    beside: topics that the tasks behind it read, too. Raises PipelineError if it is missing though the group has
-    offsets, has other partitions or settings than it must have, or the group's offsets are not those that belong to it,
-    and ClientError.
+    beside: other topics that the downstream tasks read. Raises PipelineError if it is missing though the group has
+    offsets, has other partitions or settings than required, or the group's offsets do not belong to it, and
+    ClientError.
     """
     name = repartition.topic
     sources = co_partitioned(admin, repartition.before)
@@ -56,9 +56,9 @@ def open_repartition_topic(
 
 
 def check_all_are_read(admin: Admin, group: str, topics: Collection[str]) -> None:
-    """Raise PipelineError if the group has worked with a repartition topic that is not one of these.
+    """Raise PipelineError if the group has offsets in a repartition topic that is not one of these.
 
-    What is in it would be read by none, and state behind it goes by another key. Raises ClientError.
+    No task would read its records, and its downstream state has another key. Raises ClientError.
     """
     begin = f"{group}-"
     for partition, at in sorted(admin.group_offsets(group, stable=False).items()):
@@ -74,7 +74,7 @@ def check_all_are_read(admin: Admin, group: str, topics: Collection[str]) -> Non
 
 
 def _partitions(admin: Admin, repartition: RepartitionTopic, sources: int, beside: Sequence[str]) -> int:
-    """Return how many partitions to make. Raises PipelineError unless those are as many as others have: they stay."""
+    """Return how many partitions to create. Raises PipelineError unless existing topics have as many: they stay."""
     count = repartition.partitions or sources
     for topic in beside:
         try:
@@ -94,7 +94,7 @@ def _create(admin: Admin, name: str, count: int) -> None:
     try:
         admin.create_topic(name, count, configs=REPARTITION_SETTINGS)
     except TopicExistsError:
-        return  # another application of the group was quicker
+        return  # another application of the group created it first
     except ClientError as error:
         raise PipelineError(
             f"{name!r} cannot be made: {error}",
@@ -115,7 +115,7 @@ def _check_settings(admin: Admin, name: str) -> None:
 
 
 def _check_claims(name: str, claims: Mapping[TopicPartition, ClaimedBy | None]) -> None:
-    """Raise PipelineError if the input would be read again though its records are in the topic already."""
+    """Raise PipelineError if input whose records are in the topic already would be read again."""
     fix = "`roster state reset` lets the group begin anew, or use another group"
     if not claims:
         raise PipelineError(f"{name!r} has records, but the group has no offsets of its input", field="group", fix=fix)
@@ -128,7 +128,7 @@ def _check_claims(name: str, claims: Mapping[TopicPartition, ClaimedBy | None]) 
 
 
 class Purge:
-    """Deletes records of some topics that are committed, from time to time; a failure is logged once."""
+    """Deletes committed records of some topics from time to time; a failure is logged once."""
 
     def __init__(
         self,
@@ -144,7 +144,7 @@ class Purge:
         self._has_failed = False
 
     def committed(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Take note of offsets that the group has committed, and delete what is before them if it is time."""
+        """Record offsets that the group has committed, and delete the records before them if it is time."""
         self._committed |= {partition: at for partition, at in offsets.items() if partition.topic in self._topics}
         if not self._committed or self._now() < self._next:
             return

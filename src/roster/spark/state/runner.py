@@ -1,4 +1,4 @@
-"""Batches of a stateful pipeline as Spark jobs, and the parts that `Pipeline` puts together for one."""
+"""Batches of a stateful pipeline as Spark jobs, and the pipeline's parts."""
 
 from __future__ import annotations
 
@@ -52,10 +52,10 @@ from roster.wire.errors import ErrorCode
 log = logging.getLogger(__name__)
 
 _MOST_FENCED = 20
-"""Batches in a row that do not begin where their state ends, before the run ends."""
+"""Consecutive batches that may begin elsewhere than where their state ends, before the run fails."""
 
 _SETTLING = 10.0
-"""Seconds for the changes of the last batch at the end of a run; a store without them reads them from its changelog."""
+"""Seconds to apply the last batch's changes at the end of a run; a store without them reads its changelog later."""
 
 Reports = dict[TaskId, tuple[Report, ...]]
 
@@ -83,9 +83,9 @@ class StatefulRunner(SparkRunner):
         sink: StateSink,
         joins: Sequence[TableJoins] = (),
     ) -> None:
-        """Call it after `sink.open`. joins: with tables, those of each sub-topology.
+        """Call it after `sink.open`. joins: table joins of each sub-topology.
 
-        Raises PipelineError if the group's state was written by a pipeline that kept something else.
+        Raises PipelineError if the group's state has another definition.
         """
         super().__init__(spark, config, function, as_struct(ROWS), None)
         self._definition_check: DefinitionCheck | None = sink.definition_check(config)
@@ -106,9 +106,9 @@ class StatefulRunner(SparkRunner):
             self._served.append(Served(store, definition.fingerprint, view, local))
         self._work = TopologyPlan(sink.plans, kinds, sink.output)
         self._places = [*self._work.places, *(place for each in joins for place in each.places)]
-        """Where stores and copies of tables lie."""
+        """Locations of stores and copies of tables."""
         self.views = {served.name: served.view for served in self._served}
-        """What reads each store, by name."""
+        """The view of each store, by name."""
         self._cleaner = StoreCleaner(
             sink.copies,
             options.state.cleanup_delay_ms / 1000,
@@ -160,7 +160,7 @@ class StatefulRunner(SparkRunner):
         return summed(outcome, self._reports.value, self._copies)
 
     def _check_once_more(self) -> None:
-        """Look before the first batch for what others have written since the start. Raises PipelineError."""
+        """Check the definition again before the first batch: it may have changed since. Raises PipelineError."""
         check, self._definition_check = self._definition_check, None
         if check is not None:
             check.check()
@@ -174,7 +174,7 @@ class StatefulRunner(SparkRunner):
         self._copies.found(self._found.value)
 
     def _serve(self) -> None:
-        """Answer queries over HTTP, if there is an address for it. Raises PipelineError if that cannot be used."""
+        """Serve queries over HTTP if an address is set. Raises PipelineError if the address cannot be used."""
         if self._address is None or self._server is not None:
             return
         self._server = StateServer(self._address, self._served)
@@ -190,7 +190,7 @@ class StatefulRunner(SparkRunner):
         super().close()
 
     def held(self, partitions: Collection[TopicPartition]) -> frozenset[TopicPartition]:
-        """Return those whose state is restored before they are read."""
+        """Return the partitions whose state must be restored before they are read."""
         return self._copies.held(partitions)
 
     def due(self, partitions: Collection[TopicPartition], *, once: bool) -> frozenset[TopicPartition]:
@@ -204,7 +204,7 @@ class StatefulRunner(SparkRunner):
         return bool(jobs) and self._restore(jobs, seconds)
 
     def settle(self) -> None:
-        """Apply to the stores what was committed last, so that they can be looked at and gone on with as they are."""
+        """Apply the last committed changes to the stores, so that they can be read and reused as they are."""
         try:
             targets = self._store_targets.last(self._copies.active())
             jobs = [RestoreJob(task, target) for task, each in targets.items() for target in each]
@@ -237,11 +237,11 @@ class StatefulRunner(SparkRunner):
         return self._sink.log_ends(partitions)
 
     def restoring(self) -> Mapping[str, Restoring]:
-        """Return by task how far copies are that have not caught up."""
+        """Return the progress of copies that have not caught up, by task."""
         return self._copies.restoring()
 
     def _moved(self, error: SinkFencedError) -> PipelineError:
-        """Return the exception for a batch that does not begin where its state ends: it is looked up again."""
+        """Return the exception for a batch that does not begin where its state ends: positions are looked up again."""
         self._fenced += 1
         if self._fenced < _MOST_FENCED:
             return error
@@ -268,7 +268,7 @@ class StatefulRunner(SparkRunner):
         return self._cluster.placed(range(len(tasks)), self._stores_of(tasks))
 
     def _noting(self) -> Accumulator[dict[int, str]] | None:
-        """Return where tasks say which stores they have seen, if that matters."""
+        """Return the accumulator of the stores that tasks saw, None if locations do not matter."""
         self._ran.value = {}
         return None if self._cluster is None else self._ran
 
@@ -277,7 +277,7 @@ class StatefulRunner(SparkRunner):
             self._cluster.ran(self._job_group, self._stores_of(tasks), self._ran.value)
 
     def _stores_of(self, tasks: Sequence[Sequence[Split]]) -> list[set[TaskId]]:
-        """Return the tasks whose stores each Spark task works with: those it reads, or its copies."""
+        """Return the tasks whose stores each Spark task uses: tasks of its splits, or of its copies."""
         lanes = self._restore_jobs.lanes
         return [
             {self._work.task_of(split) for split in splits}
@@ -292,7 +292,7 @@ class StatefulRunner(SparkRunner):
 
 
 def summed(outcome: Outcome, reports: Reports, copies: Copies) -> Outcome:
-    """Return the outcome of a batch with what its tasks report, and how far copies are."""
+    """Return the outcome of a batch with its tasks' reports and the progress of copies."""
     last = [attempts[-1] for attempts in reports.values()]
     return replace(
         outcome,
@@ -306,7 +306,7 @@ def summed(outcome: Outcome, reports: Reports, copies: Copies) -> Outcome:
 
 
 def with_batch(error: FunctionError, batch: Batch) -> PipelineError:
-    """Return the error of a stateful function with its batch; those of `map_arrow` and of stores say all themselves."""
+    """Return the error of a stateful function with its batch added; other errors are returned unchanged."""
     if error.field == STORE:
         return PipelineError(error.problem, field=STORE)
     if error.field == "map_arrow":
@@ -318,7 +318,7 @@ def with_batch(error: FunctionError, batch: Batch) -> PipelineError:
 
 
 def named_change(error: WriteError, reports: Reports) -> WriteError | PipelineError:
-    """Return the error for a change that is too large for its changelog if it is that, else the error as it is."""
+    """Return a PipelineError if a change is too large for its changelog, else the error as it is."""
     refused = re.search(rf"(\S+)-\d+: {ErrorCode.MESSAGE_TOO_LARGE.name}", str(error))
     changes = [report.large for attempts in reports.values() for report in attempts]
     large = [each for each in changes if refused is not None and each.endswith(repr(refused[1]))]
@@ -332,7 +332,7 @@ def named_change(error: WriteError, reports: Reports) -> WriteError | PipelineEr
 
 
 def tokens_of(reports: Reports) -> dict[TaskId, str]:
-    """Return the token of each task that one attempt reports: of two it is not known whose records were written."""
+    """Return the token of each task that only one attempt reported: of two, either may have written the records."""
     return {task: attempts[0].token for task, attempts in reports.items() if len(attempts) == 1}
 
 
@@ -346,7 +346,7 @@ def check_operator(operator: Operator, columns: pa.Schema) -> None:
 
 
 def check_options(options: Options, *, has_transform: bool, first_has_state: bool = True) -> None:
-    """Raise PipelineError for what a stateful pipeline cannot have that is given these topics."""
+    """Raise PipelineError for options that a stateful pipeline with these topics cannot have."""
     if not isinstance(options.topics, tuple) or (len(options.topics) > 1 and first_has_state):
         raise PipelineError(
             "a stateful pipeline reads one topic, by its name: with several, an assignor may give partitions of one"

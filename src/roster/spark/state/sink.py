@@ -33,7 +33,7 @@ _OF_OTHERS = 90.0
 
 
 class StateSink(Sink):
-    """Hands rows to a `KafkaSink`, and tells `targets` what became of each batch. `staged` are the tasks' tokens."""
+    """Passes rows to a `KafkaSink`, and tells `targets` which batches were committed. `staged`: the tasks' tokens."""
 
     accepts_part = True
     commits_offsets = True
@@ -44,13 +44,13 @@ class StateSink(Sink):
         options: Options,
         plans: Sequence[SubtopologyPlan],
     ) -> None:
-        """`plans` are in the order of a row's way."""
+        """`plans` are in order from source to sink."""
         self._inner, self.options, self.plans = inner, options, tuple(plans)
         self._repartition = [plan.repartition_source for plan in plans if plan.repartition_source is not None]
         self._admin = self._new_admin()  # connects with the first batch
         self.default_trigger_interval_ms = inner.default_trigger_interval_ms
         self.output: str | None = inner.topic or ""
-        """Topic of the results, None if they are rows for another sink."""
+        """Topic of the results; None if another sink gets them as rows."""
         self.changelogs: Changelogs
         self.targets: StoreTargets
         self.copies: Copies
@@ -86,7 +86,8 @@ class StateSink(Sink):
         self._inner.carry([*carried, *dict.fromkeys(late), *passed], keep_timestamps=bool(passed))
 
     def definition_check(self, config: ReaderConfig) -> DefinitionCheck:
-        """Return what says who wrote the state, which has been checked. Raises PipelineError, ClientError, ReadError.
+        """Check the definition of the group's state, and return the check. Raises PipelineError, ClientError,
+        ReadError.
 
         Call it after `open`.
         """
@@ -96,12 +97,12 @@ class StateSink(Sink):
 
     @property
     def _timed(self) -> list[int]:
-        """The sub-topologies whose tasks may run without records."""
+        """Sub-topologies whose tasks may run without records."""
         return [plan.subtopology.number for plan in self.plans if any(node.has_timers for node in plan.nodes)]
 
     @staticmethod
     def _late_partitions(admin: Admin, topic: str) -> list[TopicPartition]:
-        """Return the partitions of a topic for late rows. Raises PipelineError if it is not there."""
+        """Return the partitions of a topic for late rows. Raises PipelineError if it does not exist."""
         try:
             return [TopicPartition(topic, each.partition) for each in admin.describe_topic(topic).partitions]
         except UnknownTopicError:
@@ -110,7 +111,7 @@ class StateSink(Sink):
 
     @property
     def application_server(self) -> Address | None:
-        """Where the application answers queries, None if it does not."""
+        """Address at which the application answers queries, None if it does not."""
         address = self.options.state.application_server
         return None if address is None else parse_address(address)
 
@@ -151,7 +152,7 @@ class StateSink(Sink):
         return self._inner.task_writer(batch, schema)
 
     def replayed(self, batch: Batch) -> frozenset[TaskId]:
-        """Return the tasks of a batch whose results are not to be sent: they are in the sink already."""
+        """Return the tasks of a batch whose results must not be sent: they are in the sink already."""
         return frozenset()
 
     @override
@@ -187,7 +188,7 @@ class StateSink(Sink):
 
 
 def check_sink(sink: Sink | None) -> KafkaSink:
-    """Return the sink if a stateful pipeline can write to it. Raise PipelineError if not."""
+    """Return the sink. Raise PipelineError if a stateful pipeline cannot write to it."""
     if not isinstance(sink, KafkaSink) or sink.topic is None or sink.is_exactly_once is False:
         raise PipelineError(
             "a stateful pipeline writes results and state in one Kafka transaction",

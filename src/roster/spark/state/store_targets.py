@@ -1,4 +1,4 @@
-"""How far each store has to be before a batch: the changelog's end, and which attempt was committed last."""
+"""The target of each store before a batch: the changelog's end, and the last committed attempt."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ _MOST_PAUSE = 0.1
 
 
 class CommittedAttempt(NamedTuple):
-    """The attempt that a store has pending or applied: its token, and the changelog offset where its changes begin."""
+    """An attempt whose changes a store has pending or applied: its token, and the changelog offset where they begin."""
 
     token: str
     at: int
 
 
 class StoreTargets:
-    """The tasks of one application; all methods but `cancel` are for the pipeline's thread."""
+    """The targets of one application's tasks; call all methods but `cancel` on the pipeline's thread."""
 
     def __init__(self, logs: Logs, changelogs: Changelogs, patience: float) -> None:
-        """`patience` is for how many seconds a batch waits for transactions of others to end."""
+        """`patience` is how many seconds a batch waits for others' transactions to end."""
         self._logs, self._changelogs, self._patience = logs, changelogs, patience
         self._attempts: dict[TopicPartition, CommittedAttempt] = {}
         self._ends: dict[TopicPartition, int] = {}
@@ -45,8 +45,8 @@ class StoreTargets:
     def prepare(self, batch: Batch) -> dict[TaskId, tuple[StoreTarget, ...]]:
         """Return the target of each store of the tasks of a batch.
 
-        Raises SinkFencedError if a changelog is held up by a transaction for too long or the batch is cancelled,
-        PipelineError for a partition that the changelog does not have, and ClientError.
+        Raises SinkFencedError if a transaction holds up a changelog for too long or the batch is cancelled,
+        PipelineError for a partition that the changelog lacks, and ClientError.
         """
         self._cancelled.clear()
         sources = self._changelogs.sources_in(batch.ranges)
@@ -108,11 +108,11 @@ class StoreTargets:
             }
 
     def committed_attempt(self, log: TopicPartition) -> CommittedAttempt | None:
-        """Return the changes of a store that were committed last, None if they are not known; from any thread."""
+        """Return the attempt that a store committed last, None if unknown; from any thread."""
         return self._attempts.get(log)
 
     def forget(self, partitions: Collection[TopicPartition]) -> None:
-        """Trust no store of these tasks beyond its changelog position: their state may have moved on elsewhere."""
+        """Trust stores of these tasks only up to their changelog position: other owners may have changed the state."""
         for task in self._changelogs.tasks_of(partitions):
             for log in self._changelogs.logs_of(task):
                 self._begins.pop(log, None)

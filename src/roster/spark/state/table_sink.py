@@ -1,10 +1,9 @@
 """The sink of a stateful pipeline whose results go to files or a table, and its state to Kafka.
 
-Results are committed first, with the positions that belong to them, then changelog and input offsets as one Kafka
-transaction. Where that does not come about, the sink's position is ahead of the state: whoever runs the task next reads
-the records in between into the state, and drops the results, which are in the sink. That is exactly once as long as
-the state depends on the records only. Late rows are records in that transaction, so the reading that drops results
-sends them: they were not sent before.
+Results and their positions are committed first, then changelog and input offsets as one Kafka transaction. If that
+transaction fails, the sink's position is ahead of the state: the task's next owner replays the records in between into
+the state, and drops their results, which are in the sink already. That is exactly once as long as the state depends
+only on the records. Late rows are records in that transaction, so the replay sends them: they were not sent before.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ log = logging.getLogger(__name__)
 
 
 class TableStateSink(StateSink):
-    """Hands results to a sink with positions, and changelogs to a `KafkaSink`."""
+    """Passes results to a sink with positions, and changelogs to a `KafkaSink`."""
 
     def __init__(
         self,
@@ -51,7 +50,7 @@ class TableStateSink(StateSink):
         self._results, self._columns = results, columns
         self._handle: Any = None
         self._gaps: dict[TopicPartition, int] = {}
-        """Where the results end of partitions whose state may be behind them."""
+        """End of the results of partitions whose state may be behind."""
         self._replayed: frozenset[TaskId] = frozenset()
 
     @override
@@ -74,7 +73,7 @@ class TableStateSink(StateSink):
         if self.plans[-1].repartition_source is not None:
             _check_goes_on(found, committed)
         if not self.plans[-1].nodes:
-            return found  # nothing is to be read into a state
+            return found  # nothing to replay into state
         for partition in partitions:
             self._gaps.pop(partition, None)
             at = found.get(partition)
@@ -91,7 +90,7 @@ class TableStateSink(StateSink):
         return {}
 
     def _with_results(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
-        """Return those of the partitions that tasks of the last sub-topology read: others send no results."""
+        """Return the partitions among these that tasks of the last sub-topology read: others send no results."""
         return [partition for partition in partitions if partition.topic in self.plans[-1].subtopology.sources]
 
     @property
@@ -102,7 +101,7 @@ class TableStateSink(StateSink):
 
     @override
     def bounds(self, positions: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, int]:
-        """Return where the results end of the tasks whose state is behind them, of all topics of these tasks."""
+        """Return the end of the results of tasks whose state is behind, for all their input partitions."""
         behind = [p for p, at in positions.items() if at < self._gaps.get(p, 0)]
         self._replayed = frozenset(self.changelogs.tasks_of(behind))
         return {p: max(self._gaps.get(p, at), at) for p, at in positions.items() if self._is_replayed(p)}
@@ -115,7 +114,7 @@ class TableStateSink(StateSink):
         return self._replayed
 
     def _new(self, batch: Batch) -> Batch:
-        """Return the part of a batch that has results which are not in the sink yet."""
+        """Return the part of a batch whose results are not in the sink yet."""
         ranges = {p: batch.ranges[p] for p in self._with_results(batch.ranges) if not self._is_replayed(p)}
         return replace(batch, ranges=ranges)
 
@@ -165,7 +164,7 @@ class TableStateSink(StateSink):
 
 
 def _check_goes_on(found: Mapping[TopicPartition, int], committed: Mapping[TopicPartition, int]) -> None:
-    """Raise PipelineError if results come from a repartition topic of which the group knows nothing: it is new."""
+    """Raise PipelineError if results come from a repartition topic that is new to the group."""
     if begun := sorted(partition for partition, at in found.items() if at > 0 and partition not in committed):
         raise PipelineError(
             f"the results of {begun[0]} end at {found[begun[0]]}, and the group has no offset of it: the topic was made"

@@ -1,4 +1,4 @@
-"""When tasks must run though there are no records for them: timers of processing time, in the state, become due."""
+"""Finds tasks that must run without records because a processing-time timer in their state is due."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from roster.spark.state.changelogs import Changelogs
 class Wakeups:
     """Each task's next processing-time timer, as of its last batch; for the pipeline's thread.
 
-    How long it takes until then is told, not at what time it is, so that clocks of hosts need not agree.
+    Tasks report the seconds left, not a time of day, so that hosts' clocks need not agree.
     """
 
     def __init__(
@@ -25,7 +25,7 @@ class Wakeups:
         self._at: dict[TaskId, float] = {}
 
     def took(self, partitions: Collection[TopicPartition]) -> None:
-        """Record tasks that run here from now on: one run finds out what timers their state has."""
+        """Record tasks that run here from now on: each must run once to report its state's timers."""
         tasks = [task for task in self._changelogs.tasks_of(partitions) if task.subtopology in self._timed]
         self._unknown.update(tasks)
         for task in tasks:
@@ -41,9 +41,9 @@ class Wakeups:
                 self._at[task] = now + seconds
 
     def due(self, partitions: Collection[TopicPartition], *, once: bool = False) -> frozenset[TopicPartition]:
-        """Return those of these source partitions whose tasks must run now.
+        """Return the source partitions among these whose tasks must run now.
 
-        once: only those that have had none since they were taken, so that a run comes to an end.
+        once: only tasks that have not run since they were taken, so that a run ends.
         """
         if not (self._unknown or self._at):
             return frozenset()

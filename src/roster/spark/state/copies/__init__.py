@@ -1,1 +1,1 @@
-"""Stores beyond the running batch: restored, kept as standby copies, cleaned, and where they lie."""
+"""Work on stores outside batches: restoring, standby copies, cleaning, locations."""

@@ -1,7 +1,7 @@
-"""Preferred locations: a task is sent to a host that has its store, as Spark does with the blocks of a file.
+"""Preferred locations: a task runs on a host that has its store, as with the blocks of a file in Spark.
 
-A directory of stores is known by its process id, which each task reports; Spark says on which host a task ran. What
-is preferred may be wrong at any time: a task that runs elsewhere restores what it lacks there.
+Each task reports the process id of its directory of stores; Spark says on which host a task ran. A preferred location
+may be wrong at any time: a task that runs elsewhere restores its store there.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from roster.spark.driver.planner import whole
 from roster.spark.state.tasks.other_stream import together
 
 _LOOK_SECONDS = 10.0
-"""How often executors are looked for: those that register late shall get tasks, too."""
+"""Seconds between two looks for executors: late ones must get tasks too."""
 
 Item = TypeVar("Item")
 
@@ -41,9 +41,9 @@ class Locations:
     def ran(
         self, tasks: Sequence[Collection[TaskId]], directories: Mapping[int, str], hosts: Mapping[int, str]
     ) -> None:
-        """Note where the stores are that each Spark task worked with.
+        """Record where the stores are that each Spark task used.
 
-        directories: by number of the Spark task. hosts: likewise, for those of which Spark has said it.
+        directories: by number of the Spark task. hosts: likewise, if Spark has reported them.
         """
         for number, directory in directories.items():
             self._stores.update(dict.fromkeys(tasks[number], directory))
@@ -51,14 +51,14 @@ class Locations:
                 self._hosts.setdefault(directory, set()).add(hosts[number])
 
     def executors(self, hosts: Collection[str]) -> None:
-        """Note which hosts have executors now."""
+        """Record which hosts have executors now."""
         self._executors = frozenset(hosts)
 
     def homes(self, tasks: Collection[TaskId]) -> dict[TaskId, str]:
         """Return a host for each task: one that has its store, if that keeps no more than its share.
 
-        The share is an equal one of the tasks seen so far, so that no host is idle for good; what is beyond it and
-        what is new goes to those with fewest. Without executors all have the host "".
+        The share is equal among hosts, of the tasks seen so far, so that no host stays idle; further and new tasks go
+        to the hosts with the fewest. Without executors every task has the host "".
         """
         share = -(-len(self._stores.keys() | set(tasks)) // max(1, len(self._executors)))
         kept = Counter(dict.fromkeys(self._executors or {""}, 0))
@@ -72,7 +72,7 @@ class Locations:
         return homes
 
     def _moves(self, task: TaskId, host: str) -> None:
-        """Note that a store is going to be restored on a host, in a directory that is not known yet."""
+        """Record that a store is about to be restored on a host, in a directory not known yet."""
         self._stores[task] = f"on {host}"
         self._hosts[f"on {host}"] = {host}
 
@@ -90,7 +90,7 @@ class Cluster:
         self._looked = float("-inf")
 
     def dealt(self, tasks: Sequence[Sequence[Split]], task_of: Callable[[Split], TaskId]) -> list[list[Split]]:
-        """Deal the splits of whole partitions anew, to about as many tasks, so that each has those of one host."""
+        """Deal the splits of whole partitions to about as many tasks again, each with splits of one host."""
         self._look()
         splits = [split for task in tasks for split in task]
         homes = self._locations.homes({task_of(split) for split in splits})
@@ -128,12 +128,12 @@ class Cluster:
         return RDD(context._jsc.sc().makeRDD(sequence(pairs), of_bytes).toJavaRDD(), context, pickled)
 
     def ran(self, job_group: str, tasks: Sequence[Collection[TaskId]], directories: Mapping[int, str]) -> None:
-        """Note in which directories the tasks of a job found their stores."""
+        """Record in which directories the tasks of a job found their stores."""
         is_known = self._locations.knows(directories.values())
         self._locations.ran(tasks, directories, {} if is_known else self._hosts(job_group))
 
     def _hosts(self, job_group: str) -> dict[int, str]:
-        """Return the host of each task in the last job of a group, as far as Spark's listeners know."""
+        """Return the host of each task in a job group's last job, if Spark's listeners have reported it."""
         tracker, store = self._context.statusTracker(), self._status_store()
         job = tracker.getJobInfo(max(tracker.getJobIdsForGroup(job_group), default=-1))
         stage = tracker.getStageInfo(max(job.stageIds)) if job is not None else None

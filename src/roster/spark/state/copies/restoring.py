@@ -1,7 +1,7 @@
-"""Copies of state that an application keeps: how far each is, and which of them is worked on next, for how long.
+"""The copies of state that an application keeps: their progress, and which to restore next and for how long.
 
-A copy is a standby task's store, a warm-up's, or that of a task which has just been taken over and is restored before
-its first batch. Work on copies goes with batches, within a time that is a fifth of theirs, and between them.
+A copy is the store of a standby task, of a warm-up, or of a task just taken over, which is restored before its first
+batch. Copies are restored beside batches, for at most a fifth of their time, and between batches.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from roster.wire.streams.host_info import HostInfo
 log = logging.getLogger(__name__)
 
 SHARE = 0.2
-"""Part of the batches' own time that work on copies may add to it."""
+"""Fraction of the batches' time that work on copies may add."""
 _LEAST, _MOST = SHORTEST_RESTORE, 1.0
 """Seconds of one piece of work: a longer one holds up batches."""
 _INTERVAL = 1.0
-"""Seconds between two looks at logs of copies that have all caught up."""
+"""Seconds between two looks at the logs when all copies have caught up."""
 
 
 class TasksHeld(Protocol):
-    """The member, as `roster.client.TaskMember` is one."""
+    """The group member, such as `roster.client.TaskMember`."""
 
     def tasks(self) -> HeldTasks:
         """Return the tasks of this member now."""
@@ -44,28 +44,28 @@ class TasksHeld(Protocol):
 
 
 class Allowance:
-    """Time that work on copies may add to batches: a share of what these take, saved up to a limit."""
+    """Time that work on copies may add to batches: a share of their time, saved up to a limit."""
 
     def __init__(self, share: float = SHARE) -> None:
         self._share, self._saved = share, 0.0
 
     def earn(self, seconds: float) -> None:
-        """Count what batches took without the work on copies."""
+        """Add the time of batches without the work on copies."""
         self._saved = min(self._saved + self._share * seconds, _MOST)
 
     def spend(self, seconds: float) -> None:
-        """Count what the work on copies took; what is too much is saved for first."""
+        """Subtract the time that work on copies took; an overdraft must be earned before the next piece."""
         self._saved -= seconds
 
     @property
     def seconds(self) -> float:
-        """How long the next piece may take; 0 until there is enough for one."""
+        """Seconds that the next piece may take; 0 until they suffice for one."""
         return self._saved if self._saved >= _LEAST else 0.0
 
 
 @dataclass(slots=True)
 class _Restoration:
-    """The progress of restoring one task. `start`: offsets that its stores had behind them then."""
+    """The progress of restoring one task. `start`: changelog offsets that its stores had passed at the start."""
 
     start: int
     began: float
@@ -74,9 +74,9 @@ class _Restoration:
 
 
 class Copies:
-    """The copies of one application; all methods are for the pipeline's thread.
+    """The copies of one application; call all methods on the pipeline's thread.
 
-    Offsets of the changelogs are those seen last. `join` it to the member before the first batch.
+    Changelog offsets are the last ones seen. Call `join` before the first batch.
     """
 
     def __init__(
@@ -85,26 +85,26 @@ class Copies:
         self._logs, self._changelogs, self._acceptable, self._now = logs, changelogs, acceptable_lag, now
         self._member: TasksHeld | None = None
         self._reached: dict[TopicPartition, int] = {}
-        """The offset of its changelog that each store stands at, likewise where the logs begin and end."""
+        """The changelog offset of each store; below, the logs' starts and ends."""
         self._doubted: set[TopicPartition] = set()
-        """Changelogs whose store stands at `_reached` at least; where it does is looked up."""
+        """Changelogs whose store is at `_reached` or beyond; it must be looked up."""
         self._begins: dict[TopicPartition, int] = {}
         self._ends: dict[TopicPartition, int] = {}
         self._cold: set[TaskId] = set()
         self._proven: set[TaskId] = set()
-        """Own tasks whose store has what was committed last: of others no query is answered without `stale`."""
+        """Own tasks whose store has the last committed changes: only these answer queries without `stale`."""
         self._given_up: set[TaskId] = set()
         self._restorations: dict[TaskId, _Restoration] = {}
         self._looked = self._rests_until = float("-inf")
         self._next = self._records = 0
         self.process_id = uuid.uuid4()
-        """Of the stores found: applications that share them are one process to the group."""
+        """Process id of the stores found: applications that share stores are one process to the group."""
         self.allowance = Allowance()
 
     # What is here.
 
     def found(self, stores: Mapping[str, Mapping[TopicPartition, int]]) -> None:
-        """Take note of the stores on the executors' hosts: by the id of each place {changelog partition: offset}."""
+        """Record the stores on the executors' hosts: {process id: {changelog partition: offset}}."""
         if len(stores) == 1:
             self.process_id = uuid.UUID(next(iter(stores)))
         elif stores:
@@ -122,7 +122,7 @@ class Copies:
         self._restorations.clear()
 
     def gaps(self) -> dict[TaskId, int]:
-        """Return how many records the stores of each task are behind their logs' ends; without one, the whole log.
+        """Return how many offsets the stores of each task lack; without a store, the whole log.
 
         Raises ClientError.
         """
@@ -130,7 +130,7 @@ class Copies:
         return self._gaps()
 
     def _look(self, tasks: Collection[TaskId]) -> None:
-        """Find the present ends of these tasks' changelogs."""
+        """Look up the current ends of these tasks' changelogs."""
         logs = self._logs_of(tasks)
         if unknown := [changelog for changelog in logs if changelog not in self._begins]:
             self._begins |= self._logs.beginning_offsets(unknown)
@@ -141,7 +141,7 @@ class Copies:
         return [changelog for task in tasks for changelog in self._changelogs.logs_of(task)]
 
     def gap(self, changelog: TopicPartition) -> int:
-        """Return how many records the store of a changelog partition is behind the end seen last."""
+        """Return how many offsets the store of a changelog partition lacked at the last look."""
         return task_gap([self._position(changelog)])
 
     def _position(self, changelog: TopicPartition) -> StorePosition:
@@ -163,10 +163,10 @@ class Copies:
         active, revoking, standby, restoring = (tasks & every for tasks in sets)
         return HeldTasks(active, revoking, standby, restoring, held.by_host)
 
-    # What is to be done.
+    # Work to do.
 
     def took(self, partitions: Collection[TopicPartition]) -> None:
-        """Take note of tasks that this application runs from now on: those far behind are restored first.
+        """Record tasks that this application runs from now on; tasks far behind are restored first.
 
         Raises ClientError.
         """
@@ -178,7 +178,7 @@ class Copies:
         self._prove(tasks)
 
     def doubt(self, tasks: Collection[TaskId]) -> None:
-        """Take note that a batch of these tasks was not committed, so that what their stores hold is not known."""
+        """Record that a batch of these tasks was not committed, so that their stores' content is unknown."""
         self._proven.difference_update(tasks)
         self._doubted.update(self._logs_of(tasks))
 
@@ -200,22 +200,22 @@ class Copies:
         return changelog in self._reached and changelog not in self._doubted
 
     def _unproven(self) -> frozenset[TaskId]:
-        """Return the tasks that run here and are not proven."""
+        """Return the tasks that run here and are not proven to have the last committed changes."""
         return self.active() - self._proven
 
     def worked(self, ends: Mapping[TopicPartition, int]) -> None:
-        """Record that tasks ran a batch: their stores stand at these changelog offsets."""
+        """Record that tasks ran a batch: their stores are at these changelog offsets."""
         self._reached |= ends
         self._doubted.difference_update(ends)
         self._ends |= {changelog: max(end, self._ends.get(changelog, end)) for changelog, end in ends.items()}
         self._proven.update(map(self._changelogs.task_of_log, ends))
 
     def held(self, partitions: Iterable[TopicPartition]) -> frozenset[TopicPartition]:
-        """Return those of these source partitions whose tasks are restored before they are read."""
+        """Return the source partitions among these whose tasks must be restored before they are read."""
         return frozenset(each for each in partitions if not self._cold.isdisjoint(self._changelogs.tasks_of([each])))
 
     def with_batch(self, batch: Collection[TaskId] = ()) -> tuple[list[RestoreJob], float]:
-        """Return what is to be done beside a batch of these tasks, and the seconds for it."""
+        """Return the restore jobs to run beside a batch of these tasks, and the seconds for them."""
         self._forget_given_up()
         if self._cold:
             return self._restore_jobs(batch), _MOST
@@ -225,7 +225,7 @@ class Copies:
         return (self._restore_jobs(batch), seconds) if seconds else ([], 0.0)
 
     def between_batches(self, seconds: float) -> tuple[list[RestoreJob], float]:
-        """Return what is to be done in a pause of so many seconds, and the seconds for it."""
+        """Return the restore jobs for a pause of so many seconds, and the seconds for them."""
         self._forget_given_up()
         seconds = min(seconds, _MOST)
         return (self._restore_jobs(), seconds) if seconds >= _LEAST else ([], 0.0)
@@ -236,7 +236,7 @@ class Copies:
         self._proven &= active
 
     def _restore_jobs(self, batch: Collection[TaskId] = ()) -> list[RestoreJob]:
-        """Return the copies that are behind, another one first each time; tasks that are waited for before all."""
+        """Return the copies that lag, starting with another one each time; tasks that batches wait for come first."""
         now = self._now()
         unproven = self._unproven()
         pause = 0.0 if self.is_restoring or unproven else _INTERVAL
@@ -270,7 +270,7 @@ class Copies:
                 self._restorations[task] = _Restoration(self._passed(task), self._now())
 
     def _passed(self, task: TaskId) -> int:
-        """Return the changelog offsets that the task's stores have behind them."""
+        """Return how many changelog offsets the task's stores have passed."""
         logs = self._changelogs.logs_of(task)
         return sum(max(self._reached.get(each, 0), self._begins[each]) for each in logs)
 
@@ -279,7 +279,7 @@ class Copies:
     ) -> None:
         """Record finished jobs, and report the gaps to the group.
 
-        beside: the jobs of each task of a batch and what all of it took, in seconds; None between batches.
+        beside: the jobs of each task of a batch, and the seconds that all took; None between batches.
         """
         done = list(done)
         if beside is not None:
@@ -293,7 +293,7 @@ class Copies:
             task = self._changelogs.task_of_log(copy.changelog)
             if copy.position is None:
                 log.warning("the copy of task %s cannot be worked on: %s", task, copy.problem)
-                self._cold.discard(task)  # its next batch tries again, and fails with the whole error
+                self._cold.discard(task)  # its next batch retries, and fails with the whole error
                 self._rests_until = self._now() + _INTERVAL
                 continue
             self._reached[copy.changelog] = copy.position
@@ -307,10 +307,10 @@ class Copies:
         if done and self._member is not None:
             self._member.report_gaps(self._gaps())
 
-    # What is seen of it, from any thread.
+    # Views, for any thread.
 
     def whole(self) -> frozenset[TaskId]:
-        """Return the tasks that run here and whose stores have all that was committed."""
+        """Return the tasks that run here and whose stores have all committed changes."""
         return self.active() & self._proven
 
     @property
@@ -323,30 +323,30 @@ class Copies:
         return self._member.tasks().by_host if self._member is not None else {}
 
     def not_whole(self) -> frozenset[TaskId]:
-        """Return the standby tasks, and the own ones that `whole` leaves out."""
+        """Return the standby tasks, and own tasks that are not in `whole`."""
         held = self._held()
         return (held.active | held.standby) - self.whole()
 
     def kept(self) -> tuple[frozenset[TaskId], frozenset[TaskId]]:
         """Return the tasks whose stores are kept here: those that run or are handed over, and copies.
 
-        Those without state are among them, for their tables.
+        Includes tasks without state, for their tables.
         """
         held = HeldTasks() if self._member is None else self._member.tasks()
         return held.active | held.revoking, held.standby
 
     def lost(self, tasks: Collection[TaskId]) -> None:
-        """Take note that stores of these tasks are gone."""
+        """Record that stores of these tasks are gone."""
         for changelog in self._logs_of(self.all_tasks.intersection(tasks)):
             self._reached.pop(changelog, None)
 
     def gave_up(self, tasks: Collection[TaskId]) -> None:
-        """Take note that copies of these tasks are gone and not wanted, until one of them runs here."""
+        """Record that copies of these tasks are gone and not wanted until the task runs here."""
         self.lost(tasks)
         self._given_up.update(tasks)
 
     def reached(self, changelog: TopicPartition) -> int:
-        """Return the offset that the store of a changelog partition stands at, at least."""
+        """Return a lower bound of the offset of a changelog partition's store."""
         return self._reached.get(changelog, 0)
 
     def active(self) -> frozenset[TaskId]:
@@ -360,11 +360,11 @@ class Copies:
 
     @property
     def is_restoring(self) -> bool:
-        """True while a copy is more than the acceptable lag behind, as far as is known."""
+        """True while a copy is known to be more than the acceptable lag behind."""
         return bool(self._restorations or self._cold)
 
     def restoring(self) -> dict[str, Restoring]:
-        """Return by task how far the restoring of each copy is that has not caught up."""
+        """Return the progress of each copy that has not caught up, by task."""
         return {str(task): self._progress(task) for task in sorted(self._restorations)}
 
     def _progress(self, task: TaskId) -> Restoring:
@@ -375,7 +375,7 @@ class Copies:
 
 
 def deal(jobs: Sequence[RestoreJob], tasks: int, cores: int) -> list[list[RestoreJob]]:
-    """Deal the jobs to Spark tasks: to cores that a batch of `tasks` leaves free, else behind its work."""
+    """Deal the jobs to Spark tasks: to cores that a batch of `tasks` leaves free, else after its own work."""
     free = min(cores - tasks, len(jobs))
     lanes: list[list[RestoreJob]] = [[] for _ in range(max(tasks, tasks + free))]
     used = lanes[tasks:] if free > 0 else lanes

@@ -1,4 +1,4 @@
-"""Cleans the stores on the executors' hosts: removes those that no application keeps, and holds a limit of bytes."""
+"""Cleans the stores on the executors' hosts: removes unkept stores, and enforces a limit of bytes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from roster.state.cleaning import clean, give_up, keep, sizes, task_name
 log = logging.getLogger(__name__)
 
 _MOST_PAUSE = 60.0
-"""Seconds between two notes that stores are kept: well below the delay after which others remove them."""
+"""Seconds between two marks that stores are kept: well below the delay after which others remove them."""
 _LIMIT_PAUSE = 10.0
 """Seconds between two looks at sizes where these need a Spark job."""
 
@@ -27,8 +27,8 @@ _LIMIT_PAUSE = 10.0
 class Wanted(NamedTuple):
     """Instructions for cleaning one host.
 
-    kept: the tasks that the application has. standby: those of them that it has a copy of only. delay: seconds after
-    which stores that no application keeps are removed, None: not now. limit: bytes that stores may take.
+    kept: the application's tasks. standby: the tasks among them of which it only has a copy. delay: seconds after which
+    stores that no application keeps are removed, None: not now. limit: bytes that stores may take.
     """
 
     kept: Collection[str]
@@ -38,7 +38,7 @@ class Wanted(NamedTuple):
 
 
 class Cleaned(NamedTuple):
-    """What was done on a host: names of stores removed, bytes of copies given up by task, and bytes that are left."""
+    """Result of cleaning a host: names of stores removed, bytes of copies given up by task, and bytes left."""
 
     place: str
     removed: Sequence[str]
@@ -63,14 +63,14 @@ def clean_host(places: Sequence[Place], wanted: Wanted) -> Cleaned:
 
 
 OnHosts = Callable[[Wanted], Sequence[Cleaned]]
-"""Does what is wanted on each host, and returns what was done; more than once on a host if need be."""
+"""Cleans each host, some more than once, and returns what was done."""
 
 
 class Keeper(Protocol):
     """Knows the tasks whose stores this application keeps."""
 
     def kept(self) -> tuple[frozenset[TaskId], frozenset[TaskId]]:
-        """Return the tasks whose stores are kept here: those that run, and copies."""
+        """Return the tasks whose stores are kept here: active tasks, and copies."""
 
     def lost(self, tasks: Collection[TaskId]) -> None:
         """Record that stores of these tasks are gone."""
@@ -80,7 +80,7 @@ class Keeper(Protocol):
 
 
 class StoreCleaner:
-    """Cleans the stores of one application; all methods are for the pipeline's thread."""
+    """Cleans the stores of one application; call all methods on the pipeline's thread."""
 
     def __init__(
         self,

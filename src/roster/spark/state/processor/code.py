@@ -1,4 +1,4 @@
-"""Calls of user's code: what it raises or returns wrongly becomes one error that names the call and the key."""
+"""Calls of user code: its errors and wrong results become one error that names the call and the key."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from roster.state.store import StateError
 
 @dataclass(frozen=True)
 class Given:
-    """What the driver gives to each turn; fit for pickle.
+    """What the driver passes to each batch's call; can be pickled.
 
-    code: the processor or the function, pickled. zone: the session's time zone. schemas: those that `init` asks for.
+    code: the processor or the function, pickled. zone: the session's time zone. schemas: the ones that `init` asks for.
     initial: None, or a broadcast InitialState.
     """
 
@@ -35,25 +35,25 @@ class Given:
     initial: Any = None
 
     def load(self) -> Any:
-        """Return the processor or the function, as new."""
+        """Unpickle a fresh processor or function."""
         return pickle.loads(self.code)  # noqa: S301 - the driver's own
 
 
 class Results(Protocol):
-    """Collects what user's code returns."""
+    """Collects the results of user code."""
 
     def extend(self, returned: Any, /) -> None:
-        """Take what a call returned. Raises StateError for what does not fit."""
+        """Add a call's results. Raises StateError for results that do not fit."""
 
     def table(self) -> pa.Table:
         """Return all rows. Raises StateError for values that do not fit."""
 
 
 class ProcessorCode:
-    """A `StatefulProcessor` in a turn; its kinds differ in how rows are handed over and taken."""
+    """A `StatefulProcessor` during one batch; subclasses differ in how they pass and take rows."""
 
     def __init__(self, given: Given, results: Results, reader: SchemaReader | None = None) -> None:
-        """`results` takes what is returned. `reader`: on the driver, the one that may parse schemas."""
+        """`results` collects what is returned. `reader`: on the driver, one that may parse schemas."""
         self._given, self._results = given, results
         self._reader = reader or SchemaReader(given.schemas)
         self._processor: StatefulProcessor = given.load()
@@ -89,7 +89,7 @@ class ProcessorCode:
 
     @staticmethod
     def threshold(now: int) -> int:
-        """Return the time up to which timers are due: their own included."""
+        """Return the time up to which timers are due, inclusive."""
         return now
 
     def close(self) -> pa.Table:
@@ -109,7 +109,7 @@ class ProcessorCode:
         raise NotImplementedError
 
     def initial(self, table: pa.Table) -> Iterator[Any]:
-        """Return an iterator over the initial state of a key, as handed over."""
+        """Return an iterator over the initial state of a key, in the processor's form."""
         raise NotImplementedError
 
     def _timer_values(self, now: Now) -> TimerValues:
@@ -130,7 +130,7 @@ class ProcessorCode:
 
 
 def failure(field: str, name: str, key: tuple[Any, ...] | None, error: Exception) -> FunctionError:
-    """Return the error for what user's code raised, or returned wrongly: it names the call, the line and the key."""
+    """Return the error for user code that raised or returned wrong results: it names the call, the line and the key."""
     text = " ".join(str(error).split())
     if not isinstance(error, StateError):
         text = f"{type(error).__name__}: {text}"

@@ -1,4 +1,4 @@
-"""What a pipeline declares with PySpark's stateful code: checked arguments become an operator."""
+"""Declarations of PySpark's stateful code: checked arguments become an operator."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from roster.state.store import StateError
 
 
 class FrameCode(ProcessorCode):
-    """Hands over DataFrames of all columns; takes DataFrames of the output schema."""
+    """Passes DataFrames of all columns; takes DataFrames of the output schema."""
 
     def __init__(self, given: Given, reader: SchemaReader | None = None) -> None:
         super().__init__(given, FrameResults(given.output, given.zone), reader)
@@ -40,8 +40,8 @@ class FrameCode(ProcessorCode):
 class Frames:
     """A table as DataFrames by Spark's rules: times are in the session's zone and without one.
 
-    widen: integers have 64 bits and so have floats. Otherwise types depend on the rows of each part alone: integers
-    are floats where one of them is null.
+    widen: integers and floats have 64 bits. Otherwise types depend on the rows of each part: integers become floats if
+    one is null.
     """
 
     def __init__(self, table: pa.Table, zone: str, *, widen: bool) -> None:
@@ -87,8 +87,8 @@ def _widened(kind: Any) -> Any:
 class FrameResults:
     """Collects DataFrames by columns.
 
-    Columns are found by name, or by position if their labels are no text. With `exact` there must be as many as in the
-    schema. Raises StateError for what does not fit.
+    Columns are found by name, or by position if their labels are not text. With `exact` there must be as many as in the
+    schema. Raises StateError for frames that do not fit.
     """
 
     def __init__(self, schema: pa.Schema, zone: str, *, exact: bool = False) -> None:
@@ -140,7 +140,7 @@ class FrameResults:
         except StateError:
             if values.dtype.kind not in "biufM":
                 raise
-            # Another type that can be cast without loss, as Spark does it.
+            # Another type, cast as Spark does if that loses nothing.
             try:
                 return column_of(pa.array(values, from_pandas=True).cast(field.type), field)
             except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:

@@ -26,7 +26,7 @@ _STATE = "state"
 
 
 class GroupStateCode:
-    """The function in a turn; a key's timeout is its only timer."""
+    """The function during one batch; a key's timeout is its only timer."""
 
     def __init__(
         self, given: Given, schema: StructType, columns: pa.Schema, timeout: str, *, has_watermark: bool
@@ -51,12 +51,12 @@ class GroupStateCode:
         self._call(key, self._frames.part(begin, end), now, has_timed_out=False)
 
     def timer(self, key: tuple[Any, ...], at: int, now: Now) -> None:
-        """Call the function for a key whose time is over."""
+        """Call the function for a key that has timed out."""
         self._call(key, self._frames.empty, now, has_timed_out=True)
 
     @staticmethod
     def threshold(now: int) -> int:
-        """Return the time up to which timeouts are due: Spark wants them to be before the present."""
+        """Return the time up to which timeouts are due, inclusive; in Spark they must lie before the present."""
         return now - 1
 
     def close(self) -> pa.Table:
@@ -89,7 +89,7 @@ class GroupStateCode:
             raise failure(_FIELD, getattr(self._function, "__name__", "the function"), key, error) from error
 
     def _keep(self, state: GroupState) -> None:
-        """Write what the function did to the state: a timeout lasts until the state is written again."""
+        """Write the function's changes to the state: a timeout lasts until the state is written again."""
         timeout = int(state._timeout_timestamp)
         if state._updated:
             self._value.update(tuple(state._value))

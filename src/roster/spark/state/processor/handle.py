@@ -32,7 +32,7 @@ class _MapState(states.MapState, spark.MapState):
 
 
 def _removed(kind: type, texts: Mapping[str, str]) -> type:
-    """Return the class of a variable that `deleteIfExists` has removed: its methods raise what PySpark's do."""
+    """Return the class of a variable that `deleteIfExists` has removed: its methods raise PySpark's errors."""
 
     def raising(text: str) -> Callable[..., Any]:
         def method(self: Any, *_: Any) -> Any:
@@ -80,7 +80,7 @@ _REMOVED = {
 
 
 class Handle(spark.StatefulProcessorHandle):
-    """Declares variables and timers in the state of a turn. `schema_of` gives the columns of a schema."""
+    """Declares variables and timers in the state of a batch. `schema_of` gives the columns of a schema."""
 
     def __init__(self, state: KeyedState, schema_of: Callable[[StructType | str], pa.Schema]) -> None:
         self._state, self._schema_of = state, schema_of
@@ -126,14 +126,14 @@ class Handle(spark.StatefulProcessorHandle):
         return iter(self._state.list_timers())
 
     def deleteIfExists(self, stateName: str) -> None:
-        """Remove a state variable with its values, if there is one; what was got of it before cannot be used."""
+        """Remove a state variable with its values, if it exists; its earlier handles become unusable."""
         self._state.remove(stateName)
         if (variable := self._variables.pop(stateName, None)) is not None:
             variable.__class__ = _REMOVED[type(variable)]
 
 
 class SchemaReader:
-    """Gives the Arrow columns of schemas: on the driver of any, in tasks of those that the driver has seen."""
+    """Gives the Arrow columns of schemas: on the driver of any schema, in tasks of schemas that the driver has seen."""
 
     def __init__(self, known: Mapping[str, pa.Schema] | None = None) -> None:
         self.seen: dict[str, pa.Schema] = dict(known or {})

@@ -12,7 +12,7 @@ from roster.state.store import StateError
 
 
 class InitialState:
-    """Rows that each key begins with. Raises StateError if the key's columns are not there or no keys."""
+    """Rows that each key begins with. Raises StateError if the key's columns are missing or cannot be keys."""
 
     def __init__(self, table: pa.Table, keys: Sequence[str]) -> None:
         if missing := [name for name in keys if name not in table.column_names]:

@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class _Operator:
-    """What both operators have; fit for pickle. `clock`: wall-clock milliseconds."""
+    """Common part of both operators; can be pickled. `clock`: wall-clock milliseconds."""
 
     name: ClassVar[str]
-    """The method of `Pipeline` that it is the operator of."""
+    """The method of `Pipeline` that declares the operator."""
 
     plan: Plan
     given: Given
@@ -43,7 +43,7 @@ class _Operator:
 
     @property
     def kept(self) -> Mapping[str, Any]:
-        """What is kept beside variables, by name."""
+        """Definition of the state besides its variables, by name."""
         return {"operator": self.name, "time_mode": self.plan.mode.value, "event_time": self.plan.event_time}
 
     def key_columns(self, columns: pa.Schema) -> pa.Schema:
@@ -52,16 +52,16 @@ class _Operator:
 
     @property
     def has_timers(self) -> bool:
-        """True if keys may have timers of processing time, which become due without records."""
+        """True if keys may have processing-time timers, which become due without records."""
         return self.plan.mode is TimeMode.PROCESSING
 
     @property
     def has_variables(self) -> bool:
-        """True: entries are those of variables, of which the store has a list."""
+        """True: entries belong to variables, and the store has a list of them."""
         return True
 
     def layout(self, columns: pa.Schema) -> Layout | None:
-        """Return None: values are of as many kinds as there are variables."""
+        """Return None: each variable has a layout of its own."""
         return None
 
     def __call__(self, table: pa.Table, store: Store | Snapshot) -> Update:
@@ -77,7 +77,7 @@ class _Operator:
         )
 
     def code(self) -> Code:
-        """Return the user's code for one turn."""
+        """Return the user code for one batch."""
         raise NotImplementedError
 
     def declare(self, registry: bytes) -> None:
@@ -85,7 +85,7 @@ class _Operator:
         self._declared(self.code(), WithChanges(NoState(), {REGISTRY_KEY: registry}))
 
     def _declared(self, code: Code, store: Snapshot) -> None:
-        """Let the code declare its variables, as at the begin of a turn, and end."""
+        """Let the code declare its variables, as at the start of a batch, and close it."""
         state = KeyedState(Overlay(store), self.plan, make_row, Current())
         code.open(state, pa.table({}))
         state.declared()
@@ -101,7 +101,7 @@ class ProcessorOperator(_Operator):
     in_pandas: bool = False
 
     def code(self, reader: SchemaReader | None = None) -> Code:
-        """Return the processor for one turn. `reader`: on the driver, the one that may parse schemas."""
+        """Return the processor for one batch. `reader`: on the driver, one that may parse schemas."""
         if not self.in_pandas:
             return RowCode(self.given, reader)
         from roster.spark.state.processor.frames import FrameCode  # noqa: PLC0415 - rows do without pandas
@@ -109,7 +109,7 @@ class ProcessorOperator(_Operator):
         return FrameCode(self.given, reader)
 
     def prepared(self) -> ProcessorOperator:
-        """Call `init` on the driver; return the operator with the schemas that it asked for."""
+        """Call `init` on the driver; return the operator with the schemas that `init` asked for."""
         reader = SchemaReader()
         self._declared(self.code(reader), NoState())
         return replace(self, given=replace(self.given, schemas=reader.seen))
@@ -126,7 +126,7 @@ class GroupStateOperator(_Operator):
     timeout: str = "NoTimeout"
 
     def code(self) -> Code:
-        """Return the function for one turn."""
+        """Return the function for one batch."""
         from roster.spark.state.processor.group_state import GroupStateCode  # noqa: PLC0415 - brings pandas
 
         has_watermark = self.plan.event_time is not None

@@ -15,7 +15,7 @@ from roster.state.processor.results import Rows
 
 
 class RowCode(ProcessorCode):
-    """Hands over Rows of all columns; takes Rows of the output schema."""
+    """Passes Rows of all columns; takes Rows of the output schema."""
 
     def __init__(self, given: Given, reader: SchemaReader | None = None) -> None:
         super().__init__(given, Rows(given.output), reader)
@@ -41,7 +41,7 @@ class RowCode(ProcessorCode):
 
 
 def in_zone(table: pa.Table, zone: str) -> pa.Table:
-    """Return a table whose times with a zone are in this one."""
+    """Return the table with zoned times converted to this zone."""
     for place, field in enumerate(table.schema):
         if pa.types.is_timestamp(field.type) and field.type.tz not in (None, zone):
             kind = pa.timestamp(field.type.unit, zone)

@@ -1,1 +1,1 @@
-"""Reads of state while a pipeline runs: in this application, on its executors, in others of the group."""
+"""Reads of state while a pipeline runs: in this application, on its executors, in other applications of the group."""

@@ -22,14 +22,14 @@ _TIMEOUT = 5.0
 class StateClient:
     """Asks for entries of one store.
 
-    fingerprint: of what the entries mean; an application that goes by another one refuses.
+    fingerprint: of the store's definition; an application with another one refuses.
     """
 
     def __init__(self, store: str, fingerprint: str, timeout: float = _TIMEOUT) -> None:
         self._path, self._fingerprint, self._timeout = f"/stores/{quote(store, safe='')}/entries", fingerprint, timeout
 
     def __call__(self, host: Address, span: Span, tasks: Collection[TaskId], *, stale: bool) -> Found:
-        """Return the entries of those tasks that the application can read. Raises StateError."""
+        """Return the entries of the tasks among these that the application can read. Raises StateError."""
         try:
             return decoded(self._document(host, f"{self._path}?{urlencode(self._query(span, tasks, stale=stale))}"))
         except (OSError, http.client.HTTPException) as error:
@@ -80,7 +80,7 @@ def encoded(found: Found) -> dict[str, Any]:
 
 
 def decoded(document: dict[str, Any]) -> Found:
-    """Return what `encoded` was given. Raises ValueError, KeyError and TypeError for another document."""
+    """Return the argument of `encoded`. Raises ValueError, KeyError and TypeError for another document."""
     registry_of = {task: base64.b64decode(text) for text, tasks in document["variables"] for task in tasks}
     reads = {
         TaskId.parse(task): Read(

@@ -16,10 +16,10 @@ from roster.state.entries import Read, Span
 
 @dataclass(slots=True)
 class Found:
-    """What was read of tasks.
+    """Entries read from tasks.
 
-    behind: of tasks that were read from a copy, the changelog offsets it lacked when it was looked at last. problems:
-    why tasks could not be read.
+    behind: for tasks read from a copy, the changelog offsets that it lacked at the last look. problems: why tasks could
+    not be read.
     """
 
     reads: dict[TaskId, Read] = field(default_factory=dict)
@@ -32,7 +32,7 @@ class Found:
         return any(read.entries for read in self.reads.values())
 
     def by_task(self) -> list[Read]:
-        """Return what was read, in the order of tasks."""
+        """Return the entries in the order of tasks."""
         return [self.reads[task] for task in sorted(self.reads)]
 
     def add(self, other: Found) -> None:
@@ -57,22 +57,22 @@ class LocalState:
         copies: Copies,
         attempt_of: Callable[[TopicPartition], CommittedAttempt | None],
     ) -> None:
-        """`reads` reads stores. `attempt_of` returns the changes of one that were committed last, None if not known."""
+        """`reads` reads stores. `attempt_of` returns the attempt that a store committed last, None if unknown."""
         self._reads, self._copies, self._attempt_of = reads, copies, attempt_of
         self._changelog = changelog
         self.tasks = frozenset(changelog.tasks)
         """All tasks of the group that have such a store."""
 
     def whole(self) -> frozenset[TaskId]:
-        """Return the tasks that run here and whose stores have all that was committed."""
+        """Return the tasks that run here and whose stores have all committed changes."""
         return self._copies.whole() & self.tasks
 
     def behind(self) -> dict[TaskId, int]:
-        """Return the changelog offsets that stores lack, as seen last: of standby tasks, and of own ones not whole."""
+        """Return the changelog offsets that stores lacked at the last look: of copies, and own tasks not whole."""
         return {task: self._copies.gap(self._changelog[task]) for task in sorted(self._copies.not_whole() & self.tasks)}
 
     def read(self, span: Span, tasks: Collection[TaskId], *, stale: bool) -> Found:
-        """Return the entries of those tasks that can be read here, with `stale` from copies too."""
+        """Return the entries of the tasks among these that can be read here, with `stale` from copies too."""
         found, whole = Found(), self.whole()
         lacking = self.behind() if stale else {}
         here = sorted(whole.union(lacking).intersection(tasks))

@@ -10,13 +10,13 @@
     GET /health                                          200 while the pipeline's loop is alive
     GET /ready                                           200 once it has joined and its tasks can be read
 
-What rows are is said at `StateView`. `get` has one row; where a key has several, the error says what to name or to use.
+`StateView` describes rows. `get` has one row; if a key has several, the error says what to name or use instead.
 Answers are JSON. With `stale=true` copies answer too, and `behind` says how far each is from the truth; with
-`local=true` no other application is asked. Errors are {"error": {"field", "problem", "fix"}}: 400 for a query that is
-wrong, 404 for what is not there, 409 for a store of another definition, 503 while a task moves.
+`local=true` no other application is asked. Errors are {"error": {"field", "problem", "fix"}}: 400 for a wrong query,
+404 for a key or path that does not exist, 409 for a store of another definition, 503 while a task moves.
 
-There is no authentication and no TLS: whoever reaches the port reads the state. A page of the web that a browser on
-this machine shows does not, as names other than the server's own are refused (421): they may resolve to this machine.
+There is no authentication and no TLS: any client that reaches the port can read the state. Web pages in a browser on
+this machine cannot: hosts other than the server's own names are refused (421), as they may resolve to this machine.
 """
 
 from __future__ import annotations
@@ -46,17 +46,17 @@ from roster.state.store import StateError
 log = logging.getLogger(__name__)
 
 DEFAULT_LIMIT = 1_000
-"""Keys of an answer to a query that names no limit."""
+"""Limit of keys in an answer if the query names none."""
 _MOST_LIMIT = 1_000_000
 _MOST_FIELDS = 20_000
 _IDLE = 30.0
-"""Seconds for which a connection may be silent."""
+"""Seconds that a connection may be idle."""
 
 Query = dict[str, list[str]]
 
 
 class Served(NamedTuple):
-    """A store that may be asked for: its name, the fingerprint of its definition, and what reads it."""
+    """A store open to queries: its name, the fingerprint of its definition, and its reader."""
 
     name: str
     fingerprint: str
@@ -90,7 +90,7 @@ def answer(target: str, stores: Stores, loop: threading.Thread | None = None) ->
 
 
 def _refused(error: Exception) -> _QueryError:
-    """Return what is answered in place of an exception."""
+    """Return the answer for an exception."""
     match error:
         case _QueryError():
             return error
@@ -105,7 +105,7 @@ def _refused(error: Exception) -> _QueryError:
 
 
 def _probed(path: str, stores: Stores, loop: threading.Thread | None) -> Mapping[str, Any]:
-    """Answer whether the application lives, or can be asked for state."""
+    """Answer whether the application is alive, or ready for queries."""
     if loop is not None and not loop.is_alive():
         problem = "the loop of the pipeline has ended"
         raise _QueryError(HTTPStatus.SERVICE_UNAVAILABLE, "pipeline", problem, "Start the application again")
@@ -116,7 +116,7 @@ def _probed(path: str, stores: Stores, loop: threading.Thread | None) -> Mapping
 
 
 def is_own_name(host: str | None, own: str) -> bool:
-    """Return True for the value of a Host header that names this server, localhost or an address; for none, too."""
+    """Return True if the Host header names this server, localhost or an address, or is missing."""
     try:
         name = (urlsplit(f"//{host}").hostname or "").rstrip(".") if host is not None else own
     except ValueError:
@@ -266,7 +266,7 @@ def _bytes(query: Query, name: str) -> bytes:
 
 
 class StateServer:
-    """Serves stores until it is closed; made by the pipeline's thread.
+    """Serves stores until closed; created on the pipeline's thread.
 
     Raises PipelineError if the address cannot be used.
     """
@@ -289,7 +289,7 @@ class StateServer:
 
     @property
     def port(self) -> int:
-        """The port that it listens on."""
+        """The listening port."""
         return int(self._server.server_address[1])
 
     def close(self) -> None:
@@ -304,7 +304,7 @@ def _server_class(address: Address) -> type[ThreadingHTTPServer]:
 
     class Server(ThreadingHTTPServer):
         daemon_threads = True
-        block_on_close = False  # a client that is silent does not hold up the end of the pipeline
+        block_on_close = False  # a silent client does not delay the end of the pipeline
         address_family = family
 
         def server_bind(self) -> None:

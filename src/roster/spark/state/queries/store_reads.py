@@ -1,6 +1,6 @@
-"""Reads of stores where they lie: entries as bytes, as of the last committed batch of each task.
+"""Reads stores on their hosts: entries as bytes, as of the last committed batch of each task.
 
-With a local master that is the driver's process. On a cluster it is a Spark job on the hosts that have the stores.
+With a local master the driver reads them. On a cluster a Spark job does, on the hosts that have the stores.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from roster.state.pending import WithChanges
 from roster.state.store import Snapshot, StateError, StoreMissingError
 
 _reading: defaultdict[Path, threading.Lock] = defaultdict(threading.Lock)
-"""Held while a store is read: LMDB opens a file once in a process."""
+"""Held while a store is read: a process may open an LMDB file only once."""
 
 
 class Wanted(NamedTuple):
-    """A task to be read.
+    """A task to read.
 
-    reached: the changelog offset that its store stands at, at least. attempt: the changes committed last, which it has
-    aside or applied; None if they are not known.
+    reached: lower bound of its store's changelog offset. attempt: the last committed one, whose changes the store has
+    pending or applied; None if unknown.
     """
 
     task: TaskId
@@ -43,7 +43,7 @@ class Wanted(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What was read of a task, None with a `problem`."""
+    """Entries read from a task, None with a `problem`."""
 
     task: TaskId
     read: Read | None
@@ -55,13 +55,13 @@ Reads: TypeAlias = Callable[[Span, Sequence[Wanted]], Iterable[Outcome]]
 
 @dataclass(frozen=True)
 class ReadsHere:
-    """Reads the stores of one changelog on this host; fit for pickle."""
+    """Reads the stores of one changelog on this host; can be pickled."""
 
     place: Place
     entries: Entries
 
     def __call__(self, span: Span, wanted: Iterable[Wanted]) -> Iterator[Outcome]:
-        """Yield what is in each task's store."""
+        """Yield the entries of each task's store."""
         for each in wanted:
             try:
                 yield Outcome(each.task, self._read(span, each))
@@ -69,7 +69,7 @@ class ReadsHere:
                 yield Outcome(each.task, None, one_line(error))
 
     def _read(self, span: Span, wanted: Wanted) -> Read:
-        """Return what is in a task's store, which is the copy that has what was committed last."""
+        """Return the entries of the copy of a task's store that has the last committed changes."""
         for path in self.place.copies(str(wanted.task)):
             try:
                 with self._snapshot(path, wanted) as snapshot:
@@ -79,7 +79,7 @@ class ReadsHere:
                 break
         if wanted.reached:
             raise StateError(f"its store on this host is behind offset {wanted.reached}")
-        return Read()  # it has had no batch yet
+        return Read()  # no batch yet
 
     @staticmethod
     @contextmanager
@@ -105,7 +105,7 @@ class ReadsOnExecutors:
         self._context, self._cluster, self._here = context, cluster, here
 
     def __call__(self, span: Span, wanted: Sequence[Wanted]) -> Sequence[Outcome]:
-        """Return what is in each task's store. Raises StateError if the job fails."""
+        """Return the entries of each task's store. Raises StateError if the job fails."""
         by_host: dict[tuple[str, ...], list[Wanted]] = {}
         for each in wanted:
             by_host.setdefault(self._cluster.hosts(each.task), []).append(each)

@@ -1,4 +1,4 @@
-"""Reads of a group's state: by key, by range, by prefix, from here and from the applications that have the rest."""
+"""Reads a group's state by key, range and prefix, from this application and the others of the group."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from roster.state.keys import encode_keys
 from roster.state.store import StateError
 
 PATIENCE = 10.0
-"""Seconds for which a read waits for a task that moves."""
+"""Seconds that a read waits for a task that moves."""
 _PAUSE = 0.1
 _MOST_AT_ONCE = 8
 
 
 class StateUnavailableError(StateError):
-    """Tasks cannot be read now, as they move or their application does not answer; the text names each with the reason.
+    """Tasks cannot be read now: they move or their application does not answer. The text names each with the reason.
 
     Ask again, or with `stale=True`.
     """
@@ -39,36 +39,36 @@ class StateUnavailableError(StateError):
 
 
 class Answer(NamedTuple):
-    """Rows, and how many changelog offsets each copy lacked that was read in place of the task, when looked at last."""
+    """Rows, and for each copy read in place of its task how many changelog offsets it lacked at the last look."""
 
     rows: list[Row]
     behind: dict[str, int]
 
 
 class Peers(Protocol):
-    """What asks another application for entries."""
+    """Asks another application for entries."""
 
     def __call__(self, host: Address, span: Span, tasks: Collection[TaskId], *, stale: bool) -> Found:
-        """Return the entries of those tasks that it can read. Raises StateError."""
+        """Return the entries of the tasks among these that it can read. Raises StateError."""
 
 
 class StateView:
-    """One store of a group's tasks as of their last committed batch; from any thread.
+    """One store of a group's tasks, as of their last committed batch; for any thread.
 
     Tasks that this application runs are read from their stores, others from the applications that have them, at their
-    `application_server`. With `stale=True` standby copies answer too, and tasks that are being restored; `behind` says
-    how far those here are from the truth. With `local=True` no other application is asked: what they run is missing.
-    Reads are not consistent with one another.
+    `application_server`. With `stale=True` standby copies answer too, and tasks that are being restored; `behind` has
+    the lag of those here. With `local=True` no other application is asked, and rows of their tasks are missing. Reads
+    are not consistent with one another.
 
     Rows are as `roster state scan` prints them, in the order of keys:
 
     - of aggregates, windows and first rows: the columns of the keys and the results;
     - of a stateful processor, as Spark's state data source has them: `variable`, `key`, and `value` of a value,
       `list_element` of each element of a list, `user_map_key` and `user_map_value` of each entry of a map, all of them
-      dictionaries; with a time to live also `expiration_timestamp` in ms since the epoch, which may be over.
+      dictionaries; with a time to live also `expiration_timestamp` in ms since the epoch, which may be past.
       `variable="count"` asks for one of them, as Spark's option `stateVarName`; the one of
       `apply_in_pandas_with_state` is `state`;
-    - of a join of two streams, the rows kept for partners that may come yet: `side`, `key`, and `value` with all
+    - of a join of two streams, the rows kept for partners that may still arrive: `side`, `key`, and `value` with all
       columns of that side. `side="left"` or `side="right"` asks for one of them, as Spark's option `joinSide`.
 
     Each method raises PipelineError for values that do not fit the key's columns, for a variable or side that the store
@@ -79,7 +79,7 @@ class StateView:
     def __init__(
         self, local: LocalState, definition: Definition, copies: Copies, ask: Peers, own: Address | None = None
     ) -> None:
-        """`own`: where this application answers queries, None if it does not."""
+        """`own`: address at which this application answers queries, None if it does not."""
         self._local, self._keys, self._copies, self._ask, self._own = local, definition.keys, copies, ask, own
         self._entries = definition.entries()
 
@@ -90,7 +90,7 @@ class StateView:
 
     @property
     def behind(self) -> dict[str, int]:
-        """Changelog offsets that each copy here was behind when it was looked at last."""
+        """Changelog offsets that each copy here lacked at the last look."""
         return {str(task): gap for task, gap in self._local.behind().items()}
 
     @property
@@ -105,12 +105,12 @@ class StateView:
         return self._keys
 
     def described(self) -> dict[str, Any]:
-        """Return the variables of the tasks here, or the sides, with the columns of their rows; nothing for others."""
+        """Return the variables of the tasks here, or the sides, with the columns of their rows; {} for other stores."""
         nowhere = Span(b"\x01", b"\x01")
         return self._entries.described(self._local.read(nowhere, self._local.whole(), stale=False).by_task())
 
     def part(self, variable: str | None, side: str | None) -> str | None:
-        """Return the one of these that the store can have. Raises PipelineError for one that it cannot have."""
+        """Return the variable or side, whichever is given. Raises PipelineError if the store cannot have it."""
         with _as_pipeline_error():
             return self._entries.part_of(variable, side)
 
@@ -125,16 +125,16 @@ class StateView:
     ) -> Row | None:
         """Return the row of a key, given as a value for each key column; None if there is none.
 
-        partition: that of the key's records in the source, which is then the only one asked. Raises PipelineError where
-        a key has several rows, which `prefix` returns: for a processor with several variables unless one is named, for
-        its lists and maps, and for a key of a join or of sessions that has more than one.
+        partition: the source partition of the key's records; only its task is asked. Raises PipelineError if a key has
+        several rows, which `prefix` returns: for a processor with several variables unless one is named, for its lists
+        and maps, and for a key of a join or of sessions with more than one.
         """
         return self.got(key, self.part(variable, side), stale=stale, local=local, partition=partition)[0]
 
     def parsed(self, texts: Sequence[str]) -> list[Any]:
-        """Return values for the first key columns from their texts. Raises PipelineError for what does not fit."""
+        """Parse values of the first key columns from text. Raises PipelineError for text that does not fit."""
         if len(texts) > len(self._keys):
-            return list(texts)  # too many, which is refused where they are used
+            return list(texts)  # too many: refused on use
         try:
             return [column[0].as_py() for column in parsed(texts, self._keys)]
         except StateError as error:
@@ -143,7 +143,7 @@ class StateView:
     def got(
         self, key: Sequence[Any], part: str | None, *, stale: bool, local: bool, partition: int | None = None
     ) -> tuple[Row | None, dict[str, int]]:
-        """Return what `get` does, and how far behind the copy is that it was read from."""
+        """Return the row as `get` does, and the lag of the copy that it was read from."""
         span = Span(self._encoded(key, whole=True), is_key=True, part=part)
         found = self.find(span, self._tasks_of(partition), stale=stale, local=local)
         with _as_pipeline_error():
@@ -168,8 +168,8 @@ class StateView:
     ) -> list[Row]:
         """Return the rows whose first key columns have these values, in the order of keys.
 
-        limit: of entries: keys; of a processor its values, whole lists and entries of maps; of a join the rows of a key
-        and side within as long a time as `within` is.
+        limit: most entries to read. An entry is a key; of a processor a value, a whole list or an entry of a map; of a
+        join the rows of a key and side in a span of time as long as `within`.
         """
         return self.scanned(self.prefix_span(values, limit, self.part(variable, side)), stale=stale, local=local).rows
 
@@ -186,7 +186,7 @@ class StateView:
     ) -> list[Row]:
         """Return the rows from the key `start` up to before `stop`, in the order of keys; `limit` as in `prefix`.
 
-        Each is a sequence of values for the first key columns; an empty one is no bound.
+        Each is a sequence of values for the first key columns; an empty one means no bound.
         """
         return self.scanned(
             self.range_span(start, stop, limit, self.part(variable, side)), stale=stale, local=local
@@ -201,10 +201,10 @@ class StateView:
         stale: bool = False,
         local: bool = False,
     ) -> DataFrame:
-        """Return the whole store as a DataFrame, as it is now. All rows pass through the driver's memory.
+        """Return the whole store as a DataFrame. All rows pass through the driver's memory.
 
-        Of a processor it has one variable, of a join one side, as their columns differ: name it, unless there is but
-        one variable. `key` and the values are structs.
+        Columns differ by variable or side: name a processor's variable, unless it has only one, or a join's side. `key`
+        and the values are structs.
         """
         span = Span(part=self.part(variable, side))
         found = self.find(span, self._local.tasks, stale=stale, local=local)
@@ -212,16 +212,16 @@ class StateView:
             return spark.createDataFrame(self._entries.table(found.by_task(), span.part))
 
     def prefix_span(self, values: Sequence[Any], limit: int | None, part: str | None) -> Span:
-        """Return what `prefix` reads."""
+        """Return the span that `prefix` reads."""
         start = self._encoded(values)
         return Span(start, behind(start), limit, part=part)
 
     def range_span(self, start: Sequence[Any], stop: Sequence[Any], limit: int | None, part: str | None) -> Span:
-        """Return what `range` reads."""
+        """Return the span that `range` reads."""
         return Span(self._encoded(start), self._encoded(stop) or None, limit, part=part)
 
     def scanned(self, span: Span, *, stale: bool, local: bool) -> Answer:
-        """Return the rows of a span in the order of keys, and how far behind copies are that were read."""
+        """Return the rows of a span in the order of keys, and the lag of the copies read."""
         found = self.find(span, self._local.tasks, stale=stale, local=local)
         with _as_pipeline_error():
             self._entries.check(found.by_task(), span.part)
@@ -254,12 +254,12 @@ class StateView:
             raise _unavailable(dict.fromkeys(sorted(left), "it is restored"), can_ask=True)
 
     def _check_joined(self) -> None:
-        """Raise StateUnavailableError if no assignment has named the applications that answer, this one too."""
+        """Raise StateUnavailableError until an assignment has named the applications that answer, this one included."""
         if self._own is not None and not self._copies.hosts():
             raise StateUnavailableError("this application has not joined the group yet", "Ask again")
 
     def _look(self, found: Found, span: Span, tasks: frozenset[TaskId], *, stale: bool, local: bool) -> None:
-        """Look once for the entries of these tasks: here, then where they run, then with `stale` anywhere."""
+        """Look once for the entries of these tasks: here, then where they run, then with `stale` in any application."""
         found.add(self._local.read(span, tasks, stale=stale))
         if local or (span.is_key and found.has_entries):
             return
@@ -325,7 +325,7 @@ def _unavailable(problems: dict[TaskId, str], *, can_ask: bool) -> StateUnavaila
 
 @contextmanager
 def _as_pipeline_error() -> Iterator[None]:
-    """Raise what is wrong about a query as PipelineError."""
+    """Raise errors of a query as PipelineError."""
     try:
         yield
     except QueryError as error:
@@ -333,9 +333,9 @@ def _as_pipeline_error() -> Iterator[None]:
 
 
 def view_of(name: str, known: Mapping[str, StateView], *, is_starting: bool) -> StateView:
-    """Return the view of the store with this name. Raise PipelineError if there is none, with the way out.
+    """Return the view of the store with this name. Raise PipelineError, with the fix, if there is none.
 
-    is_starting: whether the pipeline starts, so that its stores are not known yet.
+    is_starting: True while the pipeline starts and its stores are not known yet.
     """
     if not known and is_starting:
         raise PipelineError("no store is open yet", field="store", fix='Ask again when `status` is "running"')

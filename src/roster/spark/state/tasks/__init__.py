@@ -1,1 +1,1 @@
-"""What the tasks of a stateful pipeline run on executors, pickled by the driver."""
+"""Code that tasks of a stateful pipeline run on executors, pickled by the driver."""

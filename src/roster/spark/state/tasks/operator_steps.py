@@ -20,9 +20,9 @@ from roster.state.store import NoState, Snapshot, Store
 
 
 def with_steps(operator: Operator, columns: pa.Schema, steps: Sequence[Step], *, store: str = "") -> Operator:
-    """Return the operator with the steps applied to its results; `columns` are those of the rows that it gets.
+    """Return the operator with the steps applied to its results; `columns` are those of its input rows.
 
-    store: tells operators apart in errors. Raises PipelineError for steps that do not fit.
+    store: names the operator in errors. Raises PipelineError for steps that do not fit.
     """
     if not steps:
         return operator
@@ -34,7 +34,7 @@ def with_steps(operator: Operator, columns: pa.Schema, steps: Sequence[Step], *,
 
 
 def check_keys(keys: Sequence[str], results: StructType) -> None:
-    """Raise PipelineError if results have not the columns that become the key of their records."""
+    """Raise PipelineError if results lack columns of the record key."""
     if missing := [name for name in keys if name not in results.names]:
         raise PipelineError(
             f"the column {missing[0]!r} is missing, a part of the records' key",
@@ -44,13 +44,13 @@ def check_keys(keys: Sequence[str], results: StructType) -> None:
 
 
 def sides_of(operator: Operator, columns: pa.Schema) -> tuple[pa.Schema, pa.Schema] | None:
-    """Return the columns of the rows that the operator keeps of two streams, None if it does not join any."""
+    """Return the columns of the rows that a stream join keeps of each side, None for other operators."""
     sides: Callable[[pa.Schema], tuple[pa.Schema, pa.Schema] | None] | None = getattr(operator, "sides", None)
     return None if sides is None else sides(columns)
 
 
 def declared_by(operator: Operator, registry: bytes) -> None:
-    """Let the operator declare its variables, if it has any, in a store with this list of them.
+    """Let the operator declare its variables, if any, in a store with this list of variables.
 
     Raises StateError or FunctionError if they do not fit.
     """
@@ -61,7 +61,7 @@ def declared_by(operator: Operator, registry: bytes) -> None:
 
 @dataclass(frozen=True)
 class _WithSteps:
-    """`given` are the columns of the results as Spark has them, `schema` those behind the function."""
+    """`given`: columns of the operator's results with Spark's types. `schema`: columns of the function's results."""
 
     operator: Operator
     given: pa.Schema

@@ -1,4 +1,4 @@
-"""The other topic of a join of two streams: what `Pipeline.join` says of it, and how tasks read it."""
+"""The other topic of a stream join: its declaration, and how tasks read it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _FIELD = "join"
 
 @dataclass(frozen=True)
 class OtherSide:
-    """How tasks read the other topic; `own` and `other` are the columns of the rows of both sides."""
+    """How tasks read the other topic; `own` and `other` are the columns of the two sides."""
 
     topic: str
     function: ArrowFunction
@@ -37,7 +37,7 @@ class OtherStream:
     schema: str | StructType
 
     def resolved(self, join: StreamJoin, own: StructType, records: StructType) -> tuple[StreamJoin, OtherSide]:
-        """Return the operator for rows of these columns, and how to read the other topic. Raises PipelineError."""
+        """Return the operator for rows with these columns, and how to read the other topic. Raises PipelineError."""
         struct = as_struct(self.schema, _FIELD)
         if missing := [name for name in join.keys if name not in own.names or name not in struct.names]:
             raise PipelineError(
@@ -68,7 +68,7 @@ def columns_of(side: OtherSide) -> pa.Schema:
 
 
 def together(tasks: Sequence[Sequence[Split]], task_of: Callable[[Split], TaskId]) -> list[list[Split]]:
-    """Return the splits of Spark's tasks so that one of them reads all topics of a task in the group's sense."""
+    """Regroup splits so that one Spark task reads all input partitions of a group's task."""
     dealt: list[list[Split]] = [[] for _ in tasks]
     homes: dict[TaskId, int] = {}
     for number, task in enumerate(tasks):

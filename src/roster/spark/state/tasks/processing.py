@@ -36,28 +36,28 @@ Fetch: TypeAlias = Callable[[TopicPartition, int, int], Iterable[pa.RecordBatch]
 
 
 class Operator(Protocol):
-    """What a task does with its rows and its state; fit for pickle."""
+    """A stateful operator: rows and state in, results and changes out; can be pickled."""
 
     @property
     def result_keys(self) -> tuple[str, ...]:
-        """Columns of the results that become the key of their records."""
+        """Columns of the results that form the record key."""
 
     @property
     def kept(self) -> Mapping[str, Any]:
-        """The operator's name, and its arguments without which the state's entries cannot be understood; for JSON."""
+        """The operator's name, and the arguments that define the state's entries; for JSON."""
 
     def key_columns(self, columns: pa.Schema, /) -> pa.Schema:
         """Return the columns of the state's keys, for rows of these columns."""
 
     def layout(self, columns: pa.Schema, /) -> Layout | None:
-        """Return the layout of the state's values; None: the time at which a key came first."""
+        """Return the layout of the state's values; None: a value is the time of the key's first row."""
 
     def __call__(self, table: pa.Table, store: Store | Snapshot, /) -> Update:
-        """Compute results and changes of a batch's rows from the state as it was before; write nothing."""
+        """Compute results and changes of a batch's rows from the state before the batch; write nothing."""
 
 
 _PATIENCE = 2.0
-"""Seconds to wait for a store that another process has: a cancelled task gives it back, work on a copy is shorter."""
+"""Seconds to wait for a store that another process holds: cancelled tasks and work on copies release it sooner."""
 _MOST_COPIES = 8
 _OFFSETS_PER_TRANSACTION = 1_000_000
 """Most changelog offsets to apply in one transaction of the store."""
@@ -70,26 +70,26 @@ LONGEST_BEHIND = 43_200.0
 
 
 class StoreTarget(NamedTuple):
-    """Where a store of a task has to be before its batch, as the driver knows."""
+    """The state that a task's store must have before a batch, as determined by the driver."""
 
     changelog: TopicPartition
     begin: int
     """First offset of the changelog partition."""
     end: int
-    """Where the state before the batch ends in it."""
+    """Offset at which the state before the batch ends."""
     inputs: Mapping[str, int]
-    """Next offset of each input topic that the batch reads, where that state ends."""
+    """Next offset of each input topic that the state covers."""
     token: str | None
-    """Of the attempt that was committed last, by this application without another owner since; None: not known."""
+    """Token of the last committed attempt, if this application made it and has owned the task since; else None."""
     is_replay: bool = False
-    """True if the results are in the sink already, and only the state is not."""
+    """True if the sink has the results already and only the state lacks them."""
 
 
 class Report(NamedTuple):
-    """What a task reports of one store to the driver.
+    """A task's report to the driver about one store.
 
-    Its token, changelog records and bytes restored, rows that were late, in how many seconds the state's next timer
-    of processing time is due, None without one, and the largest change if a broker may find that too large.
+    It has the attempt's token, changelog records and bytes restored, late rows, seconds until the state's next
+    processing-time timer is due (None without one), and the largest change if a broker may find it too large.
     """
 
     token: str
@@ -102,10 +102,10 @@ class Report(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where the stores of one changelog topic lie on each host.
+    """Where a host keeps the stores of one changelog topic.
 
-    directory: None for `roster-state` in the host's directory of temporary files. topic_id: a topic that was made anew
-    under the same name has other stores.
+    directory: None for `roster-state` in the host's directory of temporary files. topic_id: a topic recreated under the
+    same name has other stores.
     """
 
     directory: str | None
@@ -114,7 +114,7 @@ class Place:
 
     @property
     def root(self) -> Path:
-        """The directory on this host that all stores of the topic are in."""
+        """The directory on this host with all stores of the topic."""
         return state_directory(self.directory) / directory_name(self.changelog) / self.topic_id
 
     def path(self, task: str) -> Path:
@@ -127,9 +127,9 @@ class Place:
         return [path, *(path.with_name(f"{path.name}.{number}") for number in range(1, _MOST_COPIES))]
 
     def open(self, task: str) -> LmdbStore:
-        """Open the task's store for writing, or another copy while a process that hangs has it.
+        """Open the task's store for writing, or another copy if a hanging process holds it.
 
-        Raises StoreInUseError if all copies are in use, and what opening a store raises.
+        Raises StoreInUseError if all copies are in use, and the errors of opening a store.
         """
         from roster.state.lmdb_store import LmdbStore  # noqa: PLC0415 - needs an extra that others do not
 
@@ -147,7 +147,7 @@ class Place:
 
 
 def on_sound(store: LmdbStore, work: Callable[[], T]) -> T:
-    """Return what `work` makes of a store; one that proves damaged is made anew, and the work is done again."""
+    """Return the result of `work` on a store; a damaged store is recreated, and the work repeated."""
     try:
         return work()
     except StoreDamagedError as error:
@@ -180,12 +180,11 @@ def process_batch(
     fetch: Fetch,
     token: str | None = None,
 ) -> tuple[Update, Report]:
-    """Return the results and changes of a batch's rows; the store has the changes aside, under the report's token.
+    """Return the results and changes of a batch's rows; the store keeps the changes pending under the report's token.
 
-    definition: of what the operator keeps. inputs: next offset of each input topic of the batch, behind it. token: that
-    of the attempt, one for all stores of the task; None: a new one. Raises SinkFencedError if the batch does not begin
-    where the state ends, OtherDefinitionError before the operator is called, StateError, and what `operator` and
-    `fetch` raise.
+    definition: of the operator's state. inputs: next offset of each input topic after the batch. token: of the attempt,
+    one for all stores of the task; None: a new one. Raises SinkFencedError if the batch does not begin where the state
+    ends, OtherDefinitionError before the operator is called, StateError, and errors of `operator` and `fetch`.
     """
     applied = catch_up(store, target, fetch)
     with store.snapshot() as snapshot:
@@ -224,7 +223,7 @@ def large_change(changelog: str, changes: pa.Table) -> str:
 
 
 def _said(snapshot: Snapshot, changes: pa.Table, noted: Noted) -> dict[bytes, bytes | None]:
-    """Return the entries that say what the others mean: they are the last of each batch, where a driver looks."""
+    """Return the entries that define the others; they come last in each batch, where the driver looks for them."""
     said: dict[bytes, bytes | None] = {STATE_KEY: noted.encode()}
     if not noted.definition.has_variables or pc.is_in(pa.scalar(REGISTRY_KEY), changes["key"]).as_py():
         return said
@@ -238,7 +237,7 @@ def new_token() -> str:
 
 
 class Applied(NamedTuple):
-    """What `bring_up` has done: the changelog offset that the store stands at, records and bytes applied."""
+    """Result of `catch_up`: the store's changelog offset, records and bytes applied."""
 
     position: int
     records: int = 0
@@ -246,18 +245,18 @@ class Applied(NamedTuple):
 
 
 def catch_up(store: LmdbStore, target: StoreTarget, fetch: Fetch, until: float = float("inf")) -> Applied:
-    """Make the store's values those of the changelog up to the target's end: to restore, to stand by and to commit.
+    """Bring the store's values up to the target's end: for restoring, standby copies and commits alike.
 
-    The pending batch is applied if the target's token names it, which is how a batch is committed; the rest is read
-    from the changelog. until: monotonic seconds at which it stops, after one record batch at least, or after as
-    many offsets as there seemed to be time for where records are aborted; the store then has what its position says.
+    The pending batch is applied if the target's token names it: that is how a batch is committed. The rest is read from
+    the changelog. until: monotonic seconds at which to stop, after at least one record batch, or where records are
+    aborted after as many offsets as there seemed to be time for; the store's position says how far it came.
     """
     if store.settle(target.token, Position(target.end, target.inputs)):
         return Applied(target.end)
     position = store.position()
     is_old = position.changelog < target.end and 0 < store.written_at < wall_ms() / 1000 - LONGEST_BEHIND
     if is_old or not target.begin <= position.changelog <= target.end:
-        # A log that begins later has lost records that the store does not have; one that ends earlier is another one.
+        # A log that begins later has lost records that the store lacks; one that ends earlier is another log.
         store.clear()
         position = Position(target.begin)
         store.commit([], [], position)
@@ -271,7 +270,7 @@ def catch_up(store: LmdbStore, target: StoreTarget, fetch: Fetch, until: float =
             yield batch
 
     while at < target.end:
-        # Slice by slice: a task that is cancelled meanwhile goes on from the last one.
+        # In slices: after a cancellation the next task continues from the last one.
         now = time.monotonic()
         upto = min(target.end, at + _offsets_in(until - now, at - position.changelog, now - began))
         records += restore(store, batches(upto), upto, inputs={}, is_over=lambda: time.monotonic() >= until)
@@ -289,9 +288,9 @@ def catch_up(store: LmdbStore, target: StoreTarget, fetch: Fetch, until: float =
 
 
 def _offsets_in(seconds: float, passed: int, spent: float) -> int:
-    """Return how many offsets to go on by, given what was passed in the seconds spent so far.
+    """Return the size of the next slice in offsets, from the offsets passed and the seconds spent so far.
 
-    Aborted records make no batch after which to look at the time, so the slice itself is what the time allows.
+    Aborted records yield no batches between which to check the time, so the slice itself must fit the time.
     """
     if seconds == float("inf"):
         return _OFFSETS_PER_TRANSACTION

@@ -31,10 +31,10 @@ _MICROSECONDS = pa.timestamp("us", "UTC")
 
 @dataclass(frozen=True)
 class RepartitionTopic:
-    """How rows are written to the topic and read from it; pickled to the executors.
+    """How rows are written to the topic and read back; pickled to the executors.
 
-    before: the sub-topology whose rows leave. keys: columns that make up the new key. columns: of the rows. then: what
-    is done with rows that have arrived. partitions: how many the topic has, None: as many as the largest source.
+    before: the upstream sub-topology. keys: columns of the new key. columns: of the rows. then: function applied to
+    rows that were read. partitions: of the topic, None: as many as the largest source has.
     """
 
     before: Subtopology
@@ -75,7 +75,7 @@ class RepartitionTopic:
         return pa.nulls(len(rows), _MICROSECONDS)
 
     def to_rows(self, records: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of records. Raises StateError if others wrote them, FunctionError for what is done then."""
+        """Yield the rows of records. Raises StateError for others' records, FunctionError if `then` fails."""
         try:
             rows = self.layout.decode(records.column("value").to_pylist()).table
         except StateError:

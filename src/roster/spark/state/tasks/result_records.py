@@ -1,4 +1,4 @@
-"""Results as records: the key columns as the record's key, all columns as a JSON object, made by columns."""
+"""Results as records: the key columns as the record key, all columns as a JSON object; built column by column."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _CONTROL = "[\x00-\x1f]"
 
 
 def as_records(results: pa.Table, keys: Sequence[str]) -> tuple[Any, Any]:
-    """Return keys and values of the records that say these results.
+    """Return keys and values of the records for these results.
 
-    A key of one column is its text, or null; one of several columns a JSON array, of none null. A value is a JSON
-    object with all columns: numbers and booleans as they are, dates and times in ISO 8601, floats that are no number
-    null, bytes that are no UTF-8 in base64.
+    A key of one column is its text, or null; of several columns a JSON array; of none null. A value is a JSON object
+    with all columns: numbers and booleans as they are, dates and times in ISO 8601, NaN and infinities as null, bytes
+    that are not UTF-8 in base64.
     """
     texts = {name: json_column(results[name]) for name in results.column_names}
     parts = [_prefixed(f"{json.dumps(name)}:", text) for name, text in texts.items()]
@@ -27,7 +27,7 @@ def as_records(results: pa.Table, keys: Sequence[str]) -> tuple[Any, Any]:
 
 
 def key_of_records(rows: pa.Table, keys: Sequence[str], texts: Mapping[str, Any] | None = None) -> Any:
-    """Return the keys that `as_records` describes; `texts` are columns as JSON, where those are known already."""
+    """Return the keys that `as_records` describes; `texts` are columns already converted to JSON."""
     if not keys:
         return pa.chunked_array([pa.nulls(len(rows), pa.binary())])
     if len(keys) == 1:
@@ -52,7 +52,7 @@ def json_column(column: Any) -> Any:
 
 
 def _plain_json(value: Any, kind: pa.DataType) -> Any:
-    """Return a nested value as JSON has it: a map is an object whose names are the keys' texts."""
+    """Convert a nested value for JSON: a map becomes an object named by the keys' texts."""
     if value is None or isinstance(value, (bool, int, str)):
         return value
     if pa.types.is_map(kind):

@@ -1,4 +1,4 @@
-"""Stores of one changelog topic on this host: how far each is, and whose they are."""
+"""Stores of one changelog topic on this host: their progress, and the id of the applications that share them."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from roster.state.store import StateError
 from roster.state.store_files import unusable
 
 _PROCESS = "process"
-"""File with the id of all applications that have these stores, as Kafka Streams has one in its state directory."""
+"""File with the process id of all applications that share these stores, as in Kafka Streams' state directory."""
 
 
 class RestoreJob(NamedTuple):
-    """A store to be restored: its task, and how far."""
+    """A store to restore: its task, and how far."""
 
     task: TaskId
     target: StoreTarget
@@ -47,7 +47,7 @@ class Restored(NamedTuple):
 
 
 def check_state_dir(named: str | None, on_each_host: Callable[[Callable[[], str]], Sequence[str]]) -> None:
-    """Raise PipelineError if a host of the executors cannot keep stores in this directory; None: the default one."""
+    """Raise PipelineError if an executor host cannot keep stores in this directory; None: the default directory."""
     for problem in filter(None, on_each_host(partial(unusable, named))):
         fix = "Name a folder on a local disk of the executors' hosts, which they can write to"
         raise PipelineError(problem, field="State.dir", fix=fix)
@@ -69,7 +69,7 @@ def stores_found(place: Place) -> dict[TaskId, int]:
 
 
 def process_id(place: Place) -> str:
-    """Return the id of the applications that share these stores, 32 hexadecimal digits; make it if there is none."""
+    """Return the process id of the applications that share these stores, 32 hex digits; create it if missing."""
     path = place.root / _PROCESS
     if not path.exists():
         place.root.mkdir(parents=True, exist_ok=True)
@@ -82,7 +82,7 @@ def process_id(place: Place) -> str:
 
 
 def restore_copy(place: Place, job: RestoreJob, fetch: Fetch, until: float) -> Restored:
-    """Apply the changelog to a copy until it is up or monotonic `until`; a copy that fails holds up no other work."""
+    """Apply the changelog to a copy until it catches up or monotonic `until`; a failing copy delays no other work."""
     from roster.state.lmdb_store import LmdbStore  # noqa: PLC0415 - as above
 
     began = time.monotonic()

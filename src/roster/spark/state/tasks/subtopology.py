@@ -20,7 +20,7 @@ from roster.state.store import NoState
 
 @dataclass(frozen=True)
 class LateRows:
-    """Where rows go that are late, and the columns that become the key of their records."""
+    """Topic of late rows, and the columns that form the record key."""
 
     topic: str
     keys: tuple[str, ...]
@@ -28,9 +28,9 @@ class LateRows:
 
 @dataclass(frozen=True)
 class OperatorNode:
-    """A stateful operator with the steps behind it, the columns of its input rows, and its store's name.
+    """A stateful operator with the steps after it, the columns of its input rows, and its store's name.
 
-    in_order_of: column of times by which a batch's results go on, None as they are.
+    in_order_of: column of times that a batch's results are sorted by, None: unsorted.
     """
 
     operator: Operator
@@ -42,17 +42,17 @@ class OperatorNode:
 
     @property
     def has_timers(self) -> bool:
-        """True if its keys may have timers of processing time."""
+        """True if its keys may have processing-time timers."""
         return getattr(self.operator, "has_timers", False)
 
 
 @dataclass(frozen=True)
 class SubtopologyPlan:
-    """What the tasks of a sub-topology do with their rows.
+    """The plan of a sub-topology's tasks.
 
-    nodes: the operators in the order of a row's way; none where rows only get another key, or are joined with tables.
-    repartition_source: the topic it reads; None: the pipeline's. repartition_sink: the topic it writes; None: the
-    pipeline's sink. tables: joined with before the first operator, one after the other.
+    nodes: the operators in order; none if rows only get another key or are joined with tables. repartition_source: the
+    topic it reads; None: the pipeline's. repartition_sink: the topic it writes; None: the pipeline's sink. tables:
+    joined before the first operator, one after the other.
     """
 
     subtopology: Subtopology
@@ -63,7 +63,7 @@ class SubtopologyPlan:
 
     @property
     def definitions(self) -> dict[str, Definition]:
-        """What the entries of each store mean, by its name."""
+        """Definition of each store's entries, by the store's name."""
         names = [node.store for node in self.nodes]
         return {
             node.store: definition_of(node.operator, node.columns).among(self.subtopology.number, names)
@@ -72,7 +72,7 @@ class SubtopologyPlan:
 
     @cached_property
     def columns(self) -> pa.Schema:
-        """Columns of the rows that leave."""
+        """Columns of the output rows."""
         if self.repartition_sink is not None:
             return self.repartition_sink.columns
         if not self.nodes:
@@ -82,7 +82,7 @@ class SubtopologyPlan:
 
     @property
     def result_keys(self) -> tuple[str, ...]:
-        """Columns that become the key of the records of rows that go to a topic as results."""
+        """Columns that form the record key of results."""
         if self.nodes:
             return self.nodes[-1].operator.result_keys
         return () if self.repartition_source is None else self.repartition_source.keys
@@ -95,7 +95,7 @@ class SubtopologyPlan:
 
 
 def definition_of(operator: Operator, columns: pa.Schema) -> Definition:
-    """Return what the operator's state means, for rows of these columns."""
+    """Return the definition of the operator's state, for rows with these columns."""
     has_variables = getattr(operator, "has_variables", False)
     keys, layout = operator.key_columns(columns), operator.layout(columns)
     return Definition.of(operator.kept, keys, layout, has_variables=has_variables, sides=sides_of(operator, columns))

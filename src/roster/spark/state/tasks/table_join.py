@@ -1,8 +1,8 @@
 """Rows joined with a compacted topic: each partition's task keeps the table's partition of that number in a store.
 
-The store is a copy of the topic, which is its own changelog. Before a batch it is brought up to the log's stable end,
-so that all rows of the batch see the table as it was when the batch began, committed records only. Nothing of it is in
-the batch's transaction: a batch that is done again may see a later table.
+The store is a copy of the topic, which is its own changelog. Before a batch it catches up with the log's stable end, so
+all rows of the batch see the table as of the batch's start, committed records only. The table is not part of the
+batch's transaction: a retried batch may see a later table.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class TableJoin:
             raise PipelineError(f"{self.how!r} is not possible", field="how", fix="Use 'inner' or 'left'")
 
     def resolved(self, given: StructType) -> tuple[Lookup, StructType]:
-        """Return the join for rows of these columns, and the columns of its results. Raises PipelineError."""
+        """Return the join for rows with these columns, and its result columns. Raises PipelineError."""
         struct = as_struct(self.schema, FIELD)
         fields = arrow_schema(struct)
         if self.on not in given.names:
@@ -67,7 +67,7 @@ class TableJoin:
 
 @dataclass(frozen=True)
 class Lookup:
-    """Joins rows with the values that a table has for the keys in a column."""
+    """Joins rows with a table's values by the keys in a column."""
 
     on: str
     fields: pa.Schema
@@ -85,7 +85,7 @@ class Lookup:
 
 
 class Rows(NamedTuple):
-    """The way of a row: the table's topic, the join, a function for joined rows, and its columns then."""
+    """One table join: the table's topic, the lookup, a function for joined rows, and the result columns."""
 
     topic: str
     lookup: Lookup
@@ -94,7 +94,7 @@ class Rows(NamedTuple):
 
 
 class TableSide(NamedTuple):
-    """What the tasks of one batch know of the table: the way of a row, where the stores lie, and how far to read.
+    """The tasks' side of one table in a batch: the join, the places of stores, and how far to read.
 
     number: of the sub-topology.
     """
@@ -134,7 +134,7 @@ def through_tables(
 
 
 def _fetch(config: ReaderConfig, partition: TopicPartition, start: int, end: int) -> Iterator[pa.RecordBatch]:
-    """Yield the committed records with a key: a record without one says nothing about the table."""
+    """Yield the committed records with a key: others do not affect the table."""
     committed = replace(config, isolation_level="read_committed", include_headers=False)
     for batch in read_splits(committed, [Split(partition.topic, partition.partition, start, end)]):
         yield batch.filter(pc.is_valid(batch.column("key")))
@@ -150,7 +150,7 @@ class JoinTask(PartitionTask):
         tables: Sequence[TableSide],
         **reading: Any,
     ) -> None:
-        """`reading` are the further arguments of `ReadTask`."""
+        """`reading` are the other arguments of `ReadTask`."""
         super().__init__(config, tasks, **reading)
         self._tables = tables
 

@@ -60,7 +60,7 @@ def is_record(rows: pa.RecordBatch) -> bool:
 
 
 def refused(store: str, group: str, partition: int, problem: object) -> PipelineError:
-    """Return the exception for a store of the group that has state which the pipeline cannot go on with."""
+    """Return the exception for a group's store with state that the pipeline cannot use."""
     return PipelineError(
         f"{store!r} of the group {group!r}, partition {partition}: {problem}",
         field=STORE,
@@ -70,7 +70,7 @@ def refused(store: str, group: str, partition: int, problem: object) -> Pipeline
 
 @dataclass(frozen=True)
 class StoreKind:
-    """Where the stores of one name lie, and what their entries mean."""
+    """The place of the stores of one name, and the definition of their entries."""
 
     place: Place
     definition: Definition
@@ -78,9 +78,9 @@ class StoreKind:
 
 @dataclass(frozen=True)
 class TopologyPlan:
-    """What the tasks of a pipeline do; pickled to the executors.
+    """The plan of a pipeline's tasks; pickled to the executors.
 
-    stores: by name, those of the first operator first. output: topic of the results, None if they are rows.
+    stores: by name, in the order of operators. output: topic of the results, None if they are rows.
     """
 
     plans: tuple[SubtopologyPlan, ...]
@@ -89,7 +89,7 @@ class TopologyPlan:
 
     @property
     def places(self) -> list[Place]:
-        """Where stores lie; the first says which applications share them."""
+        """Places of stores; the first identifies the applications that share them."""
         return [kind.place for kind in self.stores.values()]
 
     def task_of(self, split: Split) -> TaskId:
@@ -98,7 +98,7 @@ class TopologyPlan:
         return TaskId(of.number, split.partition)
 
     def plan_of(self, task: TaskId) -> SubtopologyPlan:
-        """Return what a task does."""
+        """Return the plan of a task."""
         return next(plan for plan in self.plans if plan.subtopology.number == task.subtopology)
 
     def kind_of(self, changelog: str) -> StoreKind:
@@ -108,11 +108,10 @@ class TopologyPlan:
 
 @dataclass(frozen=True)
 class RestoreJobs:
-    """Restore jobs beside a batch: those of each Spark task, the seconds for them, and where results go.
+    """Restore jobs beside a batch: each Spark task's jobs, the seconds for them, and collectors of results.
 
-    done: collects {changelog partition: copy}. found: collects {id of a place: {changelog partition: offset}} in
-    warm-ups.
-    ran: collects {Spark task: id of a place}.
+    done: collects {changelog partition: result}. found: collects {process id: {changelog partition: offset}} in
+    warm-ups. ran: collects {Spark task: process id}.
     """
 
     lanes: Sequence[Sequence[RestoreJob]] = ()
@@ -140,7 +139,7 @@ class StatefulTask(PartitionTask):
         tables: Mapping[int, Sequence[TableSide]] = MappingProxyType({}),
         **reading: Any,
     ) -> None:
-        """tables: what rows are joined with, by sub-topology. `reading`: the further arguments of `ReadTask`."""
+        """tables: joined with rows, by sub-topology. `reading`: the other arguments of `ReadTask`."""
         super().__init__(config, tasks, failed=failed, **reading)
         self._tables = tables
         others = [node.other for plan in work.plans for node in plan.nodes if node.other is not None]
@@ -177,7 +176,7 @@ class StatefulTask(PartitionTask):
                     self._restore_jobs.done.add({copy.changelog: copy})
 
     def restore_lane(self, task: int) -> Iterator[Restored]:
-        """Restore the copies of a Spark task that has nothing else to do."""
+        """Restore the copies assigned to an otherwise idle Spark task."""
         self._note_place(task)
         yield from self.restore(self._restore_jobs.lanes[task])
 
@@ -194,7 +193,7 @@ class StatefulTask(PartitionTask):
                 yield restore_copy(kind.place, job, self._fetch, until)
 
     def _warm_up(self) -> None:
-        """Load what a batch needs, and find the stores that are here."""
+        """Load what a batch needs, and find the stores on this host."""
         import roster.state.lmdb_store  # noqa: F401, PLC0415 - needs an extra that the driver need not have loaded
 
         work = self._work
@@ -216,7 +215,7 @@ class StatefulTask(PartitionTask):
             self._restore_jobs.found.add({process_id(work.places[0]): found})
 
     def _numbers_by_task(self, task: int) -> list[list[int]]:
-        """Return the numbers of the splits of each of the group's tasks."""
+        """Return the split numbers of each of the group's tasks."""
         targets: dict[TaskId, list[int]] = {}
         for number in self._numbers[task]:
             targets.setdefault(self._work.task_of(self._splits[number]), []).append(number)
@@ -272,7 +271,7 @@ class StatefulTask(PartitionTask):
             yield from through_tables(tables, split.partition, rows, self._config, look)
 
     def _arrived(self, plan: SubtopologyPlan, number: int) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a split that other tasks wrote."""
+        """Yield the rows of a split of the repartition topic."""
         assert plan.repartition_source is not None  # noqa: S101 - else they are read
         try:
             for records in self._arriving.read([number]):
@@ -286,7 +285,7 @@ class StatefulTask(PartitionTask):
     def _given(
         self, node: OperatorNode, rows: Iterator[pa.RecordBatch], numbers: Sequence[int], look: Look
     ) -> Iterator[pa.RecordBatch]:
-        """Yield the rows with the columns that an operator gets: those that come to it, and of the other topic."""
+        """Yield an operator's input, with its columns: upstream rows, and rows of the other topic."""
         other, use = node.other, node.operator.kept["operator"]
         keys = [name for name in node.operator.key_columns(node.columns).names if name in node.columns.names]
         if other is None:
@@ -324,13 +323,13 @@ class StatefulTask(PartitionTask):
 
     @staticmethod
     def _late(update: Update, node: OperatorNode) -> Iterator[pa.Table]:
-        """Yield the records of rows that are late, if they have a topic."""
+        """Yield the records of late rows, if there is a topic for them."""
         if node.late is not None:
             for rows in update.late_rows:
                 yield _addressed(*as_records(rows, node.late.keys), topic=node.late.topic)
 
     def _retracted(self, update: Update, node: OperatorNode) -> Iterator[pa.Table]:
-        """Yield records without a value for the results that count no more, to be sent before those that do."""
+        """Yield tombstones for retracted results, to be sent before the results."""
         if update.retracted is not None and self._work.output is not None:
             keys, _ = as_records(update.retracted, node.operator.result_keys)
             yield _addressed(keys, pa.nulls(len(keys), pa.binary()), topic=self._work.output)
@@ -343,12 +342,12 @@ class StatefulTask(PartitionTask):
 
 
 def _ordered(rows: pa.Table, column: str | None) -> pa.Table:
-    """Return the rows in the order of a column, those of equal values as they are; None: all as they are."""
+    """Return the rows stably sorted by a column; None: unchanged."""
     return rows if column is None else rows.take(pc.sort_indices(rows, sort_keys=[(column, "ascending")]))
 
 
 def _addressed(keys: Any, values: Any, partitions: Any = None, times: Any = None, *, topic: str) -> pa.Table:
-    """Return records to a topic; without a partition the key says which, without a time it is that of writing."""
+    """Return records for a topic; a null partition is derived from the key, a null timestamp is the time of writing."""
     rows = len(keys)
     columns = [
         pa.array([topic], pa.string()).take(pa.array([0] * rows, pa.int32())),
