@@ -1,12 +1,12 @@
 """State of tasks: stores on a host's disk, their changelogs, and functions that update them by columns.
 
-What stands: the store (`roster.state.lmdb_store`), restoring from a changelog's columns, one pending batch for each
+Contents: the store (`roster.state.lmdb_store`), restoring from a changelog's columns, one pending batch for each
 attempt, operators by columns (aggregates, windows, sessions, first rows of each key), and variables and timers of each
 key for code written for Spark (`roster.state.processor`). `roster.model.topology` has the names of topics and tasks and
 the check of co-partitioning. No API of this package is promised to users.
 
-The truth is the changelog, written in the batch's transaction; a store is a cache of it. A store knows the changelog
-offset up to which it is applied and the input positions that belong to it, in the same write as the values.
+The changelog, written in the batch's transaction, is authoritative; a store is a cache of it. A store writes its
+changelog offset and the input positions that belong to it together with the values.
 """
 
 from roster.state.store import Position, Snapshot, StateError, Store

@@ -1,8 +1,8 @@
 """Aggregates of each key kept in a store: one batch's rows in, the keys' new results and changes out, all by columns.
 
-Time goes into reading and writing the store; no Python runs for a row. The state of a key is one fixed-width row:
-for each aggregate a byte that says whether there is a value, and eight bytes of it. Of a text or bytes the row has the
-length, in four bytes; they themselves follow behind the row. An average is kept as a sum and a count.
+No Python runs for a row: the time goes into the store's reads and writes. The state of a key is one fixed-width row:
+for each aggregate a byte that says whether there is a value, and eight bytes of value. Text and bytes follow the row,
+which has their length in four bytes. An average is kept as a sum and a count.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from roster.state.store import Snapshot, StateError, Store, ValueDamagedError
 
 
 class Kind(Enum):
-    """An aggregate, by its name in SQL; all but the average are kept as they are, and have this name in Arrow too."""
+    """An aggregate, by its name in SQL. All but the average are kept as they are, and have the same name in Arrow."""
 
     COUNT = "count"
     SUM = "sum"
@@ -35,7 +35,7 @@ class Kind(Enum):
 
 
 ALL_ROWS = "*"
-"""In place of a column's name in a count: all rows."""
+"""Stands for a column's name in a count: counts all rows."""
 
 FUNCTIONS = {kind.value: kind for kind in Kind} | {"mean": Kind.AVG}
 """Kinds by the names of Spark's functions."""
@@ -98,7 +98,7 @@ class Update:
     late: int = 0
     """Rows left out because their time was over."""
     retracted: pa.Table | None = None
-    """Result keys of earlier results that count no more."""
+    """Keys of earlier results that are retracted."""
     retracts: bool = False
     """True if an update of this operator may retract results."""
     late_rows: tuple[pa.Table, ...] = ()
@@ -113,11 +113,11 @@ def aggregate(
     keys: Sequence[str],
     aggregates: Mapping[str, Aggregate],
 ) -> Update:
-    """Bring the aggregates of a batch's keys up to date. Nothing is written: the changes are the caller's to commit.
+    """Update the aggregates of a batch's keys. Nothing is written: the caller commits the changes.
 
     aggregates: by the name of the result's column. Sums and extremes of integers are int64, of floats float64, averages
     float64; extremes of dates, timestamps, text and bytes keep their type, and text is compared as its bytes are, as
-    Spark does. Raises StateError for columns that are not there or of other types, and for a sum beyond int64.
+    Spark does. Raises StateError for missing columns or other types, and for a sum beyond int64.
     """
     layout = Layout.of(table.schema, keys, aggregates)
     by_key = grouped(table, keys, layout)
@@ -138,7 +138,7 @@ class Layout:
     aggregates: Mapping[str, Aggregate]
     row: np.dtype[Any]
     kinds: Mapping[str, pa.DataType] = field(default_factory=dict)
-    """Types of the results that are no numbers, by aggregate."""
+    """Types of results that are not numbers, by aggregate."""
     stored: Mapping[str, Aggregate] = field(default_factory=dict)
     """Stored state of the aggregates, by columns of the row."""
 
@@ -161,12 +161,12 @@ class Layout:
 
     @property
     def texts(self) -> list[str]:
-        """Aggregates whose values follow behind the row."""
+        """Aggregates whose values follow the row."""
         return [name for name, kind in self.kinds.items() if is_text(kind)]
 
     @property
     def memory(self) -> np.dtype[Any]:
-        """Columns of rows in memory, which have the bytes of texts."""
+        """Columns of rows in memory, which include the bytes of texts."""
         if not (texts := self.texts):
             return self.row
         return np.dtype([(name, "O" if name in texts else self.row[name]) for name in self.row.names or ()])
@@ -191,7 +191,7 @@ class Layout:
         return cls(aggregates, row_of(fields), kinds=kinds, stored=dict(stored))
 
     def decode(self, values: Sequence[bytes | None]) -> npt.NDArray[Any]:
-        """Return the rows of the state, zero where there is none."""
+        """Return the rows of the state, zeros for missing ones."""
         size = self.row.itemsize
         whole = [bytes(size) if value is None else value for value in values]
         if not self.texts:
@@ -207,7 +207,7 @@ class Layout:
         return decoded
 
     def decode_rows(self, data: bytes, *, fits: bool) -> npt.NDArray[Any]:
-        """Return the rows of values put together. Raises ValueDamagedError if they are not whole rows."""
+        """Return the rows of concatenated values. Raises ValueDamagedError if they are not whole rows."""
         if not fits:
             raise ValueDamagedError
         return np.frombuffer(data, self.row)
@@ -253,7 +253,7 @@ def _is_number(kind: pa.DataType) -> bool:
 
 
 def cut(value: bytes, row: Any, texts: Sequence[str]) -> list[bytes]:
-    """Return the texts behind a row of the state. Raises ValueDamagedError if the value has another length."""
+    """Return the texts after a row of the state. Raises ValueDamagedError if the value has another length."""
     ends = np.cumsum([row.dtype.itemsize, *(int(row[name]) for name in texts)]).tolist()
     if len(value) != ends[-1]:
         raise ValueDamagedError
@@ -271,7 +271,7 @@ def _numbers(column: Any) -> Any:
 
 
 def average(rows: Any, name: str) -> Any:
-    """Return the average of this name in one row of the state or in several; of no values it is 0."""
+    """Return the average of this name in one or several rows of the state; 0 without values."""
     return rows[name] / np.maximum(rows[_count_of(name)], 1)
 
 
@@ -377,7 +377,7 @@ def _check_sum(name: str, sums: npt.NDArray[np.float64]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Aggregation:
-    """Running aggregates of each key: the operator of `aggregate`, fit for pickle. Raises as `aggregate` does."""
+    """Running aggregates of each key: the operator of `aggregate`, can be pickled. Raises as `aggregate` does."""
 
     keys: tuple[str, ...]
     aggregates: Mapping[str, Aggregate]

@@ -1,7 +1,7 @@
-"""Changelogs as columns: restoring, standing by and committing are one operation, applying the log up to an offset.
+"""Changelogs as columns. Restoring, standby copies and commits are one operation: apply the log up to an offset.
 
-A changelog partition has one record for each change of a key, its value null where the key was removed. Only committed
-records belong in here: callers leave aborted ones out.
+A changelog partition has one record for each change of a key, its value null where the key was removed. Callers pass
+committed records only.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ ENTRIES_PER_TRANSACTION = 5_000_000
 """Changelog records written to a store in one transaction; fewer leave more waste in its file."""
 
 SCHEMA = pa.schema([("offset", pa.int64()), ("key", pa.binary()), ("value", pa.binary())])
-"""Columns that `restore` reads, a record a row; others are passed over."""
+"""Columns that `restore` reads, one row per record; others are ignored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,10 +58,10 @@ def restore(
 ) -> int:
     """Apply a changelog to a store from its position up to before the offset `end`; return the records applied.
 
-    batches: in the order of offsets, with the columns of `SCHEMA`; what the store has is passed over, so it may begin
-    too early. inputs: the input position at `end`. on_progress: called for each batch. is_over: asked
-    after each batch; True ends it there, with the store at that batch's end. Killed half-way it goes on from the last
-    transaction. Raises StateError for offsets that do not ascend, for null keys, and for a store beyond `end`.
+    batches: in the order of offsets, with the columns of `SCHEMA`; records that the store has already are skipped.
+    inputs: the input position at `end`. on_progress: called for each batch. is_over: asked after each batch; True stops
+    there, with the store at that batch's end. After a crash it resumes from the last transaction. Raises StateError for
+    offsets that do not ascend, for null keys, and for a store beyond `end`.
     """
     position = store.position()
     if position.changelog > end:
@@ -80,7 +80,7 @@ def restore(
 
 
 class _Cut:
-    """The batches up to that after which it is over."""
+    """The batches up to the one after which `is_over` is true."""
 
     def __init__(self, batches: Iterable[Any], is_over: Callable[[], bool]) -> None:
         self.is_short = False

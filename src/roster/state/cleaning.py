@@ -33,12 +33,12 @@ def store_bytes(path: Path) -> int:
 
 
 def task_name(path: Path) -> str:
-    """Return the task of a store's directory; further copies have a number behind the task's name."""
+    """Return the task of a store's directory; further copies have a number after the task's name."""
     return path.name.partition(".")[0]
 
 
 def keep(root: Path, tasks: Collection[str], now: float) -> None:
-    """Note that an application keeps the stores of these tasks. `now`: wall-clock seconds."""
+    """Record that an application keeps the stores of these tasks. `now`: wall-clock seconds."""
     for path in stores_below(root):
         if task_name(path) in tasks:
             with contextlib.suppress(FileNotFoundError):
@@ -56,9 +56,9 @@ def unkept_for(path: Path, now: float) -> float:
 
 
 def clean(root: Path, kept: Collection[str], delay: float, now: float) -> list[Path]:
-    """Keep the stores of these tasks, and remove those that no application has kept or written for `delay` seconds.
+    """Keep the stores of these tasks, and remove stores that no application has kept or written for `delay` seconds.
 
-    Stores that a process writes stay. Returns the removed ones.
+    Stores in use stay. Returns the removed ones.
     """
     keep(root, kept, now)
     removed = []
@@ -87,7 +87,7 @@ def sizes(root: Path) -> Mapping[str, int]:
 
 
 def give_up(roots: Iterable[Path], tasks: Collection[str], excess: int) -> dict[str, int]:
-    """Remove the stores of these tasks, the largest first, until enough bytes are free; return those of each."""
+    """Remove the stores of these tasks, the largest first, until enough bytes are free; return the bytes of each."""
     stores: dict[str, list[tuple[Path, int]]] = {}
     for path in (path for root in roots for path in stores_below(root)):
         if task_name(path) in tasks:

@@ -1,7 +1,7 @@
 """Deduplication: the first row of each key passes, its repetitions within a time do not.
 
-A key is remembered for a time of the task's stream time since its first row. Rows that are older than that are late:
-their keys may be forgotten already. Forgotten keys are removed from the store now and then.
+A key is remembered from its first row for a span of the task's stream time. Older rows are late: their keys may be
+forgotten already. Forgotten keys are removed from the store now and then.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class Deduplication:
 
     @staticmethod
     def _pass(places: Any, times: Any, at: Any, fresh: Any, first: Any, within: int) -> Any:
-        """Return the rows that pass; a round for each time that a key is forgotten inside the batch."""
+        """Return the rows that pass; takes a round for each time that a key is forgotten within the batch."""
         passed, rows = [], np.flatnonzero(fresh)
         while len(rows):
             rows = rows[first[places[rows]] + within < at[rows]]

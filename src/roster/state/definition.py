@@ -1,9 +1,9 @@
-"""What the entries of a store mean, as a record of its changelog: for all who come to it later.
+"""The definition of a store's entries, as a record in its changelog.
 
     {"format": 1, "definition": {…}, "inputs": {topic: next offset}}
 
-It is the last record of each batch's transaction and says all by name, see `Definition`. So a pipeline of another
-meaning is refused before it reads or writes an entry, and tools read a store without its pipeline.
+It is the last record of each batch's transaction; see `Definition` for its fields. A pipeline with another definition
+is refused before it reads or writes an entry, and tools can read a store without its pipeline.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ STATE_KEY = b"\xff~state"
 """Key of what the entries mean and of the input offsets that belong to them, in the store and in its changelog."""
 
 FORMAT = 1
-"""Of all that is stored: another number wherever one release would not understand another."""
+"""Version of everything stored; changes when one release cannot read another's format."""
 
 _FOLLOWING = frozenset({"row", "kinds", "averages", "variables", "stores"})
 """Fields that follow from others, and `stores`, which are compared by their order."""
 
 
 class OtherDefinitionError(StateError):
-    """The entries were written by a pipeline of another meaning, or by another release; nothing was changed."""
+    """The entries were written with another definition, or by another release; nothing was changed."""
 
 
 @dataclass(frozen=True)
 class Definition:
-    """The meaning of a store's entries, fit for JSON; the order of columns and aggregates counts.
+    """The meaning of a store's entries, as JSON values; the order of columns and aggregates counts.
 
     operator   what keeps them, with the arguments by which they are kept: window, session, within, time_mode …
     keys       {column: type} of the keys
@@ -64,7 +64,7 @@ class Definition:
         has_variables: bool = False,
         sides: tuple[pa.Schema, pa.Schema] | None = None,
     ) -> Definition:
-        """Return it for an operator. layout: of the values, None for times at which keys came first, or no values."""
+        """Return the definition for an operator. layout: of the values, None for times of first rows, or no values."""
         document: dict[str, Any] = {**kept, "keys": _columns(keys)}
         if has_variables:
             document["variables"] = True
@@ -78,7 +78,7 @@ class Definition:
         return cls(document)
 
     def among(self, subtopology: int, stores: Iterable[str]) -> Definition:
-        """Return it with the place of the store in a pipeline."""
+        """Return the definition with the store's place in a pipeline."""
         return Definition({**self.document, "subtopology": subtopology, "stores": list(stores)})
 
     @property
@@ -98,7 +98,7 @@ class Definition:
         return hashlib.sha256(json.dumps([FORMAT, told]).encode()).hexdigest()[:32]
 
     def entries(self) -> Entries:
-        """Return what reads the entries."""
+        """Return the reader of the entries."""
         if self.has_variables:
             return VariableEntries(self.keys)
         if "sides" in self.document:
@@ -107,7 +107,7 @@ class Definition:
         return PlainEntries(self.keys, self.document, kinds)
 
     def check(self, written: Definition) -> None:
-        """Raise OtherDefinitionError unless entries of the definition `written` are such as this one says."""
+        """Raise OtherDefinitionError unless the definition `written` means the same as this one."""
         before, after = written.document, self.document
         names = [name for name in dict.fromkeys([*before, *after]) if name not in _FOLLOWING]
         differ = [name for name in names if json.dumps(before.get(name)) != json.dumps(after.get(name))]
@@ -121,7 +121,7 @@ class Definition:
 
 @dataclass(frozen=True)
 class Noted:
-    """A store's record of its meaning. inputs: next offset of each input topic."""
+    """A store's definition record. inputs: next offset of each input topic."""
 
     definition: Definition
     inputs: Mapping[str, int]

@@ -1,4 +1,4 @@
-"""Durations as users write them: a timedelta, or an interval in Spark's words, such as "1 hour 30 minutes"."""
+"""Durations: a timedelta, or an interval in Spark's words, such as "1 hour 30 minutes"."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Reads of one task's state: the entries that a query asks for, and rows of the entries of several tasks.
+"""Reads entries of one task's state for a query, and makes rows of the entries of several tasks.
 
-Queries name keys as `encode_keys` writes them. What is stored under a key depends on the kind of store: one value, the
-values of several variables, or the rows of two sides. So a span of keys becomes spans of entries where the store is.
+Queries name keys as `encode_keys` writes them. The entries of a key depend on the kind of store: one value, the values
+of several variables, or the rows of two sides. So each host turns a span of keys into spans of entries.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ class Span(NamedTuple):
     part: str | None = None
 
     def under(self, prefix: bytes) -> tuple[bytes, bytes | None]:
-        """Return where entries begin, and before which they end, whose names are a prefix, a key, and more."""
+        """Return the range of the entries named prefix + key + anything: start, and exclusive end."""
         if self.is_key:
             return prefix + self.start, behind(prefix + self.start)
         return prefix + self.start, behind(prefix) if self.stop is None else prefix + self.stop
 
 
 class Read(NamedTuple):
-    """Entries of one task, and the list of its variables where its store has one."""
+    """Entries of one task, and its list of variables if the store has one."""
 
     entries: Sequence[tuple[bytes, bytes]] = ()
     registry: bytes | None = None
@@ -78,7 +78,7 @@ class Entries(ABC):
         return bytes(key)
 
     def part_of(self, variable: str | None, side: str | None) -> str | None:
-        """Return the one of these that such a store has. Raises QueryError for one that it cannot have."""
+        """Return the variable or side, whichever is given. Raises QueryError if such a store cannot have it."""
         given = {"variable": variable, "side": side}
         for name, value in given.items():
             if value is not None and name != self.part:
@@ -109,7 +109,7 @@ class Entries(ABC):
 
     @abstractmethod
     def rows(self, reads: Sequence[Read], limit: int | None = None) -> list[Row]:
-        """Return the rows of the first `limit` entries in the order of keys, without what a store notes for itself."""
+        """Return the rows of the first `limit` entries in the order of keys, without the store's internal entries."""
 
     @abstractmethod
     def schema(self, reads: Sequence[Read], part: str | None = None) -> pa.Schema:
@@ -123,8 +123,8 @@ class Entries(ABC):
 def in_order(
     reads: Sequence[Read], key_in: Callable[[bytes], tuple[bytes, bytes]], limit: int | None = None
 ) -> list[Placed]:
-    """Return the first entries in the order of keys. `key_in` cuts an entry's name in its key, and the rest by which
-    entries of a key are in order.
+    """Return the first entries in the order of keys. `key_in` splits an entry's name into its key and the rest, which
+    orders the entries of a key.
     """
     placed = []
     for number, read in enumerate(reads):
@@ -148,7 +148,7 @@ def kinds_of(columns: pa.Schema) -> dict[str, str]:
 
 
 def behind(prefix: bytes) -> bytes | None:
-    """Return the least key behind all that begin with the prefix; None if there is none."""
+    """Return the least key after all keys with the prefix; None if there is none."""
     plain = prefix.rstrip(b"\xff")
     return plain[:-1] + bytes([plain[-1] + 1]) if plain else None
 

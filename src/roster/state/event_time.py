@@ -1,8 +1,8 @@
-"""Event time of a task: its stream time, which only grows, and the rows that come after their time is over.
+"""Event time of a task: its stream time, which only grows, and late rows.
 
 The stream time at a row is the largest time of all rows of the task up to it, in the order of offsets, as in Kafka
-Streams. What is late depends on that order only, not on where batches were cut, so a batch that is done again has the
-same results. A task whose partition has no new records has no new stream time.
+Streams. Which rows are late depends only on that order, not on batch boundaries, so a retried batch has the same
+results. A task whose partition has no new records has no new stream time.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ def microseconds(duration: timedelta) -> int:
 
 
 def times_of(table: pa.Table, column: str) -> tuple[Times, npt.NDArray[np.bool_]]:
-    """Return microseconds since the epoch of each row, and where there are any.
+    """Return microseconds since the epoch of each row, and a mask of rows with a time.
 
-    Raises StateError if the column is not there or holds no timestamps; those without a zone are UTC.
+    Raises StateError if the column is missing or does not hold timestamps; times without a zone are UTC.
     """
     if column not in table.column_names:
         raise StateError(f"window: no column {column!r} among {', '.join(table.column_names)}")
@@ -77,7 +77,7 @@ def read_time(value: bytes | None) -> int:
 
 
 class Clock(NamedTuple):
-    """Stream time `before` a batch, `at` each of its rows and `now`, behind it; `times` of rows that `has` marks."""
+    """Stream time `before` a batch, `at` each of its rows and `now`, after it; `times` of rows that `has` marks."""
 
     times: Times
     has: npt.NDArray[np.bool_]
@@ -87,14 +87,14 @@ class Clock(NamedTuple):
 
     @classmethod
     def over(cls, table: pa.Table, column: str, store: Store | Snapshot) -> Clock:
-        """Return it for a batch's rows. Raises as `times_of` does."""
+        """Return the clock of a batch's rows. Raises as `times_of` does."""
         before = stream_time(store)
         times, has = times_of(table, column)
         at = running(times, before)
         return cls(times, has, before, at, int(at[-1]) if len(at) else before)
 
     def noted(self, changes: pa.Table) -> pa.Table:
-        """Return the changes of the batch with that of the stream time, if it has one."""
+        """Return the changes of the batch, with the stream time's change, if any."""
         if self.now == self.before:
             return changes
         key, value = stream_time_change(self.now)

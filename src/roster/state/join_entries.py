@@ -2,7 +2,7 @@
 
 A row has `side`, `left` or `right`, `key`, the columns of the key, and `value`, all columns of that side. Rows come in
 the order of keys, those of the left side first, each side's by the time that they are kept under, then as they came.
-That a row of the left side waits for a partner is noted in entries of its own, which are left out.
+Separate entries mark rows of the left side that wait for a partner; they are left out.
 """
 
 from __future__ import annotations

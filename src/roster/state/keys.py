@@ -22,7 +22,7 @@ _NULL, _PRESENT = b"\x00", b"\x01"
 
 
 def encode_keys(table: pa.Table, columns: Sequence[str]) -> pa.ChunkedArray:
-    """Return the key of each row as bytes. Raises StateError for a column of a type that is no key."""
+    """Return the key of each row as bytes. Raises StateError for a column of a type that cannot be a key."""
     if not columns:
         raise StateError("keys: name at least one column")
     joined = pc.binary_join_element_wise(*(_encoded(table, name) for name in columns), pa.scalar(b"", pa.binary()))
@@ -30,7 +30,7 @@ def encode_keys(table: pa.Table, columns: Sequence[str]) -> pa.ChunkedArray:
 
 
 def decode_keys(keys: Sequence[bytes], kinds: Sequence[pa.DataType]) -> list[pa.Array]:
-    """Return the columns of keys that `encode_keys` made, of these types. For few keys: it takes Python for each."""
+    """Return the columns of keys made by `encode_keys`, with these types. For few keys: runs Python for each."""
     columns: list[list[Any]] = [[] for _ in kinds]
     for key in keys:
         at = 0
@@ -84,7 +84,7 @@ def _encoded(table: pa.Table, name: str) -> Any:
 
 
 def key_end(data: bytes, at: int, kinds: Sequence[pa.DataType]) -> int:
-    """Return where a key of these types ends that begins there, with other bytes behind it."""
+    """Return the end of a key of these types that begins there and has other bytes after it."""
     for kind in kinds:
         _, at = _value_at(data, at, kind)
     return at

@@ -1,9 +1,9 @@
 """Reads of a store in LMDB. LMDB trusts its pages, so every read is checked here.
 
-Each entry has a checksum. A flipped bit can also hide an entry, so beside a key that is not found both neighbours are
-checked, and in a scan the order. How many entries there are, the first and the last of them are kept with each commit,
-under a checksum too. What is not found: entries at a page's end that a flipped bit in its header hides from reads by
-key, and an old version of a page that a flipped bit in another one brings back.
+Each entry has a checksum. A flipped bit can also hide an entry, so for a missing key both neighbours are checked, and
+in a scan the order. Each commit keeps the number of entries, the first and the last one, under a checksum too. Two
+kinds of damage stay undetected: entries at a page's end that a flipped bit in its header hides from reads by key, and
+an old version of a page that a flipped bit in another one brings back.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ HEAD, PENDING, EMPTY_KEY = b"head", b"pending", b"empty key"
 
 
 class Head(NamedTuple):
-    """What is known of a store's entries without reading them: the first and the last one by their stored keys."""
+    """Summary of a store's entries: the first and the last one by their stored keys."""
 
     position: Position = Position()
     entries: int = 0
@@ -50,7 +50,7 @@ class Head(NamedTuple):
 
 
 def head_of(transaction: Any, values: Any, meta: Any, position: Position) -> Head:
-    """Return the head of the entries as they are, at this position."""
+    """Return the head of the current entries, at this position."""
     cursor = transaction.cursor(db=values)
     first = cursor.key() if cursor.first() else b""
     last = cursor.key() if cursor.last() else b""
@@ -102,9 +102,9 @@ class LmdbSnapshot:
         return entries[:limit]
 
     def _read(self, start: bytes, stop: bytes | None, limit: int | None) -> list[tuple[bytes, bytes]]:
-        """Return the stored entries with both neighbours; they are in order if none is missing.
+        """Return the stored entries with both neighbours; in order if none is missing.
 
-        Those of long keys do not count for `limit`, and some may be out of the range.
+        Entries of long keys do not count for `limit`, and some may be out of the range.
         """
         cursor = self._transaction.cursor(db=self._values)
         lowest = start[:_HASHED_PREFIX]
@@ -140,7 +140,7 @@ class LmdbSnapshot:
         return [None if each is None else each[:-SIZE] for each in data]
 
     def _check_gaps(self, missing: Sequence[bytes]) -> None:
-        """Check the entries before and behind each of these keys: one that a flipped bit hides lies beside it."""
+        """Check the entries before and after each of these keys: a hidden entry is next to one of them."""
         cursor = self._transaction.cursor(db=self._values)
         beside: list[tuple[bytes, bytes]] = []
         upto: bytes | None = b""
@@ -160,7 +160,7 @@ class LmdbSnapshot:
         self._check_sums([key for key, _ in beside], [data for _, data in beside])
 
     def _check(self, entries: Sequence[tuple[bytes, bytes]]) -> None:
-        """Check stored entries one behind the other."""
+        """Check stored entries in sequence."""
         keys = [key for key, _ in entries]
         if not all(map(bytes.__lt__, keys, keys[1:])):
             raise self._damaged(_ORDER)

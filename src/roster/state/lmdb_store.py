@@ -1,9 +1,9 @@
 """A store in LMDB: opens in a tenth of a millisecond, many processes read a consistent snapshot while one writes.
 
-Opened by each turn of a task, and never kept over a fork. A directory must be on a local disk: LMDB maps its file into
-memory, which a network file system does not allow for. Keys of more than 510 bytes are kept under a hash, with the key
-beside the value; among those that share their first 479 bytes a scan has the order of the hashes. The file never
-shrinks. `roster.state.lmdb_snapshot` tells of damage that reads find.
+A task opens it for each batch, and never keeps it over a fork. A directory must be on a local disk: LMDB maps its file
+into memory, which network file systems do not support. Keys of more than 510 bytes are kept under a hash, with the key
+beside the value; a scan orders keys that share their first 479 bytes by hash. The file never shrinks.
+`roster.state.lmdb_snapshot` describes the damage that reads detect.
 """
 
 from __future__ import annotations
@@ -58,9 +58,9 @@ _DAMAGED = (
 
 
 class LmdbStore:
-    """A store of one task; see `roster.state.Store` for what the methods promise.
+    """A store of one task; see `roster.state.Store` for the methods' contracts.
 
-    discarded: why files that were there have been thrown away, None if they were not. written_at: wall-clock seconds of
+    discarded: why existing files were discarded, None if they were not. written_at: wall-clock seconds of
     the last write when it was opened, 0 for a new one. Raises StoreInUseError if another
     process writes it, StoreMissingError and StoreDamagedError if it cannot be read.
     """
@@ -103,7 +103,7 @@ class LmdbStore:
             self._open()
 
     def discard(self, reason: str) -> None:
-        """Throw the files away and begin with new ones, outside of a snapshot; `discarded` says why."""
+        """Discard the files and start with new ones, outside a snapshot; `discarded` says why."""
         self._environment.close()
         self._remove(reason)
         self._open()
@@ -143,7 +143,7 @@ class LmdbStore:
                 raise
 
     def _check_length(self) -> None:
-        """Refuse a file that is cut short: reading behind its end would kill the process."""
+        """Refuse a truncated file: reading past its end would kill the process."""
         size = (self._files.data / "data.mdb").stat().st_size
         page = self._environment.stat()["psize"]
         used = (self._environment.info()["last_pgno"] + 1) * page
@@ -152,7 +152,7 @@ class LmdbStore:
 
     @contextlib.contextmanager
     def snapshot(self) -> Iterator[LmdbSnapshot]:
-        """Hold one moment for several reads; a writer waits for its end, so it must be short."""
+        """Hold one consistent view for several reads; a writer waits for its end, so it must be short."""
         self._reopen_if_replaced()
         with self._files.access(), self._translated(), self._environment.begin() as transaction:
             yield self._reading(transaction)
@@ -210,8 +210,8 @@ class LmdbStore:
     def settle(self, token: str | None, position: Position | None = None) -> bool:
         """Apply the pending batch if `token` names it, else drop it; True if applied.
 
-        A batch that is dropped though it was committed is restored from the changelog. position: what the store's is
-        with the batch; None: the one that was staged.
+        A committed batch that is dropped here is restored from the changelog. position: of the store with the batch;
+        None: the pending one.
         """
         with self.snapshot() as snapshot:
             pending = snapshot.pending()
@@ -226,7 +226,7 @@ class LmdbStore:
         return is_committed
 
     def clear(self) -> None:
-        """Remove all values, the pending batch and the position: the store is as a new one."""
+        """Remove all values, the pending batch and the position, as in a new store."""
         with self._writing() as transaction:
             transaction.drop(self._values, delete=False)
             transaction.drop(self._meta, delete=False)
@@ -237,7 +237,7 @@ class LmdbStore:
             return snapshot.entries
 
     def close(self, *, sync: bool = False) -> None:
-        """Give the files back. sync: make them durable, so that they outlive a restart of the machine."""
+        """Close the files. sync: make them durable, so that they survive a crash of the machine."""
         if sync and not self._read_only:
             with self._translated():
                 self._environment.sync(True)
@@ -296,7 +296,7 @@ class LmdbStore:
             yield transaction
 
     def _reopen_if_replaced(self) -> None:
-        """Open the file that a writer has put in place of the one that is open."""
+        """Open the new file if a writer has replaced the open one."""
         if not self._read_only:
             return
         try:

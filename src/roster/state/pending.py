@@ -17,9 +17,9 @@ _TOKEN, _POSITION = b"token", b"position"
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """Changes of one attempt at a batch, and the position the store has with them if they are committed.
+    """Changes of one attempt at a batch, and the store's position with them.
 
-    token: names the attempt, and no other one ever. A value of None removes its key. Stored as an Arrow stream: a few
+    token: unique name of the attempt. A value of None removes its key. Stored as an Arrow stream: a few
     milliseconds for 20,000 keys.
     """
 
@@ -51,7 +51,7 @@ class Pending:
 
 
 class WithChanges:
-    """A snapshot as it will be with some changes; a value of None removes its key."""
+    """A snapshot with some changes applied; a value of None removes its key."""
 
     def __init__(self, snapshot: Snapshot, changes: Mapping[bytes, Value]) -> None:
         self._snapshot, self._changes = snapshot, changes

@@ -1,4 +1,4 @@
-"""Entries of a store with one value for each key: aggregates, windows, sessions, and times at which keys came first."""
+"""Entries of a store with one value for each key: aggregates, windows, sessions, and times of first rows."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class HexEntries(_Whole):
 class PlainEntries(_Whole):
     """Reads keys and values by the JSON of a `Definition`; rows have the columns of the keys and the results.
 
-    kinds: types of the results that are no numbers.
+    kinds: types of results that are not numbers.
     """
 
     def __init__(self, keys: pa.Schema, document: Mapping[str, Any], kinds: Mapping[str, pa.DataType]) -> None:

@@ -5,7 +5,7 @@
     headers   of fixed width: time of the row; for each column whether there is a value, and the value or its length
     payloads  texts and bytes, row after row
 
-Headers stand together, so that rows are found and appended without a walk over those before them.
+Headers are contiguous, so that rows are found and appended without reading earlier ones.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class RowLayout:
         return zlib.crc32("\n".join(f"{field.name} {field.type}" for field in self.columns).encode())
 
     def appended(self, old: Sequence[Value], table: pa.Table, times: Numbers, places: Numbers) -> pa.Array:
-        """Return each old value with the rows of a table behind its own; `places` are the numbers of their values.
+        """Return each old value with rows of a table appended; `places` are the indexes of their values.
 
         Raises StateError as `decode` does.
         """
@@ -81,7 +81,7 @@ class RowLayout:
         return pc.binary_join_element_wise(*parts, pa.scalar(b"", pa.large_binary()))
 
     def decode(self, values: Sequence[Value]) -> StoredRows:
-        """Return the rows of all values. Raises StateError if those are of other columns."""
+        """Return the rows of all values. Raises StateError for rows of other columns."""
         known = _Values.of(values, self)
         size, places = self.header.itemsize, np.repeat(np.arange(len(values)), known.counts)
         starts = known.starts + _PREFIX.itemsize

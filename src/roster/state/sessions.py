@@ -1,8 +1,8 @@
 """Aggregates of each key by sessions of event time: rows of a key that follow each other within a gap.
 
-A row alone is the session from its time to its time plus the gap. It joins the sessions of its key that it overlaps,
-as in Spark's `session_window`, as long as these are open: a session is closed once the stream time has reached its end
-and the grace period. Which sessions come about depends on the order of the partition's records only.
+A single row is a session from its time to its time plus the gap. It joins open sessions of its key that it overlaps, as
+in Spark's `session_window`. A session is closed once the stream time has reached its end plus the grace period. The
+sessions depend only on the order of the partition's records.
 
     key of the state   encoded key columns: all open sessions of the key, each a fixed-width row
     0x02, time, key    the key may have a session that ends then; written anew only when that time is over
@@ -179,7 +179,7 @@ class _Sessions:
     gone: npt.NDArray[Any]
 
     def closed(self, which: npt.NDArray[np.bool_], keys: list[bytes]) -> Times:
-        """Return these, in the order in which they end, which is that of their closing wherever batches are cut."""
+        """Return closed sessions in the order of their ends, so that batch boundaries do not matter."""
         numbers = np.flatnonzero(which)
         last, begun = (self.rows[name][numbers].copy() for name in ("last", START))
         table = pa.table([last, begun, pa.array(keys, pa.binary()).take(pa.array(self.places[numbers]))], list("abc"))
@@ -190,7 +190,7 @@ class _Sessions:
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """What the store says of the keys of a batch, and of the keys with a session that may be closed.
+    """The store's sessions of the keys of a batch, and of keys with a session that may be closed.
 
     A place is a number of `keys`: those of the batch first, then others. `places` are those of the known sessions.
     """

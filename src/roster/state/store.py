@@ -26,7 +26,7 @@ class StateError(RosterError):
 
 
 class StoreMissingError(StateError):
-    """There is no store at this path, or none that can be read."""
+    """There is no readable store at this path."""
 
 
 class StoreInUseError(StateError):
@@ -34,11 +34,11 @@ class StoreInUseError(StateError):
 
 
 class StoreFullError(StateError):
-    """The disk, or a limit of it, has no room for a write; the store is as before."""
+    """The disk or a quota has no room for a write; the store is unchanged."""
 
 
 def disk_error(path: Path, error: Exception) -> StateError:
-    """Return the error of a store for one of its disk: StoreFullError where that has no room."""
+    """Return the store's error for one of its disk: StoreFullError if the disk is full."""
     if any(os.strerror(number) in str(error) for number in _FULL):
         return StoreFullError(f"store {path} on host {platform.node()}: no room on the disk, or it fails ({error})")
     return StateError(f"store {path} on host {platform.node()}: {error}")
@@ -60,7 +60,7 @@ class ValueDamagedError(StateError):
 
 
 class PendingError(StateError):
-    """A batch is pending where none may be, or a different one than named."""
+    """A batch is pending though none may be, or another one than named."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ class Position:
 
 
 class Snapshot(Protocol):
-    """Values and position of one moment."""
+    """A consistent view of values and position."""
 
     @property
     def position(self) -> Position:
@@ -114,7 +114,7 @@ class NoState:
 
 
 class Store(Protocol):
-    """A store of one task. Reads are of one moment each; `snapshot` holds several together."""
+    """A store of one task. Each read is consistent; `snapshot` makes several reads consistent."""
 
     def position(self) -> Position:
         """Return the position; `Position()` of a new store."""
@@ -128,7 +128,7 @@ class Store(Protocol):
         """Return entries from `start` up to before `stop`, in the order of keys, at most `limit`."""
 
     def snapshot(self) -> AbstractContextManager[Snapshot]:
-        """Hold one moment for several reads; writers wait for its end, so it must be short."""
+        """Hold one consistent view for several reads; writers wait for its end, so it must be short."""
 
     def commit(self, keys: Sequence[bytes], values: Sequence[Value], position: Position) -> None:
         """Write values and position together: all or nothing, whenever the process dies."""
@@ -142,9 +142,9 @@ class Store(Protocol):
     ) -> None:
         """Write many batches in one transaction.
 
-        position: asked for when the last batch is written, if it is a function. in_order: keys ascend through all
-        batches and come after all that are there, which is fastest. Raises StateError where they do not.
+        position: if a function, called when the last batch is written. in_order: keys ascend through all batches and
+        follow all existing keys, which is fastest. Raises StateError if they do not.
         """
 
     def close(self) -> None:
-        """Give the files back."""
+        """Close the files."""

@@ -1,11 +1,11 @@
 """The directory of a store: its locks, and the marker that says whether the files can be trusted.
 
 `writer.lock` is held as long as a store is open for writing. `access.lock` is held for a read (shared) or a write
-(exclusive): LMDB's own locks are left out, as its robust mutexes do not work on every platform. flock locks go with the
-process that holds them, also by kill -9.
+(exclusive): LMDB's own locks are not used, as its robust mutexes do not work on every platform. flock locks end with
+the process that holds them, even by kill -9.
 
-A store is not synced to the disk at each write. That is safe when a process dies, not when the machine does: the marker
-has the id of the machine's boot, and a store of another boot that was not closed with `sync` is thrown away.
+A store is not synced to the disk at each write. That survives a crash of the process, but not of the machine: the
+marker has the id of the machine's boot, and a store of another boot that was not closed with `sync` is discarded.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ FORMAT = 2
 """Version of a store's layout; stores of other versions are discarded."""
 
 LEAST_ROOM = 1 << 16
-"""Bytes that a store takes at least."""
+"""Least bytes that a store takes."""
 _PLAIN = re.compile(r"[A-Za-z0-9._-]{1,200}")
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
@@ -46,7 +46,7 @@ def boot_id() -> str:
 
 
 def state_directory(named: str | Path | None) -> Path:
-    """Return the directory of this host's stores: the one that a pipeline names, else the default one."""
+    """Return the directory of this host's stores: the one given, else the default."""
     return Path(tempfile.gettempdir()) / "roster-state" if named is None else Path(named)
 
 
@@ -155,7 +155,7 @@ class StoreFiles:
         return None
 
     def discard(self) -> None:
-        """Remove the data, so that the store begins empty."""
+        """Remove the data, so that the store starts empty."""
         shutil.rmtree(self.data, ignore_errors=True)
 
     def mark(self, *, clean: bool) -> None:
@@ -167,7 +167,7 @@ class StoreFiles:
         write_atomically(self._marker, marker)
 
     def close(self) -> None:
-        """Give the locks back."""
+        """Release the locks."""
         for lock in (self._writer, self._access):
             if lock is not None:
                 os.close(lock)

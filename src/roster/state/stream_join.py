@@ -1,9 +1,9 @@
-"""Rows of two streams joined within a time: pairs of the same key whose times are not further apart.
+"""Rows of two streams joined within a time: pairs with equal keys whose times differ by at most that.
 
 A row is late if it is older than the largest time of its own side by more than the grace period. All pairs of rows that
-are not late are found, whichever side comes first: which these are depends on the order of each side's records only.
-A row is kept until the other side's time has passed its own by the time of the join and the grace period: then no row
-can come that it pairs with, and with a left outer join a row of the left side that had no partner goes out.
+are not late are found, whichever side comes first; they depend only on the order of each side's records. A row is kept
+until the other side's time has passed its own by the join's time and the grace period. Then no partner can arrive any
+more, and a left outer join sends a left row that had none.
 
     0x03, bucket, key   rows of the left side; buckets are as long as the time of the join
     0x04, bucket, key   rows of the right side
@@ -75,7 +75,7 @@ class StreamJoin:
 
     @property
     def result_keys(self) -> tuple[str, ...]:
-        """Columns that become the key of the records."""
+        """Columns that form the record key."""
         return self.keys
 
     @property
@@ -131,7 +131,7 @@ class StreamJoin:
         return Update(pa.concat_tables(results).combine_chunks(), changes, sum(map(len, late)), late_rows=late)
 
     def _results(self, left: pa.Table, at_left: Times, right: pa.Table, at_right: Times | None) -> pa.Table:
-        """Return rows of the left side with those of the right side at their places, or without."""
+        """Return rows of the left side, with or without their partners of the right side."""
         result = left.take(pa.array(at_left, pa.int64()))
         places = pa.nulls(len(at_left), pa.int64()) if at_right is None else pa.array(at_right, pa.int64())
         for name in self.right:
@@ -141,13 +141,13 @@ class StreamJoin:
     def _alone(
         self, sides: list[_Side], lefts: _Rows, paired: Times, known: int, codes: Any, store: Store | Snapshot
     ) -> tuple[list[pa.Table], dict[bytes, bytes | None]]:
-        """Return the rows of the left side that have no partner for good, and the changes to those that wait."""
+        """Return rows of the left side that stay without a partner, and the changes to waiting ones."""
         left = sides[LEFT]
         bound = left.kept_from
         has_partner = np.zeros(len(lefts.times), np.bool_)
         has_partner[paired] = True
         changes: dict[bytes, bytes | None] = {}
-        # Rows that waited and have a partner now: what the store says of them is looked up, as it may say nothing.
+        # Rows that waited and have a partner now: their entries are looked up, as they may be missing.
         found = _waiting_keys(codes, lefts.codes, lefts.times, has_partner & (np.arange(len(has_partner)) < known))
         changes |= {key: None for key, value in zip(found, store.multi_get(found), strict=True) if value is not None}
         is_new = ~has_partner & (np.arange(len(has_partner)) >= known)
@@ -160,7 +160,7 @@ class StreamJoin:
         return alone, changes
 
     def _expired(self, gone: list[bytes], layout: RowLayout, store: Store | Snapshot) -> pa.Table:
-        """Return the rows of the left side for which these entries stood."""
+        """Return the rows of the left side that these entries mark."""
         within = microseconds(self.within)
         buckets: dict[bytes, set[int]] = {}
         for key in gone:
@@ -208,7 +208,7 @@ class _Rows:
 
 @dataclass(slots=True)
 class _Side:
-    """The rows of one side of a batch, those that are not late, and the stream time before and behind them."""
+    """The rows of one side of a batch that are not late, and the stream time before and after them."""
 
     number: int
     table: pa.Table
@@ -220,7 +220,7 @@ class _Side:
     keys: Any
     layout: RowLayout
     kept_from: int = 0
-    """Rows before this time are not kept any more."""
+    """Rows before this time are no longer kept."""
     codes: Times | None = None
 
     @classmethod
@@ -266,7 +266,7 @@ _Named = np.dtype([("side", "<i8"), ("code", "<i8"), ("bucket", "<i8")])
 
 @dataclass(slots=True)
 class _Needed:
-    """The values that a batch reads or writes: those of its rows' own buckets, and of three of the other side."""
+    """The values that a batch reads or writes: of its rows' own buckets, and of three buckets of the other side."""
 
     names: npt.NDArray[Any]
 
@@ -322,7 +322,7 @@ def _kept(sides: list[_Side], codes: Any, store: Store | Snapshot, within: int) 
 
 
 def _pairs(left: _Rows, right: _Rows, within: int) -> tuple[Times, Times]:
-    """Return the places in both of rows that pair."""
+    """Return the indexes in both sides of rows that pair."""
     order = np.lexsort((right.times, right.codes))
     low = _before(right.codes, right.times, left.codes, left.times - within, inclusive=False)
     high = _before(right.codes, right.times, left.codes, left.times + within, inclusive=True)

@@ -1,6 +1,6 @@
 """Aggregates of each key by windows of event time: tumbling ones, or hopping ones that overlap.
 
-A window is closed once the stream time has reached its end and the grace period: rows for it are late from then on, its
+A window is closed once the stream time has reached its end plus the grace period: from then on its rows are late, its
 result is final, and its state is removed. The state's key begins with the window's start, so that closed windows are a
 range of the store.
 """
@@ -23,7 +23,7 @@ from roster.state.keys import decode_keys, encode_keys
 from roster.state.store import Snapshot, StateError, Store
 
 START, END = "window_start", "window_end"
-"""Columns that results have before the keys."""
+"""Columns that precede the keys in results."""
 _KIND = pa.timestamp("ms", "UTC")
 
 
@@ -69,7 +69,7 @@ class Window:
     def session(column: str, gap: Duration, *, grace: Duration = timedelta()) -> SessionWindow:
         """Return windows that grow: rows of a key that follow each other within `gap` are one session.
 
-        A session begins with its first row and ends `gap` behind its last one, as Spark's `session_window` does.
+        A session begins with its first row and ends `gap` after its last one, as with Spark's `session_window`.
 
         Args:
             column: timestamps; those without a zone are UTC.
@@ -98,7 +98,7 @@ class SessionWindow:
 
 
 def _duration(name: str, given: Duration, least: int) -> timedelta:
-    """Return a duration. Raise StateError for less than `least` milliseconds, or parts of them."""
+    """Return a duration. Raise StateError for less than `least` milliseconds, or fractions of them."""
     millisecond = timedelta(milliseconds=1)
     value = as_timedelta(f"window: {name}", given)
     if value < least * millisecond or value % millisecond:
@@ -107,7 +107,7 @@ def _duration(name: str, given: Duration, least: int) -> timedelta:
 
 
 def check_names(own: set[str], table: pa.Table, aggregates: Mapping[str, Aggregate]) -> None:
-    """Raise StateError if a column or an aggregate has the name of a column that results have of their own."""
+    """Raise StateError if a column or an aggregate has the name of a result column."""
     if taken := sorted(own.intersection([*table.column_names, *aggregates])):
         raise StateError(f"window: results have a column {taken[0]!r} of their own: rename the other one in map_arrow")
 
@@ -156,7 +156,7 @@ class WindowedAggregation:
         return Update(self._with_ends(results), clock.noted(changes), len(table) - len(taken), late_rows=late)
 
     def _placed(self, table: pa.Table, times: Times, has: np.ndarray, at: Times) -> tuple[pa.Table, Times]:
-        """Return a row for each open window of each row, and the places of the rows that have one."""
+        """Return a row for each open window of each row, and the indexes of rows with one."""
         hop, size = microseconds(self.window.hop), microseconds(self.window.size)
         newest = np.floor_divide(times, hop) * hop
         parts = []
@@ -201,7 +201,7 @@ class WindowedAggregation:
 
 
 def _bound(start: int) -> bytes:
-    """Return the least key of windows that start there, in milliseconds, or later."""
+    """Return the least key of windows that start at this time, in milliseconds, or later."""
     least = max(start, -(1 << 62))
     (key,) = encode_keys(pa.table({START: pa.array([least], pa.int64()).cast(_KIND)}), [START]).to_pylist()
     return bytes(key)

@@ -1,4 +1,4 @@
-"""State that a user's code keeps for each key: variables with schemas, time to live, timers.
+"""State that user code keeps for each key: variables with schemas, time to live, timers.
 
 | module | what |
 |---|---|

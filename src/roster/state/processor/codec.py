@@ -34,7 +34,7 @@ _UNFIT = (error, TypeError, ValueError, AttributeError, OverflowError, Arithmeti
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """How a type is written: `code` of the fixed-width field; `pack` and `unpack` make and read what is in it.
+    """How a type is written: `code` of the fixed-width field; `pack` and `unpack` make and read its content.
 
     With `is_content` the field is a length, and `pack` and `unpack` work with bytes.
     """
@@ -46,7 +46,7 @@ class _Kind:
 
 
 class RowCodec:
-    """Encodes and decodes rows of a schema. Raises StateError for a type that no variable can have."""
+    """Encodes and decodes rows of a schema. Raises StateError for an unsupported type."""
 
     def __init__(self, schema: pa.Schema | Iterable[pa.Field], make_struct: MakeStruct | None = None) -> None:
         fields = list(schema)
@@ -202,7 +202,7 @@ def _text(value: str) -> bytes:
 
 
 def _from_moment(value: datetime) -> int:
-    # As PySpark's TimestampType: what has no zone is in that of the process.
+    # As PySpark's TimestampType: a time without a zone is in the process's zone.
     seconds = calendar.timegm(value.utctimetuple()) if value.tzinfo else int(time.mktime(value.timetuple()))
     return seconds * 1_000_000 + value.microsecond
 

@@ -1,10 +1,10 @@
 """Entries of a store with variables as rows, in the shape of Spark's state data source.
 
 Rows have `variable`, `key` and, by the kind, `value`, `list_element`, or `user_map_key` and `user_map_value`; of a
-variable with a time to live also `expiration_timestamp` in ms since the epoch. What is over may still be there.
+variable with a time to live also `expiration_timestamp` in ms since the epoch. Expired entries may still exist.
 
-Each store has its own list of variables, in which the same variable may have another number, or fields that were added
-since. So what was read comes with the list of its store.
+Each store has its own list of variables, in which the same variable may have another number, or fields added since. So
+entries come with the list of their store.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class VariableEntries(Entries):
     def check(self, reads: Sequence[Read], part: str | None, *, is_one: bool = False) -> None:
         known = _known(reads)
         if not known:
-            return  # no task has had a batch
+            return  # no task has run a batch
         if part is not None and part not in known:
             raise QueryError("variable", f"there is no variable {part!r}", f"The store has {', '.join(known)}")
         if not is_one:
@@ -98,7 +98,7 @@ class VariableEntries(Entries):
 
 
 class _Known(NamedTuple):
-    """A variable of a store, and what the list says of it."""
+    """A variable of a store, and its entry in the list."""
 
     variable: Variable
     entry: Entry
@@ -116,7 +116,7 @@ def _variables(registry: bytes | None) -> dict[int, _Known]:
 
 
 def _known(reads: Sequence[Read]) -> dict[str, Entry]:
-    """Return the variables of all stores by name; of each the list that has seen most of its schemas."""
+    """Return the variables of all stores by name, each from the list with most of its schemas."""
     known: dict[str, Entry] = {}
     for registry in dict.fromkeys(read.registry for read in reads):
         for variable, entry in _variables(registry).values():
@@ -126,7 +126,7 @@ def _known(reads: Sequence[Read]) -> dict[str, Entry]:
 
 
 def _columns(entry: Entry) -> dict[str, Any]:
-    """Return the columns of a variable's rows that are its own, with the fields in each."""
+    """Return a variable's own columns, with the fields in each."""
     key = {} if entry.map_key is None else {"user_map_key": kinds_of(entry.map_key)}
     return key | {_VALUE_OF[entry.kind]: kinds_of(entry.written[-1].schema)}
 
@@ -158,7 +158,7 @@ def _struct(schema: pa.Schema, values: Sequence[Any]) -> Row:
 
 
 def _in_utc(value: Any, kind: pa.DataType) -> Any:
-    """Return a value with times in UTC: user's code gets them without a zone, in that of its process."""
+    """Return a value with times in UTC: user code gets them without a zone, in its process's zone."""
     if value is None or not pa.types.is_nested(kind):
         return value.astimezone(UTC) if value is not None and pa.types.is_timestamp(kind) and kind.tz else value
     if pa.types.is_struct(kind):

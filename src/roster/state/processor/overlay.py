@@ -1,4 +1,4 @@
-"""A snapshot of a store and the changes made to it, which later reads of the same turn see."""
+"""A snapshot of a store with the batch's changes, which later reads of the same batch see."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ _UNKNOWN: Any = object()
 
 
 def end_of(prefix: bytes) -> bytes:
-    """Return the least key behind all keys that begin with `prefix`, which is not of 0xff only."""
+    """Return the least key after all keys with `prefix`, which must not be all 0xff."""
     trimmed = prefix.rstrip(b"\xff")
     return trimmed[:-1] + bytes([trimmed[-1] + 1])
 
 
 class Overlay:
-    """Reads a store's snapshot as it will be with the changes; nothing is written to the store."""
+    """Reads a store's snapshot with the changes applied; nothing is written to the store."""
 
     def __init__(self, store: Store | Snapshot) -> None:
         self._store = store
@@ -43,7 +43,7 @@ class Overlay:
         self._read.update(zip(keys, self._store.multi_get(keys), strict=True))
 
     def put(self, key: bytes, value: Value, scope: bytes | None = None) -> None:
-        """Set the value of a key, None to remove it. `scope`: the prefix with which `within` will look for it."""
+        """Set the value of a key, None to remove it. `scope`: the prefix by which `within` finds it."""
         self._changed[key] = value
         if scope is not None:
             self._ranges[scope][key] = value
@@ -67,7 +67,7 @@ class Overlay:
         return min([*kept, *(key for key, value in changed.items() if value is not None)], default=None)
 
     def stored(self, start: bytes, stop: bytes, limit: int) -> list[tuple[bytes, bytes]]:
-        """Return at most `limit` entries of the store, from `start` up to before `stop`, as they were."""
+        """Return at most `limit` entries of the store, from `start` up to before `stop`, without the changes."""
         return self._store.scan(start, stop, limit)
 
     def is_changed(self, key: bytes) -> bool:

@@ -1,4 +1,4 @@
-"""Rows that user's code returned, as columns of the schema that was declared for them."""
+"""Rows returned by user code, as columns of their declared schema."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from roster.state.store import StateError
 class Rows:
     """Collects rows, and checks them. A row is a tuple; if it has `__fields__`, as PySpark's Row, these are its names.
 
-    Raises StateError for a row that is none, has other names or as many values, and for a value that does not fit.
+    Raises StateError for other objects, other names or another number of values, and for a value that does not fit.
     """
 
     def __init__(self, schema: pa.Schema) -> None:
@@ -22,7 +22,7 @@ class Rows:
         self._orders: dict[tuple[str, ...], list[int | None]] = {}
 
     def extend(self, rows: Iterable[Any] | None) -> None:
-        """Take the rows that a call returned."""
+        """Add the rows that a call returned."""
         if rows is None or isinstance(rows, (str, bytes, dict)) or not hasattr(rows, "__iter__"):
             raise StateError(f"it returned {_short(rows)}, not an iterator of rows")
         add, names = self._rows.append, self._names

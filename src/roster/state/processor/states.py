@@ -1,4 +1,4 @@
-"""Value, list and map of the current key; methods have PySpark's names, as users' classes call them."""
+"""Value, list and map of the current key; methods have PySpark's names, which user code calls."""
 
 # ruff: noqa: N802, N803
 from __future__ import annotations
@@ -17,13 +17,13 @@ _LENGTH = Struct("<I")
 
 @dataclass(slots=True)
 class Current:
-    """The key whose state is meant, and the processing time in ms; both change between two calls of user's code."""
+    """The current key, and the processing time in ms; both change between calls of user code."""
 
     key: bytes | None = None
     now: int = 0
 
     def address(self, variable: Variable) -> bytes:
-        """Return the key's address of a variable's value. Raises StateError where there is no key."""
+        """Return the store key of a variable's value. Raises StateError without a current key."""
         if self.key is None:
             raise StateError(f"state variable {variable.name!r}: there is no key in init() and close()")
         return variable.prefix + self.key
@@ -34,7 +34,7 @@ class _State:
         self._variable, self._overlay, self._current = variable, overlay, current
 
     def _row(self, data: bytes | None) -> tuple[Any, ...] | None:
-        """Return the one row of an entry, None where there is none or it has expired."""
+        """Return the one row of an entry, None if it is missing or has expired."""
         if data is None:
             return None
         row, _, expiry = self._variable.decode(data, 1, data[0])
@@ -74,7 +74,7 @@ class ListState(_State):
         return next(self.get(), None) is not None
 
     def get(self) -> Iterator[tuple[Any, ...]]:
-        """Return the rows in the order in which they were appended."""
+        """Return the rows in the order of appending."""
         data = self._overlay.get(self._current.address(self._variable))
         return iter([row for row, expiry in self._rows(data) if expiry is None or expiry > self._current.now])
 
@@ -98,7 +98,7 @@ class ListState(_State):
         self._overlay.put(self._current.address(self._variable), None)
 
     def unexpired(self, data: bytes) -> bytes | None:
-        """Return the bytes of a list without expired rows, None if there are no others."""
+        """Return the bytes of a list without expired rows, None if all have expired."""
         if all(expiry is None or expiry > self._current.now for _, expiry in self._rows(data)):
             return data
         kept = self._rewritten(data)
@@ -116,7 +116,7 @@ class ListState(_State):
         parts = [self._variable.version]
         for row, expiry in self._rows(data):
             if expiry is None or expiry > self._current.now:
-                # A row written without an end has none, whatever the time to live is now.
+                # A row written without an expiry never expires, whatever the time to live is now.
                 parts.append(_sized(self._variable.encode(row, _NEVER if expiry is None else expiry)))
         return b"".join(parts)
 

@@ -1,4 +1,4 @@
-"""Removes what has expired: reads hide it at once, the store is looked through bit by bit."""
+"""Removes expired entries: reads hide them at once, a sweep deletes a few per batch."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from roster.state.processor.states import Current, ListState
 from roster.state.processor.variables import Variable, Variables
 
 SWEPT_KEY = b"\xffswept"
-"""Key of where the next look begins: the time in ms before which none begins anew, and the next entry's key."""
+"""Key of the sweep's progress: the time in ms before which no new round begins, and the next entry's key."""
 _LEAST = 10_000
-"""Entries looked at in a turn, at least."""
+"""Least number of entries checked per batch."""
 
 
 def sweep(overlay: Overlay, variables: Variables, current: Current, rows: int) -> None:
-    """Look at some entries with a time to live, and remove those that are over.
+    """Check some entries with a time to live, and remove expired ones.
 
-    A round through all of them begins when the shortest time to live has passed since the last one began. rows: those
-    of the turn, as more work may add more entries.
+    A round through all of them begins when the shortest time to live has passed since the last one began. rows: number
+    in the batch, as larger batches may add more entries.
     """
     mortal = sorted((each for each in variables.declared.values() if each.may_expire), key=lambda each: each.prefix)
     if not mortal:

@@ -13,7 +13,7 @@ _NOTED = b"\x00"
 
 
 class Timers:
-    """Registers and deletes timers in the changes of a turn."""
+    """Registers and deletes timers in the changes of a batch."""
 
     def __init__(self, overlay: Overlay) -> None:
         self._overlay = overlay
@@ -31,7 +31,7 @@ class Timers:
             self._overlay.put(BY_TIME + encoded + key, _NOTED, BY_TIME)
 
     def delete(self, key: bytes, at: int) -> None:
-        """Remove a timer, if there is one."""
+        """Remove a timer, if it is set."""
         encoded = _encoded(at)
         times = _split(self._overlay.get(BY_KEY + key))
         if encoded in times:

@@ -1,8 +1,8 @@
-"""A task's turn: user's code is called for each key of the batch, then for each timer that is due.
+"""A task processes a batch: calls user code for each key of the batch, then for each timer that is due.
 
-With a watermark a turn is two batches of Spark: rows up to the watermark are late; the others are handed over, then the
-timers up to it are due; then, as in the batch without data that Spark does when it has caught up, the watermark moves
-to the largest time seen less its delay, and timers up to there are due.
+With a watermark this equals two batches of Spark. Rows up to the watermark are late; the others are processed, then the
+timers up to it. Then, as in Spark's batch without data, the watermark moves to the largest time seen minus its delay,
+and timers up to there are processed.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ TAKEN = b"\x03"
 
 
 class TimeMode(Enum):
-    """Which time timers are of, by Spark's names."""
+    """The kind of time of timers, by Spark's names."""
 
     NONE = "None"
     PROCESSING = "ProcessingTime"
@@ -52,7 +52,7 @@ class Now(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Settings that stay the same from turn to turn.
+    """Settings that stay the same from batch to batch.
 
     event_time: column of timestamps from which the watermark comes, None for no watermark. delay: how far the watermark
     is behind the largest time. Raises StateError if they do not fit `mode`.
@@ -71,7 +71,7 @@ class Plan:
 
 
 class KeyedState:
-    """State of a turn: variables, timers and the current key."""
+    """State during a batch: variables, timers and the current key."""
 
     def __init__(self, overlay: Overlay, plan: Plan, make_struct: MakeStruct | None, current: Current) -> None:
         self.current, self._overlay, self._plan = current, overlay, plan
@@ -134,10 +134,10 @@ class Code(Protocol):
     """Calls the user's code for keys and timers, and collects the rows it returns."""
 
     def open(self, state: KeyedState, table: pa.Table) -> None:
-        """Begin a turn. `table`: the batch's rows, each key's together and in their order."""
+        """Begin a batch. `table`: its rows, grouped by key, each key's in their order."""
 
     def rows(self, key: tuple[Any, ...], begin: int, end: int, now: Now, *, is_new: bool) -> None:
-        """Handle the rows of a key: those from `begin` up to before `end`. `is_new`: it has no initial state yet."""
+        """Handle a key's rows, from `begin` up to before `end`. `is_new`: the key has no initial state yet."""
 
     def timer(self, key: tuple[Any, ...], at: int, now: Now) -> None:
         """Handle a timer of a key."""
@@ -146,7 +146,7 @@ class Code(Protocol):
         """Return the time up to which timers are due."""
 
     def close(self) -> pa.Table:
-        """End the turn; return all rows."""
+        """End the batch; return all rows."""
 
 
 def take(
@@ -159,9 +159,9 @@ def take(
     make_struct: MakeStruct | None = None,
     has_initial_state: bool = False,
 ) -> Update:
-    """Call the code for a batch's rows. Nothing is written: the changes are the caller's to commit.
+    """Call the code for a batch's rows. Nothing is written: the caller commits the changes.
 
-    clock: wall-clock milliseconds. Raises StateError for columns that do not fit, and what the code raises.
+    clock: wall-clock milliseconds. Raises StateError for columns that do not fit, and the code's errors.
     """
     overlay = Overlay(store)
     processing = clock()
@@ -195,7 +195,7 @@ class _Turn:
         self._plan, self._overlay, self._state, self._code, self._types = plan, overlay, state, code, types
 
     def rows(self, keys: _Keys, now: Now, *, has_initial_state: bool) -> None:
-        """Hand over the rows of each key."""
+        """Call the code for the rows of each key."""
         for variable in self._state.variables.declared.values():
             if variable.kind != "map":
                 self._overlay.read_ahead([variable.prefix + key for key in keys.encoded])
@@ -211,7 +211,7 @@ class _Turn:
             begin = end
 
     def timers(self, now: Now) -> None:
-        """Call the code for each timer that is due now; those set meanwhile wait for the next time."""
+        """Call the code for each timer that is due now; timers set meanwhile wait for the next call."""
         if self._plan.mode is TimeMode.NONE:
             return
         limit = now.processing if self._plan.mode is TimeMode.PROCESSING else now.watermark
@@ -224,7 +224,7 @@ class _Turn:
 
 
 class _Keys:
-    """Rows put together by key: the key's bytes, its values, and where its rows end."""
+    """Rows grouped by key: the key's bytes, its values, and where its rows end."""
 
     def __init__(self, table: pa.Table, names: Sequence[str]) -> None:
         encoded = encode_keys(table, names).combine_chunks().dictionary_encode()

@@ -1,7 +1,7 @@
 """The variables of a store: their numbers in its keys, their schemas, and values written with earlier schemas.
 
-The store keeps a list of them, so that a variable's number and the schemas of its values are known wherever the state
-goes. A value begins with the number of the schema it was written with.
+The store keeps a list of them, so that a variable's number and schemas move with the state. A value begins with the
+number of the schema it was written with.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _MOST_SCHEMAS = 255
 
 @dataclass(frozen=True, slots=True)
 class _Written:
-    """How values of one schema number are read. With `expires` eight bytes of time come before a row."""
+    """How values of one schema number are read. With `expires`, eight bytes of time precede a row."""
 
     schema: pa.Schema
     expires: bool
