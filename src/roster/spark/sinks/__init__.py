@@ -1,1 +1,1 @@
-"""Sinks: the contract (`base`) and the implementations; import the public ones from `roster.spark`."""
+"""Sinks: the contract (`base`) and the implementations; import public ones from `roster.spark`."""

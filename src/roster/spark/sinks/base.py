@@ -28,7 +28,7 @@ class Source:
 
 
 class Sink:
-    """Destination of batches, in three steps: `write` stages results, `commit` makes them count, `abort` drops them.
+    """Destination of batches. `write` writes uncommitted results, `commit` makes them count, `abort` drops them.
 
     The methods here are those of an at-least-once sink without positions. A sink is exactly once if `claim` returns the
     next offset of each partition as stored in the sink itself, and `commit` makes results and new positions visible in
@@ -72,17 +72,17 @@ class Sink:
         """Check the sink before the pipeline joins `group`. Raise PipelineError if it cannot work."""
 
     def bind(self, source: Source) -> None:
-        """Learn where batches come from. Raise PipelineError if the sink cannot work with that."""
+        """Learn where batches come from. Raise PipelineError if the sink cannot work with this source."""
 
     def take_over(self, partitions: Collection[TopicPartition], owner: Owner) -> None:
-        """End what earlier owners of newly assigned partitions have left undecided."""
+        """Decide what earlier owners of newly assigned partitions left open."""
 
     def offset_metadata(self, owner: Owner) -> str:
         """Return the text to commit with the starting offset of each newly assigned partition; "": none is needed."""
         return ""
 
     def warm_up(self, df: DataFrame) -> None:
-        """Run what `write` would, before the pipeline joins, with a DataFrame that has no rows and no effect.
+        """Run what `write` would on a DataFrame without rows, before the pipeline joins, without effect.
 
         By default its plan is run and the result dropped.
         """
@@ -100,17 +100,17 @@ class Sink:
         return {}
 
     def bounds(self, positions: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, int]:
-        """Return offsets that ranges of the next batch must not go beyond; called before each with its positions."""
+        """Return offsets that ranges of the next batch must not exceed; called before each batch with its positions."""
         return {}
 
     def write(self, df: DataFrame, batch: Batch) -> Any:
-        """Stage the results in Spark jobs of the calling thread; return a handle for `commit` or `abort`."""
+        """Write uncommitted results in Spark jobs of the calling thread; return a handle for `commit` or `abort`."""
         raise NotImplementedError
 
     def task_writer(self, batch: Batch | None, schema: StructType) -> TaskWriter | FrameWriter | None:
-        """Return what writes the batch's rows, which have these columns, inside the tasks; None: `write` does.
+        """Return the writer, inside the tasks, of the batch's rows with these columns; None: `write` writes them.
 
-        Without a batch its tasks get no rows and must have no effect: they load what a batch's will need.
+        Without a batch its tasks get no rows and must have no effect: they only load what a batch will need.
         """
         return None
 
@@ -132,7 +132,7 @@ class Sink:
         """Drop the results of a batch that is not committed; `staged` is None if `write` raised."""
 
     def look(self) -> None:
-        """Raise PipelineError if what is written to is gone; called every few seconds without records to read."""
+        """Raise PipelineError if the target is gone; called every few seconds while there are no records."""
 
     def close(self) -> None:
         """Release resources at the end of the run."""

@@ -88,7 +88,7 @@ class DeltaSink(TableSink):
         return {p: at for p, at in found.items() if at is not None}
 
     def _newest(self) -> DeltaTable | None:
-        """Return the table as it stands now; None if there is none yet."""
+        """Return the newest version of the table; None if there is none yet."""
         from deltalake import DeltaTable  # noqa: PLC0415
         from deltalake.exceptions import TableNotFoundError  # noqa: PLC0415
 
@@ -125,7 +125,7 @@ class DeltaSink(TableSink):
         from deltalake import DeltaTable  # noqa: PLC0415
 
         try:
-            # Of two that create it at once one wins, and both go on with that one's.
+            # If two create it at once one wins, and both continue with that table.
             DeltaTable.create(
                 self._uri,
                 columns,

@@ -82,7 +82,7 @@ class IcebergSink(TableSink):
         return {p: found[p] for p in partitions if p in found}
 
     def _newest(self) -> Table | None:
-        """Return the table as it stands now; None if there is none yet."""
+        """Return the newest version of the table; None if there is none yet."""
         from pyiceberg.catalog import load_catalog  # noqa: PLC0415
         from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError  # noqa: PLC0415
 
@@ -123,7 +123,7 @@ class IcebergSink(TableSink):
                         for name in self._partition_by:
                             spec.add_identity(name)
         except TableAlreadyExistsError:
-            pass  # of two that create it at once both go on with the first one's
+            pass  # if two create it at once, both continue with the first one's table
         except Exception as error:
             if self._newest() is None:
                 raise PipelineError(
@@ -180,7 +180,7 @@ class IcebergSink(TableSink):
             "roster.member": owner.member_id,
             _key(owner.group): _encoded(positions),
         }
-        # Else pyiceberg commits again on another snapshot, without a look at its positions. Only this copy changes.
+        # Else pyiceberg retries on another snapshot without checking its positions. Only this copy changes.
         table.metadata.properties[TableProperties.COMMIT_NUM_RETRIES] = "0"
         try:
             transaction = table.transaction()
@@ -188,7 +188,7 @@ class IcebergSink(TableSink):
                 for file in staged.files:
                     append.append_data_file(_data_file(table, file))
             transaction.commit_transaction()
-        except Exception as error:  # whatever it was: the newest snapshot tells whether the commit came through
+        except Exception as error:  # on any error the newest snapshot tells whether the commit succeeded
             raise CommitLostError(_named(error)) from error
 
     @override
@@ -213,7 +213,7 @@ def _key(group: str) -> str:
 
 
 def _ancestors(table: Table) -> Iterator[Snapshot]:
-    """The current snapshot and those before it, as far as they are kept."""
+    """The current snapshot and its kept ancestors."""
     snapshot = table.current_snapshot()
     while snapshot is not None:
         yield snapshot
@@ -288,5 +288,5 @@ def _partition_value(value: Any) -> Any:
 
 
 def _named(error: BaseException) -> str:
-    """Return the error with its class: messages of a catalog's driver mean little without."""
+    """Return the error with its class: messages of a catalog's driver mean little without it."""
     return f"{type(error).__name__}: {one_line(error, LONGEST_ERROR)}"

@@ -1,4 +1,4 @@
-"""Rows as records of a Kafka topic, encoded by the tasks; in the source's cluster exactly once."""
+"""Rows as records of a Kafka topic, encoded by the tasks; exactly once in the source's cluster."""
 
 from __future__ import annotations
 
@@ -49,13 +49,13 @@ class KafkaSink(Sink):
     Columns as in Spark's Kafka sink: `value` (string or binary, required), `key` (string or binary), `topic` (string,
     required unless `topic` is given here), `partition` (int), `headers` (array of struct key, value). Rows without a
     partition go where Kafka's Java client puts them: by the key's murmur2 hash, or without a key to one partition after
-    the other. Records have the time of writing, or with `keep_timestamps` that of the column `timestamp`.
+    the other. A record's timestamp is the time of writing, or with `keep_timestamps` the column `timestamp`.
 
     Without a transform rows go from the reading task's Arrow columns into record batches, and never cross into the JVM.
 
     `exactly_once` True: a batch's records and the group's offsets are one Kafka transaction, and readers with
-    isolation.level=read_committed see each result once, whatever fails. None: so where the cluster can, else at least
-    once, with a line in the log that says why. False: at least once; each task is an idempotent producer. The
+    isolation.level=read_committed see each result once, whatever fails. None: likewise if the cluster supports it, else
+    at least once, with a line in the log that says why. False: at least once; each task is an idempotent producer. The
     transactional id begins with the group's name and "-".
 
     `bootstrap` and `security` are as for `Pipeline`. `options` are settings by the names of Kafka's producers:
@@ -158,7 +158,7 @@ class KafkaSink(Sink):
         self._writer = replace(self._writer, topic=None, keep_timestamps=keep_timestamps)
 
     def staging(self) -> TaskWriter:
-        """Return what encodes records of any number for the driver to write."""
+        """Return a writer that encodes any number of records for the driver to send."""
         return StagingWriter(self._writer)
 
     @override
@@ -235,7 +235,7 @@ class KafkaSink(Sink):
             raise PipelineError(problem, field="KafkaSink", fix="Create it again, or write to another one")
 
     def _missing_topic(self) -> str:
-        """Return a topic of those written to that does not exist, "" if there is none or no broker says so."""
+        """Return a target topic that does not exist; "" if all exist or no broker answers."""
         if self._admin is None:
             self._admin = Admin(self._bootstrap, request_timeout_ms=_LOOK_MS, security=self._security)
         for topic in sorted({partition.topic for partition in self._partitions}):

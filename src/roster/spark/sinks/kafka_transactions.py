@@ -1,9 +1,9 @@
 """A batch and the group's offsets as one Kafka transaction: the driver's part of an exactly-once `KafkaSink`.
 
-Tasks encode record batches and know of no producer, so that Spark may run them as often as it likes. The batches of one
-partition then have one writer, under the epoch of this transaction: whatever goes wrong, the transaction is aborted and
-its epoch with it, and the batch is done again. Two fences keep two applications apart: the epoch, which a new owner of
-partitions ends for a dead one, and the group's generation, which comes with the offsets.
+Tasks encode record batches without a producer, so Spark may run them as often as it likes. One writer then sends each
+partition's batches under this transaction's epoch: on any error the transaction is aborted, its epoch ends, and the
+batch is retried. Two fences keep applications apart: the epoch, which a new owner of partitions bumps for a dead one,
+and the group's generation, which comes with the offsets.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class OtherClusterError(Exception):
 
 
 def transactional_id(source: Source) -> str:
-    """Return the transactional id of a run: one that a restart of a static member has again, else one never used."""
+    """Return the transactional id of a run: stable over restarts of a static member, else new."""
     if source.group_instance_id is None:
         return f"{source.group}-{uuid.uuid4()}"
     # Group "a-b" with instance "c" must not have the id of group "a" with instance "b-c".
@@ -68,7 +68,7 @@ class KafkaTransactions:
 
     @classmethod
     def start(cls, source: Source, bootstrap: str, security: Security, timeout_ms: int) -> KafkaTransactions:
-        """Take a transactional id. Raise OtherClusterError or ClientError where there can be no such transaction."""
+        """Take a transactional id. Raise OtherClusterError or ClientError if such transactions are impossible."""
         producer = TransactionalProducer(
             bootstrap,
             transactional_id(source),
@@ -92,7 +92,7 @@ class KafkaTransactions:
         return cls(producer, source.group)
 
     def close(self) -> None:
-        """Abort what is open, and disconnect."""
+        """Abort an open transaction, and disconnect."""
         self._producer.close()
 
     def metadata(self, owner: Owner) -> str:
@@ -100,7 +100,7 @@ class KafkaTransactions:
         return ClaimedBy(self._producer.transactional_id, owner.member_id).to_metadata()
 
     def take_over(self, partitions: Collection[TopicPartition], owner: Owner) -> None:
-        """End what earlier owners of partitions have left open. Raise ClientError if that is not known."""
+        """End transactions that earlier owners of partitions left open. Raise ClientError if their state is unknown."""
         try:
             fenced = self._producer.take_over(partitions, owner.generation, owner.member_id)
         except CommitFenced as error:  # the member will find out by its next heartbeat
@@ -109,9 +109,9 @@ class KafkaTransactions:
             log.info("%s: ended what an earlier owner had open: transactional_id=%s", self._group, name)
 
     def task_writer(self, batch: Batch | None, writer: KafkaWriter) -> StagingWriter | ExchangeWriter:
-        """Return what encodes a batch: for the driver to write if that is small, else for tasks of a further stage.
+        """Return the encoder of a batch: for the driver to send if the batch is small, else for tasks of another stage.
 
-        A stage costs more than some megabytes over the driver; many of them would not fit into it.
+        Another stage costs more than some megabytes through the driver, whose memory does not hold many more.
         """
         if batch is None or batch.offsets * self._bytes_per_offset <= _MOST_DRIVER_BYTES:
             return StagingWriter(writer, _MOST_DRIVER_BYTES)
@@ -120,7 +120,7 @@ class KafkaTransactions:
     def write_exchanged(
         self, rows: DataFrame, writer: KafkaWriter, partitions: Collection[TopicPartition], batch: Batch
     ) -> None:
-        """Begin a transaction and write the batch in it from tasks. `partitions` are those of the topic, if it is one.
+        """Begin a transaction and write the batch from tasks. `partitions` are the topic's, if there is one topic.
 
         Raises as `write` does.
         """
@@ -137,10 +137,10 @@ class KafkaTransactions:
         self._bytes_per_offset = size / max(batch.offsets, 1)
 
     def write(self, results: Iterable[list[StagedBatch] | None], writer: KafkaWriter, batch: Batch) -> None:
-        """Begin a transaction and write the record batches that tasks returned in it from here.
+        """Begin a transaction and write the tasks' record batches from the driver.
 
-        Raises SinkFencedError if the transaction is lost, or a task made more than it may return; WriteError for what
-        another transaction would not change; ClientError.
+        Raises SinkFencedError if the transaction is lost or a task made more than it may return; WriteError for errors
+        that another transaction would repeat; ClientError.
         """
         staged: list[StagedBatch] = []
         for some in results:
@@ -172,7 +172,7 @@ class KafkaTransactions:
         return ProducerIdentity(*epoch, self._producer.transactional_id)
 
     def commit(self, batch: Batch) -> None:
-        """Commit records and offsets. Raise SinkFencedError if neither counts, ClientError if that is open."""
+        """Commit records and offsets. Raise SinkFencedError if neither counts, ClientError if that is unknown."""
         metadata = self.metadata(batch.owner)
         offsets = {p: OffsetAndMetadata(at, metadata=metadata) for p, at in batch.next_offsets.items()}
         try:
@@ -182,7 +182,7 @@ class KafkaTransactions:
         self._is_open, self._aborted = False, 0
 
     def abort(self) -> None:
-        """Abort what is open, and with it the epoch of whatever still writes."""
+        """Abort an open transaction, which fences everything that still writes under its epoch."""
         if self._is_open:
             self._is_open = False
             self._producer.abort()

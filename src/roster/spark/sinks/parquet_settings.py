@@ -1,4 +1,4 @@
-"""From a Spark session's Parquet settings to a writer whose files are as Spark's own, as far as there is one."""
+"""Maps Spark's Parquet settings to pyarrow's."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def parquet_writer(
     row_group_bytes: int,
     target_file_bytes: int,
 ) -> ParquetWriter | None:
-    """Return a writer below `root`; None where only Spark's own writer does what the session's settings say."""
+    """Return a writer below `root`; None if pyarrow cannot match the session's settings."""
     codec = COMPRESSIONS.get((compression or _setting(spark, "spark.sql.parquet.compression.codec")).lower())
     kind = _setting(spark, "spark.sql.parquet.outputTimestampType")
     names = [field.name for field in schema.fields]
@@ -63,7 +63,7 @@ def parquet_writer(
         codec is None
         or kind not in _TIMESTAMPS
         or any(_setting(spark, name) != value for name, value in _NEEDED.items())
-        # Spark has the errors for these.
+        # Spark reports these errors.
         or len({name.lower() for name in names}) < len(names)
         or len(set(partition_by)) != len(partition_by)
         or not set(partition_by) < set(names)

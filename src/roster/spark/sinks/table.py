@@ -1,4 +1,4 @@
-"""What sinks into tables with commits of their own share: files from the tasks, one commit by the driver, the fence."""
+"""Common part of sinks into tables with their own commits: files from tasks, one commit by the driver, the fence."""
 
 from __future__ import annotations
 
@@ -32,22 +32,22 @@ LONGEST_ERROR = 300
 
 @dataclass(frozen=True, slots=True)
 class StagedFiles:
-    """Files that no version of the table names yet."""
+    """Files that no version of the table references yet."""
 
     writer: ParquetWriter
     files: Sequence[WrittenFile]
 
 
 class CommitLostError(Exception):
-    """Another commit came first, or it is not known whether this one has come through."""
+    """Another commit came first, or it is unknown whether this one succeeded."""
 
 
 class TableSink(Sink):
     """Sink into a table whose commits are atomic and refused if another one came first.
 
-    Positions are part of the commit that names the files. A commit is tried on the newest version that was read: if a
+    Positions are part of the commit that names the files. A commit is tried on the newest version read: if a
     partition's position there is not the start of its range, another owner has moved it, and the batch is dropped. So
-    of two owners of a partition one wins, and the other reads again from the table's position.
+    one of two owners of a partition wins, and the other reads again from the table's position.
     """
 
     accepts_part = True
@@ -92,7 +92,7 @@ class TableSink(Sink):
         self, partitions: Collection[TopicPartition], owner: Owner, committed: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, int]:
         found = self.positions(owner.group, partitions)
-        # Past the table's position another sink has done the work.
+        # Another sink has done the work past the table's position.
         moved = {p: max(at, committed.get(p, at)) for p, at in found.items()}
         self._starts.update(moved)
         return moved
