@@ -16,7 +16,6 @@ from pyspark.sql import Row
 from pyspark.sql.streaming import StatefulProcessor
 
 from roster.spark import FunctionError, KafkaSink, Pipeline, PipelineError, State, StateView
-from roster.spark.state.queries import view
 from roster.spark.state.tasks.result_records import as_records
 from roster.state.definition import json_text
 from roster.state.lmdb_store import LmdbStore
@@ -124,7 +123,8 @@ def visits(sent: dict[str, list[int]]) -> list[dict[str, Any]]:
 def test_the_state_of_one_application_is_asked_of_the_other_one(
     spark: SparkSession, topics: Topics, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(view, "PATIENCE", 120.0)  # a loaded machine may lose a member for a while
+    # A loaded machine may lose a member for a while.
+    monkeypatch.setattr("roster.spark.state.queries.view.PATIENCE", 120.0)
     topic, out, group = topics.create(4), topics.create(1), f"g-{uuid.uuid4().hex[:8]}"
     hosts = [f"127.0.0.1:{port}" for port in free_ports(2)]
     pipelines = [
