@@ -30,7 +30,7 @@ from roster.spark.sinks.base import Sink
 from roster.spark.tasks.arrow_function import ArrowFunction, arrow_schema
 from roster.spark.tasks.missing_values import MissingValues
 from roster.spark.tasks.reader import Counts, ReaderConfig, ReadError, ReadTask
-from roster.spark.tasks.write.task import FrameWriter, ReadWriteTask, TaskWriter, conformed, written
+from roster.spark.tasks.write.task import ReadWriteTask, TaskWriter, Writer, conformed, written
 from roster.state.store import StateError
 
 log = logging.getLogger(__name__)
@@ -128,7 +128,7 @@ class SparkRunner:
                     raise short from None
                 raise
 
-    def _warm_up_driver(self, sink: Sink, writer: TaskWriter | FrameWriter | None) -> None:
+    def _warm_up_driver(self, sink: Sink, writer: Writer | None) -> None:
         """Load what the driver needs to do a small batch itself."""
         if self._small is None:
             return
@@ -202,21 +202,9 @@ class SparkRunner:
             writer = self._task_writer(sink, batch)
             if writer is None:
                 return sink.write(self._frame(tasks, quiet=sink.accepts_part), batch)
-            return self._write_in_tasks(writer, batch, tasks, sink)
-
-    def _write_in_tasks(
-        self, writer: TaskWriter | FrameWriter, batch: Batch, tasks: Sequence[Sequence[Split]], sink: Sink
-    ) -> Any:
-        """Read, map and write in the tasks; return the sink's handle."""
-        if isinstance(writer, TaskWriter):
             return self._collected(sink, writer, batch, functools.partial(self._results, writer, tasks))
-        try:
-            return sink.gather(writer, self._rows(writer, tasks), batch)
-        except BaseException:
-            sink.abort(None, batch)
-            raise
 
-    def _collected(self, sink: Sink, writer: TaskWriter, batch: Batch, results: Callable[[], list[Any]]) -> Any:
+    def _collected(self, sink: Sink, writer: Writer, batch: Batch, results: Callable[[], list[Any]]) -> Any:
         try:
             return sink.collect(writer, results(), batch)
         except BaseException:
@@ -238,25 +226,24 @@ class SparkRunner:
         with self._batch_jobs(batch):
             return self._results(writer, tasks)
 
-    def _task_writer(self, sink: Sink, batch: Batch | None) -> TaskWriter | FrameWriter | None:
+    def _task_writer(self, sink: Sink, batch: Batch | None) -> Writer | None:
         return None if self._transform is not None else sink.task_writer(batch, self._columns)
 
-    def _results(self, writer: TaskWriter, tasks: Sequence[Sequence[Split]]) -> list[Any]:
-        """Run the tasks; return what their outputs returned.
+    def _results(self, writer: Writer, tasks: Sequence[Sequence[Split]]) -> list[Any]:
+        """Read, map and write in the tasks; return what their outputs returned.
 
-        Runs an RDD job: no rows go to the JVM, and planning a DataFrame would cost more than a small batch.
+        A `TaskWriter` needs an RDD job only: no rows go to the JVM, and planning a DataFrame would cost more than a
+        small batch.
         """
+        if not isinstance(writer, TaskWriter):
+            work: Any = writer.task(self._reading(tasks))
+            return writer.write(self._spark.range(0, len(tasks), 1, len(tasks)).mapInArrow(work, writer.rows))
         read = self._reading(tasks).read
         return self._numbers(tasks).mapPartitions(ReadWriteTask(writer, read)).collect()
 
     def _numbers(self, tasks: Sequence[Sequence[Split]]) -> RDD[int]:
         """Return the task numbers as an RDD, one in each partition."""
         return self._context.parallelize(range(len(tasks)), len(tasks))
-
-    def _rows(self, writer: FrameWriter, tasks: Sequence[Sequence[Split]]) -> DataFrame:
-        """Return the rows that the tasks make for a further stage."""
-        work: Any = writer.task(self._reading(tasks))
-        return self._spark.range(0, len(tasks), 1, len(tasks)).mapInArrow(work, writer.rows)
 
     def _reading(self, tasks: Sequence[Sequence[Split]], *, quiet: bool = True) -> Reading:
         """Return what makes rows inside the tasks; with `quiet` an error of the function does not fail the task."""

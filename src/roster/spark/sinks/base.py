@@ -12,7 +12,7 @@ from pyspark.sql.types import StructType
 from roster.model import TopicPartition
 from roster.security import PLAINTEXT, Security
 from roster.spark.batch import Batch, Owner
-from roster.spark.tasks.write.task import FrameWriter, TaskWriter
+from roster.spark.tasks.write.task import Writer
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,21 +107,17 @@ class Sink:
         """Write uncommitted results in Spark jobs of the calling thread; return a handle for `commit` or `abort`."""
         raise NotImplementedError
 
-    def task_writer(self, batch: Batch | None, schema: StructType) -> TaskWriter | FrameWriter | None:
+    def task_writer(self, batch: Batch | None, schema: StructType) -> Writer | None:
         """Return the writer, inside the tasks, of the batch's rows with these columns; None: `write` writes them.
 
         Without a batch its tasks get no rows and must have no effect: they only load what a batch will need.
         """
         return None
 
-    def gather(self, writer: FrameWriter, rows: DataFrame, batch: Batch) -> Any:
-        """Write the rows that the tasks of a `FrameWriter` make; return the handle for `commit` or `abort`."""
-        raise NotImplementedError
-
-    def collect(self, writer: TaskWriter, results: Sequence[Any], batch: Batch) -> Any:
+    def collect(self, writer: Writer, results: Sequence[Any], batch: Batch) -> Any:
         """Return the handle for `commit` or `abort`, from what the tasks returned.
 
-        `results` has one item a task; it is empty if the job failed.
+        `results` has one item a task, or is what a `FrameWriter` returned; it is empty if the job failed.
         """
         raise NotImplementedError
 

@@ -26,7 +26,7 @@ from roster.spark.sinks.kafka_transactions import TRANSACTION_TIMEOUT_MS, KafkaT
 from roster.spark.tasks.client_settings import refuse_security_names
 from roster.spark.tasks.write.exchange import ExchangeWriter
 from roster.spark.tasks.write.producer_options import parse_producer_options
-from roster.spark.tasks.write.task import RESULT, FrameWriter, TaskWriter, WriteTask, results_of
+from roster.spark.tasks.write.task import RESULT, TaskWriter, Writer, WriteTask, results_of
 from roster.wire import ErrorCode
 
 log = logging.getLogger("roster.pipeline")
@@ -196,24 +196,26 @@ class KafkaSink(Sink):
         writer = self.task_writer(batch, df.schema)
         rows = df.select(*chosen)
         if isinstance(writer, ExchangeWriter):
-            self.gather(writer, rows.mapInArrow(writer.task(None), writer.rows), batch)
+            results = writer.write(rows.mapInArrow(writer.task(None), writer.rows))
         else:
             work: Any = WriteTask(writer)
-            self.collect(writer, results_of(rows.mapInArrow(work, RESULT).collect()), batch)
+            results = results_of(rows.mapInArrow(work, RESULT).collect())
+        self.collect(writer, results, batch)
 
     @override
     def task_writer(self, batch: Batch | None, schema: StructType) -> TaskWriter | ExchangeWriter:
         self.check(schema)
-        return self._writer if self._transactions is None else self._transactions.task_writer(batch, self._writer)
+        if self._transactions is None:
+            return self._writer
+        return self._transactions.task_writer(batch, self._writer, self._partitions)
 
     @override
-    def gather(self, writer: FrameWriter, rows: DataFrame, batch: Batch) -> None:
-        assert self._transactions is not None  # noqa: S101 - it has made the writer
-        self._transactions.write_exchanged(rows, self._writer, self._partitions, batch)
-
-    @override
-    def collect(self, writer: TaskWriter, results: Sequence[Any], batch: Batch) -> None:
-        if self._transactions is not None and results:
+    def collect(self, writer: Writer, results: Sequence[Any], batch: Batch) -> None:
+        if self._transactions is None or not results:
+            return
+        if isinstance(writer, ExchangeWriter):
+            self._transactions.check_written(results[0], batch)
+        else:
             self._transactions.write(results, self._writer, batch)
 
     @override

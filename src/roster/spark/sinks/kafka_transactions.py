@@ -11,10 +11,9 @@ from __future__ import annotations
 import hashlib
 import logging
 import uuid
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
-
-from pyspark.sql import DataFrame
+from functools import partial
 
 from roster.client import (
     Admin,
@@ -33,7 +32,7 @@ from roster.security import Security
 from roster.spark.batch import Batch, Owner
 from roster.spark.errors import PipelineError, SinkFencedError
 from roster.spark.sinks.base import Source
-from roster.spark.tasks.write.exchange import ExchangeWriter, write_exchanged
+from roster.spark.tasks.write.exchange import ExchangeWriter, Written
 
 log = logging.getLogger("roster.pipeline")
 
@@ -108,23 +107,20 @@ class KafkaTransactions:
         for name in sorted(fenced):
             log.info("%s: ended what an earlier owner had open: transactional_id=%s", self._group, name)
 
-    def task_writer(self, batch: Batch | None, writer: KafkaWriter) -> StagingWriter | ExchangeWriter:
+    def task_writer(
+        self, batch: Batch | None, writer: KafkaWriter, partitions: Collection[TopicPartition]
+    ) -> StagingWriter | ExchangeWriter:
         """Return the encoder of a batch: for the driver to send if the batch is small, else for tasks of another stage.
 
         Another stage costs more than some megabytes through the driver, whose memory does not hold many more.
+        `partitions` are the topic's, if there is one topic: the transaction of that stage has them all.
         """
         if batch is None or batch.offsets * self._bytes_per_offset <= _MOST_DRIVER_BYTES:
             return StagingWriter(writer, _MOST_DRIVER_BYTES)
-        return ExchangeWriter(writer)
+        return ExchangeWriter(writer, partial(self.begin, partitions))
 
-    def write_exchanged(
-        self, rows: DataFrame, writer: KafkaWriter, partitions: Collection[TopicPartition], batch: Batch
-    ) -> None:
-        """Begin a transaction and write the batch from tasks. `partitions` are the topic's, if there is one topic.
-
-        Raises as `write` does.
-        """
-        results = write_exchanged(rows, replace(writer, identity=self.begin(partitions)))
+    def check_written(self, results: Sequence[Written], batch: Batch) -> None:
+        """Check what the tasks of an `ExchangeWriter` have written. Raises as `write` does."""
         problems = [each for each in results if each.problem]
         if problems:
             final = next((each for each in problems if not each.is_lost), None)

@@ -27,7 +27,7 @@ from roster.spark.sinks.parquet_settings import COMPRESSIONS, parquet_writer
 from roster.spark.sinks.storage import Storage
 from roster.spark.tasks.write.parquet import ParquetWriter, WrittenFile
 from roster.spark.tasks.write.partitions import check_partition_by
-from roster.spark.tasks.write.task import TaskWriter
+from roster.spark.tasks.write.task import Writer
 
 _logger = logging.getLogger(__name__)
 
@@ -167,7 +167,7 @@ class ParquetSink(Sink):
         return replace(writer, root=(self._storage.root / stage).as_posix(), stage=stage)
 
     @override
-    def collect(self, writer: TaskWriter, results: Sequence[list[WrittenFile]], batch: Batch) -> Staged:
+    def collect(self, writer: Writer, results: Sequence[list[WrittenFile]], batch: Batch) -> Staged:
         assert isinstance(writer, ParquetWriter)  # noqa: S101 - made by task_writer
         log = self._opened()
         files = [file for result in results for file in result]

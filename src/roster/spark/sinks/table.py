@@ -22,7 +22,7 @@ from roster.spark.options import as_columns
 from roster.spark.sinks.base import Sink
 from roster.spark.tasks.write.parquet import ParquetWriter, WrittenFile
 from roster.spark.tasks.write.partitions import check_partition_by, is_supported
-from roster.spark.tasks.write.task import RESULT, TaskWriter, WriteTask, results_of
+from roster.spark.tasks.write.task import RESULT, Writer, WriteTask, results_of
 
 _ATTEMPTS = 100
 _LONGEST_PAUSE = 0.5
@@ -102,7 +102,7 @@ class TableSink(Sink):
         return self._writer(schema, creates=batch is not None)
 
     @override
-    def collect(self, writer: TaskWriter, results: Sequence[list[WrittenFile]], batch: Batch) -> StagedFiles:
+    def collect(self, writer: Writer, results: Sequence[list[WrittenFile]], batch: Batch) -> StagedFiles:
         assert isinstance(writer, ParquetWriter)  # noqa: S101 - made by task_writer
         return StagedFiles(writer, [file for result in results for file in result if file.rows])
 

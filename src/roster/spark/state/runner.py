@@ -45,7 +45,7 @@ from roster.spark.state.tasks.stores import Restored, RestoreJob, check_state_di
 from roster.spark.state.tasks.task import ROWS, STORE, RestoreJobs, StatefulTask, StoreKind, TopologyPlan
 from roster.spark.tasks.arrow_function import ArrowFunction, as_struct
 from roster.spark.tasks.reader import ReaderConfig
-from roster.spark.tasks.write.task import TaskWriter
+from roster.spark.tasks.write.task import TaskWriter, Writer
 from roster.state.store import NoState, StateError
 from roster.wire.errors import ErrorCode
 
@@ -256,9 +256,10 @@ class StatefulRunner(SparkRunner):
         return StatefulTask(self._config, tasks, self._work, self._targets, self._reports, jobs, **reading)
 
     @override
-    def _results(self, writer: TaskWriter, tasks: Sequence[Sequence[Split]]) -> list[Any]:
+    def _results(self, writer: Writer, tasks: Sequence[Sequence[Split]]) -> list[Any]:
         results = super()._results(writer, tasks)
-        self._note_places(tasks)
+        if isinstance(writer, TaskWriter):
+            self._note_places(tasks)
         return results
 
     @override

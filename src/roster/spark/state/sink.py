@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 from typing_extensions import override
 
@@ -26,7 +26,7 @@ from roster.spark.state.store_targets import StoreTargets
 from roster.spark.state.tasks.subtopology import SubtopologyPlan
 from roster.spark.state.wakeups import Wakeups
 from roster.spark.tasks.reader import ReaderConfig
-from roster.spark.tasks.write.task import FrameWriter, TaskWriter
+from roster.spark.tasks.write.task import Writer
 
 _OF_OTHERS = 90.0
 """Seconds to wait for transactions of others: longer than a producer's usual timeout."""
@@ -148,7 +148,7 @@ class StateSink(Sink):
         return self._inner.claim(partitions, owner, committed)
 
     @override
-    def task_writer(self, batch: Batch | None, schema: StructType) -> TaskWriter | FrameWriter | None:
+    def task_writer(self, batch: Batch | None, schema: StructType) -> Writer | None:
         return self._inner.task_writer(batch, schema)
 
     def replayed(self, batch: Batch) -> frozenset[TaskId]:
@@ -156,11 +156,7 @@ class StateSink(Sink):
         return frozenset()
 
     @override
-    def gather(self, writer: FrameWriter, rows: DataFrame, batch: Batch) -> Any:
-        return self._inner.gather(writer, rows, batch)
-
-    @override
-    def collect(self, writer: TaskWriter, results: Sequence[Any], batch: Batch) -> Any:
+    def collect(self, writer: Writer, results: Sequence[Any], batch: Batch) -> Any:
         return self._inner.collect(writer, results, batch)
 
     @override

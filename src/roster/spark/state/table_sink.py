@@ -28,7 +28,7 @@ from roster.spark.sinks.kafka import KafkaSink
 from roster.spark.state.sink import StateSink
 from roster.spark.state.tasks.subtopology import SubtopologyPlan
 from roster.spark.state.tasks.task import is_record
-from roster.spark.tasks.write.task import TaskOutput, TaskWriter
+from roster.spark.tasks.write.task import TaskOutput, TaskWriter, Writer
 
 log = logging.getLogger(__name__)
 
@@ -131,7 +131,7 @@ class TableStateSink(StateSink):
         return _Both(writer, self._inner.staging())
 
     @override
-    def collect(self, writer: TaskWriter, results: Sequence[Any], batch: Batch) -> None:
+    def collect(self, writer: Writer, results: Sequence[Any], batch: Batch) -> None:
         assert isinstance(writer, _Both)  # noqa: S101 - made by task_writer
         new = self._new(batch)
         self._handle = None

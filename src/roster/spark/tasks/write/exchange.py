@@ -8,13 +8,14 @@ transaction. Rows of stage 1 hold batches of about a megabyte, so that a shuffle
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 
 from roster.records.produce import KafkaWriter, TransactionLostError, WriteError
+from roster.records.production import ProducerIdentity
 from roster.records.staging import StagedBatch, StagingWriter
 from roster.spark.tasks.write.task import RESULT, RowFunction, result_row, results_of
 from roster.wire.columns.writer import Body
@@ -46,14 +47,19 @@ class Written(NamedTuple):
 
 @dataclass(frozen=True)
 class ExchangeWriter:
-    """Makes record batches as `writer` does, for writers of whole partitions."""
+    """Makes record batches as `writer` does, for writers of whole partitions; `begin` begins their transaction."""
 
     writer: KafkaWriter
+    begin: Callable[[], ProducerIdentity]
     rows: str = STAGED
 
     def task(self, read: RowFunction | None) -> RowFunction:
         """Return stage 1."""
         return StageBatches(StagingWriter(self.writer), read)
+
+    def write(self, rows: DataFrame) -> list[Any]:
+        """Write the rows of `STAGED`, each partition from one task; return one list of `Written`."""
+        return [_write_exchanged(rows, replace(self.writer, identity=self.begin()))]
 
 
 @dataclass(frozen=True)
@@ -117,7 +123,7 @@ class WriteBatches:
         yield result_row(written)
 
 
-def write_exchanged(staged: DataFrame, writer: KafkaWriter) -> list[Written]:
+def _write_exchanged(staged: DataFrame, writer: KafkaWriter) -> list[Written]:
     """Write the rows of `STAGED`, each partition from one task, in the order of its rows."""
     spark = staged.sparkSession
     before = spark.conf.get(_BATCH_BYTES, None)

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 
 import pyarrow as pa
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 RowFunction = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 """Function for `mapInArrow`."""
@@ -37,7 +40,7 @@ class TaskWriter(Protocol):
 
 
 class FrameWriter(Protocol):
-    """Replaces a `TaskWriter`: the tasks make rows for another stage, which `Sink.gather` runs."""
+    """Replaces a `TaskWriter`: the tasks make rows for another stage, which `write` runs."""
 
     @property
     def rows(self) -> str:
@@ -45,6 +48,12 @@ class FrameWriter(Protocol):
 
     def task(self, read: RowFunction | None) -> RowFunction:
         """Return the function for `mapInArrow`; `read` makes its input from Spark's rows, None: uses those."""
+
+    def write(self, rows: DataFrame) -> list[Any]:
+        """Write the rows that the tasks make; return what the sink needs for its commit, never empty."""
+
+
+Writer: TypeAlias = TaskWriter | FrameWriter
 
 
 class WriteTask:
