@@ -1,4 +1,4 @@
-"""`roster acls`: who may do what, on any Kafka with an authorizer."""
+"""`roster acls`: access control lists, on any Kafka with an authorizer."""
 
 from __future__ import annotations
 

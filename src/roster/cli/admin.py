@@ -47,7 +47,7 @@ def admin(target: Target) -> Iterator[Admin]:
     """Open an Admin for the length of a command.
 
     Raises:
-        UserError: what the command asked for cannot be (no such topic or group, it is there already, it has members).
+        UserError: the command is impossible (no such topic or group, it exists already, it has members).
         Failure: the cluster did not answer or refused.
 
     """

@@ -92,5 +92,5 @@ def broker(listen: str, advertise: str | None, data: Path, log_level: str, **set
 
 def _announce(running: Broker) -> None:
     gc.collect()
-    gc.freeze()  # what was loaded so far stays: no collection has to visit it
+    gc.freeze()  # loaded objects stay: no collection has to visit them
     click.echo(f"roster broker serves {running.bootstrap}")

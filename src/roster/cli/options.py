@@ -149,7 +149,7 @@ yes_option = click.option("--yes", is_flag=True, help="Do not ask; needed where 
 
 
 def require_yes(yes: bool, what: str) -> None:
-    """Refuse to go on without a terminal to ask on.
+    """Refuse without a terminal to ask on.
 
     Args:
         yes: whether --yes was given.

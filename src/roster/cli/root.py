@@ -143,8 +143,7 @@ def run(arguments: Sequence[str]) -> int:
 def _require_streams() -> None:
     """Refuse to run without standard output, and put the null device in the place of the other two if they are closed.
 
-    The next file or socket opened would get the number of a stream that is closed, and what is written to the stream
-    would go into it.
+    The next file or socket opened would get the number of a closed stream, and output to the stream would go into it.
     """
     closed = sys.stdout is None
     for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _UNFIT = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, struct.error, pa.ArrowException)
-"""What comes of reading bytes as what they are not."""
+"""Errors of decoding bytes of another format."""
 
 DIRECTORY = click.Path(exists=True, file_okay=False, path_type=Path)
 
@@ -85,7 +85,7 @@ def _described(path: Path) -> dict[str, Any]:
 
 
 def _definition(store: LmdbStore) -> dict[str, Any]:
-    """Return what a store says of itself, or why that cannot be read; nothing of an empty one."""
+    """Return a store's definition, or why it cannot be read; nothing for an empty store."""
     try:
         noted = Noted.of(store)
     except OtherDefinitionError as error:

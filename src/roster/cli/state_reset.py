@@ -1,4 +1,4 @@
-"""`roster state reset`: a stateful group begins anew, as `kafka-streams-application-reset` does for Kafka Streams."""
+"""`roster state reset`: resets a stateful group, as `kafka-streams-application-reset` does for Kafka Streams."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def _changelog(group: str, store: str) -> str:
 def own_topics(
     group: str, topics: Collection[str], others: Collection[str], end: str
 ) -> tuple[list[str], dict[str, str]]:
-    """Return a group's topics with this end, and those that may be another group's, as a name is cut in two ways."""
+    """Return a group's topics with this suffix, and those that may be another group's, as names are ambiguous."""
     mine = [topic for topic in sorted(topics) if _is_own(group, topic, end)]
     doubtful = {topic: other for topic in mine for other in sorted(others) if _is_own(other, topic, end)}
     return [topic for topic in mine if topic not in doubtful], doubtful

@@ -1,4 +1,4 @@
-"""`roster users`: who may log in, in a data directory of Roster's broker or on any Kafka."""
+"""`roster users`: credentials in a data directory of Roster's broker or on any Kafka."""
 
 from __future__ import annotations
 

@@ -178,11 +178,11 @@ class Admin:
         return self._run.call(log_offsets(self._cluster, partitions, OffsetSpec.EARLIEST))
 
     def end_offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return the log end offset of each partition: that of its next record."""
+        """Return the log end offset of each partition: the offset of its next record."""
         return self._run.call(log_offsets(self._cluster, partitions, OffsetSpec.LATEST))
 
     def stable_offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return the last stable offset of each partition: behind it are records of open transactions."""
+        """Return the last stable offset of each partition, where the first open transaction begins."""
         return self._run.call(log_offsets(self._cluster, partitions, OffsetSpec.LATEST, is_committed=True))
 
     def delete_records(self, before: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
@@ -190,7 +190,7 @@ class Admin:
 
         Raises:
             UnknownTopicError: there is no such topic or partition.
-            BrokerError: an offset is behind the end of its partition, or the topic is compacted.
+            BrokerError: an offset is past the end of its partition, or the topic is compacted.
 
         """
         return self._run.call(delete_records(self._cluster, before))
@@ -220,12 +220,12 @@ class Admin:
     ) -> dict[TopicPartition, OffsetAndMetadata]:
         """Return the committed offsets of a group, all or of `partitions`; partitions without one are left out.
 
-        With `stable` it waits for the end of transactions that hold offsets of these partitions.
+        With `stable`, waits for the end of transactions that hold offsets of these partitions.
         """
         return self._run.call(self._coordinators.committed(group, partitions, stable=stable))
 
     def pending_offsets(self, group: str, partitions: Collection[TopicPartition]) -> set[TopicPartition]:
-        """Return those of `partitions` for which an undecided transaction holds an offset of the group."""
+        """Return the partitions among these for which an open transaction holds an offset of the group."""
         return self._run.call(self._coordinators.pending(group, partitions))
 
     def commit_group_offsets(self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
@@ -319,7 +319,7 @@ class Admin:
         self._run.call(self._security.set_password(user, password, mechanisms, iterations))
 
     def remove_user(self, user: str) -> None:
-        """Delete the credentials of a user; connections that are open stay.
+        """Delete the credentials of a user; open connections stay.
 
         Raises:
             UnknownUserError: there is no such user.

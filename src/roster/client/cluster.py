@@ -42,7 +42,7 @@ def parse_bootstrap(bootstrap: str | Sequence[str]) -> list[Address]:
 
 
 def check_security(given: Security | Mapping[str, object] | None) -> Security:
-    """Return security settings, checked; OptionError names a setting that is wrong."""
+    """Check security settings and return them. Raises OptionError that names the wrong one."""
     try:
         return parse_security(given)
     except SettingError as error:
@@ -184,7 +184,7 @@ class Cluster:
             self._topics.pop(topic, None)
 
     async def topics(self, names: Collection[str], timeout: float = PROPAGATION_TIME) -> dict[str, Topic]:
-        """Return topics by name, from cached metadata where it has them.
+        """Return topics by name, from cached metadata if possible.
 
         Metadata of an unknown topic is retried for `timeout` seconds, since new topics take time to propagate; then
         UnknownTopicError.

@@ -37,8 +37,8 @@ _readers: set[asyncio.Task[None]] = set()
 class Connection:
     """An open connection, for one event loop.
 
-    A request that times out closes the connection: nothing behind it would be answered before it. Every request in
-    flight when the connection ends raises UnreachableError, or AuthenticationError if that is why it ended. Where the
+    A request that times out closes the connection: a broker answers later requests only after it. Every request in
+    flight when the connection ends raises UnreachableError, or AuthenticationError if that is why it ended. If the
     broker limits sessions, requests wait while the login is renewed (KIP-368).
     """
 

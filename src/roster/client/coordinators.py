@@ -87,13 +87,13 @@ class Coordinators:
     ) -> dict[TopicPartition, OffsetAndMetadata]:
         """Return the committed offsets of a group, all or of `partitions`; partitions without one are left out.
 
-        With `stable` it waits for the end of transactions that hold offsets of these partitions.
+        With `stable`, waits for the end of transactions that hold offsets of these partitions.
         """
         request = _offset_fetch(group, partitions, stable=stable)
         return _positions(await self._fetch(group, request))
 
     async def pending(self, group: str, partitions: Collection[TopicPartition]) -> set[TopicPartition]:
-        """Return those of `partitions` for which an undecided transaction holds an offset."""
+        """Return the partitions among these for which an open transaction holds an offset."""
         answer = await self._fetch(group, _offset_fetch(group, partitions, stable=True), unstable_is_answer=True)
         return {
             TopicPartition(topic.name, row.partition_index)

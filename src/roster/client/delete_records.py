@@ -48,7 +48,7 @@ def _request(cluster: Cluster, before: Mapping[TopicPartition, int]) -> DeleteRe
 
 
 def _take_left(response: DeleteRecordsResponse, left: dict[TopicPartition, int]) -> str:
-    """Add the first offsets left; return why one is missing for now, or ""."""
+    """Add the first offsets left; return why one is still missing, or ""."""
     cause = ""
     for topic in response.topics:
         for row in topic.partitions:

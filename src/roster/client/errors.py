@@ -32,7 +32,7 @@ class OptionError(ClientError, ValueError):
 
 
 class AuthenticationError(ClientError):
-    """The broker refused the login or the client's certificate, or its own certificate is not to be trusted."""
+    """The broker refused the login or the client's certificate, or its own certificate is not trusted."""
 
 
 class UnreachableError(ClientError):
@@ -192,7 +192,7 @@ _COMMIT_ERRORS: dict[FailureKind, type[CommitError]] = {
 
 
 def failure_error(failure: Failure) -> ClientError:
-    """Return the exception for a member's failure; GroupError where there is no narrower class."""
+    """Return the exception for a member's failure; GroupError if there is no narrower class."""
     code = int(failure.code)
     if failure.kind in _COMMIT_ERRORS:
         return _COMMIT_ERRORS[failure.kind](failure.message, partitions=failure.partitions, code=code)

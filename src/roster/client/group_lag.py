@@ -86,10 +86,10 @@ def total_lags(admin: Admin, groups: Sequence[GroupDescription]) -> dict[str, To
 def group_positions(
     admin: Admin, group: str, assigned: Collection[TopicPartition] = ()
 ) -> dict[TopicPartition, GroupPosition]:
-    """Return a group's position in each partition that exists of those given and those it has committed, in order.
+    """Return a group's position in each existing partition, given or committed, in order.
 
-    Committed offsets are read before the ends of the logs: records that come in between make a lag larger, never zero
-    too early.
+    Committed offsets are read before the log ends: records that arrive in between make a lag larger, never zero too
+    early.
     """
     (positions,), _ = _look_up(admin, {group: assigned})
     return positions

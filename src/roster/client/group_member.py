@@ -102,9 +102,9 @@ class GroupMember:
     # Joining and leaving.
 
     def start(self, timeout: float = 60.0) -> None:
-        """Join the group: return with the first assignment, or after `timeout` seconds and go on joining.
+        """Join the group: return with the first assignment, or after `timeout` seconds while joining continues.
 
-        Raises UnreachableError when no broker answered within `timeout` (one that is just starting is no error),
+        Raises UnreachableError when no broker answered within `timeout` (a starting broker is retried),
         UnknownTopicError, a GroupError when the group refuses this member, RequestTimeoutError when the group has no
         coordinator within `timeout`, and ClosedError when another thread closes the member meanwhile. After an error
         the member is closed.
@@ -142,7 +142,7 @@ class GroupMember:
         self._feed(Started())
 
     async def _connect(self, timeout: float) -> None:
-        """Retry the first connection: a broker that is just starting is no error."""
+        """Retry the first connection, as a broker may just be starting."""
         retry, warned = Retry(timeout), False
         while True:
             try:
@@ -202,7 +202,7 @@ class GroupMember:
     # Ownership.
 
     def ownership(self) -> Ownership:
-        """Return what this member owns now."""
+        """Return the partitions that this member owns now."""
         with self._changed:
             return self._ownership
 
@@ -213,7 +213,7 @@ class GroupMember:
             return self._ownership
 
     def topics(self) -> frozenset[str]:
-        """The topics followed now: those subscribed to, or that match the pattern as far as is known."""
+        """The topics followed now: those subscribed to, or those known to match the pattern."""
         return frozenset(self._runner.member.topics or ()) if self._runner is not None else frozenset()
 
     @property
@@ -283,11 +283,11 @@ class GroupMember:
         return self._running().call(log_offsets(self._cluster, partitions, OffsetSpec.EARLIEST))
 
     def end_offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return the log end offset of each partition: that of its next record."""
+        """Return the log end offset of each partition: the offset of its next record."""
         return self._running().call(log_offsets(self._cluster, partitions, OffsetSpec.LATEST))
 
     def stable_offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return the last stable offset of each partition: behind it are records of open transactions."""
+        """Return the last stable offset of each partition, where the first open transaction begins."""
         return self._running().call(log_offsets(self._cluster, partitions, OffsetSpec.LATEST, is_committed=True))
 
     def offsets_for_times(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
@@ -338,7 +338,7 @@ class GroupMember:
                 self._stopped.set()
 
     def _stepped(self, member: Member) -> None:
-        """Note the first assignment, which is not published if it is empty."""
+        """Record the first assignment, which is not published if it is empty."""
         if not self._joined and member.state is MemberState.STABLE:
             with self._changed:
                 self._joined = True

@@ -1,4 +1,4 @@
-"""A live group as a problem for any assignor: its members, what each owns now, and how far behind it is."""
+"""A live group as a problem for any assignor: its members, their partitions and their lag."""
 
 from __future__ import annotations
 

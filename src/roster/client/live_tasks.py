@@ -1,4 +1,4 @@
-"""A live group of tasks: who runs what and keeps which copies, as its members' own messages say."""
+"""A live group of tasks: which member runs each task and keeps copies, from the members' own messages."""
 
 from __future__ import annotations
 
@@ -21,9 +21,8 @@ from roster.wire.streams.subscription_info import SubscriptionInfo, decode_subsc
 class LiveTask:
     """A task of a live group.
 
-    owner: the member that runs it; None while it is handed over. standbys: {member that keeps a copy: how many records
-    it was behind when it last joined}, None for a copy that was not there then. stateful: it has stores, as far as the
-    members have said.
+    owner: the member that runs it; None during a hand-over. standbys: {member that keeps a copy: gap in records when it
+    last joined}, None for a copy that did not exist then. stateful: True if members reported stores of it.
     """
 
     task: TaskId
@@ -49,7 +48,7 @@ class LiveTasks:
         return min((len(each.standbys) for each in self.tasks if each.stateful), default=0)
 
     def problem(self, *, standbys: int, acceptable_lag: int, max_warmups: int) -> TaskProblem:
-        """Return the group as a problem for the assignor, with the options that a leader would have."""
+        """Return the group as a problem for the assignor, with a leader's options."""
         return TaskProblem(
             [each.task for each in self.tasks if each.stateful],
             [each.task for each in self.tasks if not each.stateful],
@@ -66,9 +65,9 @@ def runs_tasks(group: GroupDescription) -> bool:
 
 
 def live_tasks(group: GroupDescription) -> LiveTasks:
-    """Read the tasks of a described group; members whose messages cannot be read count for nothing.
+    """Read the tasks of a described group; members with unreadable messages are ignored.
 
-    Gaps are those of each member's last JoinGroup, which a coordinator shows only while the group is stable.
+    Gaps come from each member's last JoinGroup, which a coordinator shows only while the group is stable.
     """
     joined: dict[str, SubscriptionInfo] = {}
     racks: dict[str, str | None] = {}

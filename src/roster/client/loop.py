@@ -1,6 +1,6 @@
 """An event loop on a thread of its own, for blocking callers.
 
-anyio's blocking portal does the same; a hundred lines are cheaper than a dependency for those who need only the client.
+anyio's blocking portal does the same; a hundred lines are cheaper than a dependency of the client.
 """
 
 from __future__ import annotations

@@ -76,8 +76,8 @@ async def log_offsets(
 async def partitions_by_leader(cluster: Cluster, partitions: list[TopicPartition]) -> dict[int, list[TopicPartition]]:
     """Group partitions by their leader's broker id.
 
-    A partition may be younger than what is remembered of its topic, since the group's leader can have seen it first:
-    it is looked for again for `PROPAGATION_TIME` seconds; then UnknownTopicError.
+    Cached metadata may lack a new partition that the group's leader has seen: it is refreshed for `PROPAGATION_TIME`
+    seconds; then UnknownTopicError.
     """
     retry = Retry(PROPAGATION_TIME)
     while True:
@@ -102,7 +102,7 @@ async def partitions_by_leader(cluster: Cluster, partitions: list[TopicPartition
 async def _ask_leader(
     cluster: Cluster, leader: int, times: dict[TopicPartition, int], *, is_committed: bool
 ) -> tuple[dict[TopicPartition, int | None], str]:
-    """List the offsets of one broker; also return why others are missing for now, or ""."""
+    """List the offsets of one broker; also return why others are still missing, or ""."""
     address = cluster.address(leader)
     if address is None:
         return {}, f"{next(iter(times))} has no leader"

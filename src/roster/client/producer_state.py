@@ -40,7 +40,7 @@ class Decision(Enum):
     MEMBER_FENCED = auto()
     """As ABORT: the group has removed the member."""
     FATAL = auto()
-    """Nothing that the client can do."""
+    """The client cannot recover."""
 
 
 _ANY_REQUEST = {

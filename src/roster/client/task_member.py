@@ -29,10 +29,10 @@ _PAUSE = 0.2
 class TaskMember(GroupMember):
     """A `GroupMember` that runs tasks: partitions of a pipeline's sub-topologies, with stores.
 
-    What it owns are the source partitions of its active tasks, so `ownership`, `wait`, `release`, `commit` and
-    `confirm` are those of any member. Beside these it has standby tasks: copies of stores to be kept up to date, which
-    take over when the owner dies. An active task moves to a member whose copy has caught up; until one has, it goes on
-    where it is, and the copy is restored as a standby task.
+    It owns the source partitions of its active tasks, so `ownership`, `wait`, `release`, `commit` and `confirm` work as
+    in any member. It also has standby tasks: copies of stores that it keeps up to date, and that take over when the
+    owner dies. An active task moves to a member whose copy has caught up; until then it stays, and the copy is restored
+    as a standby task.
     """
 
     @taking(TaskMemberOptions)
@@ -81,11 +81,11 @@ class TaskMember(GroupMember):
             return self._tasks
 
     def report_gaps(self, gaps: Mapping[TaskId, int]) -> None:
-        """Report for each store on this host, its task run here or not, how many records it is behind the log's end.
+        """Report how many records each store on this host is behind the log's end, whether its task runs here or not.
 
-        The member joins again as soon as a copy it restores has caught up, so report after every batch. A task that is
-        left out has no store here. Tasks that run need not be named, unless their stores are still restored. Raises
-        ValueError for a gap below 0, ClosedError when the member is not running.
+        The member rejoins as soon as a copy has caught up, so report after every batch. A task that is left out has no
+        store here. Running tasks may be left out, unless their stores are still being restored. Raises ValueError for a
+        gap below 0, ClosedError when the member is not running.
         """
         self._running().post(self._report_gaps, self._assignor.with_state(gaps))
 
@@ -102,7 +102,7 @@ class TaskMember(GroupMember):
             self._hold()
 
     def _stepped(self, member: Member) -> None:
-        """Note new standby tasks too: they do not change the ownership."""
+        """Record new standby tasks too: they do not change the ownership."""
         if self._assignments_held != self._assignor.assignments:
             with self._changed:
                 self._hold()
@@ -127,8 +127,8 @@ def task_gaps(admin: Admin, stores: Mapping[TaskId, Mapping[TopicPartition, int 
 
     The log ends at its last stable offset, as records of open transactions cannot be restored yet.
 
-    admin: the cluster. stores: of each task, the changelog partitions of its stores with the offset up to which each is
-    restored, None for a store that is not there. Raises ClientErrors of the cluster.
+    admin: the cluster. stores: for each task, {changelog partition: restored offset} of its stores, None for a missing
+    store. Raises ClientErrors of the cluster.
     """
     partitions = sorted({partition for each in stores.values() for partition in each})
     begins, ends = admin.beginning_offsets(partitions), admin.stable_offsets(partitions)

@@ -1,8 +1,8 @@
-"""A transactional producer's side that talks to coordinators, for an application whose records others write.
+"""The coordinator side of a transactional producer, for an application whose records other processes write.
 
-The records of one transaction may come from several processes: what they share is transactional id, producer id and
-epoch. Here is the rest: epochs, the group's offsets as part of the transaction, its end, and the end of what a producer
-that died has left open.
+The records of one transaction may come from several processes, which share transactional id, producer id and epoch.
+This module does the rest: epochs, the group's offsets as part of the transaction, its end, and the end of transactions
+that a dead producer left open.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class ClaimedBy(NamedTuple):
 
     @classmethod
     def of(cls, metadata: str) -> ClaimedBy | None:
-        """Return the owner; None if the text, which any client of the group may have written, names none."""
+        """Return the owner; None if the text, which any client of the group may write, names none."""
         try:
             found = loads(metadata)
             owner = cls(found["transactional.id"], found["member.id"])
@@ -126,7 +126,7 @@ class TransactionalProducer:
     # For the application's thread.
 
     def start(self) -> str | None:
-        """Connect, find out what the cluster can, and take the first epoch; return the cluster's id.
+        """Connect, look up the cluster's features, and take the first epoch; return the cluster's id.
 
         Raises UnsupportedError where transactions are not safe, AuthorizationError, and other ClientErrors. `close` is
         due after an error too.
@@ -147,7 +147,7 @@ class TransactionalProducer:
     def begin(self) -> Epoch:
         """Begin a transaction: return the epoch for its records, whose sequence numbers start at 0.
 
-        What the last one left open is aborted before. Raises ClientError.
+        A transaction left open is aborted first. Raises ClientError.
         """
         if self._state.needs_epoch:
             self._call(self._init())
@@ -179,9 +179,9 @@ class TransactionalProducer:
     def take_over(self, partitions: Collection[TopicPartition], generation: int, member_id: str) -> frozenset[str]:
         """End the transactions that earlier owners of partitions left open; return their transactional ids.
 
-        An owner is fenced if it has left the group, or if a transaction holds offsets of these partitions: it cannot
-        commit any more, and readers of committed records need not wait for its timeout. Raises CommitFenced if the
-        group does not know this member in `generation`, and other ClientErrors.
+        An owner is fenced if it has left the group, or if its transaction holds offsets of these partitions: it can no
+        longer commit, and readers of committed records need not wait for its timeout. Raises CommitFenced if the group
+        does not know this member in `generation`, and other ClientErrors.
         """
         return self._call(self._take_over(partitions, generation, member_id))
 
@@ -260,7 +260,7 @@ class TransactionalProducer:
         await self._until_done(self._groups, self._group, request, HeartbeatResponse, what, partitions)
 
     async def _fence(self, transactional_id: str) -> bool:
-        """Take over another producer's transactional id; return whether a transaction had to be ended."""
+        """Take over another producer's transactional id; return True if a transaction had to be ended."""
         waited_for: set[ErrorCode] = set()
         request = InitProducerIdRequest(
             transactional_id=transactional_id, transaction_timeout_ms=min(self._timeout_ms, FENCE_TIMEOUT_MS)

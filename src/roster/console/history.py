@@ -166,7 +166,7 @@ class GroupHistory:
         return joined, left
 
     def _named(self, seen: MemberSeen) -> Member:
-        """A letter and a colour that no present or departed member has, as departed ones may return, where possible."""
+        """A letter and a colour that, if possible, no present or departed member has: departed ones may return."""
         members = [*self.members.values(), *self.departed.values()]
         colour = _next_free(self._colours, COLOURS, {member.colour for member in members})
         mark = self._marks.get(seen.client_id)
@@ -363,13 +363,13 @@ class GroupHistory:
 
 
 def _next_free(slots: Iterator[int], size: int, used: Collection[int]) -> int:
-    """The next slot in turn that is not used; the next one where all are."""
+    """The next free slot, round robin; the next slot if all are used."""
     first = next(slots) % size
     return next((slot for slot in (first, *(next(slots) % size for _ in range(size - 1))) if slot not in used), first)
 
 
 def _sum(values: Iterable[float | None]) -> float | None:
-    """Sum what is known; None if nothing is."""
+    """Sum the known values; None if there are none."""
     known = [value for value in values if value is not None]
     return sum(known) if known else None
 

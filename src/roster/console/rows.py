@@ -1,4 +1,4 @@
-"""The present of a group as rows, each partition and each member once, ready to be drawn or written as JSON."""
+"""The current state of a group as rows, one per partition and member, to draw or write as JSON."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ class Series:
     def rate(self, window: float = RATE_WINDOW_S) -> float | None:
         """The increase a second over the window, or since the look before where looks are rarer; None after one look.
 
-        A value that went back counts from there on anew.
+        After a decrease counting restarts from the lower value.
         """
         known = ((at, value) for at, value in reversed(self._points) if value is not None)
         last = next(known, None)

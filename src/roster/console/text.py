@@ -20,7 +20,7 @@ def bar(value: float, most: float, least: float = 0.0) -> str:
 
 
 def bars(values: Sequence[float | None], width: int) -> str:
-    """The newest `width` values as bars of one scale, newest to the right; a gap for None and for what is not there.
+    """The newest `width` values as bars of one scale, newest to the right; a gap for None and for missing values.
 
     The scale begins at the least value, so that a slope shows also high up; values that hardly differ are
     a line half way up.

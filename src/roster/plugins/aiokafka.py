@@ -101,7 +101,7 @@ class _RosterAssignor(AbstractPartitionAssignor):  # type: ignore[misc]  # aioka
 
     @_OfConsumer
     def on_assignment(self, assignment: Any) -> None:
-        """Remember what the consumer was given, and count the clock up."""
+        """Remember the consumer's assignment, and advance the clock."""
         self._given = frozenset(TopicPartition(*partition) for partition in assignment.partitions())
         stamp = NO_GENERATION
         if self._assignor.claim_source is ClaimSource.STICKY_USER_DATA:

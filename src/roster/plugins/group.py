@@ -89,7 +89,7 @@ def former_member(member_id: bytes | None) -> bytes:
 def _is_of_a_former_life(seen: Seen) -> bool:
     """Return True if the claims are of a former membership.
 
-    Their owner is known under another member id now, and a client revokes everything before it joins under a new one.
+    Their owner has another member id now, and a client revokes everything before it joins under a new one.
     """
     former = (seen.user_data or b"")[_INT32.size :]
     return former.startswith(_FORMER) and former != _FORMER + seen.member_id.encode()

@@ -94,7 +94,7 @@ class _RosterAssignor(AbstractPartitionAssignor):  # type: ignore[misc]  # kafka
         )
 
     def on_assignment(self, assignment: Any, generation: int) -> None:
-        """Remember what the consumer was given, and in which generation."""
+        """Remember the consumer's assignment and its generation."""
         self._given = frozenset(TopicPartition(*partition) for partition in assignment.partitions())
         self._generation = generation
         self._member_id = assignment.user_data or None

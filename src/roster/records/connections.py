@@ -1,8 +1,8 @@
 """Sockets of a reading task: one connection a broker, one request at a time on each, none of them blocking.
 
-Connections outlive a task in its worker process. asyncio is left out: a task is a plain generator whose caller decides
-when it goes on, and everything a broker sends meanwhile waits in the socket. So is `roster.client`, whose import alone
-costs a fresh worker process more than its first requests.
+Connections outlive a task in its worker process. asyncio is not used: a task is a plain generator that its caller
+resumes, and everything a broker sends meanwhile waits in the socket. Nor is `roster.client`, whose import costs a fresh
+worker process more than its first requests.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from roster.security.login import Login
 
 _PATIENCE = 30.0
-"""Seconds for a connection to be made, and for an answer behind the time a request allows the broker."""
+"""Seconds to wait for a connection, and for an answer beyond the time that a request allows the broker."""
 _MOST_FRAME = 1 << 30
 _RECEIVE = 1 << 20
 _TLS_ALERT = b"\x15\x03"
@@ -109,7 +109,7 @@ class _Connection:
         return selectors.EVENT_READ | (selectors.EVENT_WRITE if wants_to_write else 0)
 
     def write(self) -> None:
-        """Send what is due; the first call finds out whether the connection was made."""
+        """Send pending bytes; the first call checks that the connection was made."""
         if isinstance(self.sock, socket.socket) and not self.is_connected:
             if problem := self.sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
                 raise OSError(problem, os.strerror(problem))

@@ -29,7 +29,7 @@ from roster.wire.messages import (
 log = logging.getLogger(__name__)
 
 ANY = -1
-"""In place of a broker's id: whichever can be reached."""
+"""Stands for a broker's id: any reachable broker."""
 
 _ALL_REPLICAS = -1
 _LEAST_BACKOFF, _MOST_BACKOFF = 0.05, 1.0
@@ -69,7 +69,7 @@ _TRANSACTION_LOST = {
     ErrorCode.UNKNOWN_PRODUCER_ID,
     ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
 }
-"""Errors of a transaction that cannot be committed; its work may be done again in another."""
+"""Errors of a transaction that cannot be committed; its work may be retried in another."""
 
 
 class ProduceError(Exception):
@@ -155,7 +155,7 @@ class Production:
         self._busy: set[int] = set()
         self._pauses: dict[int, float] = {}
         self.acknowledged = 0
-        """Records that all replicas in sync have."""
+        """Records that all in-sync replicas have."""
         self.queued_bytes = 0
         self.progress = 0
         """Grows with each answer that brought something."""

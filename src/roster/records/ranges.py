@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 ANY = -1
-"""In place of a broker's id: whichever can be reached."""
+"""Stands for a broker's id: any reachable broker."""
 
 _EARLIEST, _LATEST = -2, -1
 _LEAST_BACKOFF, _MOST_BACKOFF = 0.05, 1.0

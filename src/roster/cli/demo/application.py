@@ -110,13 +110,13 @@ def started(spark: SparkSession, job: Job, options: argparse.Namespace, server: 
 
 
 def say(group: str, progress: Progress) -> None:
-    """Tell the demo what a batch did."""
+    """Report a batch's progress to the demo."""
     figures = ("rows", "generation", "restored", "late")
     tell({"group": group, **{name: getattr(progress, name) for name in figures}})
 
 
 def tell_copies(pipeline: Pipeline, job: Job) -> None:
-    """Tell the demo how far the copies here are behind."""
+    """Report the gaps of the copies here to the demo."""
     if not job.store:
         return
     with contextlib.suppress(PipelineError):  # it starts or stops

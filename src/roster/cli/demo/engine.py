@@ -112,7 +112,7 @@ class Demo:
         self.happened(f"all {self.state.counted:,} records are counted")
 
     def happened(self, text: str) -> None:
-        """Note and show an event."""
+        """Record and show an event."""
         self.state.now = time.monotonic() - self.started
         self.state.happened(text)
         self._show()
@@ -185,7 +185,7 @@ class Demo:
     # Listening.
 
     def _listen(self, seconds: float) -> None:
-        """Take in what was said, for some time."""
+        """Process messages of applications, for some time."""
         until = time.monotonic() + seconds
         while (left := until - time.monotonic()) > 0:
             with contextlib.suppress(queue.Empty):

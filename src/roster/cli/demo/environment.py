@@ -132,7 +132,7 @@ class Environment:
         return self._start(name, [sys.executable, "-m", "roster.cli.demo.application", *words])
 
     def server(self, name: str, group: str) -> Address:
-        """Return where an application answers queries of a group's state."""
+        """Return the address at which an application answers queries of a group's state."""
         return self._servers.setdefault((name, group), Address("127.0.0.1", free_port()))
 
     def let_in(self, name: str) -> None:
@@ -149,7 +149,7 @@ class Environment:
         return self._start(f"loader of {job.topic}", _roster(*arguments))
 
     def settle_output(self) -> int:
-        """Publish what a killed application had committed but not yet renamed; the offsets the sink says it covers."""
+        """Publish the files that a killed application committed but did not rename; return the sink's positions."""
         sink = ParquetSink(self.output)
         sink.open(None)
         return sum(sink.positions().values())
@@ -163,7 +163,7 @@ class Environment:
                 raise Failure(f"{child.name} ended by itself (exit code {child.exit_code}): {_reason(child)}")
 
     def _environment(self) -> dict[str, str]:
-        """Temporary files in the environment's directory: Spark leaves its own behind when it is killed."""
+        """Temporary files in the environment's directory: a killed Spark does not remove its own."""
         scratch = self.directory / "tmp"
         scratch.mkdir(exist_ok=True)
         java = f'{os.environ.get("JDK_JAVA_OPTIONS", "")} "-Djava.io.tmpdir={scratch}"'.strip()

@@ -56,7 +56,7 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Result of a demo over so many records: verdicts by what they are about; `late` records fell out of windows."""
+    """Result of a demo: the number of records, verdicts by subject; `late` records fell out of windows."""
 
     records: int
     verdicts: Mapping[str, Verdict]
@@ -92,7 +92,7 @@ def compare(expected: Groups, got: Groups) -> Verdict:
 
 
 def read_flights(path: Path) -> pd.DataFrame:
-    """Read what the plain computations need of a CSV file, or of the one in a zip file; NA is null."""
+    """Read the columns of the plain computations from a CSV file, or the one in a zip file; NA is null."""
     if zipfile.is_zipfile(path):
         with zipfile.ZipFile(path) as archive:
             text = archive.read(archive.namelist()[0]).decode()

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 LOADER_WAITS_AT, BROKER_DIES_AT = 0.25, 0.65
 SHARED_S = 10.0
-"""Three share for at least so long before one of them is killed."""
+"""Seconds for which three applications share before one is killed."""
 BROKER_AWAY_S = 2.0
 
 
@@ -32,7 +32,7 @@ class SharingDemo(Demo):
         self.all_is_counted()
 
     def before_comparison(self) -> None:
-        """Publish what a killed application had committed but not yet renamed."""
+        """Publish the files that a killed application committed but did not rename."""
         covered = self.environment.settle_output()
         self.happened(f"the sink covers {covered:,} offsets of {self.state.in_topics:,} in the topic")
 

@@ -26,7 +26,7 @@ _TOLD_BY_THE_SCRIPT = frozenset(
 class Application:
     """One PySpark application. `status` is starting, ready, running, killed, stopping or stopped.
 
-    copies: by group, how many changelog records the standby copy of each task here is behind.
+    copies: by group, the gap in changelog records of each task's standby copy here.
     """
 
     name: str
@@ -144,11 +144,11 @@ class DemoState:
         return 0.0 if self.assigned_at is None else self.now - self.assigned_at
 
     def tasks_of(self, name: str) -> list[tuple[str, int]]:
-        """Return what an application runs, as (group, partition)."""
+        """Return an application's tasks, as (group, partition)."""
         return [(key, number) for key, group in self.groups.items() for number, o in group.owners.items() if o == name]
 
     def copies(self, group: str, number: int) -> dict[str, int]:
-        """Return the applications that keep a copy of a task, with the changelog records that it is behind."""
+        """Return the applications that keep a copy of a task, with its gap in changelog records."""
         owner = self.groups[group].owners.get(number)
         kept = {app.name: app.copies.get(group, {}) for app in self.applications.values() if app.name != owner}
         return {name: tasks[number] for name, tasks in kept.items() if number in tasks}
@@ -170,11 +170,11 @@ class DemoState:
         return self.now - self.shared_since[1] if self.shared_by(names) else 0.0
 
     def happened(self, text: str) -> None:
-        """Note an event."""
+        """Record an event."""
         self.events.append(Event(self.now, text))
 
     def hear_group(self, key: str, seen: Snapshot | Away) -> None:
-        """Take in what the broker said of a group, or that it said nothing."""
+        """Process the broker's description of a group, or its absence."""
         if isinstance(seen, Away):
             if self.broker == "up":
                 self.broker = "away"
@@ -200,7 +200,7 @@ class DemoState:
             self.shared_since = (names, self.now)
 
     def hear_application(self, name: str, message: Mapping[str, Any]) -> None:
-        """Take in what an application said: that its Spark is up, what a batch did, or how far its copies are."""
+        """Process an application's message: Spark is up, a batch's progress, or the gaps of its copies."""
         app = self.applications[name]
         if app.status == "killed":
             return
@@ -217,7 +217,7 @@ class DemoState:
             app.batches += 1
 
     def killed(self, name: str) -> None:
-        """Note that an application was killed: its copies are gone with it."""
+        """Record that an application was killed, and its copies with it."""
         app = self.applications[name]
         app.status, app.killed_at, app.copies = "killed", self.now, {}
 

@@ -76,12 +76,12 @@ def windows_in_file(flights: pd.DataFrame) -> Groups:
 
 
 def totals_of(values: Iterable[bytes]) -> Groups:
-    """Return the totals that are in output records."""
+    """Return the totals in output records."""
     return _groups(values, lambda row: (row["tailnum"],), ("departed", "minutes", "miles"))
 
 
 def windows_of(values: Iterable[bytes]) -> Groups:
-    """Return the delays that are in output records."""
+    """Return the delays in output records."""
     at = lambda row: (row["carrier"], int(pd.Timestamp(row["window_start"]).timestamp()))  # noqa: E731
     return _groups(values, at, ("departed", "minutes"))
 

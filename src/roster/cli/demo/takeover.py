@@ -1,4 +1,4 @@
-"""The demo with state: two applications keep copies of each other's state; one dies, the other goes on with them."""
+"""The demo with state: two applications keep copies of each other's state; one dies, the other takes over with them."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ class TakeoverDemo(Demo):
 
 
 def ask(server: Address, path: str, **query: str) -> dict[str, Any] | None:
-    """Return an application's answer, None if it has none now: it starts, a task moves, or there is no such key."""
+    """Return an application's answer, None if it has none: it is starting, a task moves, or the key does not exist."""
     try:
         with urllib.request.urlopen(f"http://{server}{path}?{urlencode(query)}", timeout=_ANSWER_TIMEOUT_S) as response:
             document: dict[str, Any] = json.load(response)

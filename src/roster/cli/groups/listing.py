@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from roster.client import Admin, GroupDescription, GroupListing, TotalLag
 
 MOST_LOOKED_INTO = 100
-"""Of more groups than these members and lag are not looked up, which takes two requests a group."""
+"""Most groups in a list that shows members and lag: these take two requests a group."""
 
 
 @click.command("list", short_help="List groups with their state, members and lag.")

@@ -106,7 +106,7 @@ class CsvSource(FileOptions):
                 )
                 for batch in reader:
                     yield batch, bad
-                if bad:  # found behind the last good row, or there is no good row
+                if bad:  # found after the last good row, or there is no good row
                     yield pa.RecordBatch.from_pylist([], schema=reader.schema), bad
             except pa.ArrowInvalid as error:
                 self._require_utf8()
@@ -119,7 +119,7 @@ class CsvSource(FileOptions):
             yield io.TextIOWrapper(stream, encoding="utf-8-sig", errors=errors, newline="")
 
     def _header(self) -> list[str]:
-        # The decoder reads ahead: it must not stop at what is wrong on a later line.
+        # The decoder reads ahead: it must not stop at an error on a later line.
         with self._text("surrogateescape") as text:
             try:
                 names = next(csv.reader(text), [])
@@ -143,7 +143,7 @@ class CsvSource(FileOptions):
                     )
 
     def _require_closed_quotes(self) -> None:
-        """Complain about a quote open at the end of the file: pyarrow takes all behind it for one value."""
+        """Raise an error for a quote open at the end of the file: pyarrow takes everything after it for one value."""
         with unpacked(self.path) as stream:
             if sum(block.count(b'"') for block in iter(lambda: stream.read(BLOCK_BYTES), b"")) % 2 == 0:
                 return

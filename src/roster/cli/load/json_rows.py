@@ -83,7 +83,7 @@ def _dumps(value: object) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Nested values as what the json module can write."""
+    """Nested values as types that the json module can write."""
     if isinstance(value, dict):
         return {str(name): _plain(inner) for name, inner in value.items()}
     if isinstance(value, list | tuple):

@@ -34,7 +34,7 @@ _LEAST_BUFFER = 64 << 20
 class Tally:
     """Progress of a load of `total` records: those sent, and those acknowledged by the broker.
 
-    `trouble` is why records are not acknowledged, while the producer goes on trying; "" if it does not have to.
+    `trouble` is why records are not acknowledged while the producer retries; "" if all is well.
     `failure` is why it gave up; "" if it did not.
     """
 
@@ -45,11 +45,11 @@ class Tally:
     trouble: str = ""
     started: float = field(default_factory=time.monotonic)
     lost_s: float = 0.0
-    """Seconds in which the rate could not be kept, as with a broker away or a process that was stopped."""
+    """Seconds in which the rate was not kept, as with a broker away or a stopped process."""
 
     @property
     def failed(self) -> int:
-        """Records that will not arrive, or of which that is not known."""
+        """Records that will not, or may not, arrive."""
         return self.total - self.acknowledged if self.failure else 0
 
     @property
@@ -59,7 +59,7 @@ class Tally:
 
 
 class Producer:
-    """Sends records to one topic, and goes on trying while the broker is away."""
+    """Sends records to one topic, and retries while the broker is away."""
 
     def __init__(
         self,
@@ -109,7 +109,7 @@ class Producer:
             self.abort()
 
     def abort(self) -> None:
-        """Drop what is not acknowledged yet."""
+        """Drop unacknowledged records."""
         self._output.abort()
 
     def _look(self) -> None:
@@ -117,7 +117,7 @@ class Producer:
         self._on_progress(self._tally)
 
     def _wait_for_turn(self, rate: float) -> None:
-        """Keep to the rate; time lost beyond MOST_BEHIND_S is not made up for by sending faster."""
+        """Wait to keep the rate; time lost beyond MOST_BEHIND_S is not made up by sending faster."""
         tally = self._tally
         tally.lost_s = max(tally.lost_s, tally.seconds - tally.sent / rate - MOST_BEHIND_S)
         while (ahead := tally.sent / rate + tally.lost_s - tally.seconds) > 0:

@@ -1,4 +1,4 @@
-"""Standard input and pipes as files: what can be read once only is copied, and so can be checked before it is sent."""
+"""Copies standard input and pipes to files, so that rows can be checked before they are sent."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ STDIN = Path("-")
 
 @contextlib.contextmanager
 def readable_twice(path: Path, form: str | None) -> Iterator[tuple[Path, str]]:
-    """Open the file, or a copy of what comes through a pipe; with its name for errors.
+    """Open the file, or a copy of a pipe's content; with its name for errors.
 
     The copy lies in the directory for temporary files (TMPDIR) as long as the context is open.
 

@@ -1,4 +1,4 @@
-"""`roster plan --assignor tasks --group`: what the leader of a live group of tasks would do now."""
+"""`roster plan --assignor tasks --group`: the plan that the leader of a live group of tasks would make now."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ _INT64 = 2**63 - 1
 def read_problem(document: Any, source: ClaimSource) -> Problem:
     """Read a problem as an assignor with this source of claims sees it; InputError if it is wrong.
 
-    Without `user_data`, `owned` and `generation` are what a member claims, whichever the assignor.
+    Without `user_data`, `owned` and `generation` are a member's claims, whichever the assignor.
     """
     known = {"topics", "members", "generation", "offsets", "auto_offset_reset"}
     fields = read_object(document, "", known, ("topics", "members"))
@@ -147,7 +147,7 @@ def _take_lag_header(members: Iterable[_Member]) -> bool:
 
 
 def _believe_sticky_user_data(members: Iterable[_Member], topics: Mapping[str, int]) -> None:
-    """Replace claims by those in user data, as the sticky assignor does where there is any."""
+    """Replace claims by those in user data, if any, as the sticky assignor does."""
     names = list(topics)
     telling = [member for member in members if member.user_data is not None]
     claims, generation = decode_sticky_user_data([member.user_data for member in telling], TopicIndex(names))

@@ -31,7 +31,7 @@ _WAIT_MS = 500
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """Offsets of one partition, `end` excluded; None goes on for ever."""
+    """Offsets of one partition, `end` excluded; None reads on for ever."""
 
     start: int
     end: int | None
@@ -77,8 +77,8 @@ class Reader:
     ) -> list[Record]:
         """Return the newest records before `ends`, at most `number` of all partitions together, the newest last.
 
-        Offsets are not records where a topic is compacted or written in transactions, so a partition that yields too
-        few is read again from further back.
+        Offsets outnumber records in topics that are compacted or written in transactions, so a partition that yields
+        too few records is read again from further back.
         """
         newest: dict[TopicPartition, deque[Record]] = {}
         reach = number
