@@ -18,14 +18,14 @@ from roster.state.deduplicate import Deduplication
 from roster.state.definition import STATE_KEY, Definition, Noted
 from roster.state.entries import Read
 from roster.state.lmdb_store import LmdbStore
-from roster.state.processor.turn import Plan
+from roster.state.processor.batch import Plan
 from roster.state.processor.variables import REGISTRY_KEY
 from roster.state.sessions import SessionAggregation
 from roster.state.store import NoState
 from roster.state.stream_join import StreamJoin, in_columns, joined_columns
 from roster.state.windows import Window, WindowedAggregation
 from tests.examples_tried import examples
-from tests.state.processor.test_turn import Recorder, turn
+from tests.state.processor.test_batch import Recorder, process_batch
 
 ROWS = pa.table(
     {
@@ -150,7 +150,7 @@ def test_a_damaged_store_is_one_line_that_says_what_to_delete(tmp_path, roster, 
 
 def test_variables_of_a_processor_are_rows(tmp_path, roster):
     place = tmp_path / "0_0"
-    turn(place, [("a", "update", 1), ("b", "set", 3), ("a", "append", 2)], Plan(("key",)), 0, Recorder())
+    process_batch(place, [("a", "update", 1), ("b", "set", 3), ("a", "append", 2)], Plan(("key",)), 0, Recorder())
     definition = Definition.of({}, pa.schema([("key", pa.string())]), None, has_variables=True)
     with LmdbStore(place) as store:
         store.commit([STATE_KEY], [Noted(definition, {}).encode()], store.position())

@@ -9,9 +9,9 @@ from pyspark.errors import PySparkRuntimeError
 from pyspark.sql.types import LongType, StructType
 
 from roster.spark.state.processor.handle import Handle, SchemaReader, make_row
+from roster.state.processor.batch import KeyedState, Plan
 from roster.state.processor.overlay import Overlay
 from roster.state.processor.states import Current
-from roster.state.processor.turn import KeyedState, Plan
 from roster.state.store import NoState
 
 ROW = StructType().add("n", LongType())

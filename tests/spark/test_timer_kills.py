@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from roster.state.processor.turn import TimeMode
+from roster.state.processor.batch import TimeMode
 from tests.librdkafka import idempotent_producer
 from tests.spark.spark_topics import Topics, committed_records
 from tests.spark.stateful_app import KEYS

@@ -20,8 +20,8 @@ from roster.spark.state.queries.server import answer
 from roster.spark.state.queries.view import StateUnavailableError
 from roster.state.definition import json_text
 from roster.state.entries import Read
+from roster.state.processor.batch import Plan, take
 from roster.state.processor.states import ListState, MapState, ValueState
-from roster.state.processor.turn import Plan, take
 from tests.examples_tried import some
 from tests.spark.test_state_queries import Application, Group, settled
 from tests.state.test_stream_join import COLUMNS, left_row, operator, right_row, table_of

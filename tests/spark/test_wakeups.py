@@ -56,7 +56,7 @@ def test_nothing_is_due_in_a_sub_topology_without_timers() -> None:
     assert case.due() == set()
 
 
-def test_turns_without_records_are_dealt_to_tasks_too() -> None:
+def test_tasks_without_records_are_dealt_too() -> None:
     dealt = planner.whole({P0: Range(3, 3), P1: Range(0, 9), P2: Range(4, 4)}, 2)
     assert sorted(split for task in dealt for split in task) == [
         Split("t", 0, 3, 3),

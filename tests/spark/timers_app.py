@@ -19,7 +19,7 @@ from pyspark.sql.types import ArrayType, LongType, StructField, StructType
 
 from roster.spark.state.processor.code import Given
 from roster.spark.state.processor.operator import ProcessorOperator
-from roster.state.processor.turn import Plan, TimeMode
+from roster.state.processor.batch import Plan, TimeMode
 from tests.spark.stateful_app import KEYS, main
 
 if TYPE_CHECKING:

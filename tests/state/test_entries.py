@@ -16,12 +16,12 @@ from roster.state.entries import Entries, QueryError, Read, Span, behind
 from roster.state.join_entries import JoinEntries
 from roster.state.lmdb_store import LmdbStore
 from roster.state.pending import WithChanges
+from roster.state.processor.batch import Plan
 from roster.state.processor.entries import VariableEntries
 from roster.state.processor.states import ListState, MapState, ValueState
-from roster.state.processor.turn import Plan
 from roster.state.store import NoState
 from tests.examples_tried import examples
-from tests.state.processor.test_turn import Recorder, turn
+from tests.state.processor.test_batch import Recorder, process_batch
 from tests.state.test_stream_join import COLUMNS, LEFT, RIGHT, left_row, operator, right_row, table_of
 
 names = st.binary(max_size=3)
@@ -135,7 +135,7 @@ def test_rows_of_variables_are_found_by_key_in_all_of_them(
     tmp_path_factory: pytest.TempPathFactory, rows: list[tuple[str, str, int]]
 ) -> None:
     place = tmp_path_factory.mktemp("s")
-    turn(place, rows, Plan(("key",)), 0, Recorder())
+    process_batch(place, rows, Plan(("key",)), 0, Recorder())
     plain: dict[str, dict[str, Any]] = {"value": {}, "list": {}, "map": {}}
     for key, op, n in rows:
         kind = {"update": "value", "clear value": "value", "append": "list", "clear list": "list"}.get(op, "map")
@@ -181,14 +181,14 @@ class Declared(Recorder):
 
 def test_rows_of_each_task_are_read_by_its_own_list(tmp_path: Any) -> None:
     more = pa.schema([("more", pa.timestamp("us", "UTC")), ("n", pa.int64())])
-    turn(tmp_path / "one", [("a", "update", 1), ("c", "set", 5)], Plan(("key",)), 0, Recorder())
-    turn(tmp_path / "two", [("b", "remove", 2)], Plan(("key",)), 0, Declared())
+    process_batch(tmp_path / "one", [("a", "update", 1), ("c", "set", 5)], Plan(("key",)), 0, Recorder())
+    process_batch(tmp_path / "two", [("b", "remove", 2)], Plan(("key",)), 0, Declared())
 
     class Later(Declared):
         def rows(self, key: Any, begin: Any, end: Any, now: Any, *, is_new: bool) -> None:
             self.value.update((datetime(2026, 3, 1, 12, tzinfo=UTC), 7))
 
-    turn(tmp_path / "two", [("b", "look", 0)], Plan(("key",)), 0, Later(schema=more))
+    process_batch(tmp_path / "two", [("b", "look", 0)], Plan(("key",)), 0, Later(schema=more))
     entries = Definition.of({}, pa.schema([("k", pa.string())]), None, has_variables=True).entries()
     reads = []
     for name in ("one", "two"):

@@ -1,20 +1,20 @@
-"""Entries of variables as rows: what a turn has written is read back without the code that wrote it."""
+"""Entries of variables as rows: what a batch has written is read back without the code that wrote it."""
 
 import pyarrow as pa
 
 from roster.state.entries import Span
 from roster.state.keys import encode_keys, key_end
 from roster.state.lmdb_store import LmdbStore
+from roster.state.processor.batch import Plan, TimeMode
 from roster.state.processor.entries import VariableEntries
-from roster.state.processor.turn import Plan, TimeMode
-from tests.state.processor.test_turn import Recorder, turn
+from tests.state.processor.test_batch import Recorder, process_batch
 
 KEYS = pa.schema([("key", pa.string())])
 ROWS = [("a", "update", 1), ("a", "append list", 2), ("b", "set", 3), ("a\0", "update", 4), ("b", "register", 9)]
 
 
 def test_rows_of_values_lists_and_maps_are_told_apart(tmp_path):
-    turn(tmp_path, ROWS, Plan(("key",), TimeMode.PROCESSING), 100, Recorder(30))
+    process_batch(tmp_path, ROWS, Plan(("key",), TimeMode.PROCESSING), 100, Recorder(30))
     with LmdbStore(tmp_path) as store:
         entries = VariableEntries(KEYS)
         rows = entries.rows([entries.read(store, Span())])

@@ -100,7 +100,7 @@ class Producer:
                     self._output.write(part)
                     if rate:
                         self._output.flush()
-                        self._wait_for_turn(rate)
+                        self._wait_for_rate(rate)
                     self._look()
             self._output.close()
             self._look()
@@ -116,7 +116,7 @@ class Producer:
         self._tally.acknowledged, self._tally.trouble = self._output.acknowledged, self._output.problem
         self._on_progress(self._tally)
 
-    def _wait_for_turn(self, rate: float) -> None:
+    def _wait_for_rate(self, rate: float) -> None:
         """Wait to keep the rate; time lost beyond MOST_BEHIND_S is not made up by sending faster."""
         tally = self._tally
         tally.lost_s = max(tally.lost_s, tally.seconds - tally.sent / rate - MOST_BEHIND_S)

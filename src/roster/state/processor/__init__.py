@@ -7,7 +7,7 @@
 | `overlay` | a snapshot and the changes made to it |
 | `states` | value, list and map of the current key, by the method names of PySpark |
 | `timers` | the timers of each key |
-| `turn` | a batch's rows, key by key, and the timers that are due |
+| `batch` | a batch's rows, key by key, and the timers that are due |
 | `results` | the rows that a user's code returned, checked against their schema |
 
 Keys of the store:

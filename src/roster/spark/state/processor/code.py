@@ -15,7 +15,7 @@ from roster.spark.errors import FunctionError
 from roster.spark.state.processor.handle import Handle, SchemaReader
 from roster.spark.state.processor.initial import InitialState
 from roster.spark.tasks.arrow_function import place_of
-from roster.state.processor.turn import KeyedState, Now, TimeMode
+from roster.state.processor.batch import KeyedState, Now, TimeMode
 from roster.state.store import StateError
 
 

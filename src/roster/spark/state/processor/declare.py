@@ -18,8 +18,8 @@ from roster.spark.state.processor.initial import InitialState
 from roster.spark.state.processor.operator import GroupStateOperator, ProcessorOperator
 from roster.spark.tasks.arrow_function import arrow_schema, as_struct, pickled
 from roster.state.durations import Duration, as_timedelta
+from roster.state.processor.batch import Plan, TimeMode
 from roster.state.processor.codec import RowCodec
-from roster.state.processor.turn import Plan, TimeMode
 
 _METHODS = ("init", "handleInputRows", "handleExpiredTimer", "handleInitialState", "close")
 

@@ -12,8 +12,8 @@ from roster.spark.errors import FunctionError
 from roster.spark.state.processor.code import Given, failure
 from roster.spark.state.processor.frames import FrameResults, Frames
 from roster.spark.state.processor.handle import make_row
+from roster.state.processor.batch import KeyedState, Now, TimeMode
 from roster.state.processor.states import ValueState
-from roster.state.processor.turn import KeyedState, Now, TimeMode
 from roster.state.store import StateError
 
 MODES = {

@@ -13,7 +13,7 @@ from pyspark.sql.types import Row, StructType
 
 from roster.spark.tasks.arrow_function import arrow_schema
 from roster.state.processor import states
-from roster.state.processor.turn import KeyedState
+from roster.state.processor.batch import KeyedState
 from roster.state.store import StateError
 
 T = TypeVar("T")

@@ -14,9 +14,9 @@ from roster.spark.state.processor.code import Given
 from roster.spark.state.processor.handle import SchemaReader, make_row
 from roster.spark.state.processor.rows import RowCode
 from roster.state.pending import WithChanges
+from roster.state.processor.batch import Code, KeyedState, Plan, TimeMode, take
 from roster.state.processor.overlay import Overlay
 from roster.state.processor.states import Current
-from roster.state.processor.turn import Code, KeyedState, Plan, TimeMode, take
 from roster.state.processor.variables import REGISTRY_KEY
 from roster.state.store import NoState
 

@@ -1,4 +1,4 @@
-"""Turns with variables, time to live and timers against plain dictionaries; the store is opened anew for each turn."""
+"""Batches with variables, time to live and timers against plain dictionaries; the store is opened anew for each."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from roster.state import Position, StateError
 from roster.state.lmdb_store import LmdbStore
+from roster.state.processor.batch import Plan, TimeMode, take
 from roster.state.processor.states import ListState, MapState, ValueState
 from roster.state.processor.sweep import SWEPT_KEY
-from roster.state.processor.turn import Plan, TimeMode, take
 from roster.state.processor.variables import FIRST, LAST, REGISTRY_KEY
 from tests.examples_tried import examples
 
@@ -158,7 +158,7 @@ def table(rows):
     )
 
 
-def turn(place, rows, plan, now, code):
+def process_batch(place, rows, plan, now, code):
     with LmdbStore(place) as store:
         with store.snapshot() as snapshot:
             update = take(table(rows), snapshot, plan, code, clock=lambda: now)
@@ -186,7 +186,7 @@ def test_variables_are_what_dictionaries_are(tmp_path_factory, batches):
     place, plain = tmp_path_factory.mktemp("s"), Plain(None)
     for batch in [*batches, [(key, "look", 1) for key in ("", "a", "b")]]:
         code = Recorder()
-        turn(place, batch, Plan(("key",)), 0, code)
+        process_batch(place, batch, Plan(("key",)), 0, code)
         expected = [(key, str(plain.act(key, op, n))) for key, op, n in batch]
         for key in ("", "a", "b"):
             assert in_order(code.said, key) == in_order(expected, key)
@@ -213,7 +213,7 @@ def test_time_to_live_and_timers_are_kept(tmp_path_factory, batches):
     for batch, pause in [*batches, (last, 1), (last, 200), ([], 200)]:
         plain.now += pause
         code = Recorder(TTL)
-        update = turn(place, batch, plan, plain.now, code)
+        update = process_batch(place, batch, plan, plain.now, code)
         expected = [(key, str(plain.act(key, op, n))) for key, op, n in batch] + list(plain.fire())
         following = min((at for times in plain.timers.values() for at in times), default=None)
         assert update.timer_in_ms == (None if following is None else following - plain.now)
@@ -225,10 +225,10 @@ def test_time_to_live_and_timers_are_kept(tmp_path_factory, batches):
 def test_expired_entries_are_swept_bit_by_bit(tmp_path, monkeypatch):
     monkeypatch.setattr("roster.state.processor.sweep._LEAST", 4)
     plan = Plan(("key",), TimeMode.PROCESSING)
-    turn(tmp_path, [(f"k{number}", "update", 1) for number in range(10)], plan, 0, Recorder(TTL))
+    process_batch(tmp_path, [(f"k{number}", "update", 1) for number in range(10)], plan, 0, Recorder(TTL))
     left = []
     for now in range(40, 90, 10):
-        turn(tmp_path, [], plan, now, Recorder(TTL))
+        process_batch(tmp_path, [], plan, now, Recorder(TTL))
         left.append(len(entries(tmp_path)))
     assert left[-1] == 0
     assert left == sorted(left, reverse=True)
@@ -240,16 +240,16 @@ def test_expired_entries_are_swept_bit_by_bit(tmp_path, monkeypatch):
 
 def test_what_does_not_change_makes_no_record(tmp_path):
     plan = Plan(("key",), TimeMode.PROCESSING)
-    turn(tmp_path, [("a", "update", 1), ("a", "register", 3)], plan, 0, Recorder())
+    process_batch(tmp_path, [("a", "update", 1), ("a", "register", 3)], plan, 0, Recorder())
     again = [("a", "update", 1), ("a", "look", 1), ("a", "register", 3), ("b", "clear value", 0), ("b", "remove", 0)]
-    assert turn(tmp_path, again, plan, 0, Recorder()).changes.num_rows == 0
+    assert process_batch(tmp_path, again, plan, 0, Recorder()).changes.num_rows == 0
     both = [("b", "register", 2), ("b", "delete", 2), ("b", "append", 2), ("b", "clear list", 0)]
-    assert turn(tmp_path, both, plan, 0, Recorder()).changes.num_rows == 0
+    assert process_batch(tmp_path, both, plan, 0, Recorder()).changes.num_rows == 0
 
 
 def test_each_changed_key_of_a_variable_is_one_record(tmp_path):
     rows = [("a", op, n) for op in ("update", "append", "set") for n in (1, 2, 1)]
-    update = turn(tmp_path, rows, Plan(("key",)), 0, Recorder())
+    update = process_batch(tmp_path, rows, Plan(("key",)), 0, Recorder())
     keys = update.changes["key"].to_pylist()
     assert keys.count(REGISTRY_KEY) == 1
     assert len(keys) == 1 + 1 + 1 + 2
@@ -257,7 +257,7 @@ def test_each_changed_key_of_a_variable_is_one_record(tmp_path):
 
 def test_fields_may_be_added_to_a_schema(tmp_path):
     plan = Plan(("key",))
-    turn(tmp_path, [("a", op, 5) for op in ("update", "append", "set")], plan, 0, Recorder())
+    process_batch(tmp_path, [("a", op, 5) for op in ("update", "append", "set")], plan, 0, Recorder())
     wider = pa.schema([("more", pa.string()), ("n", pa.int64())])
 
     class Wider(Recorder):
@@ -267,16 +267,16 @@ def test_fields_may_be_added_to_a_schema(tmp_path):
             self.value.update(("y", 7))
 
     code = Wider(schema=wider)
-    turn(tmp_path, [("a", "look", 1)], plan, 0, code)
+    process_batch(tmp_path, [("a", "look", 1)], plan, 0, code)
     assert code.said == [("a", str(((None, 5), [(None, 5)], [((5,), (None, 10))])))]
     code = Wider(schema=wider)
-    turn(tmp_path, [("a", "look", 1)], plan, 0, code)
+    process_batch(tmp_path, [("a", "look", 1)], plan, 0, code)
     assert code.said == [("a", str((("y", 7), [(None, 5), ("x", 6)], [((5,), (None, 10))])))]
     with pytest.raises(StateError, match="'value': its field 'more' was written as string and is not there any more"):
-        turn(tmp_path, [], plan, 0, Recorder())
+        process_batch(tmp_path, [], plan, 0, Recorder())
     other = pa.schema([("more", pa.int64()), ("n", pa.int64())])
     with pytest.raises(StateError, match="'more' was written as string and is int64; fields may be added only"):
-        turn(tmp_path, [], plan, 0, Recorder(schema=other))
+        process_batch(tmp_path, [], plan, 0, Recorder(schema=other))
 
 
 class Declaring(Recorder):
@@ -309,20 +309,20 @@ class Declaring(Recorder):
     ],
 )
 def test_wrong_declarations_are_named(tmp_path, declare, problem):
-    turn(tmp_path, [("a", "set", 1)], Plan(("key",)), 0, Recorder())
+    process_batch(tmp_path, [("a", "set", 1)], Plan(("key",)), 0, Recorder())
     with pytest.raises(StateError, match=problem):
-        turn(tmp_path, [], Plan(("key",)), 0, Declaring(declare))
+        process_batch(tmp_path, [], Plan(("key",)), 0, Declaring(declare))
 
 
 def test_variables_are_declared_in_init_only_and_may_be_removed_there(tmp_path):
-    turn(tmp_path, [("a", op, 1) for op in ("update", "append", "set")], Plan(("key",)), 0, Recorder())
+    process_batch(tmp_path, [("a", op, 1) for op in ("update", "append", "set")], Plan(("key",)), 0, Recorder())
 
     class Late(Recorder):
         def rows(self, key, begin, end, now, *, is_new):
             self.state.value(ValueState, "late", NUMBER)
 
     with pytest.raises(StateError, match="'late': declare and remove it in init"):
-        turn(tmp_path, [("a", "look", 1)], Plan(("key",)), 0, Late())
+        process_batch(tmp_path, [("a", "look", 1)], Plan(("key",)), 0, Late())
 
     def removing(state):
         state.remove("map")
@@ -332,14 +332,14 @@ def test_variables_are_declared_in_init_only_and_may_be_removed_there(tmp_path):
         state.value(ValueState, "value", NUMBER)
 
     with pytest.raises(StateError, match=r"'list': the store has it and init\(\) does not declare it; .* up by delete"):
-        turn(tmp_path, [], Plan(("key",)), 0, Declaring(removing))
+        process_batch(tmp_path, [], Plan(("key",)), 0, Declaring(removing))
     assert len(entries(tmp_path)) == 3
 
     def all_of_them(state):
         removing(state)
         state.list(ListState, "list", NUMBER)
 
-    turn(tmp_path, [], Plan(("key",)), 0, Declaring(all_of_them))
+    process_batch(tmp_path, [], Plan(("key",)), 0, Declaring(all_of_them))
     assert len(entries(tmp_path)) == 2
 
 

@@ -172,12 +172,12 @@ def take(
     state = KeyedState(overlay, plan, make_struct, current)
     code.open(state, keys.table)
     state.declared()
-    turn = _Turn(plan, overlay, state, code, keys.types)
+    batch = _Batch(plan, overlay, state, code, keys.types)
     now = Now(processing, times.before)
-    turn.rows(keys, now, has_initial_state=has_initial_state)
-    turn.timers(now)
+    batch.rows(keys, now, has_initial_state=has_initial_state)
+    batch.timers(now)
     if times.after > times.before:
-        turn.timers(Now(processing, times.after))
+        batch.timers(Now(processing, times.after))
     current.key = None
     sweep(overlay, state.variables, current, len(table))
     if times.stream_time > times.stream_time_before:
@@ -188,7 +188,7 @@ def take(
     return Update(results, overlay.changes(), len(table) - len(fresh), timer_in_ms=wait)
 
 
-class _Turn:
+class _Batch:
     def __init__(
         self, plan: Plan, overlay: Overlay, state: KeyedState, code: Code, types: Sequence[pa.DataType]
     ) -> None:
