@@ -6,17 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple, TypeAlias
 
-from roster.coordinator_common.events import (
-    LogRecord,
-    PartitionLoaded,
-    PartitionLoading,
-    PartitionUnloaded,
-    Reply,
-    RequestReceived,
-    TimerExpired,
-    Write,
-    WriteCompleted,
-)
+from roster.coordinator_common import CommonEvent, LogRecord, Reply, Write
 from roster.model import CancelTimer, SetTimer
 
 
@@ -83,16 +73,7 @@ class TopicsDeleted:
     wall_ms: int
 
 
-Event: TypeAlias = (
-    RequestReceived
-    | TimerExpired[TimerName]
-    | WriteCompleted
-    | PartitionLoading
-    | PartitionLoaded[LoadedRecord]
-    | PartitionUnloaded
-    | TopicsDeleted
-    | TransactionEnded
-)
+Event: TypeAlias = CommonEvent[TimerName, LoadedRecord] | TopicsDeleted | TransactionEnded
 
 
 TimerEffect: TypeAlias = SetTimer[TimerName] | CancelTimer[TimerName]

@@ -1,6 +1,7 @@
 """What the group coordinator and the transaction coordinator share: events, effects and pending writes."""
 
 from roster.coordinator_common.events import (
+    CommonEvent,
     IllegalTransitionError,
     LogRecord,
     PartitionLoaded,
@@ -15,6 +16,7 @@ from roster.coordinator_common.events import (
 from roster.coordinator_common.pending_writes import Continuation, PendingWrites
 
 __all__ = [
+    "CommonEvent",
     "Continuation",
     "IllegalTransitionError",
     "LogRecord",

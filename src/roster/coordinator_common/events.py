@@ -76,6 +76,17 @@ class PartitionUnloaded:
     partition: int
 
 
+CommonEvent: TypeAlias = (
+    RequestReceived
+    | TimerExpired[NameT]
+    | WriteCompleted
+    | PartitionLoading
+    | PartitionLoaded[RecordT]
+    | PartitionUnloaded
+)
+"""What both coordinators are told, by the type of their timers' names and of their records."""
+
+
 class Reply(NamedTuple):
     """A response that may be sent now, in the api version the request had."""
 

@@ -7,17 +7,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple, TypeAlias
 
-from roster.coordinator_common import (
-    LogRecord,
-    PartitionLoaded,
-    PartitionLoading,
-    PartitionUnloaded,
-    Reply,
-    RequestReceived,
-    TimerExpired,
-    Write,
-    WriteCompleted,
-)
+from roster.coordinator_common import CommonEvent, LogRecord, Reply, Write
 from roster.model import CancelTimer, SetTimer, TopicPartition
 from roster.wire import ErrorCode
 
@@ -77,17 +67,7 @@ class MarkersWritten:
     wall_ms: int
 
 
-Event: TypeAlias = (
-    RequestReceived
-    | AddPartitions
-    | ProducerIdGiven
-    | MarkersWritten
-    | TimerExpired[TimerName]
-    | WriteCompleted
-    | PartitionLoading
-    | PartitionLoaded[LogRecord]
-    | PartitionUnloaded
-)
+Event: TypeAlias = CommonEvent[TimerName, LogRecord] | AddPartitions | ProducerIdGiven | MarkersWritten
 
 
 @dataclass(frozen=True, slots=True)
