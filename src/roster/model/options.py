@@ -1,8 +1,10 @@
 """Options, each declared once, as a field of a dataclass: signatures, help, checks and the reference follow from it.
 
-@dataclass(frozen=True, kw_only=True)
-class Settings:
-wait_ms: Annotated[int, Option(help="time to wait", unit="ms", least=1)] = 100
+For example:
+
+    @dataclass(frozen=True, kw_only=True)
+    class Settings:
+        wait_ms: Annotated[int, Option(help="time to wait", unit="ms", least=1)] = 100
 """
 
 from __future__ import annotations
